@@ -1,0 +1,127 @@
+"""Every exception roseinfer raises on purpose, as one tree.
+
+A leaf module: it imports nothing, so each package can raise from the same tree although
+`protocol` must not load redis and `roseinfer` must know neither Redis nor the protocol.
+A message says what was wrong, with which value, and what to do about it.
+
+    RoseError
+    ├── InvalidRequest             the caller's input is wrong; sending it again cannot help
+    │   ├── InvalidParameter       a sampling or job parameter is unknown or impossible
+    │   ├── PromptTooLong          the prompt leaves no room for a token in the context
+    │   ├── JobTooLarge            the encoded job or its metadata is over the size limit
+    │   └── InvalidCursor          a stream cursor that is not on an event boundary
+    ├── MalformedMessage           bytes from Redis that are not what the protocol says
+    ├── QueueFull                  back-pressure: try again later
+    ├── JobNotFound                no such job, or its result has expired
+    ├── JobFailed                  the job ended with an error
+    │   ├── JobCancelled
+    │   └── DeadlineExceeded
+    ├── ResultTimeout              the caller's own timeout ran out; the job goes on
+    ├── BrokerUnavailable          Redis cannot be reached, or refuses us
+    ├── ConfigurationError         a setting is wrong
+    └── ModelError
+        ├── ModelNotFound          nothing loadable at that path or name
+        └── UnsupportedModel       the engine would compute wrong answers for it
+"""
+
+from __future__ import annotations
+
+
+class RoseError(Exception):
+    """Root of the tree: `except RoseError` catches everything raised here on purpose.
+
+    `code` is the stable, machine-readable name of the error: it travels in error events and in
+    `--json` output.
+    """
+
+    code = "error"
+
+
+class InvalidRequest(RoseError, ValueError):
+    code = "invalid_request"
+
+
+class InvalidParameter(InvalidRequest):
+    code = "invalid_parameter"
+
+
+class PromptTooLong(InvalidRequest):
+    code = "prompt_too_long"
+
+
+class JobTooLarge(InvalidRequest):
+    code = "job_too_large"
+
+
+class InvalidCursor(InvalidRequest):
+    code = "invalid_cursor"
+
+
+class MalformedMessage(RoseError):
+    code = "malformed_message"
+
+
+class QueueFull(RoseError):
+    """The queue holds as much as its limit allows; nothing was enqueued.
+
+    `depth` and `limit` count `unit` ("jobs" or "tokens").
+    """
+
+    code = "queue_full"
+
+    def __init__(self, depth: int, limit: int, unit: str) -> None:
+        super().__init__(
+            f"the queue holds {depth} {unit}, its limit is {limit}: nothing was enqueued, "
+            "try again later or raise the limit"
+        )
+        self.depth = depth
+        self.limit = limit
+        self.unit = unit
+
+
+class JobNotFound(RoseError):
+    code = "job_not_found"
+
+
+class JobFailed(RoseError):
+    """The job ended with an error. `code` says which; `job_id` says whose."""
+
+    code = "job_failed"
+
+    def __init__(self, message: str, *, job_id: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        if code is not None:
+            self.code = code
+
+
+class JobCancelled(JobFailed):
+    code = "cancelled"
+
+
+class DeadlineExceeded(JobFailed):
+    code = "deadline_exceeded"
+
+
+class ResultTimeout(RoseError, TimeoutError):
+    code = "result_timeout"
+
+
+class BrokerUnavailable(RoseError):
+    code = "broker_unavailable"
+
+
+class ConfigurationError(RoseError):
+    code = "configuration"
+
+
+class ModelError(RoseError):
+    code = "model_error"
+
+
+class ModelNotFound(ModelError):
+    code = "model_not_found"
+
+
+class UnsupportedModel(ModelError):
+    code = "unsupported_model"
