@@ -31,10 +31,12 @@ class RoseError(Exception):
     """Root of the tree: `except RoseError` catches everything raised here on purpose.
 
     `code` is the stable, machine-readable name of the error: it travels in error events and in
-    `--json` output.
+    `--json` output. `accepted` holds the ids of jobs that the failing call had enqueued before:
+    only `submit_many` fills it.
     """
 
     code = "error"
+    accepted: tuple[str, ...] = ()
 
 
 class InvalidRequest(RoseError, ValueError):

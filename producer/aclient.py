@@ -1,0 +1,268 @@
+"""The asyncio client: the twin of `producer.client`, line for line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import redis.asyncio
+from redis.asyncio.client import PubSub
+
+from producer.backoff import Reconnect
+from producer.connection import (
+    CONNECTION_LOST,
+    broker_errors,
+    connect_async,
+    run_async,
+    run_many_async,
+)
+from producer.cursor import LogCursor, Verdict
+from producer.request import PromptLike, Request, limits_of, prepare
+from producer.results import STATUS_FIELDS, JobStatus, Result, ResultBuilder, read_status
+from producer.settings import ProducerSettings
+from protocol import Event, Partition, Priority, decode_event, partition_of
+from protocol.calls import cancel, submitted_id
+from rose_errors import JobNotFound, ResultTimeout, RoseError
+
+#: Jobs per round trip of submit_many, and log entries per read.
+_SUBMIT_CHUNK = 500
+_LOG_CHUNK = 1000
+
+
+class AsyncClient:
+    """Submits jobs to a queue and reads their tokens.
+
+    Belongs to one event loop. Connects at the first call. Settings come from the environment
+    (`ROSE_...`) where they are not given: `AsyncClient(redis_url=..., queue=...)`.
+    """
+
+    def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
+        self.settings = settings or ProducerSettings(**overrides)
+        self._redis = connect_async(self.settings)
+        # Subscriptions hold their connection for long: a pool of their own.
+        # No silent reconnect there: what was published meanwhile must be read from the log.
+        self._subscriptions = connect_async(self.settings, retries=0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._redis.aclose()
+        await self._subscriptions.aclose()
+
+    async def submit(
+        self,
+        prompt: PromptLike,
+        *,
+        priority: Priority | str = Priority.NORMAL,
+        deadline_s: float | None = None,
+        metadata: Mapping[str, str | int | float | bool | None] | None = None,
+        idempotency_key: str | None = None,
+        job_id: str | None = None,
+        **sampling: Any,
+    ) -> AsyncJob:
+        """Enqueue one prompt (text, chat messages, or token ids).
+
+        `sampling`: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop,
+        stop_token_ids, ignore_eos.
+
+        Raises:
+            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, BrokerUnavailable
+        """
+        request = Request(
+            prompt, priority, deadline_s, metadata or {}, idempotency_key, job_id, sampling
+        )
+        return (await self.submit_many([request]))[0]
+
+    async def submit_many(self, requests: Iterable[Request | PromptLike]) -> list[AsyncJob]:
+        """Enqueue many, hundreds to a round trip. All are checked before any is sent.
+
+        Raises:
+            as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
+        """
+        calls = [
+            prepare(r if isinstance(r, Request) else Request(r), self.settings)[1] for r in requests
+        ]
+        limits = limits_of(self.settings)
+        ids: list[str] = []
+        for start in range(0, len(calls), _SUBMIT_CHUNK):
+            with broker_errors():
+                replies = await run_many_async(self._redis, calls[start : start + _SUBMIT_CHUNK])
+            refused: RoseError | None = None
+            for reply in replies:
+                try:
+                    ids.append(submitted_id(reply, limits))
+                except RoseError as error:
+                    refused = refused or error
+            if refused is not None:
+                refused.accepted = tuple(ids)
+                raise refused
+        return [AsyncJob(self, job_id) for job_id in ids]
+
+    def job(self, job_id: str) -> AsyncJob:
+        """A handle for a job submitted earlier, or by somebody else."""
+        return AsyncJob(self, job_id)
+
+    def _partition(self, job_id: str) -> Partition:
+        return Partition(self.settings.queue, partition_of(job_id))
+
+    async def _log_after(self, cursor: LogCursor, job_id: str) -> list[Event]:
+        """What the log holds after the cursor, at most a chunk of it."""
+        partition = self._partition(job_id)
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hmget(partition.state(job_id), "status", "tokens")
+        pipeline.xrange(partition.tokens(job_id), min=cursor.log_start, count=_LOG_CHUNK)
+        (status, logged), entries = await pipeline.execute()
+        if not entries:
+            cursor.check_silence(status and status.decode(), int(logged or 0), job_id)
+        return [decode_event(fields[b"event"]) for _, fields in entries]
+
+    @asynccontextmanager
+    async def _subscribed(self, job_id: str) -> AsyncIterator[PubSub]:
+        """A subscription that Redis has confirmed: nothing published from now on is missed."""
+        pubsub = self._subscriptions.pubsub()
+        try:
+            await pubsub.subscribe(self._partition(job_id).channel(job_id))
+            confirmation = await pubsub.get_message(timeout=self.settings.redis_timeout_s)
+            if confirmation is None:
+                raise redis.TimeoutError("no confirmation of the subscription")
+            yield pubsub
+        finally:
+            await pubsub.aclose()
+
+
+class AsyncJob:
+    """A handle: the id, and where to ask. Cheap to make, nothing to close."""
+
+    def __init__(self, client: AsyncClient, job_id: str) -> None:
+        self._client = client
+        self.id = job_id
+
+    def __repr__(self) -> str:
+        return f"AsyncJob({self.id!r})"
+
+    async def stream(
+        self, cursor: int = 0, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Every event after `cursor`, once each and in order; the last one is terminal.
+
+        `cursor` is a token count, as `event.cursor` gives it: 0 for all from the beginning.
+        Lost connections and restarts of Redis or of the worker show as a pause. A consumer that
+        stops early closes it: `async with aclosing(job.stream()) as events`.
+
+        Raises:
+            JobNotFound, InvalidCursor, BrokerUnavailable
+            ResultTimeout: `timeout_s` is over; the job goes on.
+        """
+        position = LogCursor(cursor)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        outage = Reconnect(self._client.settings.reconnect_timeout_s)
+        with broker_errors():
+            while not position.ended:
+                try:
+                    async with aclosing(self._follow(position, deadline)) as events:
+                        async for event in events:
+                            outage.progress()
+                            yield event
+                except CONNECTION_LOST as error:
+                    await asyncio.sleep(outage.next_delay_s(error))
+                    self._wait_s(deadline)
+
+    async def result(self, timeout_s: float | None = None) -> Result:
+        """Wait for the whole answer.
+
+        Raises:
+            JobFailed, JobCancelled, DeadlineExceeded, PromptTooLong, InvalidParameter: it ended so
+            JobNotFound, BrokerUnavailable, ResultTimeout
+        """
+        builder = ResultBuilder(self.id)
+        async for event in self.stream(timeout_s=timeout_s):
+            if (result := builder.add(event)) is not None:
+                return result
+        raise JobNotFound(f"job {self.id} ended without a terminal event")
+
+    async def status(self) -> JobStatus:
+        """Raises: JobNotFound, BrokerUnavailable"""
+        with broker_errors():
+            fields = await self._client._redis.hmget(
+                self._client._partition(self.id).state(self.id), *STATUS_FIELDS
+            )
+        status = read_status(self.id, fields)
+        if status is None:
+            raise JobNotFound(f"no job {self.id}: never submitted to this queue, or expired")
+        return status
+
+    async def cancel(self) -> bool:
+        """Ask for the job to stop; False when it had ended already.
+
+        A waiting job ends at once, a running one within a step of its worker.
+
+        Raises:
+            JobNotFound, BrokerUnavailable
+        """
+        settings = self._client.settings
+        call = cancel(
+            self._client._partition(self.id),
+            self.id,
+            now_ms=int(time.time() * 1000),
+            ttl_s=settings.result_ttl_s,
+        )
+        with broker_errors():
+            outcome = await run_async(self._client._redis, call)
+        if outcome == b"UNKNOWN":
+            raise JobNotFound(f"no job {self.id}: never submitted to this queue, or expired")
+        return bool(outcome != b"ENDED")
+
+    async def _follow(
+        self, position: LogCursor, deadline: float | None
+    ) -> AsyncGenerator[Event, None]:
+        """Subscribe, replay the log, then live: until the job or the connection ends."""
+        async with self._client._subscribed(self.id) as pubsub:
+            async for event in self._replay(position):
+                yield event
+            while not position.ended:
+                message = await pubsub.get_message(timeout=self._wait_s(deadline))
+                if message is None:
+                    # Silence: either nothing happens, or a message was lost.
+                    async for missed in self._replay(position):
+                        yield missed
+                    continue
+                event = decode_event(message["data"])
+                match position.judge(event):
+                    case Verdict.NEWS:
+                        yield event
+                    case Verdict.GAP:
+                        async for missed in self._replay(position):
+                            yield missed
+
+    async def _replay(self, position: LogCursor) -> AsyncGenerator[Event, None]:
+        while events := await self._client._log_after(position, self.id):
+            for event in events:
+                if position.judge_logged(event) is Verdict.NEWS:
+                    yield event
+            if position.ended:
+                return
+
+    def _wait_s(self, deadline: float | None) -> float:
+        """How long to listen before the next look into the log."""
+        longest = self._client.settings.poll_interval_s
+        if deadline is None:
+            return longest
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise ResultTimeout(
+                f"job {self.id} has not ended in time; it goes on, ask again or cancel it"
+            )
+        return min(longest, left)

@@ -1,0 +1,107 @@
+"""What a producer gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent, error_of
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished job. `token_ids` are the generated ones, the end-of-text id included."""
+
+    job_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: Literal["eos", "stop", "length"]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A snapshot. Times are Unix milliseconds; None for what has not happened."""
+
+    job_id: str
+    status: str
+    """queued, running, finished, failed or cancelled"""
+    tokens: int
+    epoch: int
+    """how often a worker has begun on it or handed it back"""
+    attempts: int
+    """takes since it last got further"""
+    worker: str | None
+    cancel_requested: bool
+    enqueued_ms: int | None
+    started_ms: int | None
+    ended_ms: int | None
+
+
+STATUS_FIELDS = (
+    "status",
+    "tokens",
+    "epoch",
+    "attempts",
+    "worker",
+    "cancel",
+    "enqueued_ms",
+    "started_ms",
+    "ended_ms",
+)
+
+
+def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus | None:
+    """From the reply to HMGET of STATUS_FIELDS; None when there is no such job."""
+    values = [None if field is None else field.decode() for field in fields]
+    status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended = values
+    if status is None:
+        return None
+    return JobStatus(
+        job_id,
+        status,
+        int(tokens or 0),
+        int(epoch or 0),
+        int(attempts or 0),
+        worker,
+        cancel == "1",
+        _int_or_none(enqueued),
+        _int_or_none(started),
+        _int_or_none(ended),
+    )
+
+
+def _int_or_none(value: str | None) -> int | None:
+    return None if value is None else int(value)
+
+
+class ResultBuilder:
+    """Events in, result out."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+
+    def add(self, event: Event) -> Result | None:
+        """The result once the job is finished.
+
+        Raises:
+            JobFailed, JobCancelled, DeadlineExceeded, PromptTooLong, InvalidParameter
+        """
+        match event:
+            case TokenEvent():
+                self._text.append(event.text)
+                self._token_ids.extend(event.token_ids)
+            case FinishedEvent():
+                return Result(
+                    self._job_id,
+                    "".join(self._text),
+                    tuple(self._token_ids),
+                    event.reason,
+                    event.prompt_tokens,
+                )
+            case CancelledEvent() | FailedEvent():
+                raise error_of(event, self._job_id)
+        return None

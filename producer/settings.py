@@ -1,0 +1,50 @@
+"""What a producer can set, by argument or by environment (`ROSE_...`)."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class QueueSettings(BaseSettings):
+    """Which queue, and how to reach it: shared by producers and workers."""
+
+    model_config = SettingsConfigDict(env_prefix="ROSE_", extra="forbid", frozen=True)
+
+    redis_url: SecretStr = Field(
+        default=SecretStr("redis://127.0.0.1:6379/0"),
+        description="redis://, rediss:// (TLS) or unix:// URL; may hold user and password",
+    )
+    queue: str = Field(default="default", description="queue name; one queue serves one model")
+    partitions: int = Field(
+        default=1, ge=1, le=1024, description="partitions of the queue; the same everywhere"
+    )
+    result_ttl_s: int = Field(
+        default=3600, ge=1, description="how long a finished job's tokens and state are kept"
+    )
+    redis_timeout_s: float = Field(
+        default=5.0, gt=0, description="longest wait for a connection or a reply"
+    )
+    redis_retries: int = Field(
+        default=5, ge=0, description="repeats of a call whose connection failed, with backoff"
+    )
+
+
+class ProducerSettings(QueueSettings):
+    max_queued_jobs: int | None = Field(
+        default=100_000, ge=1, description="jobs not yet ended above which submit is refused"
+    )
+    max_queued_tokens: int | None = Field(
+        default=None, ge=1, description="the same in estimated tokens (prompt and output)"
+    )
+    idempotency_ttl_s: int = Field(
+        default=86_400, ge=1, description="how long an idempotency key is remembered"
+    )
+    reconnect_timeout_s: float = Field(
+        default=60.0, gt=0, description="how long a stream rides out a Redis that is away"
+    )
+    poll_interval_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="how often a silent stream looks into the log in case a message was lost",
+    )

@@ -1,0 +1,53 @@
+"""The wire contract of roseinfer: what travels through Redis, and nothing that talks to Redis.
+
+`jobs` and `events` are the messages, `codec` their bytes, `keys` where they live, `calls` every
+state transition as one Lua script with its keys, arguments and reply. docs/protocol.md describes
+the same for other languages.
+"""
+
+from protocol.codec import (
+    MAX_JOB_BYTES,
+    MAX_METADATA_BYTES,
+    decode_event,
+    decode_job,
+    encode_event,
+    encode_job,
+    readable_job_id,
+)
+from protocol.events import (
+    TERMINAL_STATUSES,
+    CancelledEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    TokenEvent,
+    error_of,
+)
+from protocol.jobs import ChatMessage, JobSpec, Priority, Sampling, new_job_id, validated
+from protocol.keys import GROUP, Partition, partition_of
+
+__all__ = [
+    "GROUP",
+    "MAX_JOB_BYTES",
+    "MAX_METADATA_BYTES",
+    "TERMINAL_STATUSES",
+    "CancelledEvent",
+    "ChatMessage",
+    "Event",
+    "FailedEvent",
+    "FinishedEvent",
+    "JobSpec",
+    "Partition",
+    "Priority",
+    "Sampling",
+    "TokenEvent",
+    "decode_event",
+    "decode_job",
+    "encode_event",
+    "encode_job",
+    "error_of",
+    "new_job_id",
+    "partition_of",
+    "readable_job_id",
+    "validated",
+]

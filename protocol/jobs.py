@@ -1,0 +1,137 @@
+"""What a producer asks for: the job schema, version 1."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rose_errors import InvalidParameter
+
+JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+T = TypeVar("T")
+
+
+class Priority(StrEnum):
+    """Declared most urgent first: intake reads the streams in this order."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class _Message(BaseModel):
+    # strict: "0.7" is not a temperature and 1.0 is not a count. The producer's own mistakes
+    # surface where they are made rather than as odd output.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ChatMessage(_Message):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Sampling(_Message):
+    """How tokens are chosen. `temperature=0` is greedy; a seed makes sampling repeatable.
+
+    Without a seed the worker derives one from the job id, so that a job that moves to another
+    worker goes on with the same random numbers.
+    """
+
+    max_new_tokens: int = Field(default=256, ge=1, le=1_000_000)
+    temperature: float = Field(default=0.0, ge=0.0, le=100.0, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        default=(), max_length=16, strict=False
+    )
+    stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64, strict=False)
+    ignore_eos: bool = False
+
+
+Prompt = (
+    Annotated[str, Field(min_length=1)]
+    | Annotated[tuple[ChatMessage, ...], Field(min_length=1, strict=False)]
+    | Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False)]
+)
+
+
+class JobSpec(_Message):
+    """One prompt job. `prompt` is text, chat messages, or token ids."""
+
+    v: Literal[1] = 1
+    id: str = Field(pattern=JOB_ID_PATTERN)
+    prompt: Prompt
+    sampling: Sampling = Sampling()
+    deadline_ms: int | None = Field(default=None, ge=0)
+    """Unix time in milliseconds after which nobody wants the answer any more."""
+    metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+    @property
+    def token_estimate(self) -> int:
+        """What the job may cost, in tokens: exact for ids, else four bytes a token."""
+        if isinstance(self.prompt, str):
+            prompt = len(self.prompt.encode()) // 4 + 1
+        elif isinstance(self.prompt[0], ChatMessage):
+            prompt = sum(len(m.content.encode()) // 4 + 4 for m in self.messages)
+        else:
+            prompt = len(self.prompt)
+        return prompt + self.sampling.max_new_tokens
+
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        """The chat messages of the prompt; empty for text and ids."""
+        if isinstance(self.prompt, str):
+            return ()
+        return tuple(m for m in self.prompt if isinstance(m, ChatMessage))
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The token ids of the prompt; empty for text and chat."""
+        if isinstance(self.prompt, str):
+            return ()
+        return tuple(t for t in self.prompt if isinstance(t, int))
+
+
+def new_job_id(partition: int) -> str:
+    """An id that nobody has, and that says where its keys are."""
+    return f"{partition}-{uuid.uuid4().hex}"
+
+
+def validated(build: Callable[[], T]) -> T:
+    """Run `build`, turning pydantic's report into one line.
+
+    Raises:
+        InvalidParameter: names every wrong field; never quotes prompt text.
+    """
+    try:
+        return build()
+    except ValidationError as error:
+        raise InvalidParameter(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """One line for a validation report, for people and for error events."""
+    lines = []
+    for item in error.errors(include_url=False, include_context=False):
+        # The union branches of `prompt` report one error each; the first part says enough.
+        where = ".".join(str(part) for part in item["loc"])
+        if where.startswith("prompt"):
+            where = "prompt"
+        value = item["input"]
+        shown = f" (got {value!r})" if isinstance(value, int | float | bool | None) else ""
+        line = f"{where or 'job'}: {item['msg']}{shown}"
+        if item["type"] == "extra_forbidden":
+            line = f"{where}: no such parameter"
+        if where == "prompt":
+            line = "prompt: must be non-empty text, chat messages (role, content), or token ids"
+        if line not in lines:
+            lines.append(line)
+    return "; ".join(lines)

@@ -1,0 +1,20 @@
+-- Give up on an entry: keep it with the reason, tell its subscriber where the id could be read.
+-- KEYS  stream, dead; and where the id is known: state, tokens, load
+-- ARGV  group, consumer, entry, code, message, job as it came, kept at most, now ms, ttl s;
+--       and where the id is known: job id, channel, event (failed)
+local stream, dead, state, tokens, load = unpack(KEYS)
+local group, consumer, entry, code, message, job, keep, now_ms, ttl_s, job_id, channel, event = unpack(ARGV)
+
+if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
+if state then
+  local known = redis.call('HMGET', state, 'status', 'entry')
+  -- An entry that names the id of somebody else's job must not end that job.
+  if not is_terminal(known[1]) and (not known[2] or known[2] == entry) then
+    redis.call('HSET', state, 'stream', stream, 'entry', entry)
+    end_job(state, tokens, load, channel, 'failed', event, now_ms, ttl_s)
+  end
+end
+redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,
+  'message', message, 'stream', stream, 'entry', entry, 'job', job)
+acknowledge(stream, group, entry)
+return 'DEAD'

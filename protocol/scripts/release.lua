@@ -1,0 +1,21 @@
+-- Hand jobs back at drain: at once, and without charging an attempt. The epoch is raised, so
+-- that nothing this worker still has in flight can be appended.
+-- KEYS  stream; state ...      ARGV  group, consumer; per state: entry
+-- Reply: how many were handed back
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local released = 0
+for i = 2, #KEYS do
+  local state, entry = KEYS[i], ARGV[i + 1]
+  if owns(stream, group, consumer, entry) then
+    if redis.call('HGET', state, 'status') == 'running' then
+      redis.call('HINCRBY', state, 'epoch', 1)
+      redis.call('HINCRBY', state, 'attempts', -1)
+      redis.call('HSET', state, 'status', 'queued')
+      redis.call('HDEL', state, 'worker')
+    end
+    -- A day idle: the next reclaim of any worker takes it, whatever its lease.
+    redis.call('XCLAIM', stream, group, 'released', 0, entry, 'IDLE', 86400000, 'JUSTID')
+    released = released + 1
+  end
+end
+return released

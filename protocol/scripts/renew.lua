@@ -1,0 +1,13 @@
+-- Keep the leases of entries that this consumer still owns; XCLAIM to oneself sets their idle
+-- time to zero. Returns the entries that are lost.
+-- KEYS  stream        ARGV  group, consumer, entry ...
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local lost = {}
+for i = 3, #ARGV do
+  if owns(stream, group, consumer, ARGV[i]) then
+    redis.call('XCLAIM', stream, group, consumer, 0, ARGV[i], 'JUSTID')
+  else
+    lost[#lost + 1] = ARGV[i]
+  end
+end
+return lost
