@@ -13,7 +13,7 @@ Loads neither torch nor transformers.
 from producer.aclient import AsyncClient, AsyncJob
 from producer.client import Client, Job
 from producer.request import Request
-from producer.results import JobStatus, Result
+from producer.results import JobStatus, QueueStatus, Result
 from producer.settings import ProducerSettings
 from protocol import (
     CancelledEvent,
@@ -39,6 +39,7 @@ __all__ = [
     "JobStatus",
     "Priority",
     "ProducerSettings",
+    "QueueStatus",
     "Request",
     "Result",
     "Sampling",

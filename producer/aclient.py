@@ -12,6 +12,7 @@ from typing import Any, Self
 import redis.asyncio
 from redis.asyncio.client import PubSub
 
+from producer import queue_status
 from producer.backoff import Reconnect
 from producer.connection import (
     CONNECTION_LOST,
@@ -22,7 +23,14 @@ from producer.connection import (
 )
 from producer.cursor import LogCursor, Verdict
 from producer.request import PromptLike, Request, limits_of, prepare
-from producer.results import STATUS_FIELDS, JobStatus, Result, ResultBuilder, read_status
+from producer.results import (
+    STATUS_FIELDS,
+    JobStatus,
+    QueueStatus,
+    Result,
+    ResultBuilder,
+    read_status,
+)
 from producer.settings import ProducerSettings
 from protocol import Event, Partition, Priority, decode_event, partition_of
 from protocol.calls import cancel, submitted_id
@@ -114,6 +122,17 @@ class AsyncClient:
     def job(self, job_id: str) -> AsyncJob:
         """A handle for a job submitted earlier, or by somebody else."""
         return AsyncJob(self, job_id)
+
+    async def queue_status(self) -> QueueStatus:
+        """Raises: BrokerUnavailable"""
+        settings = self.settings
+        pipeline = self._redis.pipeline(transaction=False)
+        queue_status.ask(
+            pipeline, [Partition(settings.queue, i) for i in range(settings.partitions)]
+        )
+        with broker_errors():
+            replies = await pipeline.execute(raise_on_error=False)
+            return queue_status.read(replies, settings.queue)
 
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))

@@ -11,11 +11,19 @@ from typing import Any, Self
 import redis
 from redis.client import PubSub
 
+from producer import queue_status
 from producer.backoff import Reconnect
 from producer.connection import CONNECTION_LOST, broker_errors, connect, run, run_many
 from producer.cursor import LogCursor, Verdict
 from producer.request import PromptLike, Request, limits_of, prepare
-from producer.results import STATUS_FIELDS, JobStatus, Result, ResultBuilder, read_status
+from producer.results import (
+    STATUS_FIELDS,
+    JobStatus,
+    QueueStatus,
+    Result,
+    ResultBuilder,
+    read_status,
+)
 from producer.settings import ProducerSettings
 from protocol import Event, Partition, Priority, decode_event, partition_of
 from protocol.calls import cancel, submitted_id
@@ -107,6 +115,17 @@ class Client:
     def job(self, job_id: str) -> Job:
         """A handle for a job submitted earlier, or by somebody else."""
         return Job(self, job_id)
+
+    def queue_status(self) -> QueueStatus:
+        """Raises: BrokerUnavailable"""
+        settings = self.settings
+        pipeline = self._redis.pipeline(transaction=False)
+        queue_status.ask(
+            pipeline, [Partition(settings.queue, i) for i in range(settings.partitions)]
+        )
+        with broker_errors():
+            replies = pipeline.execute(raise_on_error=False)
+            return queue_status.read(replies, settings.queue)
 
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))

@@ -76,6 +76,25 @@ def _int_or_none(value: str | None) -> int | None:
     return None if value is None else int(value)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A snapshot of a queue, over all its partitions."""
+
+    queue: str
+    waiting: dict[str, int]
+    """jobs that no worker has read, by priority"""
+    running: int
+    """jobs that workers hold, or held when they died"""
+    dead_letters: int
+    queued_tokens: int
+    """estimated tokens of all jobs that have not ended"""
+    model: str | None
+    """what the workers serve; None before the first one came"""
+    context_tokens: int | None
+    workers: dict[str, int]
+    """consumers that hold jobs, and how many"""
+
+
 class ResultBuilder:
     """Events in, result out."""
 

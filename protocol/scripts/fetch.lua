@@ -6,9 +6,9 @@ local found = {}
 for _, stream in ipairs(KEYS) do
   if left > 0 then
     local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', left, 'STREAMS', stream, '>')
-    if reply then
-      -- Redis: {{stream, entries}}; fakeredis flattens it to {stream, entries}.
-      local entries = type(reply[1]) == 'table' and reply[1][2] or reply[2]
+    -- Redis: {{stream, entries}} or false; fakeredis flattens it to {stream, entries} or {}.
+    local entries = reply and (type(reply[1]) == 'table' and reply[1][2] or reply[2])
+    if entries then
       found[#found + 1] = {stream, entries}
       left = left - #entries
     end

@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up everything they need, once, in .venv.
+PYTHON ?= python3
+PIP_ARGS ?=
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
+
+.PHONY: demo test check bench model clean
+
+demo: .venv/demo
+	$(BIN)/rose demo
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+check: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/demo
+	$(BIN)/python -m benchmarks.service
+
+# Trains the built-in model again, from the generator's text (about 20 minutes on 2 cores).
+model: .venv/demo
+	$(BIN)/python -m roseinfer.demo_model.train
+
+clean:
+	rm -rf .venv build dist *.egg-info
+
+.venv/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit("roseinfer needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/pip pyproject.toml constraints.txt
+	@echo "installing roseinfer with torch and transformers into .venv (once; takes minutes)"
+	$(INSTALL) -e '.[demo]'
+	@touch $@
+
+.venv/dev: .venv/demo
+	@echo "installing what the tests and checks need"
+	$(INSTALL) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,109 @@
+"""A broker of one's own: a real redis-server where there is one, else fakeredis.
+
+Used by the demo, the benchmarks and the tests, so that each can start, kill and throw away its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rose_errors import BrokerUnavailable
+
+_START_S = 10.0
+
+
+class EmbeddedBroker:
+    """A Redis for this process, on a free loopback port; durable across `restart`.
+
+    `fake=None` takes redis-server when it is on PATH. fakeredis keeps nothing across a restart.
+    """
+
+    def __init__(self, *, fake: bool | None = None) -> None:
+        self._server = None if fake else shutil.which("redis-server")
+        if self._server is None and fake is False:
+            raise BrokerUnavailable("there is no redis-server on PATH: install it")
+        self._folder = tempfile.TemporaryDirectory(prefix="rose-redis-")
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def kind(self) -> str:
+        return "redis-server" if self._server else "fakeredis"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Raises: BrokerUnavailable: it did not come up."""
+        log = Path(self._folder.name, "log")
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+                self._command(), stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+        client = redis.Redis(port=self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+                if client.ping():
+                    client.close()
+                    return
+            time.sleep(0.02)
+        self.stop()
+        raise BrokerUnavailable(f"{self.kind} did not start: {log.read_text()[-500:].strip()}")
+
+    def stop(self) -> None:
+        """End it without a word to anybody, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _command(self) -> list[str]:
+        if self._server is None:
+            return [sys.executable, "-m", "demo.fake_server", str(self.port)]
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": self._folder.name,
+            # What the delivery guarantee asks of any Redis: docs/protocol.md.
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+            "save": "",
+        }
+        return [self._server, *(word for k, v in options.items() for word in (f"--{k}", v))]
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

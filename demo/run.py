@@ -1,0 +1,220 @@
+"""The demo's course: start, stream, kill, take over, compare."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from demo.broker import EmbeddedBroker
+from demo.prompts import REQUESTS, title
+from demo.state import DemoState, StreamRecord, WorkerView
+from demo.view import LiveView, PlainView, SilentView, View, result_table
+from demo.workers import WorkerProcess
+from producer import AsyncClient, AsyncJob, Result
+from rose_errors import ResultTimeout
+
+_SLOTS = 7
+_LEASE_S = 2.0
+#: The built-in model is tiny: at full speed nobody could read along.
+_SLOW_STEP_S = 0.03
+_LOOK_S = 0.1
+_LIMIT_S = 45.0
+#: A worker is killed when each of its streams has come at least so far.
+_KILL_AFTER_TOKENS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    records: list[StreamRecord]
+    undisturbed: list[Result]
+    killed: str
+    tokens: int
+    seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        pairs = zip(self.records, self.undisturbed, strict=True)
+        return self.moved > 0 and all(record.is_right(result) for record, result in pairs)
+
+    @property
+    def moved(self) -> int:
+        return sum(record.moved_at is not None for record in self.records)
+
+
+def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
+    """True when every stream was complete and equal to the undisturbed run.
+
+    Raises:
+        RoseError: a part of it did not start.
+    """
+    console = Console(quiet=as_json)
+    view: View
+    if as_json:
+        view = SilentView()
+    else:
+        view = LiveView(console) if console.is_terminal else PlainView(console)
+    with EmbeddedBroker(fake=True if fake_redis else None) as broker, ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                WorkerProcess(
+                    name,
+                    broker.url,
+                    lease_s=_LEASE_S,
+                    reclaim_interval_s=0.25,
+                    max_batch_size=_SLOTS,
+                    torch_threads=1,
+                    min_step_s=0 if full_speed else _SLOW_STEP_S,
+                )
+            )
+            for name in ("worker-a", "worker-b")
+        ]
+        with view:
+            view.note(f"broker: {broker.kind}; starting two workers with the built-in model ...")
+            if not full_speed:
+                view.note(
+                    f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read "
+                    "along (--full-speed turns it off)"
+                )
+            report = asyncio.run(_Demo(broker.url, workers, view).run())
+    _show(report, console, as_json=as_json)
+    return report.is_right
+
+
+def _show(report: Report, console: Console, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_as_json(report)))  # noqa: T201 - what --json asks for
+        return
+    console.print(result_table(report.records, report.undisturbed))
+    verdict = "no token missing, none doubled" if report.is_right else "THE COMPARISON FAILED"
+    console.print(
+        f"{report.killed} was killed with SIGKILL; {report.moved} streams moved in mid-sentence. "
+        f"{len(report.records)} streams, {report.tokens} tokens in {report.seconds:.1f} s: "
+        f"{verdict}.",
+        style="bold green" if report.is_right else "bold red",
+        soft_wrap=True,
+    )
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "ok": report.is_right,
+        "killed": report.killed,
+        "seconds": round(report.seconds, 3),
+        "tokens": report.tokens,
+        "streams": [
+            {
+                "prompt": record.title,
+                "text": record.text,
+                "tokens": len(record.indexes),
+                "workers": record.workers,
+                "moved_at": record.moved_at,
+                "missing": record.missing,
+                "doubled": record.doubled,
+                "same_as_undisturbed": record.equals(result),
+            }
+            for record, result in zip(report.records, report.undisturbed, strict=True)
+        ],
+    }
+
+
+class _Demo:
+    def __init__(self, url: str, workers: Sequence[WorkerProcess], view: View) -> None:
+        self._url = url
+        self._workers = list(workers)
+        self._view = view
+        self._killed: WorkerProcess | None = None
+        self._state = DemoState(
+            [StreamRecord(i, title(request)) for i, request in enumerate(REQUESTS, 1)],
+            [WorkerView(worker.name, capacity=_SLOTS) for worker in workers],
+        )
+
+    async def run(self) -> Report:
+        await asyncio.gather(*(asyncio.to_thread(worker.wait_ready) for worker in self._workers))
+        async with AsyncClient(redis_url=self._url) as client:
+            began = time.monotonic()
+            self._state.started = began
+            self._state.phase = "streaming"
+            jobs = await client.submit_many(REQUESTS)
+            await self._stream(jobs)
+            seconds = time.monotonic() - began
+            self._view.note("once more, undisturbed, to compare ...")
+            again = await client.submit_many(REQUESTS)
+            undisturbed = [await job.result(_LIMIT_S) for job in again]
+        tokens = sum(len(record.indexes) for record in self._state.records)
+        killed = self._killed.name if self._killed else "nobody"
+        return Report(self._state.records, undisturbed, killed, tokens, seconds)
+
+    async def _stream(self, jobs: Sequence[AsyncJob]) -> None:
+        """Follow every job to its end, and kill a worker on the way."""
+        pairs = list(zip(jobs, self._state.records, strict=True))
+        followers = [asyncio.create_task(_follow(job, record)) for job, record in pairs]
+        watcher = asyncio.create_task(self._watch(pairs))
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await asyncio.gather(*followers)
+        except TimeoutError:
+            raise ResultTimeout(f"the streams have not ended after {_LIMIT_S:g} s") from None
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+        self._state.phase = "done"
+        self._view.refresh(self._state)
+
+    async def _watch(self, pairs: Sequence[tuple[AsyncJob, StreamRecord]]) -> None:
+        while True:
+            for job, record in pairs:
+                if not record.ended:
+                    record.seen_on((await job.status()).worker)
+            await asyncio.to_thread(self._read_occupancy)
+            if self._killed is None and (victim := self._ripe_victim()) is not None:
+                self._kill(victim)
+            self._view.refresh(self._state)
+            await asyncio.sleep(_LOOK_S)
+
+    def _read_occupancy(self) -> None:
+        for worker, shown in zip(self._workers, self._state.workers, strict=True):
+            if shown.alive:
+                shown.batch = int(worker.metrics().get("rose_batch_sequences", 0))
+
+    def _streams_of(self, worker: WorkerProcess) -> list[StreamRecord]:
+        return [
+            record
+            for record in self._state.records
+            if record.workers[-1:] == [worker.name] and not record.ended
+        ]
+
+    def _ripe_victim(self) -> WorkerProcess | None:
+        """A worker in the middle of at least two sentences."""
+        for worker in self._workers:
+            streams = self._streams_of(worker)
+            far = all(len(record.indexes) >= _KILL_AFTER_TOKENS for record in streams)
+            if far and sum(record.in_mid_sentence for record in streams) >= 2:
+                return worker
+        return None
+
+    def _kill(self, victim: WorkerProcess) -> None:
+        victim.kill()
+        self._killed = victim
+        orphans = self._streams_of(victim)
+        for record in orphans:
+            record.moved_at = len(record.indexes)
+        for shown in self._state.workers:
+            if shown.name == victim.name:
+                shown.alive = False
+        self._state.phase = f"{victim.name} killed in mid-sentence"
+        example = next(record for record in orphans if record.in_mid_sentence)
+        self._view.note(
+            f"SIGKILL to {victim.name}, which had {len(orphans)} streams in hand; "
+            f"stream {example.number} ends in: ...{example.text[-40:]!r}"
+        )
+
+
+async def _follow(job: AsyncJob, record: StreamRecord) -> None:
+    async for event in job.stream():
+        record.add(event)

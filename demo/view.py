@@ -1,0 +1,197 @@
+"""How the demo looks: live on a terminal, plain lines elsewhere, and the final table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from demo.state import DemoState, StreamRecord, WorkerView
+from producer import Result
+
+_BAR = 12
+_TAIL = 70
+
+
+class View(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def note(self, line: str) -> None:
+        """Something happened."""
+
+    def refresh(self, state: DemoState) -> None:
+        """Time has passed."""
+
+
+class LiveView:
+    """All streams at once, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=12, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def note(self, line: str) -> None:
+        self._console.print(Text(line, style="bold"))
+
+    def refresh(self, state: DemoState) -> None:
+        self._live.update(Group(_header(state), _streams(state)))
+
+
+class PlainView:
+    """A line per sentence, and one per second for the whole."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: dict[int, int] = {}
+        self._second = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held."""
+
+    def note(self, line: str) -> None:
+        self._print(line)
+
+    def refresh(self, state: DemoState) -> None:
+        for record in state.records:
+            self._show_sentences(record)
+        if int(state.elapsed_s) > self._second:
+            self._second = int(state.elapsed_s)
+            self._print(_header(state).plain)
+
+    def _show_sentences(self, record: StreamRecord) -> None:
+        start = self._shown.get(record.number, 0)
+        end = max(record.text.rfind(mark, start) for mark in ".!?") + 1
+        if record.ended:
+            end = len(record.text)
+        if end > start:
+            sentence = " ".join(record.text[start:end].split())
+            self._print(f"  [{record.number:2d} {_worker_now(record)}] {sentence}")
+            self._shown[record.number] = end
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class SilentView:
+    """For --json: the report says it all."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held."""
+
+    def note(self, line: str) -> None:
+        """Nobody reads it."""
+
+    def refresh(self, state: DemoState) -> None:
+        """Nobody looks."""
+
+
+def _header(state: DemoState) -> Text:
+    line = Text(f"{state.elapsed_s:5.1f} s  {state.tokens_per_s:4.0f} tokens/s  ")
+    for worker in state.workers:
+        line.append(_occupancy(worker))
+    line.append(state.phase, style="bold")
+    return line
+
+
+def _occupancy(worker: WorkerView) -> Text:
+    if not worker.alive:
+        return Text(f"{worker.name} killed  ", style="red")
+    filled = round(_BAR * worker.batch / worker.capacity) if worker.capacity else 0
+    bar = "█" * filled + "░" * (_BAR - filled)
+    return Text(f"{worker.name} {bar} {worker.batch}/{worker.capacity}  ", style="green")
+
+
+def _streams(state: DemoState) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("worker", no_wrap=True)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("text", no_wrap=True, overflow="crop")
+    alive = {worker.name for worker in state.workers if worker.alive}
+    for record in state.records:
+        text = " ".join((record.title + "|" + record.text).split())
+        table.add_row(
+            str(record.number),
+            _worker_cell(record, alive),
+            str(len(record.indexes)),
+            Text(text[-_TAIL:], style="dim" if record.ended else ""),
+        )
+    return table
+
+
+def _worker_cell(record: StreamRecord, alive: set[str]) -> Text:
+    if not record.workers:
+        return Text("waits", style="dim")
+    if record.ended:
+        return Text("done", style="dim")
+    if record.workers[-1] not in alive:
+        return Text("orphaned", style="red")
+    style = "yellow" if len(record.workers) > 1 else "green"
+    return Text(record.workers[-1], style=style)
+
+
+def _worker_now(record: StreamRecord) -> str:
+    return record.workers[-1] if record.workers else "?"
+
+
+def result_table(records: Sequence[StreamRecord], undisturbed: Sequence[Result]) -> Table:
+    table = Table(title="every stream, as its subscriber saw it")
+    for name in ("#", "prompt", "tokens", "worker", "missing", "doubled", "undisturbed run"):
+        table.add_column(name, justify="right" if name in ("#", "tokens") else "left")
+    for record, result in zip(records, undisturbed, strict=True):
+        right = record.is_right(result)
+        table.add_row(
+            str(record.number),
+            Text(record.title if len(record.title) <= 40 else record.title[:39] + "…"),
+            str(len(record.indexes)),
+            _path(record),
+            str(record.missing),
+            str(record.doubled),
+            Text("same" if record.equals(result) else "DIFFERS", "green" if right else "red"),
+        )
+    return table
+
+
+def _path(record: StreamRecord) -> str:
+    path = " → ".join(record.workers)
+    return path if record.moved_at is None else f"{path} at {record.moved_at}"

@@ -1,0 +1,237 @@
+"""One step's packed batch: every request's new tokens side by side in a single row.
+
+    row       0   1   2   3   4   5   6   7   8   9  10  11
+              d0  d1  d2  p0  p0  p0  p0  p0  p0  p0   -   -
+              '-group--'  '-------- group ----------'  padding
+
+Requests with one new token (d: decoding) come first, gathered in groups of like context length;
+each longer chunk (p: prefill) is a group of its own. The row count is padded, see ROW_MULTIPLE.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from roseinfer.session import InferenceSession
+
+# Matrix kernels treat the last few rows of an odd count differently from the rest, so a token's
+# result would depend, in its last bits, on how many others share the step. With a padded row count
+# float32 results on CPU are bitwise the same in any company (docs: tests/roseinfer measures it).
+ROW_MULTIPLE = 16
+
+# Groups are as wide as the next power of two of blocks, so a request's width follows from its own
+# length alone; below this many blocks a shared width costs less than another group.
+_MIN_GROUP_BLOCKS = 8
+
+
+def padded(count: int) -> int:
+    return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next `count` tokens of a session whose KV is to be computed in this step."""
+
+    session: InferenceSession
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.session.computed + self.count
+
+    @property
+    def is_last(self) -> bool:
+        """True if the step reaches the session's last known token, so that one can be sampled."""
+        return self.end == self.session.num_known
+
+
+@dataclass(frozen=True, slots=True)
+class KVView:
+    """What one group's queries attend to, for one window.
+
+    `blocks` [B * W] are block numbers, sequence by sequence; `mask` is bool
+    [B, 1, share * n, W * block_size], True where a query may look.
+    """
+
+    blocks: Tensor
+    mask: Tensor
+
+
+@dataclass(slots=True)
+class AttentionGroup:
+    """Queries handled in one call: B sequences with n new tokens each, at rows [start, stop)."""
+
+    start: int
+    stop: int
+    sequences: int
+    positions: Tensor  # [B, n], the position of each query in its sequence
+    tables: Tensor  # [B, W], block tables padded with the reserved block
+    block_size: int
+    _views: dict[tuple[int | None, int], KVView] = field(default_factory=dict)
+
+    def view(self, window: int | None, share: int) -> KVView:
+        """The keys that a sliding window of `window` tokens (None: no window) leaves visible.
+
+        `share` query heads are folded into the rows of the mask. Computed once a step for each
+        distinct window, however many layers share it.
+        """
+        view = self._views.get((window, share))
+        if view is None:
+            view = self._views[window, share] = self._make_view(window, share)
+        return view
+
+    def _make_view(self, window: int | None, share: int) -> KVView:
+        blocks, size = self.tables, self.block_size
+        queries = self.positions.unsqueeze(-1)
+        first = torch.zeros_like(self.positions[:, :1])
+        width = blocks.shape[1]
+        if window is not None:
+            # Only the blocks from the oldest visible key on: n queries see at most this many.
+            visible = min(width, (window + self.positions.shape[1] - 2) // size + 2)
+            if visible < width:
+                oldest = (self.positions[:, :1] - window + 1).clamp_(min=0)
+                first = (oldest // size).clamp_(max=width - visible)
+                columns = first + torch.arange(visible, device=blocks.device)
+                blocks = blocks.gather(1, columns)
+        offsets = torch.arange(blocks.shape[1] * size, device=blocks.device)
+        keys = (first * size + offsets).unsqueeze(1)
+        mask = keys <= queries
+        if window is not None:
+            mask &= keys > queries - window
+        return KVView(blocks.flatten(), mask.unsqueeze(1).repeat(1, 1, share, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """The tensors of one forward pass; `order` lists the chunks as they lie in the rows."""
+
+    order: list[Chunk]
+    input_ids: Tensor  # [1, T]
+    position_ids: Tensor  # [1, T]
+    slots: Tensor  # [T], where each row's key and value are written
+    logit_rows: Tensor  # [S], rows whose logits are needed, padded by repeating row 0
+    groups: list[AttentionGroup]
+
+
+class _Ints:
+    """Collects lists of integers so that they reach the device in a single copy."""
+
+    def __init__(self) -> None:
+        self._flat = array("q")
+
+    def add(self, values: Sequence[int]) -> slice:
+        start = len(self._flat)
+        self._flat.extend(values)
+        return slice(start, len(self._flat))
+
+    def pad(self, count: int) -> None:
+        self._flat.extend(repeat(0, count))
+
+    def to(self, device: torch.device) -> Tensor:
+        return torch.frombuffer(self._flat, dtype=torch.int64).to(device)
+
+
+def group_width(session: InferenceSession, end: int, block_size: int) -> int:
+    """Blocks in the group that `session` belongs to when its tokens up to `end` are computed."""
+    blocks = max(-(-end // block_size), _MIN_GROUP_BLOCKS)
+    widest = max(-(-session.context_length // block_size), _MIN_GROUP_BLOCKS)
+    return min(1 << (blocks - 1).bit_length(), widest)
+
+
+def pack(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> PackedBatch:
+    """Lay out `chunks` (at least one) as one packed batch on `device`."""
+    layout = _Layout(chunks, block_size)
+    ints = _Ints()
+    rows = padded(layout.rows)
+    inputs = _add_padded(ints, layout.input_ids, rows)
+    positions = _add_padded(ints, layout.positions, rows)
+    slots = _add_padded(ints, layout.slots, rows)
+    logits = _add_padded(ints, layout.logit_rows, padded(max(len(layout.logit_rows), 1)))
+    tables = [ints.add(spec.tables) for spec in layout.groups]
+    flat = ints.to(device)
+    group_positions = flat[positions]
+    groups = [
+        AttentionGroup(
+            spec.start,
+            spec.stop,
+            spec.sequences,
+            group_positions[spec.start : spec.stop].view(spec.sequences, -1),
+            flat[table].view(spec.sequences, -1),
+            block_size,
+        )
+        for spec, table in zip(layout.groups, tables, strict=True)
+    ]
+    return PackedBatch(
+        layout.order,
+        flat[inputs].unsqueeze(0),
+        flat[positions].unsqueeze(0),
+        flat[slots],
+        flat[logits],
+        groups,
+    )
+
+
+def _add_padded(ints: _Ints, values: list[int], length: int) -> slice:
+    where = ints.add(values)
+    ints.pad(length - len(values))
+    return slice(where.start, where.start + length)
+
+
+@dataclass(slots=True)
+class _GroupSpec:
+    start: int
+    stop: int
+    sequences: int
+    tables: list[int]
+
+
+class _Layout:
+    """The packed batch as plain lists, before it becomes tensors."""
+
+    def __init__(self, chunks: Sequence[Chunk], block_size: int) -> None:
+        self.block_size = block_size
+        self.rows = 0
+        self.order: list[Chunk] = []
+        self.input_ids: list[int] = []
+        self.positions: list[int] = []
+        self.slots: list[int] = []
+        self.logit_rows: list[int] = []
+        self.groups: list[_GroupSpec] = []
+        by_width: dict[int, list[Chunk]] = {}
+        for chunk in chunks:
+            if chunk.count == 1:
+                by_width.setdefault(self._width(chunk), []).append(chunk)
+        for width, members in sorted(by_width.items()):
+            self._add_group(members, width)
+        for chunk in chunks:
+            if chunk.count > 1:
+                self._add_group([chunk], self._width(chunk))
+
+    def _width(self, chunk: Chunk) -> int:
+        return group_width(chunk.session, chunk.end, self.block_size)
+
+    def _add_group(self, members: list[Chunk], width: int) -> None:
+        start, tables = self.rows, []
+        for chunk in members:
+            self._add_rows(chunk)
+            table = chunk.session.blocks[:width]
+            tables += table
+            tables += [0] * (width - len(table))
+        self.groups.append(_GroupSpec(start, self.rows, len(members), tables))
+
+    def _add_rows(self, chunk: Chunk) -> None:
+        session, size = chunk.session, self.block_size
+        positions = range(session.computed, chunk.end)
+        self.input_ids += session.tokens[session.computed : chunk.end]
+        self.positions += positions
+        self.slots += [session.blocks[p // size] * size + p % size for p in positions]
+        self.rows += chunk.count
+        self.order.append(chunk)
+        if chunk.is_last:
+            self.logit_rows.append(self.rows - 1)

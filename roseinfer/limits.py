@@ -1,0 +1,105 @@
+"""What a model's configuration says about its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rose_errors import ConfigurationError, UnsupportedModel
+from roseinfer.kv_cache import LayerShape
+
+# RoPE types whose frequencies change when the longest sequence of a batch passes the original
+# context: beyond it, a request's result would depend on its batch-mates.
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+_DEFAULT_CONTEXTS_IN_CACHE = 32
+_MEMORY_SHARE = 0.25  # of free CPU memory
+_CUDA_MEMORY_SHARE = 0.85  # of free GPU memory, once the weights are loaded
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of the language model, also inside a multimodal one."""
+    return model.config.get_text_config(decoder=True)
+
+
+def model_type(model: Any) -> str:
+    return str(getattr(model.config, "model_type", type(model).__name__))
+
+
+def context_length(model: Any, max_context: int | None) -> int:
+    """Tokens in a request, prompt and output together.
+
+    Raises ConfigurationError for a `max_context` above what the model can do, UnsupportedModel if
+    neither says how much that is.
+    """
+    config = text_config(model)
+    limits = [getattr(config, "max_position_embeddings", None), *_rope_limits(config)]
+    known = [int(limit) for limit in limits if limit]
+    if not known and max_context is None:
+        raise UnsupportedModel(
+            f"{model_type(model)}: its configuration gives no context length; pass max_context"
+        )
+    if max_context is None:
+        return min(known)
+    if max_context < 2 or (known and max_context > min(known)):
+        upper = f" and {min(known)}, the context of this model" if known else ""
+        raise ConfigurationError(f"max_context={max_context} must lie between 2{upper}")
+    return max_context
+
+
+def _rope_limits(config: Any) -> Iterable[int | None]:
+    """Lengths up to which length-dependent RoPE types give the same result in any batch."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    per_layer_type = [value for value in rope.values() if isinstance(value, dict)]
+    for parameters in per_layer_type or [rope]:
+        if parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
+            yield parameters.get("original_max_position_embeddings")
+            yield getattr(config, "original_max_position_embeddings", None)
+
+
+def vocab_size(model: Any) -> int:
+    """Ids the model can read: the rows of its input embedding."""
+    return int(model.get_input_embeddings().num_embeddings)
+
+
+def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
+    """Every id that ends a text, after the generation config, the config and the tokenizer."""
+    sources = [
+        getattr(getattr(model, "generation_config", None), "eos_token_id", None),
+        getattr(text_config(model), "eos_token_id", None),
+        getattr(tokenizer, "eos_token_id", None),
+    ]
+    ids: set[int] = set()
+    for source in sources:
+        if source is not None:
+            ids.update(source if isinstance(source, list | tuple) else [source])
+    return frozenset(ids)
+
+
+def default_cache_tokens(
+    shapes: Sequence[LayerShape], context: int, device: torch.device, dtype: torch.dtype
+) -> int:
+    """A cache for 32 full contexts, or as much of it as a fair share of free memory allows."""
+    per_token = sum(shape.elements_per_token for shape in shapes) * dtype.itemsize
+    fits = int(_memory_for_cache(device) // max(per_token, 1))
+    return max(min(_DEFAULT_CONTEXTS_IN_CACHE * context, fits), 1)
+
+
+def _memory_for_cache(device: torch.device) -> float:
+    """Bytes that the cache may take on `device`."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] * _CUDA_MEMORY_SHARE
+    return _free_memory() * _MEMORY_SHARE
+
+
+def _free_memory() -> int:
+    """Free bytes of main memory, as far as the system tells; else a cautious guess."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return int(kib) * 1024
+    except (OSError, StopIteration):
+        return 4 * 1024**3

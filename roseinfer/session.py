@@ -1,0 +1,142 @@
+"""One request's state: its tokens, how many of them the cache holds, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from roseinfer.kv_cache import BlockPool
+from roseinfer.sampling import SamplingParams, SamplingRow
+from roseinfer.text import TextStream
+
+
+class InferenceSession:
+    """A request on its way through the engine.
+
+    `tokens` is the prompt followed by what was generated. `computed` of them have their keys and
+    values in the cache; a request is done chasing when the last known token is computed, for then
+    the next one can be sampled:
+
+        tokens     p p p p p p p p g g g
+        computed   |-------------->|             prefill, decode, resume, recompute: all the same
+
+    `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
+    while the request runs, then "eos", "stop" or "length".
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        text: TextStream,
+        *,
+        generated_ids: Sequence[int] = (),
+        eos_token_ids: AbstractSet[int] = frozenset(),
+        context_length: int,
+    ) -> None:
+        """The engine's `new_session` checks the arguments; `params` must carry a seed.
+
+        `generated_ids` were produced elsewhere: their text is rebuilt in silence, and if they
+        already end the request, the session is born finished.
+        """
+        self.request_id = request_id
+        self.params = params
+        self.context_length = context_length
+        self.tokens = list(prompt_ids)
+        self.prompt_length = len(self.tokens)
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.finish_reason: str | None = None
+        self.text = ""
+        self._stream = text
+        self._ends = _ends(params, eos_token_ids)
+        self._serials: list[int] = []  # of the content in the table's leading, full blocks
+        for token_id in generated_ids:
+            if self.finish_reason is None:
+                self.append(token_id)
+        self.resumed_at = self.num_generated
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.tokens[: self.prompt_length]
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def num_known(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens whose keys and values are not in the cache yet."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def sampling_row(self) -> SamplingRow:
+        return SamplingRow(self.params, self.num_generated)
+
+    def append(self, token_id: int) -> str:
+        """Take the next generated token; returns its text and sets `finish_reason` if it ends."""
+        self.tokens.append(token_id)
+        self.finish_reason = self._ends.get(token_id)
+        delta = "" if self.finish_reason else self._stream.push(token_id)
+        if self.finish_reason is None and self._stream.stopped:
+            self.finish_reason = "stop"
+        if self.finish_reason is None and self._is_full:
+            self.finish_reason = "length"
+        if self.finish_reason is not None:
+            delta += self._stream.finish()
+        self.text += delta
+        return delta
+
+    @property
+    def _is_full(self) -> bool:
+        spent = self.num_generated >= self.params.max_new_tokens
+        return spent or self.num_known >= self.context_length
+
+    # The block table
+
+    def blocks_wanted(self, tokens: int, block_size: int) -> int:
+        """Blocks the table lacks to hold the first `tokens` tokens."""
+        return max(0, -(-tokens // block_size) - len(self.blocks))
+
+    def reuse_prefix(self, pool: BlockPool) -> int:
+        """Start from cached blocks that hold this request's beginning; returns tokens found.
+
+        The last known token is never taken from the cache: computing it gives the logits.
+        """
+        self.blocks = pool.match(self.tokens, limit=self.num_known - 1)
+        self._serials = [pool.serial(block) for block in self.blocks]
+        self.computed = len(self.blocks) * pool.block_size
+        return self.computed
+
+    def register_full_blocks(self, pool: BlockPool) -> None:
+        """Offer blocks that have become full to later requests."""
+        size = pool.block_size
+        for index in range(len(self._serials), self.computed // size):
+            parent = self._serials[-1] if self._serials else 0
+            tokens = self.tokens[index * size : (index + 1) * size]
+            self._serials.append(pool.register(self.blocks[index], parent, tokens))
+
+    def release_blocks(self, pool: BlockPool) -> None:
+        """Give all blocks back; nothing is computed any more. Does no harm when repeated."""
+        pool.release(self.blocks)
+        self.blocks, self._serials, self.computed = [], [], 0
+
+
+def _ends(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, str]:
+    ends = dict.fromkeys(params.stop_token_ids, "stop")
+    if not params.ignore_eos:
+        ends |= dict.fromkeys(eos_token_ids, "eos")
+    return ends

@@ -1,0 +1,251 @@
+"""The worker's side of the protocol: every call it makes to Redis, and nothing else.
+
+Three connection pools, so that none waits behind another: blocking reads, subscriptions, and
+everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.client import PubSub
+from redis.exceptions import ResponseError
+
+from producer.connection import broker_errors, connect_async, run_async, run_many_async
+from protocol import GROUP, Event, FailedEvent, Partition, TokenEvent, calls, encode_event
+from protocol.calls import Lease, Taken
+from worker.settings import WorkerSettings
+
+#: How long a blocking read waits for a job. Short: a drain waits for it to return.
+BLOCK_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a job stream that this worker owns."""
+
+    partition: Partition
+    stream: str
+    id: str
+    raw: bytes | None
+    """The job as it came; None for an entry without the field."""
+
+    @property
+    def enqueued_ms(self) -> int:
+        return int(self.id.partition("-")[0])
+
+
+class Broker:
+    def __init__(self, settings: WorkerSettings, consumer: str) -> None:
+        self.consumer = consumer
+        self.partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
+        self._ttl_s = settings.result_ttl_s
+        self._dead_letters_kept = settings.dead_letters_kept
+        self._redis = connect_async(settings)
+        self._reader = connect_async(
+            settings, reply_timeout_s=settings.redis_timeout_s + BLOCK_MS / 1000
+        )
+        self._subscriber = connect_async(settings, retries=0)
+
+    async def start(self) -> None:
+        """Raises: BrokerUnavailable"""
+        with broker_errors():
+            await self._redis.ping()
+            await self.create_groups()
+
+    async def create_groups(self) -> None:
+        """From entry 0, so that jobs which came before the group are not passed over."""
+        for partition in self.partitions:
+            for stream in partition.all_jobs:
+                try:
+                    await self._redis.xgroup_create(stream, GROUP, "0", mkstream=True)
+                except ResponseError as error:
+                    if not str(error).startswith("BUSYGROUP"):
+                        raise
+
+    async def announce_model(self, model: Mapping[Any, str | int]) -> None:
+        """Lets submit refuse what this model cannot hold."""
+        for partition in self.partitions:
+            await self._redis.hset(partition.model, mapping={**model})
+
+    async def close(self) -> None:
+        for client in (self._redis, self._reader, self._subscriber):
+            await client.aclose()
+
+    async def ping(self) -> None:
+        await self._redis.ping()
+
+    async def leave(self) -> None:
+        """Remove this consumer from the groups where it owns nothing any more."""
+        for partition in self.partitions:
+            for stream in partition.all_jobs:
+                pending = await self._redis.xpending_range(
+                    stream, GROUP, "-", "+", 1, consumername=self.consumer
+                )
+                if not pending:
+                    await self._redis.xgroup_delconsumer(stream, GROUP, self.consumer)
+
+    async def fetch(self, partition: Partition, count: int) -> list[Entry]:
+        """New entries, at most `count` in all, the most urgent first. Does not wait."""
+        reply = await run_async(self._redis, calls.fetch(partition, self.consumer, count))
+        return [
+            _entry(partition, stream, entry_id, fields)
+            for stream, entries in reply
+            for entry_id, fields in entries
+        ]
+
+    async def wait(self, count: int) -> list[Entry]:
+        """New entries; waits for up to BLOCK_MS. At most `count` from each stream."""
+        owner = {stream: p for p in self.partitions for stream in p.all_jobs}
+        reply: Any = await self._reader.xreadgroup(
+            GROUP, self.consumer, dict.fromkeys(owner, ">"), count=count, block=BLOCK_MS
+        )
+        return [
+            Entry(owner[stream.decode()], stream.decode(), entry_id.decode(), fields.get(b"job"))
+            for stream, entries in reply
+            for entry_id, fields in entries
+        ]
+
+    async def reclaim(
+        self, partition: Partition, stream: str, lease_s: float, start: str, count: int
+    ) -> tuple[str, list[Entry]]:
+        """Entries whose owner has been silent for a lease, and where the next search begins."""
+        next_start, claimed, *_ = await self._redis.xautoclaim(
+            stream, GROUP, self.consumer, int(lease_s * 1000), start, count=count
+        )
+        found = [
+            Entry(partition, stream, entry_id.decode(), fields.get(b"job"))
+            for entry_id, fields in claimed
+            if fields is not None
+        ]
+        return next_start.decode(), found
+
+    async def take(self, entries: Sequence[tuple[Entry, str]]) -> list[Taken | None]:
+        """Begin on entries, each with its job id. None where there is nothing to do."""
+        replies = await run_many_async(
+            self._redis,
+            [
+                calls.take(
+                    entry.partition,
+                    entry.stream,
+                    entry.id,
+                    job_id,
+                    self.consumer,
+                    now_ms=now_ms(),
+                    ttl_s=self._ttl_s,
+                )
+                for entry, job_id in entries
+            ],
+        )
+        return [calls.taken(reply) for reply in replies]
+
+    async def publish(
+        self,
+        partition: Partition,
+        tokens: Sequence[tuple[Lease, TokenEvent]],
+        ends: Sequence[tuple[Lease, Event]],
+    ) -> tuple[list[str], list[str]]:
+        """Append tokens, then end jobs, in one round trip; an outcome for each item."""
+        batch = []
+        if tokens:
+            batch.append(calls.append(partition, tokens))
+        if ends:
+            batch.append(calls.finish(partition, ends, now_ms=now_ms(), ttl_s=self._ttl_s))
+        replies = [
+            [outcome.decode() for outcome in reply]
+            for reply in await run_many_async(self._redis, batch)
+        ]
+        appended = replies.pop(0) if tokens else []
+        return appended, replies.pop(0) if ends else []
+
+    async def renew(self, leases: Sequence[Lease]) -> set[str]:
+        """Renew; returns the job ids of leases that are lost."""
+        by_stream = _by_stream(leases)
+        replies = await run_many_async(
+            self._redis,
+            [
+                calls.renew(stream, self.consumer, [lease.entry for lease in group])
+                for stream, group in by_stream.items()
+            ],
+        )
+        lost: set[str] = set()
+        for reply, group in zip(replies, by_stream.values(), strict=True):
+            entries = {entry.decode() for entry in reply}
+            lost |= {lease.job_id for lease in group if lease.entry in entries}
+        return lost
+
+    async def release(self, partition: Partition, jobs: Sequence[tuple[str, str, str]]) -> None:
+        """Hand back `(stream, job id, entry)`; an unread entry may carry any job id."""
+        by_stream: dict[str, list[tuple[str, str]]] = {}
+        for stream, job_id, entry in jobs:
+            by_stream.setdefault(stream, []).append((job_id, entry))
+        await run_many_async(
+            self._redis,
+            [
+                calls.release(partition, stream, self.consumer, group)
+                for stream, group in by_stream.items()
+            ],
+        )
+
+    async def dead_letter(
+        self, entry: Entry, job_id: str | None, index: int, code: str, message: str
+    ) -> None:
+        failed = None
+        if job_id is not None:
+            event = FailedEvent(index=index, code=code, message=message)
+            failed = (job_id, encode_event(event))
+        await run_async(
+            self._redis,
+            calls.dead_letter(
+                entry.partition,
+                entry.stream,
+                entry.id,
+                self.consumer,
+                raw=entry.raw or b"",
+                code=code,
+                message=message,
+                failed=failed,
+                keep=self._dead_letters_kept,
+                now_ms=now_ms(),
+                ttl_s=self._ttl_s,
+            ),
+        )
+
+    def control_messages(self) -> PubSub:
+        return self._subscriber.pubsub(ignore_subscribe_messages=True)
+
+    async def queue_depth(self) -> tuple[int, int, float, int]:
+        """Jobs that no worker has read, jobs that workers hold, the age in seconds of the oldest
+        of those, and dead letters."""
+        lag = pending = dead = 0
+        oldest_s = 0.0
+        for partition in self.partitions:
+            dead += await self._redis.xlen(partition.dead)
+            for stream in partition.all_jobs:
+                groups = await self._redis.xinfo_groups(stream)
+                lag += sum(int(group.get("lag") or 0) for group in groups)
+                pending += sum(int(group["pending"]) for group in groups)
+                first: Any = await self._redis.xpending_range(stream, GROUP, "-", "+", 1)
+                if first:
+                    enqueued_ms = int(first[0]["message_id"].partition(b"-")[0])
+                    oldest_s = max(oldest_s, now_ms() / 1000 - enqueued_ms / 1000)
+        return lag, pending, oldest_s, dead
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _entry(partition: Partition, stream: bytes, entry_id: bytes, fields: list[Any]) -> Entry:
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    return Entry(partition, stream.decode(), entry_id.decode(), named.get(b"job"))
+
+
+def _by_stream(leases: Sequence[Lease]) -> dict[str, list[Lease]]:
+    groups: dict[str, list[Lease]] = {}
+    for lease in leases:
+        groups.setdefault(lease.stream, []).append(lease)
+    return groups

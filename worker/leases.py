@@ -1,0 +1,69 @@
+"""Keeps what this worker works on, and only that.
+
+Renewal runs on a timer of its own, so a long step or prefill loses nothing; but a step that takes
+longer than the stall timeout counts as hung, and then the leases are left to lapse, so that
+another worker can take the jobs over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from redis.exceptions import RedisError
+
+from worker.broker import Broker
+from worker.engine_thread import EngineThread
+from worker.jobs import JobTable
+from worker.metrics import Metrics
+from worker.settings import WorkerSettings
+
+log = logging.getLogger("rose.leases")
+
+#: Renewals per lease: one may fail, and one come late.
+_PER_LEASE = 3
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        broker: Broker,
+        thread: EngineThread,
+        table: JobTable,
+        metrics: Metrics,
+    ) -> None:
+        self._interval_s = settings.lease_s / _PER_LEASE
+        self._stall_timeout_s = settings.stall_timeout_s
+        self._broker = broker
+        self._thread = thread
+        self._table = table
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self._thread.stalled_s > self._stall_timeout_s:
+                log.error(
+                    "a step has taken %.0f s: %d leases are left to lapse",
+                    self._thread.stalled_s,
+                    len(self._table),
+                )
+                continue
+            try:
+                await self._renew()
+            except RedisError as error:
+                self._metrics.redis_error("renew")
+                log.warning("leases cannot be renewed: %s", error)
+
+    async def _renew(self) -> None:
+        held = list(self._table)
+        if not held:
+            return
+        lost = await self._broker.renew([job.lease for job in held])
+        for job in held:
+            # It may have ended, or been taken anew, while Redis answered.
+            if job.spec.id in lost and self._table.get(job.spec.id) is job:
+                self._table.pop(job.spec.id)
+                self._thread.abort(job.spec.id)
+                log.warning("the lease of job %s is lost", job.spec.id)

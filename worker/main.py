@@ -1,0 +1,39 @@
+"""The process: settings in, exit status out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from worker.engine import Engine
+from worker.null_engine import NullEngine
+from worker.service import Worker
+from worker.settings import WorkerSettings
+
+
+def run(settings: WorkerSettings) -> None:
+    """Run a worker to its end.
+
+    Raises:
+        RoseError: it cannot start.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: WorkerSettings) -> None:
+    await Worker(settings, lambda: _load(settings)).run()
+
+
+def _load(settings: WorkerSettings) -> Engine:
+    if settings.engine == "null":
+        return NullEngine(settings)
+    # Here and not above: torch takes seconds to import, and Redis is asked first.
+    from worker.rose_engine import RoseEngine
+
+    return RoseEngine.load(settings)
