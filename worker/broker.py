@@ -15,7 +15,16 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import ResponseError
 
 from producer.connection import broker_errors, connect_async, run_async, run_many_async
-from protocol import GROUP, Event, FailedEvent, Partition, TokenEvent, calls, encode_event
+from protocol import (
+    GROUP,
+    MAX_JOB_BYTES,
+    Event,
+    FailedEvent,
+    Partition,
+    TokenEvent,
+    calls,
+    encode_event,
+)
 from protocol.calls import Lease, Taken
 from worker.settings import WorkerSettings
 
@@ -204,7 +213,8 @@ class Broker:
                 entry.stream,
                 entry.id,
                 self.consumer,
-                raw=entry.raw or b"",
+                # What is over the limit is not worth the memory; its error names the size.
+                raw=(entry.raw or b"")[:MAX_JOB_BYTES],
                 code=code,
                 message=message,
                 failed=failed,

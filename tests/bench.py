@@ -1,0 +1,99 @@
+"""A queue, a producer and hand-played workers: every transition of the protocol, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from demo.broker import EmbeddedBroker
+from producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
+from producer.connection import run
+from protocol import GROUP, Partition, calls, decode_job, encode_event
+from protocol.calls import Lease, Taken
+from tests.conftest import create_groups
+
+
+class Bench:
+    """A queue, a producer, and workers by name."""
+
+    def __init__(self, broker: EmbeddedBroker, queue: str) -> None:
+        self.redis = redis.Redis(port=broker.port, protocol=2)
+        self.partition = Partition(queue)
+        self.client = Client(redis_url=broker.url, queue=queue)
+        create_groups(self.redis, self.partition)
+
+    def close(self) -> None:
+        self.client.close()
+        self.redis.close()
+
+    def call(self, call: calls.Call) -> Any:
+        return run(self.redis, call)
+
+    def fetch(self, worker: str, count: int = 1) -> list[tuple[str, str, str]]:
+        """(stream, entry, job id) of new entries."""
+        return [
+            (stream.decode(), entry.decode(), decode_job(fields[1]).id)
+            for stream, entries in self.call(calls.fetch(self.partition, worker, count))
+            for entry, fields in entries
+        ]
+
+    def take(self, worker: str, stream: str, entry: str, job_id: str) -> Taken | None:
+        call = calls.take(self.partition, stream, entry, job_id, worker, now_ms=1, ttl_s=60)
+        return calls.taken(self.call(call))
+
+    def start(self, worker: str) -> Lease:
+        """Fetch one job and take it."""
+        ((stream, entry, job_id),) = self.fetch(worker)
+        taken = self.take(worker, stream, entry, job_id)
+        assert taken is not None
+        return Lease(job_id, stream, entry, taken.epoch)
+
+    def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
+        reply = self.call(calls.append(self.partition, [(lease, event) for event in events]))
+        return [outcome.decode() for outcome in reply]
+
+    def finish(self, lease: Lease, index: int) -> str:
+        event = FinishedEvent(index=index, reason="eos", prompt_tokens=1)
+        call = calls.finish(self.partition, [(lease, event)], now_ms=2, ttl_s=60)
+        outcome: str = self.call(call)[0].decode()
+        return outcome
+
+    def steal(self, lease: Lease, thief: str) -> Taken | None:
+        """What another worker does once the lease has lapsed."""
+        self.redis.xclaim(lease.stream, GROUP, thief, 0, [lease.entry])
+        return self.take(thief, lease.stream, lease.entry, lease.job_id)
+
+    def lengths(self) -> list[int]:
+        return [self.redis.xlen(stream) for stream in self.partition.all_jobs]
+
+
+def token(index: int) -> TokenEvent:
+    return TokenEvent(index=index, token_ids=(100 + index,), text=f"t{index} ")
+
+
+def dead_letter(
+    bench: Bench, stream: str, entry: str, job_id: str, failed: FailedEvent
+) -> calls.Call:
+    """Worker `w` gives up on an entry that held the bytes `garbage`."""
+    return calls.dead_letter(
+        bench.partition,
+        stream,
+        entry,
+        "w",
+        raw=b"garbage",
+        code=failed.code,
+        message=failed.message,
+        failed=(job_id, encode_event(failed)),
+        keep=10,
+        now_ms=1,
+        ttl_s=60,
+    )
+
+
+def end_failed(bench: Bench, job: Job, code: str) -> None:
+    """Worker `w` reads the next job, which is `job`, and ends it with an error."""
+    lease = bench.start("w")
+    assert lease.job_id == job.id
+    event = FailedEvent(index=0, code=code, message="as the test wishes")
+    bench.call(calls.finish(bench.partition, [(lease, event)], now_ms=2, ttl_s=60))

@@ -1,0 +1,120 @@
+"""Real parts for every test: brokers, queues of their own, workers as processes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+
+from demo.broker import EmbeddedBroker
+from demo.workers import WorkerProcess
+from producer import Client
+from protocol import GROUP, Partition
+
+# Two cores, and processes beside each other: threads that wait for each other cost more than they
+# bring. Inherited by the worker processes.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+needs_redis_server = pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="needs a real redis-server on PATH"
+)
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_rose_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's environment must not reach the tests."""
+    for name in list(os.environ):
+        if name.startswith("ROSE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def _brokers() -> Iterator[Callable[[bool], EmbeddedBroker]]:
+    with ExitStack() as stack:
+        started: dict[bool, EmbeddedBroker] = {}
+
+        def broker(fake: bool) -> EmbeddedBroker:
+            if fake not in started:
+                started[fake] = stack.enter_context(EmbeddedBroker(fake=fake))
+            return started[fake]
+
+        yield broker
+
+
+@pytest.fixture(params=[pytest.param("redis-server", marks=needs_redis_server), "fakeredis"])
+def any_broker(
+    request: pytest.FixtureRequest, _brokers: Callable[[bool], EmbeddedBroker]
+) -> EmbeddedBroker:
+    """Each broker the protocol must run on. Shared: use a queue of your own."""
+    return _brokers(request.param == "fakeredis")
+
+
+@pytest.fixture
+def broker(_brokers: Callable[[bool], EmbeddedBroker]) -> EmbeddedBroker:
+    """The best broker there is. Shared: use a queue of your own."""
+    return _brokers(shutil.which("redis-server") is None)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[EmbeddedBroker]:
+    """A real redis-server that this test may kill. Mark the test `needs_redis_server`."""
+    with EmbeddedBroker(fake=False) as server:
+        yield server
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"test-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker, queue: str) -> Iterator[Client]:
+    with Client(redis_url=broker.url, queue=queue, redis_retries=1) as client:
+        yield client
+
+
+@pytest.fixture
+def partition(queue: str) -> Partition:
+    return Partition(queue)
+
+
+@pytest.fixture
+def raw(broker: EmbeddedBroker) -> Iterator[redis.Redis]:
+    """A plain Redis client, for looking behind the protocol's back."""
+    with redis.Redis(port=broker.port, protocol=2) as client:
+        yield client
+
+
+def create_groups(client: redis.Redis, partition: Partition) -> None:
+    for stream in partition.all_jobs:
+        client.xgroup_create(stream, GROUP, "0", mkstream=True)
+
+
+@pytest.fixture
+def start_worker(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., WorkerProcess]]:
+    """Starts `rose worker` processes; the null engine unless told otherwise."""
+    with ExitStack() as stack:
+        numbers = itertools.count()
+
+        def start(*, ready: bool = True, **settings: str | float) -> WorkerProcess:
+            given: dict[str, str | float] = {
+                "queue": queue,
+                "engine": "null",
+                "lease_s": 1,
+                "reclaim_interval_s": 0.1,
+                **settings,
+            }
+            worker = WorkerProcess(f"w{next(numbers)}", broker.url, **given)
+            stack.enter_context(worker)
+            if ready:
+                worker.wait_ready()
+            return worker
+
+        yield start

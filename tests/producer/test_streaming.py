@@ -1,0 +1,350 @@
+"""Exactly once and in order, for the sync and the async client, on each broker.
+
+The worker is played by hand here, so that every test decides what happens when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, closing
+
+import pytest
+
+from demo.broker import EmbeddedBroker
+from producer import AsyncClient, Client, Event, Job
+from protocol import encode_event
+from rose_errors import (
+    BrokerUnavailable,
+    DeadlineExceeded,
+    InvalidCursor,
+    InvalidParameter,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    JobTooLarge,
+    PromptTooLong,
+    ResultTimeout,
+)
+from tests.bench import Bench, end_failed, token
+from tests.conftest import needs_redis_server
+
+
+@pytest.fixture
+def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(any_broker, queue)
+    yield bench
+    bench.close()
+
+
+#: Collects the events of a job with one of the two clients.
+Collect = Callable[[Job, int], list[Event]]
+
+
+@pytest.fixture(params=["sync", "async"])
+def collect(request: pytest.FixtureRequest, bench: Bench) -> Collect:
+    def with_sync(job: Job, cursor: int) -> list[Event]:
+        return list(job.stream(cursor, timeout_s=20))
+
+    async def stream_async(job: Job, cursor: int) -> list[Event]:
+        async with AsyncClient(bench.client.settings) as client:
+            return [event async for event in client.job(job.id).stream(cursor, timeout_s=20)]
+
+    def with_async(job: Job, cursor: int) -> list[Event]:
+        return asyncio.run(stream_async(job, cursor))
+
+    return with_sync if request.param == "sync" else with_async
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+def subscribers(bench: Bench, job: Job) -> int:
+    channel = bench.partition.channel(job.id)
+    return int(bench.redis.pubsub_numsub(channel)[0][1])
+
+
+def test_a_late_subscriber_gets_everything(bench: Bench, collect: Collect) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0), token(1))
+    bench.finish(lease, 2)
+    # when
+    events = collect(job, 0)
+    # then
+    assert [event.cursor for event in events] == [1, 2, 2]
+    assert events[:2] == [token(0), token(1)]
+
+
+def test_a_subscriber_goes_on_from_its_cursor(bench: Bench, collect: Collect) -> None:
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, *(token(i) for i in range(4)))
+    bench.finish(lease, 4)
+    assert [event.index for event in collect(job, 3)] == [3, 4]
+    assert [event.type for event in collect(job, 4)] == ["finished"]
+
+
+def test_tokens_arrive_live_between_replay_and_end(bench: Bench, collect: Collect) -> None:
+    # given: one token before the subscriber comes
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    received: list[Event] = []
+    reader = in_background(lambda: received.extend(collect(job, 0)))
+    # when: two after
+    wait_until(lambda: subscribers(bench, job))
+    for index in (1, 2):
+        bench.append(lease, token(index))
+    bench.finish(lease, 3)
+    reader.join(20)
+    # then
+    assert [event.index for event in received] == [0, 1, 2, 3]
+
+
+def test_messages_lost_on_the_channel_are_filled_from_the_log(
+    bench: Bench, collect: Collect
+) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    received: list[Event] = []
+    reader = in_background(lambda: received.extend(collect(job, 0)))
+    wait_until(lambda: subscribers(bench, job))
+    # when: token 0 and 1 reach the log alone, 2 both log and channel, and 2 comes twice
+    for index in (0, 1):
+        event = {"event": encode_event(token(index))}
+        bench.redis.xadd(bench.partition.tokens(job.id), event, id=f"{index + 1}-0")
+        bench.redis.hset(bench.partition.state(job.id), "tokens", index + 1)
+    bench.append(lease, token(2))
+    bench.redis.publish(bench.partition.channel(job.id), encode_event(token(2)))
+    bench.finish(lease, 3)
+    reader.join(20)
+    # then
+    assert [event.index for event in received] == [0, 1, 2, 3]
+
+
+@needs_redis_server
+def test_a_cut_connection_is_no_more_than_a_pause(own_redis: EmbeddedBroker, queue: str) -> None:
+    # given
+    bench = Bench(own_redis, queue)
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    received: list[Event] = []
+    reader = in_background(lambda: received.extend(job.stream(timeout_s=20)))
+    # when: every subscriber is cut off before each token
+    for index in range(4):
+        wait_until(lambda: subscribers(bench, job))
+        bench.redis.client_kill_filter(_type="pubsub")
+        bench.append(lease, token(index))
+    bench.finish(lease, 4)
+    reader.join(20)
+    # then
+    assert [event.index for event in received] == [0, 1, 2, 3, 4]
+    bench.close()
+
+
+@needs_redis_server
+def test_a_stream_rides_out_a_restart_of_redis(own_redis: EmbeddedBroker, queue: str) -> None:
+    # given: an AOF that is written before each reply
+    bench = Bench(own_redis, queue)
+    bench.redis.config_set("appendfsync", "always")
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    received: list[Event] = []
+    reader = in_background(lambda: received.extend(job.stream(timeout_s=30)))
+    wait_until(lambda: received)
+    # when
+    own_redis.stop()
+    own_redis.start()
+    assert bench.append(lease, token(0), token(1)) == ["DUP", "OK"]
+    assert bench.finish(lease, 2) == "OK"
+    reader.join(30)
+    # then
+    assert [event.index for event in received] == [0, 1, 2]
+    bench.close()
+
+
+def test_a_consumer_that_stops_early_leaves_no_subscription(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0), token(1))
+
+    async def read_one() -> None:
+        async with AsyncClient(bench.client.settings) as client:
+            async with aclosing(client.job(job.id).stream()) as events:
+                async for _ in events:
+                    break
+            await asyncio.to_thread(wait_until, lambda: subscribers(bench, job) == 0)
+
+    # when / then
+    with closing(job.stream()) as events:
+        next(events)
+    wait_until(lambda: subscribers(bench, job) == 0)
+    asyncio.run(read_one())
+
+
+def test_what_cannot_be_streamed_says_why(bench: Bench, collect: Collect) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    # then
+    with pytest.raises(JobNotFound, match="0-nobody"):
+        collect(bench.client.job("0-nobody"), 0)
+    with pytest.raises(InvalidCursor, match="only 1 tokens"):
+        collect(job, 7)
+    bench.finish(lease, 1)
+    bench.redis.delete(bench.partition.tokens(job.id))
+    with pytest.raises(JobNotFound, match="expired"):
+        collect(job, 0)
+
+
+def test_a_result_is_the_text_or_the_error_it_ended_with(bench: Bench) -> None:
+    # given
+    done, cancelled, *failed = bench.client.submit_many(["x"] * 6)
+    lease = bench.start("w")
+    bench.append(lease, token(0), token(1))
+    bench.finish(lease, 2)
+    cancelled.cancel()
+    codes = ["deadline_exceeded", "prompt_too_long", "invalid_parameter", "crash_loop"]
+    bench.fetch("w")  # the cancelled one
+    for job, code in zip(failed, codes, strict=True):
+        end_failed(bench, job, code)
+    # then
+    result = done.result()
+    assert (result.text, result.token_ids, result.finish_reason) == ("t0 t1 ", (100, 101), "eos")
+    with pytest.raises(JobCancelled):
+        cancelled.result()
+    errors = (DeadlineExceeded, PromptTooLong, InvalidParameter, JobFailed)
+    for job, code, error in zip(failed, codes, errors, strict=True):
+        with pytest.raises(error, match=job.id) as caught:
+            job.result()
+        assert caught.value.code == code
+
+
+def test_a_timeout_is_the_callers_and_the_job_goes_on(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    # when / then
+    with pytest.raises(ResultTimeout):
+        job.result(timeout_s=0.05)
+    assert job.status().status == "queued"
+
+
+def test_status_tells_how_a_job_stands(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    waiting = job.status()
+    lease = bench.start("w7")
+    bench.append(lease, token(0))
+    running = job.status()
+    bench.finish(lease, 1)
+    ended = job.status()
+    # then
+    assert (waiting.status, waiting.worker, waiting.tokens) == ("queued", None, 0)
+    assert (running.status, running.worker, running.tokens) == ("running", "w7", 1)
+    assert (ended.status, ended.attempts) == ("finished", 1)
+    assert waiting.enqueued_ms
+    assert ended.ended_ms
+
+
+def test_submit_many_sends_nothing_when_one_is_wrong(bench: Bench) -> None:
+    with pytest.raises(InvalidParameter):
+        bench.client.submit_many(["fine", ""])
+    with pytest.raises(JobTooLarge):
+        bench.client.submit_many(["fine", "x" * 2**20])
+    assert bench.lengths() == [0, 0, 0]
+
+
+def test_submit_many_says_what_was_accepted_before_a_refusal(bench: Bench) -> None:
+    # given
+    bench.redis.hset(bench.partition.model, mapping={"context_tokens": 5})
+    # when
+    with pytest.raises(PromptTooLong) as caught:
+        bench.client.submit_many([[1], [1] * 9, [2]])
+    # then
+    assert len(caught.value.accepted) == 2
+    assert bench.lengths() == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": "urgent"},
+        {"deadline_s": 0},
+        {"deadline_s": -1},
+        {"idempotency_key": ""},
+        {"job_id": "a b"},
+        {"tempreature": 0.1},
+        {"metadata": {"k": object()}},
+    ],
+)
+def test_submit_names_a_wrong_option(bench: Bench, options: dict[str, object]) -> None:
+    with pytest.raises(InvalidParameter, match=next(iter(options)).removeprefix("job_")):
+        bench.client.submit("x", **options)  # type: ignore[arg-type]
+    assert bench.lengths() == [0, 0, 0]
+
+
+def test_without_redis_there_is_one_clear_error() -> None:
+    with (
+        Client(redis_url="redis://127.0.0.1:1/0", redis_retries=1) as client,
+        pytest.raises(BrokerUnavailable, match="Redis cannot be used"),
+    ):
+        client.submit("x")
+
+
+async def test_the_async_client_does_what_the_sync_one_does(bench: Bench) -> None:
+    # given
+    async with AsyncClient(bench.client.settings) as client:
+        job = await client.submit("x", priority="high", metadata={"a": 1})
+        lease = bench.start("w")
+        bench.append(lease, token(0))
+        # when / then
+        assert (await job.status()).worker == "w"
+        assert (await client.queue_status()).workers == {"w": 1}
+        assert await job.cancel() is True
+        bench.finish(lease, 1)
+        assert (await job.result()).token_ids == (100,)
+        with pytest.raises(JobNotFound):
+            await client.job("0-x").status()
+
+
+def test_queue_status_counts_every_kind(bench: Bench) -> None:
+    # given
+    bench.client.submit_many(["a", "b", "c"])
+    bench.client.submit("d", priority="low")
+    bench.start("w")
+    # when
+    status = bench.client.queue_status()
+    # then
+    assert status.waiting == {"high": 0, "normal": 2, "low": 1}
+    assert (status.running, status.workers, status.model) == (1, {"w": 1}, None)
+
+
+@needs_redis_server
+def test_scripts_that_redis_has_forgotten_are_loaded_again(
+    own_redis: EmbeddedBroker, queue: str
+) -> None:
+    bench = Bench(own_redis, queue)
+    bench.client.submit("x")
+    bench.redis.script_flush()
+    bench.client.submit_many(["y", "z"])
+    bench.redis.script_flush()
+    assert len(bench.fetch("w", 5)) == 3
+    bench.close()

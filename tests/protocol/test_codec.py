@@ -1,0 +1,183 @@
+"""Bytes in, messages or typed errors out; never anything else."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import (
+    MAX_JOB_BYTES,
+    MAX_METADATA_BYTES,
+    CancelledEvent,
+    FailedEvent,
+    FinishedEvent,
+    JobSpec,
+    Sampling,
+    TokenEvent,
+    decode_event,
+    decode_job,
+    encode_event,
+    encode_job,
+    readable_job_id,
+    validated,
+)
+from rose_errors import (
+    InvalidParameter,
+    JobTooLarge,
+    MalformedMessage,
+    RoseError,
+)
+
+PROMPTS = [
+    "Once upon a time",
+    "späte Grüße 🦊",
+    (1, 2, 3),
+    ({"role": "system", "content": ""}, {"role": "user", "content": "hi"}),
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=["text", "unicode", "ids", "chat"])
+def test_a_job_survives_the_wire(prompt: object) -> None:
+    # given
+    job = JobSpec.model_validate(
+        {
+            "id": "0-a",
+            "prompt": prompt,
+            "sampling": {"temperature": 0.5, "stop": ["\n"], "seed": 2**63 - 1},
+            "deadline_ms": 5,
+            "metadata": {"user": "x", "n": 1, "f": 0.5, "none": None, "flag": True},
+        }
+    )
+    # when
+    again = decode_job(encode_job(job))
+    # then
+    assert again == job
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TokenEvent(index=3, token_ids=(5, 6), text="é"),
+        FinishedEvent(index=2, reason="eos", prompt_tokens=7),
+        CancelledEvent(index=0),
+        FailedEvent(index=0, code="x", message="m"),
+    ],
+)
+def test_an_event_survives_the_wire(event: TokenEvent) -> None:
+    assert decode_event(encode_event(event)) == event
+
+
+def test_an_event_of_a_later_version_may_have_more_fields() -> None:
+    # given
+    fields = msgpack.unpackb(encode_event(CancelledEvent(index=4))) | {"since": 12}
+    # when / then
+    assert decode_event(msgpack.packb(fields)) == CancelledEvent(index=4)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": "0.7"}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"min_p": 1.0}, "min_p"),
+        ({"top_k": 0}, "top_k"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": True}, "max_new_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"tempreature": 0.5}, "tempreature"),
+    ],
+)
+def test_an_impossible_parameter_is_named(sampling: dict[str, object], named: str) -> None:
+    with pytest.raises(InvalidParameter, match=named):
+        validated(lambda: Sampling.model_validate(sampling))
+    with pytest.raises(InvalidParameter, match=named):
+        decode_job(msgpack.packb({"v": 1, "id": "a", "prompt": "x", "sampling": sampling}))
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [-1], [2**31], [True], [1.5], 7, None, [{"role": "robot", "content": "x"}]]
+)
+def test_a_prompt_of_a_wrong_kind_is_refused_without_quoting_it(prompt: object) -> None:
+    with pytest.raises(InvalidParameter, match="prompt: must be") as caught:
+        decode_job(msgpack.packb({"v": 1, "id": "a", "prompt": prompt}))
+    assert "robot" not in str(caught.value)
+
+
+def test_sizes_are_limited_on_both_sides() -> None:
+    # given
+    big = JobSpec(id="a", prompt="x" * MAX_JOB_BYTES)
+    chatty = JobSpec(id="a", prompt="x", metadata={"k": "v" * MAX_METADATA_BYTES})
+    # then
+    with pytest.raises(JobTooLarge, match="1048576"):
+        encode_job(big)
+    with pytest.raises(JobTooLarge, match="metadata"):
+        encode_job(chatty)
+    with pytest.raises(JobTooLarge):
+        decode_job(b"\x00" * (MAX_JOB_BYTES + 1))
+    with pytest.raises(JobTooLarge, match="metadata"):
+        decode_job(msgpack.packb(chatty.model_dump()))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc1",
+        b"garbage",
+        msgpack.packb([1, 2]),
+        msgpack.packb({1: 2}),
+        msgpack.packb({"id": b"bytes"}),
+        msgpack.packb({"id": msgpack.ExtType(4, b"pickle")}),
+        b"\x91" * 100_000,
+        b"\x81\xa1a\xa1\xff",
+        msgpack.packb({"a": 1}) + b"x",
+    ],
+)
+def test_bytes_that_are_no_message_are_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_job(raw)
+    with pytest.raises(MalformedMessage):
+        decode_event(raw)
+    assert readable_job_id(raw) is None
+
+
+def test_the_id_of_a_broken_job_can_be_read() -> None:
+    assert readable_job_id(msgpack.packb({"id": "0-abc", "prompt": 3})) == "0-abc"
+    assert readable_job_id(msgpack.packb({"id": "../../etc", "prompt": 3})) is None
+    assert readable_job_id(msgpack.packb({"id": "x" * 81})) is None
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+_jobs = st.fixed_dictionaries(
+    {},
+    optional={
+        name: _json
+        for name in ("v", "id", "prompt", "sampling", "deadline_ms", "metadata", "priority")
+    },
+)
+
+
+@given(st.binary(max_size=300) | _jobs.map(msgpack.packb) | _json.map(msgpack.packb))
+def test_no_bytes_raise_anything_but_our_errors(raw: bytes) -> None:
+    for decode in (decode_job, decode_event):
+        try:
+            decode(raw)
+        except RoseError as error:
+            assert str(error)
+    readable_job_id(raw)

@@ -1,0 +1,289 @@
+"""Every transition, called as a worker and a producer would, on each broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from demo.broker import EmbeddedBroker
+from producer import Client, FailedEvent, Job
+from protocol import GROUP, Priority, calls, decode_event, encode_event
+from protocol.calls import Lease
+from rose_errors import PromptTooLong, QueueFull
+from tests.bench import Bench, dead_letter, token
+
+
+@pytest.fixture
+def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(any_broker, queue)
+    yield bench
+    bench.close()
+
+
+def test_fetch_serves_the_most_urgent_and_never_more_than_asked(bench: Bench) -> None:
+    # given
+    low = [bench.client.submit("x", priority="low").id for _ in range(2)]
+    normal = [bench.client.submit("x").id for _ in range(2)]
+    high = [bench.client.submit("x", priority="high").id]
+    # when
+    first = [job_id for _, _, job_id in bench.fetch("w", 2)]
+    rest = [job_id for _, _, job_id in bench.fetch("w", 10)]
+    # then
+    assert first == [*high, normal[0]]
+    assert rest == [normal[1], *low]
+    assert bench.fetch("w", 5) == []
+
+
+def test_submit_is_idempotent_by_key_and_by_id(bench: Bench) -> None:
+    # when
+    first = bench.client.submit("x", idempotency_key="order 7")
+    again = bench.client.submit("y", idempotency_key="order 7")
+    same_id = bench.client.submit("z", job_id=first.id)
+    # then
+    assert first.id == again.id == same_id.id
+    assert bench.lengths() == [0, 1, 0]
+
+
+def test_a_full_queue_refuses_by_jobs_and_by_tokens(
+    bench: Bench, any_broker: EmbeddedBroker
+) -> None:
+    # given
+    queue = bench.partition.queue
+    with Client(redis_url=any_broker.url, queue=queue, max_queued_jobs=2) as by_jobs:
+        by_jobs.submit("x", max_new_tokens=10)
+        by_jobs.submit("x", max_new_tokens=10, priority="low")
+        # when / then
+        with pytest.raises(QueueFull) as full:
+            by_jobs.submit("x")
+    assert (full.value.depth, full.value.limit, full.value.unit) == (2, 2, "jobs")
+    with (
+        Client(redis_url=any_broker.url, queue=queue, max_queued_tokens=30) as by_tokens,
+        pytest.raises(QueueFull, match="tokens"),
+    ):
+        by_tokens.submit([1] * 10, max_new_tokens=10)
+    assert sum(bench.lengths()) == 2
+
+
+def test_ending_a_job_gives_its_queued_tokens_back(bench: Bench) -> None:
+    # given
+    bench.client.submit([1, 2, 3], max_new_tokens=7)
+    assert bench.client.queue_status().queued_tokens == 10
+    # when
+    lease = bench.start("w")
+    bench.finish(lease, 0)
+    # then
+    assert bench.client.queue_status().queued_tokens == 0
+
+
+def test_submit_refuses_what_the_model_cannot_hold(bench: Bench) -> None:
+    # given
+    facts = {"name": "m", "context_tokens": 10, "max_bytes_per_token": 4}
+    bench.redis.hset(bench.partition.model, mapping=facts)
+    # then: exact for ids, a certain lower bound for text
+    with pytest.raises(PromptTooLong, match="10"):
+        bench.client.submit([1] * 10)
+    with pytest.raises(PromptTooLong):
+        bench.client.submit("x" * 37)
+    bench.client.submit([1] * 9)
+    bench.client.submit("x" * 36)
+    # and where it is not certain, the worker decides
+    bench.redis.hset(bench.partition.model, "max_bytes_per_token", "")
+    bench.client.submit("x" * 400)
+
+
+def test_only_the_owner_of_an_entry_can_take_it(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    ((stream, entry, job_id),) = bench.fetch("w1")
+    # then
+    assert bench.take("w2", stream, entry, job_id) is None
+    assert bench.take("w1", stream, entry, job_id) is not None
+
+
+def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    # when: the reply to the first call is lost, so the worker repeats it
+    first = bench.append(lease, token(0), token(1))
+    repeated = bench.append(lease, token(0), token(1), token(2))
+    # then
+    assert first == ["OK", "OK"]
+    assert repeated == ["DUP", "DUP", "OK"]
+    entries = bench.redis.xrange(bench.partition.tokens(job.id))
+    assert [entry_id for entry_id, _ in entries] == [b"1-0", b"2-0", b"3-0"]
+    assert [decode_event(f[b"event"]) for _, f in entries] == [token(0), token(1), token(2)]
+
+
+def test_an_append_that_leaves_a_gap_is_refused(bench: Bench) -> None:
+    bench.client.submit("x")
+    lease = bench.start("w")
+    assert bench.append(lease, token(0), token(2)) == ["OK", "GAP"]
+
+
+def test_a_worker_that_lost_its_job_is_fenced(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    zombie = bench.start("w1")
+    bench.append(zombie, token(0), token(1))
+    # when
+    taken = bench.steal(zombie, "w2")
+    # then: the new owner gets the log and a higher epoch, the old one gets nothing through
+    assert taken is not None
+    assert taken.epoch == zombie.epoch + 1
+    assert [decode_event(raw) for raw in taken.log] == [token(0), token(1)]
+    assert bench.append(zombie, token(2)) == ["FENCED"]
+    assert bench.finish(zombie, 2) == "FENCED"
+    owner = Lease(job.id, zombie.stream, zombie.entry, taken.epoch)
+    assert bench.append(owner, token(2)) == ["OK"]
+    assert bench.finish(owner, 3) == "OK"
+    assert job.result(1).token_ids == (100, 101, 102)
+
+
+def test_finish_is_last_once_and_acknowledged_after_the_result_is_stored(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    # when
+    outcomes = [bench.finish(lease, 1), bench.finish(lease, 1)]
+    # then
+    assert outcomes == ["OK", "DUP"]
+    assert bench.append(lease, token(1)) == ["GAP"]
+    entries = bench.redis.xrange(bench.partition.tokens(job.id))
+    assert [entry_id for entry_id, _ in entries] == [b"1-0", b"1-1"]
+    assert bench.lengths() == [0, 0, 0]
+    assert bench.redis.xpending(lease.stream, GROUP)["pending"] == 0
+    for key in (bench.partition.state(job.id), bench.partition.tokens(job.id)):
+        assert 0 < bench.redis.ttl(key) <= 60
+
+
+def test_finish_before_its_tokens_is_refused(bench: Bench) -> None:
+    bench.client.submit("x")
+    lease = bench.start("w")
+    assert bench.finish(lease, 1) == "GAP"
+    assert bench.lengths() == [0, 1, 0]
+
+
+def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    lease = bench.start("w0")
+    # when: two crash loops, then a take after which a token came
+    attempts = []
+    for n in range(1, 4):
+        taken = bench.steal(lease, f"w{n}")
+        assert taken is not None
+        attempts.append(taken.attempts)
+        lease = Lease(lease.job_id, lease.stream, lease.entry, taken.epoch)
+    bench.append(lease, token(0))
+    after = bench.steal(lease, "w9")
+    # then
+    assert attempts == [2, 3, 4]
+    assert after is not None
+    assert after.attempts == 1
+
+
+def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w1")
+    bench.append(lease, token(0))
+    # when
+    released = bench.call(
+        calls.release(bench.partition, lease.stream, "w1", [(job.id, lease.entry)])
+    )
+    # then: fenced itself, and free for the next reclaim though the lease is long
+    assert released == 1
+    assert bench.append(lease, token(1)) == ["FENCED"]
+    assert job.status().status == "queued"
+    _, claimed, *_ = bench.redis.xautoclaim(lease.stream, GROUP, "w2", 60_000)
+    assert [entry.decode() for entry, _ in claimed] == [lease.entry]
+    taken = bench.take("w2", lease.stream, lease.entry, job.id)
+    assert taken is not None
+    assert taken.attempts == 1
+
+
+def test_renew_keeps_what_is_ours_and_names_what_is_lost(bench: Bench) -> None:
+    # given
+    bench.client.submit_many(["a", "b"])
+    mine, lost = bench.start("w1"), bench.start("w1")
+    bench.steal(lost, "w2")
+    # when
+    reply = bench.call(calls.renew(mine.stream, "w1", [mine.entry, lost.entry]))
+    # then
+    assert reply == [lost.entry.encode()]
+
+
+def test_cancel_ends_a_waiting_job_and_leaves_its_entry_to_the_next_take(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    # when
+    assert job.cancel() is True
+    # then
+    assert [event.type for event in job.stream()] == ["cancelled"]
+    assert job.cancel() is False
+    assert bench.lengths() == [0, 1, 0]
+    ((stream, entry, job_id),) = bench.fetch("w")
+    assert bench.take("w", stream, entry, job_id) is None
+    assert bench.lengths() == [0, 0, 0]
+
+
+def test_cancel_of_a_running_job_is_a_flag_that_every_append_reads(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    # when
+    job.cancel()
+    # then
+    assert bench.append(lease, token(0)) == ["OK_CANCEL"]
+    taken = bench.steal(lease, "w2")
+    assert taken is not None
+    assert taken.cancel_requested
+
+
+def test_a_job_enqueued_twice_by_hand_runs_once(bench: Bench) -> None:
+    # given: a plain XADD whose reply was lost, and that was repeated
+    stream = bench.partition.jobs(Priority.NORMAL)
+    job: Job = bench.client.submit("x")
+    ((_, fields),) = bench.redis.xrange(stream)
+    bench.redis.xadd(stream, fields)
+    # when
+    first, second = bench.fetch("w", 2)
+    # then
+    assert bench.take("w", *first) is not None
+    assert bench.take("w", *second) is None
+    assert bench.lengths() == [0, 1, 0]
+    assert job.status().epoch == 1
+
+
+def test_a_dead_letter_keeps_the_bytes_and_tells_the_subscriber(bench: Bench) -> None:
+    # given
+    stream = bench.partition.jobs(Priority.HIGH)
+    entry = bench.redis.xadd(stream, {"job": b"garbage"}).decode()
+    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
+    failed = FailedEvent(index=0, code="malformed_message", message="no")
+    # when
+    call = dead_letter(bench, stream, entry, "abc", failed)
+    assert bench.call(call) == b"DEAD"
+    assert bench.call(call) == b"NOT_OWNER"
+    # then
+    ((_, letter),) = bench.redis.xrange(bench.partition.dead)
+    assert (letter[b"job"], letter[b"code"]) == (b"garbage", b"malformed_message")
+    assert list(bench.client.job("abc").stream()) == [failed]
+    assert bench.lengths() == [0, 0, 0]
+
+
+def test_an_entry_with_somebody_elses_id_does_not_end_their_job(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    stream = bench.partition.jobs(Priority.HIGH)
+    entry = bench.redis.xadd(stream, {"job": b"garbage"}).decode()
+    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
+    failed = FailedEvent(index=0, code="x", message="m")
+    # when
+    bench.call(dead_letter(bench, stream, entry, job.id, failed))
+    # then
+    assert bench.append(lease, token(0)) == ["OK"]
