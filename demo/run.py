@@ -91,7 +91,13 @@ def _show(report: Report, console: Console, *, as_json: bool) -> None:
         print(json.dumps(_as_json(report)))  # noqa: T201 - what --json asks for
         return
     console.print(result_table(report.records, report.undisturbed))
-    verdict = "no token missing, none doubled" if report.is_right else "THE COMPARISON FAILED"
+    verdict = "no token missing, none doubled"
+    if report.moved == 0:
+        verdict = (
+            "all were done before a worker could be killed in mid-sentence, so nothing is shown"
+        )
+    elif not report.is_right:
+        verdict = "THE COMPARISON FAILED"
     console.print(
         f"{report.killed} was killed with SIGKILL; {report.moved} streams moved in mid-sentence. "
         f"{len(report.records)} streams, {report.tokens} tokens in {report.seconds:.1f} s: "

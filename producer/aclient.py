@@ -18,6 +18,7 @@ from producer.connection import (
     CONNECTION_LOST,
     broker_errors,
     connect_async,
+    load_scripts_async,
     run_async,
     run_many_async,
 )
@@ -51,6 +52,7 @@ class AsyncClient:
     def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
         self.settings = settings or ProducerSettings(**overrides)
         self._redis = connect_async(self.settings)
+        self._has_scripts = False
         # Subscriptions hold their connection for long: a pool of their own.
         # No silent reconnect there: what was published meanwhile must be read from the log.
         self._subscriptions = connect_async(self.settings, retries=0)
@@ -103,6 +105,10 @@ class AsyncClient:
         calls = [
             prepare(r if isinstance(r, Request) else Request(r), self.settings)[1] for r in requests
         ]
+        if not self._has_scripts:
+            with broker_errors():
+                await load_scripts_async(self._redis, ["submit"])
+            self._has_scripts = True
         limits = limits_of(self.settings)
         ids: list[str] = []
         for start in range(0, len(calls), _SUBMIT_CHUNK):

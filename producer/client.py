@@ -13,7 +13,7 @@ from redis.client import PubSub
 
 from producer import queue_status
 from producer.backoff import Reconnect
-from producer.connection import CONNECTION_LOST, broker_errors, connect, run, run_many
+from producer.connection import CONNECTION_LOST, broker_errors, connect, load_scripts, run, run_many
 from producer.cursor import LogCursor, Verdict
 from producer.request import PromptLike, Request, limits_of, prepare
 from producer.results import (
@@ -44,6 +44,7 @@ class Client:
     def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
         self.settings = settings or ProducerSettings(**overrides)
         self._redis = connect(self.settings)
+        self._has_scripts = False
         # Subscriptions hold their connection for long: a pool of their own.
         # No silent reconnect there: what was published meanwhile must be read from the log.
         self._subscriptions = connect(self.settings, retries=0)
@@ -96,6 +97,10 @@ class Client:
         calls = [
             prepare(r if isinstance(r, Request) else Request(r), self.settings)[1] for r in requests
         ]
+        if not self._has_scripts:
+            with broker_errors():
+                load_scripts(self._redis, ["submit"])
+            self._has_scripts = True
         limits = limits_of(self.settings)
         ids: list[str] = []
         for start in range(0, len(calls), _SUBMIT_CHUNK):

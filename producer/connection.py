@@ -6,7 +6,7 @@ safe to repeat (protocol/calls.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from producer.settings import QueueSettings
 from protocol.calls import Call
+from protocol.scripts import load
 from rose_errors import BrokerUnavailable, ConfigurationError
 
 #: Failures after which a reader connects again and goes on from its cursor.
@@ -104,9 +105,14 @@ def run_many(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
     try:
         return list(_pipeline(client, calls).execute())
     except NoScriptError:
-        for source in {call.script.source for call in calls}:
-            client.script_load(source)
+        load_scripts(client, {call.script.name for call in calls})
         return list(_pipeline(client, calls).execute())
+
+
+def load_scripts(client: redis.Redis, names: Iterable[str]) -> None:
+    """Before the first pipeline: fakeredis hangs up on a pipeline that meets an unknown script."""
+    for name in names:
+        client.script_load(load(name).source)
 
 
 async def run_async(client: redis.asyncio.Redis, call: Call) -> Any:
@@ -123,9 +129,13 @@ async def run_many_async(client: redis.asyncio.Redis, calls: Sequence[Call]) -> 
     try:
         return list(await _pipeline(client, calls).execute())
     except NoScriptError:
-        for source in {call.script.source for call in calls}:
-            await client.script_load(source)
+        await load_scripts_async(client, {call.script.name for call in calls})
         return list(await _pipeline(client, calls).execute())
+
+
+async def load_scripts_async(client: redis.asyncio.Redis, names: Iterable[str]) -> None:
+    for name in names:
+        await client.script_load(load(name).source)
 
 
 def _pipeline(client: Any, calls: Sequence[Call]) -> Any:

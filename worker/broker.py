@@ -14,7 +14,13 @@ from typing import Any
 from redis.asyncio.client import PubSub
 from redis.exceptions import ResponseError
 
-from producer.connection import broker_errors, connect_async, run_async, run_many_async
+from producer.connection import (
+    broker_errors,
+    connect_async,
+    load_scripts_async,
+    run_async,
+    run_many_async,
+)
 from protocol import (
     GROUP,
     MAX_JOB_BYTES,
@@ -27,6 +33,8 @@ from protocol import (
 )
 from protocol.calls import Lease, Taken
 from worker.settings import WorkerSettings
+
+WORKER_SCRIPTS = ("fetch", "take", "append", "finish", "renew", "release", "dead_letter")
 
 #: How long a blocking read waits for a job. Short: a drain waits for it to return.
 BLOCK_MS = 500
@@ -63,6 +71,7 @@ class Broker:
         """Raises: BrokerUnavailable"""
         with broker_errors():
             await self._redis.ping()
+            await load_scripts_async(self._redis, WORKER_SCRIPTS)
             await self.create_groups()
 
     async def create_groups(self) -> None:

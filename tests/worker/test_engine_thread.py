@@ -1,0 +1,99 @@
+"""The thread between asyncio and the engine, with an engine that does as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from worker.engine import EngineStats, Output, Prepared
+from worker.engine_thread import EngineThread
+from worker.null_engine import NullEngine
+from worker.settings import WorkerSettings
+
+
+class GatedEngine(NullEngine):
+    """Each step waits until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__(WorkerSettings())
+        self.gate = threading.Semaphore(0)
+        self.steps = 0
+        self.fails = False
+
+    def step(self) -> list[Output]:
+        self.gate.acquire()
+        if self.fails:
+            raise RuntimeError("the device is gone")
+        self.steps += 1
+        return [Output("a", self.steps - 1, (1,), "x", None)]
+
+    @property
+    def has_work(self) -> bool:
+        return True
+
+    def add(self, prepared: Prepared) -> None:
+        raise NotImplementedError
+
+    def stats(self) -> EngineStats:
+        return super().stats()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def make(engine: NullEngine, *, max_reports: int = 100) -> EngineThread:
+    thread = EngineThread(engine, max_reports=max_reports, min_step_s=0, on_report=lambda: None)
+    thread.start()
+    return thread
+
+
+async def test_decoding_pauses_when_nobody_takes_the_reports() -> None:
+    # given
+    engine = GatedEngine()
+    thread = make(engine, max_reports=3)
+    engine.gate.release(10)
+    # when: the fourth step's report finds no room
+    await until(lambda: engine.steps == 4)
+    await asyncio.sleep(0.05)
+    # then: it waits, which is not a stall, and loses nothing
+    assert engine.steps == 4
+    assert thread.stalled_s == 0
+    indexes = []
+    while len(indexes) < 10:
+        indexes += [out.index for report in thread.take_reports() for out in report.outputs]
+        await asyncio.sleep(0.005)
+    assert indexes == list(range(10))
+    engine.gate.release(10_000)
+    await thread.stop()
+
+
+async def test_a_step_that_does_not_return_is_a_stall_and_idleness_is_none() -> None:
+    # given
+    idle, hung = make(NullEngine(WorkerSettings())), make(engine := GatedEngine())
+    # when
+    await until(lambda: hung.stalled_s > 0.05)
+    # then
+    assert idle.stalled_s == 0
+    engine.gate.release(10_000)
+    await idle.stop()
+    await hung.stop()
+    assert not idle.alive
+
+
+async def test_an_engine_that_fails_ends_the_thread_with_its_error() -> None:
+    # given
+    engine = GatedEngine()
+    thread = make(engine)
+    engine.fails = True
+    # when
+    engine.gate.release()
+    # then
+    with pytest.raises(RuntimeError, match="device is gone"):
+        await asyncio.wait_for(thread.ended, 20)
+    assert not thread.alive
