@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 
+from redis.exceptions import AuthenticationError
+
 from rose_errors import BrokerUnavailable
 
 _FIRST_S = 0.05
@@ -28,8 +30,11 @@ class Reconnect:
         all at once.
 
         Raises:
-            BrokerUnavailable: this outage has lasted for longer than the timeout.
+            BrokerUnavailable: this outage has lasted for longer than the timeout, or waiting
+                cannot help.
         """
+        if isinstance(error, AuthenticationError):
+            raise BrokerUnavailable(f"Redis refuses the user or password: {error}") from error
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if now - self._since > self._timeout_s:

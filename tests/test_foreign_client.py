@@ -60,7 +60,7 @@ def test_the_code_in_the_protocol_page_runs(
     start_worker()
     monkeypatch.setattr(redis, "Redis", lambda **_: raw)
     # when
-    exec(code.replace("{default:0}", f"{{{queue}:0}}"))  # noqa: S102 - our own documentation
+    exec(code.replace("{default:0}", f"{{{queue}:0}}"))
     # then
     printed = capsys.readouterr().out
     assert printed.startswith("79 110 99 101 ")

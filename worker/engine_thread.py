@@ -87,7 +87,7 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self.ended.done()
 
     def take_reports(self) -> list[StepReport]:
         """Every report there is, oldest first."""

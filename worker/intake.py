@@ -162,8 +162,9 @@ class Intake:
 
     async def _start(self, entry: Entry, spec: JobSpec, grant: Taken) -> None:
         """Go on with the token after the last one in the log."""
-        logged = _logged_ids(grant.log)
+        logged: list[int] = []
         try:
+            logged = _logged_ids(grant.log)
             if grant.attempts > self._settings.max_attempts:
                 raise _CrashLoop(
                     f"{grant.attempts - 1} workers in a row died on this job without a new token"

@@ -33,7 +33,10 @@ def test_the_protocol_does_not_load_redis() -> None:
 
 def test_the_error_tree_is_a_leaf() -> None:
     """It has no imports of its own, so every package can raise from it."""
-    code = "import sys; before = set(sys.modules); import rose_errors; print(*set(sys.modules) - before)"
+    code = (
+        "import sys; before = set(sys.modules); import rose_errors; "
+        "print(*set(sys.modules) - before)"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

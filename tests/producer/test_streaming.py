@@ -309,6 +309,21 @@ def test_without_redis_there_is_one_clear_error() -> None:
         client.submit("x")
 
 
+@needs_redis_server
+def test_a_wrong_password_is_told_at_once(own_redis: EmbeddedBroker, queue: str) -> None:
+    # given
+    bench = Bench(own_redis, queue)
+    job = bench.client.submit("x")
+    bench.redis.config_set("requirepass", "right")
+    wrong = f"redis://:wrong@127.0.0.1:{own_redis.port}/0"
+    # when / then
+    with Client(redis_url=wrong, queue=queue, redis_retries=0) as client:
+        with pytest.raises(BrokerUnavailable, match="user or password") as caught:
+            next(client.job(job.id).stream())
+        assert "wrong" not in str(caught.value).replace("wrong number", "")
+    bench.close()
+
+
 async def test_the_async_client_does_what_the_sync_one_does(bench: Bench) -> None:
     # given
     async with AsyncClient(bench.client.settings) as client:

@@ -8,7 +8,7 @@ import pytest
 
 from demo.broker import EmbeddedBroker
 from producer import Client, FailedEvent, Job
-from protocol import GROUP, Priority, calls, decode_event, encode_event
+from protocol import GROUP, Priority, calls, decode_event
 from protocol.calls import Lease
 from rose_errors import PromptTooLong, QueueFull
 from tests.bench import Bench, dead_letter, token

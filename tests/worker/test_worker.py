@@ -95,9 +95,12 @@ def test_urgent_jobs_go_first(client: Client, start_worker: StartWorker) -> None
     high = client.submit("x", priority="high", max_new_tokens=3)
     # when
     start_worker(max_batch_size=1, **SLOW)
-    ended = [job.result(20) and job.status().started_ms or 0 for job in (high, normal, low)]
+    started = []
+    for job in (high, normal, low):
+        job.result(20)
+        started.append(job.status().started_ms)
     # then
-    assert ended == sorted(ended)
+    assert started == sorted(started)
 
 
 # Bad input
@@ -143,6 +146,21 @@ def test_a_job_that_cannot_run_is_a_dead_letter_and_the_worker_goes_on(
         assert isinstance(event, FailedEvent)
         assert event.code == code
     assert has_no_jobs(raw, partition)
+
+
+def test_a_token_log_that_cannot_be_read_costs_one_job(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given
+    job = client.submit("x")
+    raw.xadd(partition.tokens(job.id), {"event": b"garbage"}, id="1-0")
+    raw.hset(partition.state(job.id), "tokens", 1)
+    # when
+    start_worker()
+    # then
+    assert client.submit("ab", max_new_tokens=2).result(20).token_ids == echoed(b"ab", 2)
+    wait_until(lambda: job.status().status == "failed")
+    assert raw.xlen(partition.dead) == 1
 
 
 def test_what_only_the_worker_can_know_reaches_the_caller_as_its_own_error(
@@ -376,8 +394,10 @@ def test_a_flush_of_redis_does_not_stop_the_worker(own_redis: EmbeddedBroker, qu
 def test_without_redis_it_ends_with_one_line_after_bounded_retries() -> None:
     # when
     ended = subprocess.run(
-        [sys.executable, "-m", "rose", "worker", "--engine=null", "--redis-retries=1"]
-        + ["--redis-url=redis://:secret@127.0.0.1:1/0"],
+        [
+            *(sys.executable, "-m", "rose", "worker", "--engine=null", "--redis-retries=1"),
+            "--redis-url=redis://:secret@127.0.0.1:1/0",
+        ],
         capture_output=True,
         text=True,
         timeout=60,
