@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -35,6 +36,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 out = Console(highlight=False)
+
+_ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
 RedisUrl = Annotated[
@@ -225,7 +228,7 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Generate without a queue, in this process."""
-    _require_worker_extra()
+    _require(*_ENGINE_NEEDS)
     from roseinfer import InferenceEngine, SamplingParams
 
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
@@ -250,7 +253,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """See it at work: streams, a worker killed in mid-sentence, and no token lost or doubled."""
-    _require_worker_extra()
+    _require(*_ENGINE_NEEDS, "prometheus_client")
     from demo.run import run_demo
 
     if not run_demo(full_speed=full_speed, fake_redis=fake_redis, as_json=as_json):
@@ -261,17 +264,14 @@ def worker(**flags: Any) -> None:
     """Serve a queue: pull jobs into free slots, generate, publish every token once."""
     reject_unknown_variables()
     settings = WorkerSettings(**_given(**flags))
-    if settings.engine == "rose":
-        _require_worker_extra()
+    _require("prometheus_client", *(_ENGINE_NEEDS if settings.engine == "rose" else ()))
     from worker.main import run
 
     run(settings)
 
 
-def _require_worker_extra() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+def _require(*modules: str) -> None:
+    missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"this needs {' and '.join(missing)}: install roseinfer[worker]")
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,11 @@ class EmbeddedBroker:
         self._server = None if fake else shutil.which("redis-server")
         if self._server is None and fake is False:
             raise BrokerUnavailable("there is no redis-server on PATH: install it")
+        if self._server is None and find_spec("fakeredis") is None:
+            raise BrokerUnavailable(
+                "there is neither a redis-server on PATH nor fakeredis: install one of them "
+                "(pip install 'roseinfer[demo]')"
+            )
         self._folder = tempfile.TemporaryDirectory(prefix="rose-redis-")
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None

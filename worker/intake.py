@@ -230,7 +230,8 @@ class Intake:
 
     async def _reject(self, entry: Entry, job_id: str | None, index: int, error: RoseError) -> None:
         self._metrics.invalid_message()
-        log.warning("entry %s is a dead letter: %s", entry.id, error)
+        # The code alone: a chat template's message may quote the prompt.
+        log.warning("entry %s (job %s) is a dead letter: %s", entry.id, job_id, error.code)
         await self._broker.dead_letter(entry, job_id, index, error.code, str(error))
 
     async def _hand_back(self, entries: Sequence[Entry]) -> None:
