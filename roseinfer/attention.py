@@ -142,6 +142,7 @@ class _PagedLayer:
         folded = rows.reshape(count, length, kv_heads, share, -1)
         folded = folded.permute(0, 2, 3, 1, 4).reshape(count, kv_heads, share * length, -1)
         view = group.view(call.window, share)
+        folded = F.pad(folded, (0, 0, 0, view.mask.shape[2] - share * length))
         keys = _gather(self._key_blocks, view.blocks, count)
         values = _gather(self._value_blocks, view.blocks, count)
         if call.softcap is None and call.sinks is None:
@@ -149,8 +150,12 @@ class _PagedLayer:
                 folded, keys, values, attn_mask=view.mask, scale=call.scaling
             )
         else:
-            out = _explicit(call, folded, keys, values, view.mask)
-        out = out.reshape(count, kv_heads, share, length, -1).permute(0, 3, 1, 2, 4)
+            out = _explicit(call, folded, keys, values, view.mask, length)
+        out = (
+            out[:, :, : share * length]
+            .reshape(count, kv_heads, share, length, -1)
+            .permute(0, 3, 1, 2, 4)
+        )
         return out.reshape(count * length, kv_heads * share, -1)
 
 
@@ -161,24 +166,29 @@ def _gather(pages: Tensor, blocks: Tensor, sequences: int) -> Tensor:
 
 
 def _explicit(
-    call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+    call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, length: int
 ) -> Tensor:
     """Attention written out, for what the fused kernels lack: soft caps and sinks.
 
-    A sink is one learnt score per query head that takes part in the softmax and adds no value.
-    `query` is [B, Hkv, G * n, D], head-major in its rows.
+    `query` is [B, Hkv, rows, D], its rows head by head, `length` of them each, then padding.
     """
     scores = (query @ keys.transpose(-1, -2)).float() * call.scaling
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap
     scores = scores.masked_fill(~mask, -torch.inf)
-    if call.sinks is not None:
-        kv_heads, rows = query.shape[1], query.shape[2]
-        share = call.sinks.numel() // kv_heads
-        sinks = call.sinks.float().view(1, kv_heads, share, 1).expand(len(query), -1, -1, 1)
-        sinks = sinks.repeat_interleave(rows // share, dim=2)
-        scores = torch.cat([scores, sinks], dim=-1)
-        weights = scores.softmax(dim=-1)[..., :-1]
-    else:
+    if call.sinks is None:
         weights = scores.softmax(dim=-1)
+    else:
+        sinks = _sink_scores(call.sinks, query.shape[1], query.shape[2], length)
+        sinks = sinks.expand(len(query), -1, -1, -1)
+        weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
     return weights.to(values.dtype) @ values
+
+
+def _sink_scores(sinks: Tensor, kv_heads: int, rows: int, length: int) -> Tensor:
+    """Sinks [Hq] as a column of scores [1, Hkv, rows, 1].
+
+    A sink is one learnt score per query head that takes part in the softmax and adds no value.
+    """
+    by_row = sinks.float().view(kv_heads, -1).repeat_interleave(length, dim=1)
+    return F.pad(by_row, (0, rows - by_row.shape[1])).view(1, kv_heads, rows, 1)

@@ -16,14 +16,17 @@ from dataclasses import dataclass, field
 from itertools import repeat
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.session import InferenceSession
 
-# Matrix kernels treat the last few rows of an odd count differently from the rest, so a token's
-# result would depend, in its last bits, on how many others share the step. With a padded row count
-# float32 results on CPU are bitwise the same in any company (docs: tests/roseinfer measures it).
-ROW_MULTIPLE = 16
+# Matrix kernels treat the last rows of an odd count differently from the rest, so a token's result
+# would depend, in its last bits, on who else shares the step. With row counts padded to multiples
+# (of tokens in the step, of query rows in one attention call) float32 logits on CPU come out
+# bitwise the same in any company; a test holds them to it.
+ROW_MULTIPLE = 8
+_QUERY_MULTIPLE = 4
 
 # Groups are as wide as the next power of two of blocks, so a request's width follows from its own
 # length alone; below this many blocks a shared width costs less than another group.
@@ -104,7 +107,10 @@ class AttentionGroup:
         mask = keys <= queries
         if window is not None:
             mask &= keys > queries - window
-        return KVView(blocks.flatten(), mask.unsqueeze(1).repeat(1, 1, share, 1))
+        mask = mask.unsqueeze(1).repeat(1, 1, share, 1)
+        # Padding rows may look at everything: a row that looks at nothing would be nan.
+        mask = F.pad(mask, (0, 0, 0, -mask.shape[2] % _QUERY_MULTIPLE), value=True)
+        return KVView(blocks.flatten(), mask)
 
 
 @dataclass(frozen=True, slots=True)

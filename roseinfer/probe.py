@@ -128,9 +128,7 @@ def _check_calls(model: Any, calls: list[_Call]) -> None:
         raise _refuse(model, "an attention module is called more than once in a forward pass")
     if layers is not None and len(calls) != layers:
         raise _refuse(model, f"only {len(calls)} of its {layers} layers are attention layers")
-    for index, (call, window) in enumerate(
-        zip(calls, _windows(model, len(calls)), strict=True)
-    ):
+    for index, (call, window) in enumerate(zip(calls, _windows(model, len(calls)), strict=True)):
         if call.window != window:
             raise _refuse(
                 model,
@@ -160,8 +158,8 @@ def _check_logits(model: Any, layers: AttentionLayers) -> None:
         theirs = _reference_logits(model, sequences)
     except Exception as error:
         raise _refuse(model, f"the probe's forward pass failed: {_one_line(error)}") from error
-    error = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1).clamp_min(1e-6)
-    mean = float(error.mean())
+    errors = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1).clamp_min(1e-6)
+    mean = float(errors.mean())
     tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
     if not mean <= tolerance:
         raise _refuse(
@@ -174,9 +172,7 @@ def _check_logits(model: Any, layers: AttentionLayers) -> None:
 def _packed_logits(model: Any, layers: AttentionLayers, sequences: list[Tensor]) -> Tensor:
     """Logits [sum of lengths, V] as the engine computes them, sequence after sequence."""
     num_blocks = 1 + sum(-(-length // _BLOCK_SIZE) for length in _LENGTHS)
-    cache = KVCache(
-        layers.shapes, num_blocks, _BLOCK_SIZE, device=model.device, dtype=model.dtype
-    )
+    cache = KVCache(layers.shapes, num_blocks, _BLOCK_SIZE, device=model.device, dtype=model.dtype)
     packed = PackedModel(model, layers.modules, cache)
     sessions = [_session(ids, cache) for ids in sequences]
     parts: list[list[Tensor]] = [[] for _ in sessions]

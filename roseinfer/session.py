@@ -47,6 +47,7 @@ class InferenceSession:
         self.prompt_length = len(self.tokens)
         self.computed = 0
         self.blocks: list[int] = []
+        self.admissions = 0  # times it was taken into a batch; more than one after preemption
         self.finish_reason: str | None = None
         self.text = ""
         self._stream = text

@@ -1,0 +1,23 @@
+"""A continuous-batching inference engine for transformers' causal language models."""
+
+from roseinfer.engine import InferenceEngine
+from roseinfer.sampling import SamplingParams
+from roseinfer.scheduler import (
+    OfflineScheduler,
+    OnlineScheduler,
+    SchedulerStats,
+    StepOutput,
+    StepTimes,
+)
+from roseinfer.session import InferenceSession
+
+__all__ = [
+    "InferenceEngine",
+    "InferenceSession",
+    "OfflineScheduler",
+    "OnlineScheduler",
+    "SamplingParams",
+    "SchedulerStats",
+    "StepOutput",
+    "StepTimes",
+]

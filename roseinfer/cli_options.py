@@ -1,0 +1,91 @@
+"""The flags that the command-line programs of this package share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from rose_errors import RoseError
+from roseinfer.engine import InferenceEngine
+from roseinfer.sampling import SamplingParams
+
+
+def parser(description: str, *, several_prompts: bool) -> argparse.ArgumentParser:
+    """A parser with all shared flags, and `--prompts` or `--prompt`."""
+    options = argparse.ArgumentParser(description=description)
+    if several_prompts:
+        options.add_argument("--prompts", nargs="+", required=True, help="texts to continue")
+    else:
+        options.add_argument("--prompt", required=True, help="text to continue")
+    _add_model_flags(options)
+    _add_sampling_flags(options)
+    options.add_argument("--stream", action="store_true", help="print text as it is generated")
+    return options
+
+
+def _add_model_flags(options: argparse.ArgumentParser) -> None:
+    model = options.add_argument_group("model")
+    model.add_argument(
+        "--checkpoint-path",
+        help="a model's folder or its name on the hub (default: the built-in model)",
+    )
+    model.add_argument("--tokenizer-name", help="where the tokenizer is, if not with the model")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
+    precision = model.add_mutually_exclusive_group()
+    precision.add_argument("--no-amp", action="store_true", help="compute in float32")
+    precision.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+
+
+def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
+    sampling = options.add_argument_group("sampling")
+    sampling.add_argument("--max-new-tokens", type=int, default=64, help="(default: %(default)s)")
+    sampling.add_argument(
+        "--stop-on-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="end at the model's end-of-text token (default: yes)",
+    )
+    sampling.add_argument(
+        "--do-sample", action="store_true", help="draw tokens at random instead of the likeliest"
+    )
+    sampling.add_argument("--temperature", type=float, help="with --do-sample (default: 1.0)")
+    sampling.add_argument("--top-k", type=int, help="draw from the k likeliest tokens")
+    sampling.add_argument("--top-p", type=float, default=1.0, help="draw from this probability")
+
+
+def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
+    """The engine that the model flags ask for."""
+    dtype = "float32" if arguments.no_amp else "bfloat16" if arguments.bf16 else None
+    return InferenceEngine(
+        arguments.checkpoint_path, arguments.tokenizer_name, device=arguments.device, dtype=dtype
+    )
+
+
+def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
+    """The parameters that the sampling flags ask for: greedy unless `--do-sample` is given."""
+    temperature = 1.0 if arguments.temperature is None else arguments.temperature
+    return SamplingParams(
+        max_new_tokens=arguments.max_new_tokens,
+        temperature=temperature if arguments.do_sample else 0.0,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        ignore_eos=not arguments.stop_on_eos,
+    )
+
+
+def run(
+    program: Callable[[argparse.Namespace], None],
+    options: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+) -> int:
+    """Run `program`; a mistake of the user's is one line on stderr and exit status 2."""
+    arguments = options.parse_args(argv)
+    try:
+        program(arguments)
+    except RoseError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0

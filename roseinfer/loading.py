@@ -1,0 +1,154 @@
+"""Finding and loading a checkpoint: a local folder or a hub name, safetensors only, no remote code.
+
+What transformers and the tokenizers library raise for a bad checkpoint becomes ModelNotFound or
+UnsupportedModel with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+from rose_errors import ConfigurationError, ModelNotFound, UnsupportedModel
+from roseinfer.attention import IMPLEMENTATION
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def parse_device(name: str | None) -> torch.device:
+    """The device called `name`; None means CUDA where there is one. Raises ConfigurationError."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(f"device={name!r} cannot be used: {reason}") from error
+    return device
+
+
+def parse_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
+    """The dtype called `name`. None means float32 on CPU and the checkpoint's own on CUDA."""
+    if name is None:
+        return torch.float32 if device.type == "cpu" else None
+    if name not in _DTYPES:
+        raise ConfigurationError(f"dtype={name!r} is not one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """The causal language model at `source`, in evaluation mode, with the engine's attention.
+
+    Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
+    weights are incomplete.
+    """
+    source = _resolve(source)
+    config = _load_config(source)
+    with _quiet():
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                source,
+                config=config,
+                attn_implementation=IMPLEMENTATION,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except OSError as error:
+            raise ModelNotFound(
+                f"no safetensors weights at {source!r}: {_first_line(error)}"
+            ) from error
+        except Exception as error:
+            raise _unsupported(config, error) from error
+    _check_complete(config, info)
+    return model.to(device).eval()
+
+
+def load_tokenizer(source: str) -> Any:
+    """The fast tokenizer at `source`. Raises ModelNotFound or UnsupportedModel."""
+    source = _resolve(source)
+    with _quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        except Exception as error:
+            raise ModelNotFound(
+                f"no tokenizer at {source!r}: {_first_line(error)}; "
+                "name one with tokenizer_name (--tokenizer-name)"
+            ) from error
+    if not tokenizer.is_fast:
+        raise UnsupportedModel(
+            f"the tokenizer at {source!r} is not a fast one: the engine needs a tokenizer.json"
+        )
+    return tokenizer
+
+
+def _resolve(source: str) -> str:
+    """The folder or hub name to load. What can only be a folder is not looked up on the hub."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_absolute() or source.startswith(".") or source.count("/") > 1:
+        raise ModelNotFound(f"no folder {source!r}: give a model's folder or its name on the hub")
+    return source
+
+
+def _load_config(source: str) -> Any:
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        raise ModelNotFound(f"no model in the folder {source!r}: it has no config.json")
+    with _quiet():
+        try:
+            return AutoConfig.from_pretrained(source, trust_remote_code=False)
+        except OSError as error:
+            raise ModelNotFound(f"no model at {source!r}: {_first_line(error)}") from error
+        except Exception as error:
+            raise UnsupportedModel(
+                f"the configuration at {source!r} cannot be read: {_first_line(error)}"
+            ) from error
+
+
+def _unsupported(config: Any, error: Exception) -> UnsupportedModel:
+    kind = getattr(config, "model_type", "unknown")
+    return UnsupportedModel(f"model type {kind!r} cannot be loaded: {_first_line(error)}")
+
+
+def _check_complete(config: Any, info: dict[str, Any]) -> None:
+    """Refuse what transformers would fill in with random numbers and a warning."""
+    for problem in ("missing_keys", "mismatched_keys"):
+        keys = sorted(str(key) for key in info.get(problem) or ())
+        if keys:
+            raise UnsupportedModel(
+                f"model type {config.model_type!r} cannot be loaded: {len(keys)} of its weights "
+                f"are {problem.removesuffix('_keys')}, {keys[0]} among them"
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' progress bars and load reports off our users' terminals."""
+    verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity(transformers.logging.ERROR)
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(verbosity)
+        if bars:
+            hf_logging.enable_progress_bar()

@@ -1,0 +1,359 @@
+"""Continuous batching: which sessions compute how many tokens in each step.
+
+Every running session has tokens computed and tokens known, and a step moves the first number
+towards the second under one budget of tokens. Nothing else distinguishes a prompt's prefill, a
+chunk of it, a decode step, a prefix found in the cache, a recompute after preemption and a request
+that resumes after a crash.
+
+Order is by arrival throughout: `running` followed by `waiting` is always sorted by it, so the
+youngest running session is the last one, and it is the one to give way when blocks run out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from rose_errors import ConfigurationError, InvalidParameter
+from roseinfer.batch import Chunk
+from roseinfer.sampling import SamplingParams
+from roseinfer.session import InferenceSession
+
+if TYPE_CHECKING:
+    from roseinfer.engine import InferenceEngine
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step made of one request.
+
+    `index` is the position of the first of `token_ids` among the request's generated tokens.
+    `text` is the text that became certain, `finish_reason` "eos", "stop" or "length" at the end.
+    """
+
+    request_id: str
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds that the phases of the last step took.
+
+    On CUDA the forward pass is asynchronous: what of it is still running when the sampler asks for
+    its results counts as sampling.
+    """
+
+    schedule: float = 0.0
+    forward: float = 0.0
+    sample: float = 0.0
+    postprocess: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Gauges of this moment, and counters since the scheduler was made."""
+
+    running: int
+    waiting: int
+    capacity: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    preemptions: int
+    prompt_tokens: int
+    generated_tokens: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    batch_size: int
+    step_times: StepTimes
+
+
+@dataclass(slots=True)
+class _Counters:
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    batch_size: int = 0
+
+
+class Scheduler:
+    """The batch of one engine. Not thread-safe: one thread calls everything.
+
+    Several schedulers may share an engine; they then share its KV cache.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        max_batch_size: int = 32,
+        max_step_tokens: int = 512,
+        *,
+        keep_finished: bool = True,
+    ) -> None:
+        """At most `max_batch_size` sessions and `max_step_tokens` tokens share a step.
+
+        A token for each session always fits: a smaller `max_step_tokens` counts as that many.
+        With `keep_finished` False, a request is forgotten as soon as its last output was returned;
+        otherwise its response stays until `pop_response`.
+        """
+        for name, value in (
+            ("max_batch_size", max_batch_size),
+            ("max_step_tokens", max_step_tokens),
+        ):
+            if value < 1:
+                raise ConfigurationError(f"{name}={value} is not possible: it must be at least 1")
+        self.engine = engine
+        self.max_batch_size = max_batch_size
+        self.max_step_tokens = max(max_step_tokens, max_batch_size)
+        self._keep_finished = keep_finished
+        self._pool = engine.cache.pool
+        self._sessions: dict[str, InferenceSession] = {}
+        self._waiting: deque[InferenceSession] = deque()
+        self._running: list[InferenceSession] = []
+        self._ended: list[InferenceSession] = []  # finished before their first step
+        self._counters = _Counters()
+        self._seconds: dict[str, float] = {}
+
+    def add_request(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str | None = None,
+        params: SamplingParams | None = None,
+        generated_ids: Sequence[int] = (),
+    ) -> str:
+        """Queue a request and return its id; no token is computed before `step`.
+
+        `generated_ids` were already produced elsewhere: the request goes on with the next token.
+        Raises InvalidParameter and PromptTooLong.
+        """
+        session = self.engine.new_session(
+            prompt, request_id=request_id, params=params, generated_ids=generated_ids
+        )
+        return self.add_session(session)
+
+    def add_session(self, session: InferenceSession) -> str:
+        """Queue a session made by `engine.new_session`, which may have run in another thread.
+
+        Raises InvalidParameter if its request id is in use.
+        """
+        if session.request_id in self._sessions:
+            raise InvalidParameter(f"request_id={session.request_id!r} is already in use")
+        self._sessions[session.request_id] = session
+        self._counters.prompt_tokens += session.prompt_length
+        if session.finished:
+            self._ended.append(session)
+        else:
+            self._waiting.append(session)
+        return session.request_id
+
+    def step(self) -> list[StepOutput]:
+        """Compute the next tokens of the batch; returns what is new, request by request."""
+        chunks = self._timed("schedule", self._schedule)
+        logits = self._timed("forward", self.engine.forward, chunks)
+        token_ids = self._timed("sample", self.engine.sample, logits)
+        return self._timed("postprocess", self._postprocess, chunks, token_ids)
+
+    def _timed(
+        self,
+        phase: str,
+        work: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        started = time.perf_counter()
+        result = work(*args, **kwargs)
+        self._seconds[phase] = time.perf_counter() - started
+        return result
+
+    def advance(self) -> list[StepOutput]:
+        """`step` for callers that do nothing else: raises RuntimeError where it would idle."""
+        outputs = self.step()
+        if not outputs and not self._running:
+            raise RuntimeError("no request can start: another scheduler holds the KV cache")
+        return outputs
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a request and free its blocks at once; False if it is unknown or finished."""
+        session = self._sessions.get(request_id)
+        if session is None or (session.finished and session not in self._ended):
+            return False
+        del self._sessions[request_id]
+        session.release_blocks(self._pool)
+        if session in self._running:
+            self._running.remove(session)
+        elif session in self._ended:
+            self._ended.remove(session)
+        else:
+            self._waiting.remove(session)
+        return True
+
+    def has_unfinished(self) -> bool:
+        """True while `step` has something to do or to report."""
+        return bool(self._running or self._waiting or self._ended)
+
+    def is_finished(self, request_id: str) -> bool:
+        return self._session(request_id).finished
+
+    def get_response(self, request_id: str) -> str:
+        """The text generated so far."""
+        return self._session(request_id).text
+
+    def pop_response(self, request_id: str) -> str:
+        """The text of a finished request, which is then forgotten."""
+        session = self._session(request_id)
+        if not session.finished:
+            raise InvalidParameter(f"request {request_id!r} is not finished: abort it instead")
+        if session in self._ended:
+            self._ended.remove(session)
+        del self._sessions[request_id]
+        return session.text
+
+    @property
+    def free_slots(self) -> int:
+        """Requests that could be added and find a place in the batch."""
+        return max(0, self.max_batch_size - len(self._running) - len(self._waiting))
+
+    def stats(self) -> SchedulerStats:
+        counters = self._counters
+        return SchedulerStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            capacity=self.max_batch_size,
+            kv_blocks_total=self._pool.total,
+            kv_blocks_used=self._pool.used,
+            preemptions=counters.preemptions,
+            prompt_tokens=counters.prompt_tokens,
+            generated_tokens=counters.generated_tokens,
+            prefix_query_tokens=counters.prefix_query_tokens,
+            prefix_hit_tokens=counters.prefix_hit_tokens,
+            batch_size=counters.batch_size,
+            step_times=StepTimes(**self._seconds),
+        )
+
+    def _session(self, request_id: str) -> InferenceSession:
+        session = self._sessions.get(request_id)
+        if session is None:
+            raise InvalidParameter(f"there is no request {request_id!r}")
+        return session
+
+    # Scheduling
+
+    def _schedule(self) -> list[Chunk]:
+        """This step's chunks: one token for each decoding session, then prefill, oldest first."""
+        self._make_room()
+        self._admit()
+        budget = self.max_step_tokens
+        decoding = [s for s in self._running if s.num_pending == 1]
+        chunks = [Chunk(session, 1) for session in decoding]
+        budget -= len(chunks)
+        for session in self._running:
+            count = min(session.num_pending, budget)
+            if session.num_pending > 1 and count > 0:
+                chunks.append(Chunk(session, count))
+                budget -= count
+        return chunks
+
+    def _admit(self) -> None:
+        """Move waiting sessions into the batch, in order, while a slot and blocks are free.
+
+        A session gets blocks for all its known tokens at once, so only decoding needs more.
+        """
+        while self._waiting and len(self._running) < self.max_batch_size:
+            session = self._waiting[0]
+            hit = session.reuse_prefix(self._pool)
+            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+            # A spare block for each running session, or it would soon be preempted again.
+            if wanted + len(self._running) > self._pool.available:
+                session.release_blocks(self._pool)
+                return
+            session.blocks += self._pool.allocate(wanted)
+            self._running.append(self._waiting.popleft())
+            session.admissions += 1
+            if session.admissions == 1:
+                self._counters.prefix_query_tokens += session.num_known
+                self._counters.prefix_hit_tokens += hit
+
+    def _make_room(self) -> None:
+        """Give each running session, oldest first, blocks for what it is about to compute."""
+        index = 0
+        while index < len(self._running):
+            session = self._running[index]
+            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+            while wanted > self._pool.available and self._running[-1] is not session:
+                self._preempt_youngest()
+            if wanted > self._pool.available:
+                self._preempt_youngest()
+                return
+            session.blocks += self._pool.allocate(wanted)
+            index += 1
+
+    def _preempt_youngest(self) -> None:
+        """Take the youngest session's blocks; it waits, first in line, to be computed again."""
+        session = self._running.pop()
+        session.release_blocks(self._pool)
+        self._waiting.appendleft(session)
+        self._counters.preemptions += 1
+
+    # After the forward pass
+
+    def _postprocess(
+        self, chunks: Sequence[Chunk], token_ids: Mapping[InferenceSession, int]
+    ) -> list[StepOutput]:
+        """Book what was computed, append what was sampled, let go of what has finished."""
+        outputs = [self._report_ended(session) for session in self._ended]
+        self._ended.clear()
+        self._counters.batch_size = len(chunks)
+        for chunk in chunks:
+            session = chunk.session
+            session.computed += chunk.count
+            session.register_full_blocks(self._pool)
+            if session in token_ids:
+                outputs.append(self._append(session, token_ids[session]))
+        self._running = [session for session in self._running if not session.finished]
+        return outputs
+
+    def _append(self, session: InferenceSession, token_id: int) -> StepOutput:
+        index = session.num_generated
+        text = session.append(token_id)
+        self._counters.generated_tokens += 1
+        if session.finished:
+            session.release_blocks(self._pool)
+            self._forget(session)
+        return StepOutput(session.request_id, index, (token_id,), text, session.finish_reason)
+
+    def _report_ended(self, session: InferenceSession) -> StepOutput:
+        self._forget(session)
+        index, reason = session.num_generated, session.finish_reason
+        return StepOutput(session.request_id, index, (), "", reason)
+
+    def _forget(self, session: InferenceSession) -> None:
+        if not self._keep_finished:
+            del self._sessions[session.request_id]
+
+
+class OnlineScheduler(Scheduler):
+    """The scheduler of a service: requests come and go while others are being decoded."""
+
+
+class OfflineScheduler(Scheduler):
+    """The scheduler of a batch job: add everything, then `run` to the end."""
+
+    def run(self) -> dict[str, str]:
+        """Step until nothing is unfinished; the text of every request by id, in order of arrival.
+
+        Raises RuntimeError if another scheduler on the same engine keeps the whole KV cache.
+        """
+        while self.has_unfinished():
+            self.advance()
+        return {request_id: session.text for request_id, session in self._sessions.items()}

@@ -1,0 +1,87 @@
+"""Prompts in, token ids out, and what is certain about their sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rose_errors import InvalidParameter
+
+# Byte-level vocabularies write each byte as one printable character.
+_BYTE_ALPHABET_SIZE = 256
+
+
+def encode(tokenizer: Any | None, text: str) -> list[int]:
+    """Token ids of a plain prompt, with the special tokens the tokenizer adds by itself."""
+    ids: list[int] = _required(tokenizer).encode(text, verbose=False)
+    return ids
+
+
+def encode_chat(tokenizer: Any | None, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Token ids of a conversation, up to where the assistant's answer begins.
+
+    Raises InvalidParameter if the model has no chat template or its template refuses `messages`.
+    """
+    tokenizer = _required(tokenizer)
+    if not getattr(tokenizer, "chat_template", None):
+        raise InvalidParameter("this model has no chat template: send a plain prompt instead")
+    if not messages:
+        raise InvalidParameter("messages is empty: a chat needs at least one message")
+    conversation = [dict(message) for message in messages]
+    try:
+        ids: list[int] = tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except Exception as error:
+        # Templates are programs of the model's authors: whatever they raise is about the messages.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidParameter(f"the chat template refused the messages: {reason}") from error
+    return ids
+
+
+def _required(tokenizer: Any | None) -> Any:
+    if tokenizer is None:
+        raise InvalidParameter("this engine has no tokenizer: give token ids instead of text")
+    return tokenizer
+
+
+def max_bytes_per_token(tokenizer: Any | None) -> int | None:
+    """The most UTF-8 bytes of a prompt that one token can stand for, or None if unknown.
+
+    It is certain for byte-level vocabularies that drop, rewrite and absorb nothing. With it, a
+    text of more than `max_bytes_per_token * n` bytes is known to need more than n tokens without
+    tokenizing it.
+    """
+    if tokenizer is None:
+        return None
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    if spec["normalizer"] is not None or spec["model"].get("type") != "BPE":
+        return None
+    if not _keeps_every_byte(spec["pre_tokenizer"]):
+        return None
+    added = spec["added_tokens"]
+    if any(token["lstrip"] or token["rstrip"] for token in added):
+        return None
+    names = {token["content"] for token in added}
+    ordinary = [token for token in spec["model"]["vocab"] if token not in names]
+    if sum(len(token) == 1 for token in ordinary) < _BYTE_ALPHABET_SIZE:
+        return None
+    sizes = [len(token) for token in ordinary] + [len(name.encode()) for name in names]
+    return max(sizes)
+
+
+def _keeps_every_byte(pre_tokenizer: dict[str, Any] | None) -> bool:
+    """True for a pre-tokenizer that maps text to the byte alphabet and discards nothing."""
+    if pre_tokenizer is None:
+        return False
+    if pre_tokenizer["type"] == "Sequence":
+        steps = pre_tokenizer["pretokenizers"]
+    else:
+        steps = [pre_tokenizer]
+    kept = {"ByteLevel", "Digits", "Split"}
+    return (
+        any(step["type"] == "ByteLevel" for step in steps)
+        and all(step["type"] in kept for step in steps)
+        and all(step.get("behavior") != "Removed" for step in steps)
+    )

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from roseinfer import InferenceEngine
+from tests.roseinfer.models import byte_tokenizer, tiny_llama
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny matrices: threads only wait for each other, above all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def shared_engine() -> InferenceEngine:
+    return InferenceEngine.from_model(tiny_llama(), byte_tokenizer(), kv_cache_tokens=4096)
+
+
+@pytest.fixture
+def engine(shared_engine: InferenceEngine) -> Iterator[InferenceEngine]:
+    """A tiny llama with a byte-level tokenizer; every scenario must leave its cache in order."""
+    yield shared_engine
+    pool = shared_engine.cache.pool
+    pool.check_integrity()
+    assert pool.used == 0, "the scenario leaked blocks"
+    pool.release(pool.allocate(pool.available))  # forget the prefixes of this test

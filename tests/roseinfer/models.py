@@ -1,0 +1,199 @@
+"""Small random models, tokenizers, and ways to run them, for the tests of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
+
+VOCAB = 300
+
+_BASE: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GQA = {"num_key_value_heads": 2, "intermediate_size": 96}
+_MOE = {
+    **_GQA,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+_GEMMA = {**_GQA, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
+
+# Architecture -> (config class, model class, what its configuration adds).
+ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM", _GQA),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _GQA),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_GQA, "head_dim": 16}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {**_GQA, "sliding_window": 8}),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", {**_GQA, "head_dim": 16}),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", _GEMMA),
+    "gemma3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {**_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"n_positions": 128}),
+    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {"intermediate_size": 96}),
+    "gpt_bigcode": ("GPTBigCodeConfig", "GPTBigCodeForCausalLM", {"n_positions": 128}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", {**_GQA, "sliding_window": 8}),
+    "phi": ("PhiConfig", "PhiForCausalLM", _GQA),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _GQA),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {**_GQA, "sliding_window": 8}),
+    "opt": ("OPTConfig", "OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64}),
+    "stablelm": ("StableLmConfig", "StableLmForCausalLM", _GQA),
+    "cohere": ("CohereConfig", "CohereForCausalLM", _GQA),
+    "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_GQA, "sliding_window": 8}),
+    "granite": ("GraniteConfig", "GraniteForCausalLM", _GQA),
+    "gpt_oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {**_MOE, "head_dim": 16, "sliding_window": 8},
+    ),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", _MOE),
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**_MOE, "head_dim": 16}),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {
+            "intermediate_size": 96,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+        },
+    ),
+}
+
+
+def build(architecture: str, **changes: Any) -> Any:
+    config_name, model_name, extra = ARCHITECTURES[architecture]
+    return construct(config_name, model_name, **{**extra, **changes})
+
+
+def construct(config_name: str, model_name: str, **extra: Any) -> Any:
+    torch.manual_seed(1)
+    config = getattr(transformers, config_name)(**{**_BASE, **extra})
+    return getattr(transformers, model_name)(config).eval()
+
+
+def tiny_llama(**changes: Any) -> LlamaForCausalLM:
+    """Two layers, byte vocabulary; a wide initializer keeps its logits away from ties."""
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.3,
+        "bos_token_id": 256,
+        "eos_token_id": 257,
+        "pad_token_id": None,
+    }
+    return LlamaForCausalLM(LlamaConfig(**{**settings, **changes})).eval()
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, two special tokens, and some merged ones up to VOCAB."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: index for index, letter in enumerate(alphabet)}
+    merges = [("Ġ", letter) for letter in "abcdefghijklmnopqrstuvwxyz"] + [("t", "h")]
+    special = ["<bos>", "<eos>"]
+    for index, pair in enumerate(merges):
+        vocab["".join(pair)] = len(alphabet) + len(special) + index
+    vocab |= {name: len(alphabet) + index for index, name in enumerate(special)}
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+    names = {"bos_token": "<bos>", "eos_token": "<eos>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def prompts(*lengths: int, vocab: int = 120) -> list[list[int]]:
+    """Prompts of the given lengths, all different from their first token on."""
+    return [
+        [(7 * i + 3 * row + 5 * row * i * i) % vocab + 3 for i in range(length)]
+        for row, length in enumerate(lengths, start=1)
+    ]
+
+
+def reference(model: Any, prompt: Sequence[int], count: int) -> list[int]:
+    """What transformers' own greedy generate gives, past any EOS."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    ids = model.generate(
+        torch.tensor([list(prompt)]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model.set_attn_implementation(before)
+    return [int(i) for i in ids[0, len(prompt) :].tolist()]
+
+
+def greedy(count: int, **changes: Any) -> SamplingParams:
+    return replace(SamplingParams(max_new_tokens=count, ignore_eos=True), **changes)
+
+
+def drain(scheduler: OnlineScheduler) -> dict[str, list[StepOutput]]:
+    """Step until nothing is left; every output, by request."""
+    outputs: dict[str, list[StepOutput]] = {}
+    while scheduler.has_unfinished():
+        for output in scheduler.step():
+            outputs.setdefault(output.request_id, []).append(output)
+    return outputs
+
+
+def tokens(outputs: Sequence[StepOutput]) -> list[int]:
+    """The ids of one request's outputs, which must be numbered without a gap."""
+    ids: list[int] = []
+    for output in outputs:
+        assert not ids or output.index == outputs[0].index + len(ids)
+        ids += output.token_ids
+    return ids
+
+
+def text(outputs: Sequence[StepOutput]) -> str:
+    return "".join(output.text for output in outputs)
+
+
+def run_alone(
+    engine: InferenceEngine,
+    prompt: str | Sequence[int],
+    params: SamplingParams,
+    generated_ids: Sequence[int] = (),
+) -> list[StepOutput]:
+    scheduler = OnlineScheduler(engine)
+    name = scheduler.add_request(prompt, params=params, generated_ids=generated_ids)
+    return drain(scheduler)[name]

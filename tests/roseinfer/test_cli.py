@@ -1,0 +1,81 @@
+"""The command-line programs, as a user runs them, on the built-in model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roseinfer.demo_model import MODEL_PATH
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(
+    not (MODEL_PATH / "model.safetensors").is_file(), reason="the built-in model is not trained yet"
+)
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", f"roseinfer.{module}", "--device", "cpu", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def output(module: str, *arguments: str) -> str:
+    done = run(module, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_generate_streams_what_it_returns() -> None:
+    arguments = ("--prompt", "Once upon a time", "--max-new-tokens", "12")
+    whole = output("cli_generate", *arguments, "--no-amp")
+    assert len(whole.split()) > 3
+    assert output("cli_generate", *arguments, "--stream") == whole
+
+
+def test_generate_batch() -> None:
+    lines = output(
+        "cli_generate_batch", "--prompts", "Once upon a time", "One day", "--max-new-tokens", "6"
+    ).splitlines()
+    assert [line[:4] for line in lines] == ["[0] ", "[1] "]
+
+
+def test_offline_example() -> None:
+    lines = output(
+        "offline_example", "--prompts", "Once", "One day", "--max-new-tokens", "6", "--bf16"
+    ).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["request-0", "request-1"]
+
+
+def test_online_example_joins_late() -> None:
+    sampling = ("--do-sample", "--top-k", "20", "--top-p", "0.9", "--temperature", "0.8")
+    lines = output(
+        "online_example",
+        *("--prompts", "Once upon a time", "One day", "--max-new-tokens", "8", "--stream"),
+        *("--no-stop-on-eos", *sampling),
+    ).splitlines()
+    assert lines.index("step 4: request-1 joins") < lines.index("step 7: request-0 leaves (length)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt", "x", "--checkpoint-path", "/no/such/folder"), "no folder"),
+        (("--prompt", "x", "--max-new-tokens", "0"), "max_new_tokens=0"),
+        (("--prompt", ""), "prompt is empty"),
+        (("--prompt", "word " * 5000), "leaves no room"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    done = run("cli_generate", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

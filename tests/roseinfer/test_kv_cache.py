@@ -1,0 +1,173 @@
+"""Blocks: their count always adds up, their content is what it claims to be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose_errors import PromptTooLong
+from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.kv_cache import BlockPool, CacheExhausted
+from tests.roseinfer.models import drain, greedy, prompts, run_alone, tiny_llama, tokens
+
+
+class Colliding(int):
+    """A token id that hashes like every other one."""
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def fill(pool: BlockPool, ids: list[int]) -> list[int]:
+    """Allocate and register blocks that hold `ids`."""
+    blocks = pool.allocate(len(ids) // pool.block_size)
+    parent = 0
+    for i, block in enumerate(blocks):
+        parent = pool.register(block, parent, ids[i * pool.block_size : (i + 1) * pool.block_size])
+    return blocks
+
+
+def test_block_zero_is_never_handed_out() -> None:
+    pool = BlockPool(5, 4)
+    assert sorted(pool.allocate(4)) == [1, 2, 3, 4]
+    with pytest.raises(CacheExhausted):
+        pool.allocate(1)
+
+
+def test_a_prefix_is_found_and_shared() -> None:
+    pool = BlockPool(10, 2)
+    first = fill(pool, [1, 2, 3, 4])
+    assert pool.match([1, 2, 3, 4, 5], limit=4) == first
+    assert pool.match([1, 2, 9, 9], limit=4) == first[:1]
+    pool.release(first)
+    pool.check_integrity()
+    assert pool.used == 2  # still owned by the two that matched
+    pool.release(first)
+    pool.release(first[:1])
+    assert (pool.used, pool.cached) == (0, 2)
+    pool.check_integrity()
+
+
+def test_the_limit_leaves_tokens_to_compute() -> None:
+    pool = BlockPool(10, 2)
+    blocks = fill(pool, [1, 2, 3, 4])
+    assert pool.match([1, 2, 3, 4], limit=3) == blocks[:1]
+
+
+def test_the_same_tokens_after_another_beginning_are_not_the_same() -> None:
+    pool = BlockPool(10, 2)
+    fill(pool, [1, 2, 3, 4])
+    fill(pool, [5, 6])
+    assert len(pool.match([5, 6, 3, 4], limit=4)) == 1
+
+
+def test_equal_hashes_do_not_pass_for_equal_tokens() -> None:
+    pool = BlockPool(10, 2)
+    ids = [Colliding(i) for i in (1, 2, 3, 4)]
+    blocks = fill(pool, ids)
+    assert hash((0, tuple(ids[:2]))) == hash((0, (Colliding(8), Colliding(9))))
+    assert pool.match([Colliding(8), Colliding(9)], limit=2) == []
+    assert pool.match([*ids[:2], Colliding(3), Colliding(5)], limit=4) == blocks[:1]
+
+
+def test_the_longest_unused_content_goes_first() -> None:
+    pool = BlockPool(5, 1)
+    old, new = fill(pool, [1, 2]), fill(pool, [3, 4])
+    pool.release(old)
+    pool.release(new)
+    pool.allocate(1)
+    assert pool.match([1, 2], limit=2) == old[:1]  # the tail of the older one was given up
+    assert pool.match([3, 4], limit=2) == new
+    pool.check_integrity()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), max_size=60))
+def test_any_history_keeps_the_count(history: list[tuple[int, int]]) -> None:
+    pool = BlockPool(9, 2)
+    tables: list[list[int]] = []
+    for kind, number in history:
+        ids = [(number + i) % 3 for i in range(number)]
+        if kind == 0 and len(ids) // 2 <= pool.available:
+            tables.append(fill(pool, ids))
+        elif kind == 1:
+            tables.append(pool.match(ids, limit=len(ids)))
+        elif kind == 2 and tables:
+            pool.release(tables.pop(number % len(tables)))
+        elif kind == 3 and pool.available:
+            tables.append(pool.allocate(1))
+        pool.check_integrity()
+    for table in tables:
+        pool.release(table)
+    pool.check_integrity()
+    assert pool.used == 0
+
+
+def test_integrity_check_notices() -> None:
+    pool = BlockPool(5, 2)
+    pool.allocate(1)
+    pool._owners.clear()
+    with pytest.raises(RuntimeError, match="lost count"):
+        pool.check_integrity()
+
+
+def test_a_repeated_prompt_hits_and_changes_nothing(engine: InferenceEngine) -> None:
+    prompt = prompts(70)[0]
+    scheduler = OnlineScheduler(engine)
+    results = []
+    for _ in range(2):
+        name = scheduler.add_request(prompt, params=greedy(8))
+        results.append(tokens(drain(scheduler)[name]))
+    assert results[0] == results[1]
+    stats = scheduler.stats()
+    assert (stats.prefix_query_tokens, stats.prefix_hit_tokens) == (140, 64)
+
+
+def test_a_prompt_of_whole_blocks_still_computes_its_last_token(engine: InferenceEngine) -> None:
+    prompt = prompts(64)[0]
+    first = tokens(run_alone(engine, prompt, greedy(4)))
+    assert tokens(run_alone(engine, prompt, greedy(4))) == first
+
+
+def test_preemption_changes_no_token() -> None:
+    roomy = InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=4096)
+    tiny = InferenceEngine.from_model(tiny_llama(), block_size=4, kv_cache_tokens=80)
+    asked = prompts(5, 9, 14, 3, 22, 11, 7, 18)
+    expected = [tokens(run_alone(roomy, prompt, greedy(30))) for prompt in asked]
+    scheduler = OnlineScheduler(tiny, max_step_tokens=16)
+    names = [scheduler.add_request(prompt, params=greedy(30)) for prompt in asked]
+    outputs = drain(scheduler)
+    assert [tokens(outputs[name]) for name in names] == expected
+    assert scheduler.stats().preemptions > 0
+    tiny.cache.pool.check_integrity()
+    assert tiny.cache.pool.used == 0
+
+
+def test_a_request_for_the_whole_cache_finishes() -> None:
+    engine = InferenceEngine.from_model(tiny_llama(), block_size=4, kv_cache_tokens=40)
+    assert engine.context_length == 40
+    others = prompts(6, 6, 6)
+    scheduler = OnlineScheduler(engine)
+    for prompt in [*others, prompts(20)[0]]:
+        scheduler.add_request(prompt, params=greedy(100))
+    assert {outputs[-1].finish_reason for outputs in drain(scheduler).values()} == {"length"}
+    engine.cache.pool.check_integrity()
+
+
+def test_a_request_beyond_the_whole_cache_is_refused() -> None:
+    engine = InferenceEngine.from_model(tiny_llama(), block_size=4, kv_cache_tokens=40)
+    with pytest.raises(PromptTooLong):
+        OnlineScheduler(engine).add_request(prompts(40)[0])
+
+
+def test_abort_frees_blocks_at_once(engine: InferenceEngine) -> None:
+    scheduler = OnlineScheduler(engine, max_batch_size=2)
+    names = [scheduler.add_request(prompt, params=greedy(50)) for prompt in prompts(30, 40, 5)]
+    scheduler.step()
+    before = engine.cache.pool.used
+    assert scheduler.abort(names[0])
+    assert engine.cache.pool.used < before
+    assert scheduler.abort(names[2])  # still waiting
+    assert not scheduler.abort(names[0])
+    assert set(drain(scheduler)) == {names[1]}

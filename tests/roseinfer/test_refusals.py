@@ -1,0 +1,172 @@
+"""What the engine cannot do it refuses at load, with one line that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rose_errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
+from roseinfer import InferenceEngine
+from tests.roseinfer.models import byte_tokenizer, construct, tiny_llama
+
+_GQA = {"num_key_value_heads": 2, "intermediate_size": 96}
+
+
+def refusal(build: Any) -> str:
+    with pytest.raises(RoseError) as caught:
+        build()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "extra", "reason"),
+    [
+        ("MambaConfig", "MambaForCausalLM", {}, "linear_attention"),
+        (
+            "Qwen3NextConfig",
+            "Qwen3NextForCausalLM",
+            {**_GQA, "num_experts": 4, "moe_intermediate_size": 32},
+            "linear_attention",
+        ),
+        ("Llama4TextConfig", "Llama4ForCausalLM", _GQA, "chunked_attention"),
+        ("FalconConfig", "FalconForCausalLM", {}, "bypass"),
+        ("BloomConfig", "BloomForCausalLM", {}, "bypass"),
+        ("GPTJConfig", "GPTJForCausalLM", {"n_positions": 128, "rotary_dim": 8}, "bypass"),
+        ("JambaConfig", "JambaForCausalLM", _GQA, "linear_attention"),
+    ],
+)
+def test_architectures(config: str, model: str, extra: dict[str, Any], reason: str) -> None:
+    message = refusal(lambda: InferenceEngine.from_model(construct(config, model, **extra)))
+    assert reason in message
+    assert "model type" in message
+
+
+def test_a_window_that_the_calls_do_not_carry() -> None:
+    model = tiny_llama()
+    model.config.sliding_window = 4  # llama's layers know nothing of windows
+    message = refusal(lambda: InferenceEngine.from_model(model))
+    assert "sliding window of 4" in message
+
+
+def test_attention_that_differs_from_the_models_own() -> None:
+    model = tiny_llama()
+    rotary = model.model.rotary_emb
+    eager = rotary.forward
+
+    def skewed(x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        # As if the model's positions depended on the attention implementation.
+        shift = 3 if model.config._attn_implementation != "eager" else 0
+        return eager(x, position_ids * (1 + shift))
+
+    rotary.forward = skewed
+    assert "logits differ" in refusal(lambda: InferenceEngine.from_model(model))
+
+
+def test_a_layer_that_attends_twice() -> None:
+    model = tiny_llama()
+    model.model.layers[1].self_attn = model.model.layers[0].self_attn
+    assert "more than once" in refusal(lambda: InferenceEngine.from_model(model))
+
+
+def test_length_dependent_rope_caps_the_context() -> None:
+    model = tiny_llama(
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0] * 8,
+            "long_factor": [4.0] * 8,
+            "original_max_position_embeddings": 64,
+        }
+    )
+    assert InferenceEngine.from_model(model).context_length == 64
+
+
+def test_max_context_beyond_the_model() -> None:
+    with pytest.raises(ConfigurationError, match="max_context=1000"):
+        InferenceEngine.from_model(tiny_llama(), max_context=1000)
+
+
+@pytest.mark.parametrize("options", [{"block_size": 0}, {"kv_cache_tokens": 0}])
+def test_impossible_cache(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError):
+        InferenceEngine.from_model(tiny_llama(), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    tiny_llama().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def load(path: Path, **options: Any) -> InferenceEngine:
+    return InferenceEngine(path, device="cpu", kv_cache_tokens=512, **options)
+
+
+def test_a_folder_loads(checkpoint: Path) -> None:
+    engine = load(checkpoint)
+    assert engine.model.dtype == torch.float32
+    assert engine.eos_token_ids == {257}
+    assert engine.model_name == checkpoint.name
+    assert engine.max_bytes_per_token == 5  # "<bos>"
+
+
+def test_bfloat16(checkpoint: Path) -> None:
+    assert load(checkpoint, dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_unknown_dtype_and_device(checkpoint: Path) -> None:
+    with pytest.raises(ConfigurationError, match="int3"):
+        load(checkpoint, dtype="int3")
+    with pytest.raises(ConfigurationError, match="abacus"):
+        InferenceEngine(checkpoint, device="abacus")
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no folder"):
+        load(tmp_path / "nothing")
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        load(tmp_path)
+
+
+def test_no_weights(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(ModelNotFound, match="safetensors"):
+        load(checkpoint)
+
+
+def test_pickled_weights_only(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(tiny_llama().state_dict(), checkpoint / "pytorch_model.bin")
+    with pytest.raises(ModelNotFound, match="safetensors"):
+        load(checkpoint)
+
+
+def test_incomplete_weights(checkpoint: Path) -> None:
+    tiny_llama(num_hidden_layers=1).save_pretrained(checkpoint)
+    config = (checkpoint / "config.json").read_text()
+    (checkpoint / "config.json").write_text(
+        config.replace('"num_hidden_layers": 1', '"num_hidden_layers": 2')
+    )
+    with pytest.raises(UnsupportedModel, match="missing"):
+        load(checkpoint)
+
+
+def test_no_tokenizer(checkpoint: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (checkpoint / name).unlink()
+    with pytest.raises(ModelNotFound, match="tokenizer"):
+        load(checkpoint)
+
+
+def test_no_chat_template(engine: InferenceEngine) -> None:
+    with pytest.raises(RoseError, match="no chat template"):
+        engine.encode_chat([{"role": "user", "content": "hello"}])

@@ -1,0 +1,78 @@
+"""A request given the tokens it already has goes on with exactly the ones that remain."""
+
+from __future__ import annotations
+
+import pytest
+
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from tests.roseinfer.models import drain, greedy, prompts, run_alone, text, tokens
+
+COUNT = 14
+PARAMS = {
+    "greedy": greedy(COUNT),
+    "sampled": greedy(COUNT, temperature=1.5, top_p=0.95, seed=5),
+    "stopped": greedy(COUNT, temperature=1.5, seed=6),
+}
+
+
+def with_stop(engine: InferenceEngine, params: SamplingParams) -> SamplingParams:
+    """`params` with a stop string that really comes, two characters wide."""
+    whole = text(run_alone(engine, prompts(30)[0], params))
+    return greedy(COUNT, temperature=params.temperature, seed=params.seed, stop=(whole[5:7],))
+
+
+@pytest.mark.parametrize("kind", sorted(PARAMS))
+def test_the_rest_follows(engine: InferenceEngine, kind: str) -> None:
+    prompt, params = prompts(30)[0], PARAMS[kind]
+    if kind == "stopped":
+        params = with_stop(engine, params)
+    whole = run_alone(engine, prompt, params)
+    for done in range(len(whole)):
+        rest = run_alone(engine, prompt, params, generated_ids=tokens(whole)[:done])
+        assert [_fields(output) for output in rest] == [_fields(o) for o in whole[done:]]
+
+
+def _fields(output: object) -> tuple[object, ...]:
+    names = ("index", "token_ids", "text", "finish_reason")
+    return tuple(getattr(output, name) for name in names)
+
+
+def test_resuming_among_others_and_in_chunks(engine: InferenceEngine) -> None:
+    asked = prompts(12, 33, 7, 50)
+    params = [greedy(COUNT, temperature=float(i % 2), seed=i) for i in range(4)]
+    whole = [tokens(run_alone(engine, *pair)) for pair in zip(asked, params, strict=True)]
+    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=9)
+    names = [
+        scheduler.add_request(p, params=q, generated_ids=ids[: 3 * i])
+        for i, (p, q, ids) in enumerate(zip(asked, params, whole, strict=True))
+    ]
+    outputs = drain(scheduler)
+    for i, name in enumerate(names):
+        assert outputs[name][0].index == 3 * i
+        assert tokens(outputs[name]) == whole[i][3 * i :]
+
+
+@pytest.mark.parametrize(
+    ("params", "generated", "reason"),
+    [
+        (SamplingParams(max_new_tokens=9), [5, 6, 257], "eos"),
+        (SamplingParams(max_new_tokens=9, stop_token_ids=(7,)), [5, 7], "stop"),
+        (SamplingParams(max_new_tokens=3), [5, 6, 7], "length"),
+        (SamplingParams(max_new_tokens=9, stop=("&'",)), [4, 5, 6], "stop"),
+    ],
+)
+def test_what_had_already_ended_says_so(
+    engine: InferenceEngine, params: SamplingParams, generated: list[int], reason: str
+) -> None:
+    (output,) = run_alone(engine, [1, 2, 3], params, generated_ids=generated)
+    assert (output.index, output.token_ids, output.text) == (len(generated), (), "")
+    assert output.finish_reason == reason
+
+
+def test_the_response_includes_the_replayed_text(engine: InferenceEngine) -> None:
+    prompt = prompts(20)[0]
+    whole = run_alone(engine, prompt, greedy(10))
+    scheduler = OnlineScheduler(engine)
+    name = scheduler.add_request(prompt, params=greedy(10), generated_ids=tokens(whole)[:4])
+    drain(scheduler)
+    assert scheduler.pop_response(name) == text(whole)

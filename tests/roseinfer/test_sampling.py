@@ -1,0 +1,164 @@
+"""Sampling: validation, filters, distribution, and independence of everything but the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from rose_errors import InvalidParameter
+from roseinfer import SamplingParams
+from roseinfer.sampling import SamplingRow, filter_logits, sample, uniform
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_new_tokens": 0},
+        {"max_new_tokens": True},
+        {"max_new_tokens": 1.5},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"temperature": "hot"},
+        {"top_k": 0},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.01},
+        {"min_p": 1.0},
+        {"min_p": -0.1},
+        {"seed": 2**63},
+        {"seed": "x"},
+        {"stop": "word"},
+        {"stop": ("",)},
+        {"stop_token_ids": (-1,)},
+        {"ignore_eos": 1},
+    ],
+)
+def test_impossible_values(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match=next(iter(wrong))):
+        SamplingParams(**wrong)
+
+
+def test_a_seed_is_drawn_once() -> None:
+    assert SamplingParams(seed=7).seeded() == SamplingParams(seed=7)
+    drawn = SamplingParams().seeded()
+    assert drawn.seed is not None
+    assert drawn.seeded() is drawn
+
+
+def random_logits(rows: int, vocab: int = 50, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+knobs = st.fixed_dictionaries(
+    {
+        "temperature": st.floats(0.05, 5),
+        "top_k": st.none() | st.integers(1, 60),
+        "top_p": st.floats(0.01, 1),
+        "min_p": st.floats(0, 0.99),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=st.lists(knobs, min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_filters_agree_with_transformers(rows: list[dict[str, Any]], seed: int) -> None:
+    logits = random_logits(len(rows), seed=seed).double()
+    ours = filter_logits(logits, [SamplingParams(**row) for row in rows])
+    for i, row in enumerate(rows):
+        theirs = TemperatureLogitsWarper(row["temperature"])(None, logits[i : i + 1])
+        if row["top_k"] is not None:
+            theirs = TopKLogitsWarper(row["top_k"])(None, theirs)
+        if row["top_p"] < 1:
+            theirs = TopPLogitsWarper(row["top_p"])(None, theirs)
+        if row["min_p"] > 0:
+            theirs = MinPLogitsWarper(row["min_p"])(None, theirs)
+        torch.testing.assert_close(ours[i : i + 1], theirs)
+
+
+def test_greedy_is_the_exact_argmax() -> None:
+    logits = random_logits(8)
+    rows = [SamplingRow(SamplingParams(), i) for i in range(8)]
+    mixed = [SamplingRow(SamplingParams(temperature=float(i % 2), seed=1), i) for i in range(8)]
+    assert sample(logits, rows) == logits.argmax(-1).tolist()
+    assert sample(logits, mixed)[::2] == logits.argmax(-1).tolist()[::2]
+
+
+def test_top_k_one_is_greedy() -> None:
+    logits = random_logits(8)
+    rows = [SamplingRow(SamplingParams(temperature=2.0, top_k=1, seed=i), i) for i in range(8)]
+    assert sample(logits, rows) == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
+def test_the_distribution_is_exact(filters: dict[str, Any]) -> None:
+    """Chi-square against the filtered probabilities, one seed, 20 000 positions."""
+    count, params = 20_000, SamplingParams(temperature=0.9, seed=11, **filters)
+    logits = random_logits(1, vocab=12) * 0.4
+    expected = filter_logits(logits.double(), [params]).softmax(-1)[0]
+    rows = [SamplingRow(params, position) for position in range(count)]
+    drawn = torch.tensor(sample(logits.expand(count, -1), rows))
+    seen = torch.bincount(drawn, minlength=12).double()
+    possible = expected > 0
+    assert seen[~possible].sum() == 0
+    error = (seen - count * expected)[possible] ** 2 / (count * expected[possible])
+    degrees = int(possible.sum()) - 1
+    assert float(error.sum()) < degrees + 4 * (2 * degrees) ** 0.5  # four standard deviations
+
+
+def test_uniform_numbers_are_uniform_and_in_range() -> None:
+    positions = torch.arange(100_000)
+    draws = uniform(torch.full_like(positions, -3), positions)
+    assert float(draws.min()) >= 0
+    assert float(draws.max()) < 1
+    assert abs(float(draws.mean()) - 0.5) < 0.005
+    assert abs(float(draws.var()) - 1 / 12) < 0.002
+    assert len(set(draws.tolist())) == 100_000
+
+
+def test_uniform_matches_splitmix64_in_plain_integers() -> None:
+    mask = 2**64 - 1
+
+    def mix(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+        return z ^ (z >> 31)
+
+    golden = 0x9E3779B97F4A7C15
+    for seed, position in ((0, 0), (1, 5), (-9, 123), (2**63 - 1, 4000)):
+        state = mix((seed + golden) & mask) + (position + 1) * golden & mask
+        expected = (mix(state) >> 11) * 2.0**-53
+        assert float(uniform(torch.tensor([seed]), torch.tensor([position]))) == expected
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(mates=st.lists(knobs, max_size=5), own=knobs, position=st.integers(0, 10_000))
+def test_a_row_does_not_depend_on_its_mates(
+    mates: list[dict[str, Any]], own: dict[str, Any], position: int
+) -> None:
+    logits = random_logits(6)
+    row = SamplingRow(SamplingParams(seed=3, **own), position)
+    company = [SamplingRow(SamplingParams(seed=i, **mate), i) for i, mate in enumerate(mates)]
+    alone = sample(logits[:1], [row])
+    together = sample(logits[: 1 + len(mates)], [row, *company])
+    assert together[:1] == alone
+
+
+def test_seed_and_position_decide() -> None:
+    logits = random_logits(1).expand(64, -1) * 0.1
+    params = [SamplingParams(temperature=1.0, seed=seed) for seed in (1, 2)]
+    first, second = (sample(logits, [SamplingRow(p, i) for i in range(64)]) for p in params)
+    again = sample(logits, [SamplingRow(params[0], i) for i in range(64)])
+    assert first == again
+    assert first != second
+    assert len(set(first)) > 10
