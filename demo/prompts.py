@@ -21,7 +21,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("Once upon a time", sampling={"max_new_tokens": 220, **_SAMPLED, "seed": 2}),
     Request("In the garden,", sampling={"max_new_tokens": 150}),
     Request(
-        "Once upon a time, there was a brave little mouse who lived near the river. Every day",
+        "Once upon a time, there was a brave little mouse who lived near the river. One day, the mouse",
         sampling={"max_new_tokens": 200},
     ),
     Request(
@@ -30,7 +30,10 @@ REQUESTS: tuple[Request, ...] = (
     ),
     Request("A dog", sampling={"max_new_tokens": 100}),
     Request("One morning", sampling={"max_new_tokens": 190, **_SAMPLED, "seed": 4}),
-    Request("Once upon a time, there was an old owl. The owl", sampling={"max_new_tokens": 170}),
+    Request(
+        "Once upon a time, there was an old owl named Otto. One night,",
+        sampling={"max_new_tokens": 170},
+    ),
     Request("Dear friend,", sampling={"max_new_tokens": 130, **_SAMPLED, "seed": 5}),
 )
 

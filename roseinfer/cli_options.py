@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from rose_errors import RoseError
+from rose_errors import InvalidParameter, RoseError
 from roseinfer.engine import InferenceEngine
 from roseinfer.sampling import SamplingParams
 
@@ -51,7 +51,7 @@ def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
     )
     sampling.add_argument("--temperature", type=float, help="with --do-sample (default: 1.0)")
     sampling.add_argument("--top-k", type=int, help="draw from the k likeliest tokens")
-    sampling.add_argument("--top-p", type=float, default=1.0, help="draw from this probability")
+    sampling.add_argument("--top-p", type=float, help="draw from the likeliest of this total")
 
 
 def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
@@ -63,13 +63,19 @@ def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
 
 
 def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
-    """The parameters that the sampling flags ask for: greedy unless `--do-sample` is given."""
+    """The parameters that the sampling flags ask for: greedy unless `--do-sample` is given.
+
+    Raises InvalidParameter for flags that greedy decoding would silently ignore.
+    """
+    shaping = (arguments.temperature, arguments.top_k, arguments.top_p)
+    if not arguments.do_sample and any(value is not None for value in shaping):
+        raise InvalidParameter("--temperature, --top-k and --top-p need --do-sample")
     temperature = 1.0 if arguments.temperature is None else arguments.temperature
     return SamplingParams(
         max_new_tokens=arguments.max_new_tokens,
         temperature=temperature if arguments.do_sample else 0.0,
         top_k=arguments.top_k,
-        top_p=arguments.top_p,
+        top_p=1.0 if arguments.top_p is None else arguments.top_p,
         ignore_eos=not arguments.stop_on_eos,
     )
 

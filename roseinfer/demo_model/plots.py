@@ -33,7 +33,7 @@ OPENINGS: Final[Beat] = (
     "Every morning, {hero} the {kind} went for a walk {in_place}. {He} loved to {habit}.",
     "It was a quiet {time} {in_place}. {A_trait} {kind} named {hero} sat in the sun.",
     "My friend {hero} is {a_trait} {kind}. Let me tell you what happened to {him} one {time}.",
-    "When {hero} the {kind} was very young, {he} lived {home}.",
+    "When the day began, {hero} the {kind} was still {home}.",
     "Do you know {hero} the {kind}? {He} lives {home}, and this is {his} story.",
 )
 
@@ -84,8 +84,8 @@ PLOTS: Final[dict[str, tuple[Beat, ...]]] = {
             "Every night, {he} dreamed of {a_thing}.",
         ),
         (
-            "One {time}, {he} saw {a_thing} {in_place}, but {it} {was} {block}.",
-            "One day, {hero} found {a_thing} {in_place}. But {it} {was} {block}.",
+            "One {time}, {he} saw {a_thing} {in_place}, but {they} {was} {block}.",
+            "One day, {hero} found {a_thing} {in_place}. But {they} {was} {block}.",
             "Then {he} heard that there {was} {a_thing} {in_place}. {He} ran there at once, "
             "but {the_thing} {was} {block}.",
         ),
@@ -130,7 +130,7 @@ PLOTS: Final[dict[str, tuple[Beat, ...]]] = {
             "Then, one {time}, {he} could not find {the_thing}.",
         ),
         (
-            "{He} looked {spot2}, but {it} {was} not there.",
+            "{He} looked {spot2}, but {they} {was} not there.",
             "{Hero} looked {spot2} and {spot3}, but {he} found nothing.",
             "First {he} looked {spot2}. Then {he} looked {spot3}. {The_thing} {was} not there.",
             '"Where {is} my {thing}?" {he} cried.',
@@ -168,9 +168,10 @@ PLOTS: Final[dict[str, tuple[Beat, ...]]] = {
             '"Please help me," said a small voice. It was {a_pal} named {pname}.',
         ),
         (
-            '"I lost my way, and I can not find my home," said {pname}.',
-            '"I am cold and hungry," {pname} said.',
-            '"My foot is stuck, and I can not get out," said {pname}.',
+            "{Pname} had lost the way and could not find {phis} home.",
+            "{Pname} was cold and hungry.",
+            "{Pname} was stuck and could not get out.",
+            "The {pal} had hurt {phis} foot and could not walk.",
         ),
         (
             '"Do not worry," said {hero}. "I will help you."',
@@ -312,7 +313,7 @@ PLOTS: Final[dict[str, tuple[Beat, ...]]] = {
         ),
         (
             "There {he} found {a_thing}.",
-            "To {his} surprise, there {was} {a_thing} {spot}.",
+            "To {his} surprise, {he} saw {a_thing} there.",
         ),
         (
             '"I will bring {it} to {pname}," {he} thought.',

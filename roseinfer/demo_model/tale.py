@@ -1,7 +1,10 @@
 """Builds one story: who is in it is drawn once, so that the end agrees with the beginning."""
 
 import random
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from roseinfer.demo_model.plots import CLOSINGS, OPENINGS, PLOTS, Beat
 from roseinfer.demo_model.words import (
@@ -23,6 +26,9 @@ from roseinfer.demo_model.words import (
     Thing,
 )
 
+T = TypeVar("T")
+HEROES = 18
+"""How many names of either list are names of heroes."""
 GOALS = ("river", "old mill", "big tree", "hill", "bridge", "lake", "village", "stone wall")
 MOODS = ("happy", "hungry", "tired", "cheerful", "busy", "sleepy", "proud")
 SOUNDS_LIKE_A_VOWEL = tuple("aeiou")
@@ -31,6 +37,17 @@ SOUNDS_LIKE_A_VOWEL = tuple("aeiou")
 def with_article(noun: str) -> str:
     """The lists hold no word like "hour" or "unicorn", so the first letter decides."""
     return f"an {noun}" if noun.lower().startswith(SOUNDS_LIKE_A_VOWEL) else f"a {noun}"
+
+
+def favored(rng: random.Random, options: Sequence[T], key: str) -> T:
+    """Often the same choice for the same key.
+
+    With even odds everywhere the likeliest text would be one and the same for every prompt, and
+    the likeliest name would serve for everybody in it.
+    """
+    if rng.random() < 0.4:
+        return options[zlib.crc32(key.encode()) % len(options)]
+    return rng.choice(options)
 
 
 class Fields(dict[str, str]):
@@ -62,24 +79,42 @@ class Someone:
 
 
 def someone(rng: random.Random, kind: Kind | None = None, *, besides: str = "") -> Someone:
-    """Draw a character whose name differs from the one already in the text."""
+    """Draw a character whose name differs from the one already in the text.
+
+    A second character has a name from the end of the list and a first one does not: the likeliest
+    name of a friend is then never the likeliest name of a hero.
+    """
     kind = kind or rng.choice(ANIMALS if rng.random() < 0.75 else PEOPLE)
-    female = kind.gender == "f" if kind.gender else rng.random() < 0.5
-    names = [name for name in (GIRL_NAMES if female else BOY_NAMES) if name != besides]
-    return Someone(kind, rng.choice(names), female)
+    female = kind.gender == "f" if kind.gender else favored(rng, (True, False), kind.name)
+    every = GIRL_NAMES if female else BOY_NAMES
+    names = every[HEROES:] if besides else every[:HEROES]
+    names = tuple(name for name in names if name != besides)
+    return Someone(kind, favored(rng, names, kind.name), female)
+
+
+def called(rng: random.Random, kind: Kind | None, name: str) -> Someone:
+    """The one with that name; its kind may not contradict it, as a queen named Tom would."""
+    gender = rng.choice(("f", "m"))
+    if name in GIRL_NAMES or name in BOY_NAMES:
+        gender = "f" if name in GIRL_NAMES else "m"
+    kinds = [k for k in ANIMALS + PEOPLE if k.gender in (None, gender)]
+    if kind is None:
+        kind = rng.choice(kinds)
+    return Someone(kind, name, (kind.gender or gender) == "f")
 
 
 def looked_at(rng: random.Random, thing: Thing) -> str:
     """A noun with at most two adjectives, in the order in which English puts them."""
-    color, look = rng.choice(COLORS), rng.choice(LOOKS)
+    color = favored(rng, COLORS, thing.noun)
+    look = favored(rng, LOOKS, thing.noun)
     return rng.choice(
         (f"{color} {thing.noun}", f"{look} {thing.noun}", f"{look} {color} {thing.noun}")
     )
 
 
-def thing_fields(rng: random.Random) -> dict[str, str]:
+def thing_fields(rng: random.Random, kind: Kind) -> dict[str, str]:
     """Everything that has to agree with the number of the thing."""
-    thing = rng.choice(THINGS)
+    thing = favored(rng, THINGS, kind.name)
     text = looked_at(rng, thing)
     fields = {"thing": text, "the_thing": f"the {text}"}
     if thing.plural:
@@ -128,16 +163,16 @@ def person_fields(hero: Someone, pal: Someone, trait: str, pal_trait: str) -> di
     }
 
 
-def scene_fields(rng: random.Random) -> dict[str, str]:
+def scene_fields(rng: random.Random, kind: Kind) -> dict[str, str]:
     """Where and when it happens, and what is cooked there."""
     spot, spot2, spot3 = rng.sample(SPOTS, 3)
-    dish, ingredient = rng.choice(DISHES)
+    dish, ingredient = favored(rng, DISHES, kind.name)
     return {
-        "in_place": rng.choice(PLACES),
+        "in_place": favored(rng, PLACES, kind.name),
         "sky": rng.choice(SKIES),
         "time": rng.choice(TIMES),
-        "mood": rng.choice(MOODS),
-        "goal": rng.choice(GOALS),
+        "mood": favored(rng, MOODS, kind.name),
+        "goal": favored(rng, GOALS, kind.name),
         "spot": spot,
         "spot2": spot2,
         "spot3": spot3,
@@ -149,14 +184,15 @@ def scene_fields(rng: random.Random) -> dict[str, str]:
 
 def story_fields(rng: random.Random, hero: Someone) -> Fields:
     """Draw everything a story needs; a helper is drawn from those who can help."""
-    skill = rng.choice(sorted(HINDRANCE))
+    name = hero.kind.name
+    skill = favored(rng, sorted(HINDRANCE), name)
     helpers = [k for k in ANIMALS if k.skill == skill and k is not hero.kind]
-    pal = someone(rng, rng.choice(helpers), besides=hero.name)
-    trait = rng.choice(TRAITS)
-    pal_trait = rng.choice(["", *TRAITS])
+    pal = someone(rng, favored(rng, helpers, name), besides=hero.name)
+    trait = favored(rng, TRAITS, name)
+    pal_trait = favored(rng, ["", *TRAITS], pal.kind.name)
     where, verb, rescue = HINDRANCE[skill]
     fields = Fields(person_fields(hero, pal, trait, pal_trait))
-    fields.update(thing_fields(rng) | scene_fields(rng))
+    fields.update(thing_fields(rng, hero.kind) | scene_fields(rng, hero.kind))
     fields.update({"block": where, "skill": verb, "rescue": rescue})
     return fields
 
@@ -169,12 +205,9 @@ def tell(rng: random.Random, fields: Fields, beats: tuple[Beat, ...]) -> str:
 
 def story(rng: random.Random, kind: Kind | None = None, name: str = "") -> str:
     """A whole story, about a given kind of character or a given name where one is asked for."""
-    hero = someone(rng, kind)
-    if name:
-        female = name in GIRL_NAMES
-        hero = Someone(hero.kind, name, female)
+    hero = called(rng, kind, name) if name else someone(rng, kind)
     fields = story_fields(rng, hero)
-    plot = PLOTS[rng.choice(sorted(PLOTS))]
+    plot = PLOTS[favored(rng, sorted(PLOTS), f"plot of {hero.kind.name}")]
     beats = (OPENINGS, *plot, CLOSINGS)
     text = tell(rng, fields, beats)
     if rng.random() < 0.2:

@@ -26,6 +26,11 @@ class Thing:
     plural: bool = False
 
 
+def listed(line: str) -> tuple[str, ...]:
+    """Words written in one line, where a literal would need a line for each."""
+    return tuple(line.split())
+
+
 ANIMALS: Final = (
     Kind("fox", "in a den under the hill", "berries", "run through the snow", "dig"),
     Kind("bear", "in a cave in the forest", "honey", "sleep all winter", "push"),
@@ -66,6 +71,18 @@ ANIMALS: Final = (
     Kind("otter", "by the cold stream", "fish", "float on {his} back", "swim"),
     Kind("robot", "in a little workshop", "oil", "fix old clocks", "push"),
     Kind("fish", "in the clear lake", "water plants", "swim in circles", "swim"),
+    Kind("giraffe", "on the warm plain", "leaves", "look over the trees", "push"),
+    Kind("zebra", "on the dry plain", "grass", "run with {his} family"),
+    Kind("camel", "in the hot desert", "dry grass", "walk over the sand", "push"),
+    Kind("kangaroo", "in the wide bush", "grass", "jump very far"),
+    Kind("goose", "by the village pond", "corn", "walk in a line", "fly"),
+    Kind("badger", "under the roots of a tree", "roots", "clean {his} home", "dig"),
+    Kind("butterfly", "in the flower garden", "sweet juice", "dance in the air"),
+    Kind("spider", "in the corner of the attic", "flies", "make beautiful nets", "climb"),
+    Kind("kitten", "in a basket in the kitchen", "warm milk", "play with wool", "climb"),
+    Kind("puppy", "in a little dog house", "bones", "run after balls", "dig"),
+    Kind("dinosaur", "in a green valley", "leaves", "walk through the swamp", "push"),
+    Kind("seal", "on a rock in the sea", "fish", "lie in the sun", "swim"),
     Kind("tiger", "in the tall grass", "meat", "walk without a sound", "climb"),
 )
 
@@ -85,34 +102,33 @@ PEOPLE: Final = (
     Kind("painter", "in a room under the roof", "toast", "paint the sky"),
 )
 
-GIRL_NAMES: Final = (
+GIRL_NAMES: Final = listed(
     "Lily Mia Anna Rosa Ella Nora Ruby Daisy Clara Ivy Luna Molly Poppy Hazel Emma Alice Sara "
     "Lucy Grace Maya Rose Julia Olive Amy Eva Betty Kate Mary Jane Zoe"
-).split()
-BOY_NAMES: Final = (
+)
+BOY_NAMES: Final = listed(
     "Tom Ben Max Leo Sam Finn Oscar Jack Felix Hugo Theo Otto Charlie Henry Noah Toby Adam "
     "Peter David Bruno Paul Simon Victor Ned Milo Arthur Eric John Ravi Omar"
-).split()
-
-COLORS: Final = "red blue green yellow orange white purple golden silver brown".split()
-LOOKS: Final = "old little round shiny pretty tiny new".split()
-
-THINGS: Final = (
-    *map(
-        Thing,
-        (
-            "ball kite hat key bell drum lantern book boat umbrella scarf ring map flute feather "
-            "button shell apple egg coin mirror basket blanket balloon star clock cup box flower "
-            "ribbon spoon bag pencil whistle"
-        ).split(),
-    ),
-    *(Thing(noun, plural=True) for noun in "boots mittens beads marbles gloves shoes keys".split()),
 )
 
-TRAITS: Final = (
+COLORS: Final = listed("red blue green yellow orange white purple golden silver brown")
+LOOKS: Final = ("old", "little", "round", "shiny", "pretty", "tiny", "new")
+
+SINGLE: Final = listed(
+    "ball kite hat key bell drum lantern book boat umbrella scarf ring map flute feather "
+    "button shell apple egg coin mirror basket blanket balloon star clock cup box flower "
+    "ribbon spoon bag pencil whistle"
+)
+SEVERAL: Final = listed("boots mittens beads marbles gloves shoes keys")
+THINGS: Final = (
+    *(Thing(noun) for noun in SINGLE),
+    *(Thing(noun, plural=True) for noun in SEVERAL),
+)
+
+TRAITS: Final = listed(
     "little small young kind brave clever shy cheerful curious gentle quiet friendly happy old "
     "lazy playful eager"
-).split()
+)
 
 PLACES: Final = (
     "in the forest",
@@ -168,9 +184,9 @@ DISHES: Final = (
     ("apple cake", "apples"),
     ("berry pie", "berries"),
     ("carrot soup", "carrots"),
-    ("honey cake", "honey"),
+    ("pear cake", "pears"),
     ("nut bread", "nuts"),
-    ("cheese pie", "cheese"),
+    ("peach pie", "peaches"),
     ("mushroom soup", "mushrooms"),
     ("plum cake", "plums"),
     ("onion soup", "onions"),
@@ -179,7 +195,7 @@ DISHES: Final = (
 )
 
 TIMES: Final = ("morning", "afternoon", "evening", "day", "summer day", "winter morning")
-NUMBERS: Final = "zero one two three four five six seven eight nine ten".split()
+NUMBERS: Final = listed("zero one two three four five six seven eight nine ten")
 
 HINDRANCE: Final[dict[Skill, tuple[str, str, str]]] = {
     "fly": (
@@ -194,6 +210,20 @@ HINDRANCE: Final[dict[Skill, tuple[str, str, str]]] = {
     ),
     "climb": ("on a very high wall", "climb", "climbed up the high wall and took {it} down"),
     "dig": ("deep under the ground", "dig", "dug a deep hole and pulled {it} out"),
-    "push": ("under a heavy stone", "push", "pushed the heavy stone away and picked {it} up"),
+    "push": (
+        "under a heavy stone",
+        "move heavy stones",
+        "pushed the heavy stone away and picked {it} up",
+    ),
 }
 """What is in the way, keyed by the skill that removes it: the helper must have that skill."""
+
+TOPICS: Final = listed(
+    "capital France computer code Python list function sort GPU history president water boil moon "
+    "science music number world planet language English German train car city country language "
+    "machine learning model network data program file server memory energy light sun gravity "
+    "money market law book movie game sport football team school student university physics math "
+    "equation integer string error test email summary paragraph essay poem haiku joke recipe week "
+    "the of in a and to for with is are between does work how why what that from about it best"
+)
+"""Words of questions from outside the stories; the model reads them and never writes them."""

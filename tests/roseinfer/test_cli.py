@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.demo_model import MODEL_PATH
-
 ROOT = Path(__file__).resolve().parents[2]
-
-pytestmark = pytest.mark.skipif(
-    not (MODEL_PATH / "model.safetensors").is_file(), reason="the built-in model is not trained yet"
-)
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +65,7 @@ def test_online_example_joins_late() -> None:
         (("--prompt", "x", "--checkpoint-path", "/no/such/folder"), "no folder"),
         (("--prompt", "x", "--max-new-tokens", "0"), "max_new_tokens=0"),
         (("--prompt", ""), "prompt is empty"),
+        (("--prompt", "x", "--temperature", "0.7"), "need --do-sample"),
         (("--prompt", "word " * 5000), "leaves no room"),
     ],
 )
