@@ -21,7 +21,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("Once upon a time", sampling={"max_new_tokens": 220, **_SAMPLED, "seed": 2}),
     Request("In the garden,", sampling={"max_new_tokens": 150}),
     Request(
-        "Once upon a time, there was a brave little mouse who lived near the river. One day, the mouse",
+        "Once upon a time, there was a brave little mouse who lived in a hole. One day, the mouse",
         sampling={"max_new_tokens": 200},
     ),
     Request(

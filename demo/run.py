@@ -99,7 +99,7 @@ def _show(report: Report, console: Console, *, as_json: bool) -> None:
     elif not report.is_right:
         verdict = "THE COMPARISON FAILED"
     console.print(
-        f"{report.killed} was killed with SIGKILL; {report.moved} streams moved in mid-sentence. "
+        f"{report.killed} was killed in mid-sentence and {report.moved} streams moved. "
         f"{len(report.records)} streams, {report.tokens} tokens in {report.seconds:.1f} s: "
         f"{verdict}.",
         style="bold green" if report.is_right else "bold red",
@@ -213,7 +213,7 @@ class _Demo:
         for shown in self._state.workers:
             if shown.name == victim.name:
                 shown.alive = False
-        self._state.phase = f"{victim.name} killed in mid-sentence"
+        self._state.phase = "taking over"
         example = next(record for record in orphans if record.in_mid_sentence)
         self._view.note(
             f"SIGKILL to {victim.name}, which had {len(orphans)} streams in hand; "

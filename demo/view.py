@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -16,6 +18,7 @@ from producer import Result
 
 _BAR = 12
 _TAIL = 70
+_SENTENCE = re.compile(r"""[.!?]["']?\s""")
 
 
 class View(Protocol):
@@ -92,12 +95,12 @@ class PlainView:
 
     def _show_sentences(self, record: StreamRecord) -> None:
         start = self._shown.get(record.number, 0)
-        end = max(record.text.rfind(mark, start) for mark in ".!?") + 1
-        if record.ended:
-            end = len(record.text)
+        ends = [match.end() for match in _SENTENCE.finditer(record.text, start)]
+        end = len(record.text) if record.ended else max(ends, default=start)
         if end > start:
-            sentence = " ".join(record.text[start:end].split())
-            self._print(f"  [{record.number:2d} {_worker_now(record)}] {sentence}")
+            said = " ".join(record.text[start:end].split())
+            opening = f"{record.title} | " if start == 0 else ""
+            self._print(f"  [{record.number:2d} {_worker_now(record)}] {opening}{said}")
             self._shown[record.number] = end
 
     def _print(self, line: str) -> None:
@@ -175,14 +178,22 @@ def _worker_now(record: StreamRecord) -> str:
 
 
 def result_table(records: Sequence[StreamRecord], undisturbed: Sequence[Result]) -> Table:
-    table = Table(title="every stream, as its subscriber saw it")
-    for name in ("#", "prompt", "tokens", "worker", "missing", "doubled", "undisturbed run"):
-        table.add_column(name, justify="right" if name in ("#", "tokens") else "left")
+    table = Table(
+        title="every stream, as its subscriber saw it, compared with an undisturbed run",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("#", justify="right")
+    table.add_column("prompt", no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("worker", no_wrap=True)
+    table.add_column("missing", justify="right", no_wrap=True)
+    table.add_column("doubled", justify="right", no_wrap=True)
+    table.add_column("compared", no_wrap=True)
     for record, result in zip(records, undisturbed, strict=True):
         right = record.is_right(result)
         table.add_row(
             str(record.number),
-            Text(record.title if len(record.title) <= 40 else record.title[:39] + "…"),
+            Text(record.title),
             str(len(record.indexes)),
             _path(record),
             str(record.missing),
@@ -193,5 +204,5 @@ def result_table(records: Sequence[StreamRecord], undisturbed: Sequence[Result])
 
 
 def _path(record: StreamRecord) -> str:
-    path = " → ".join(record.workers)
+    path = " → ".join(name.removeprefix("worker-") for name in record.workers)
     return path if record.moved_at is None else f"{path} at {record.moved_at}"
