@@ -182,8 +182,8 @@ def result_table(records: Sequence[StreamRecord], undisturbed: Sequence[Result])
         title="every stream, as its subscriber saw it, compared with an undisturbed run",
         box=box.SIMPLE_HEAD,
     )
-    table.add_column("#", justify="right")
-    table.add_column("prompt", no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column("#", justify="right", min_width=2)
+    table.add_column("prompt", no_wrap=True, overflow="ellipsis", max_width=18)
     table.add_column("tokens", justify="right", no_wrap=True)
     table.add_column("worker", no_wrap=True)
     table.add_column("missing", justify="right", no_wrap=True)
