@@ -11,7 +11,6 @@ from typing import Any, Self
 import redis
 from redis.client import PubSub
 
-from producer import queue_status
 from producer.backoff import Reconnect
 from producer.connection import CONNECTION_LOST, broker_errors, connect, load_scripts, run, run_many
 from producer.cursor import LogCursor, Verdict
@@ -22,11 +21,12 @@ from producer.results import (
     QueueStatus,
     Result,
     ResultBuilder,
+    read_queue_status,
     read_status,
 )
 from producer.settings import ProducerSettings
 from protocol import Event, Partition, Priority, decode_event, partition_of
-from protocol.calls import cancel, submitted_id
+from protocol.calls import cancel, queue_status, submitted_id
 from rose_errors import JobNotFound, ResultTimeout, RoseError
 
 #: Jobs per round trip of submit_many, and log entries per read.
@@ -123,14 +123,10 @@ class Client:
 
     def queue_status(self) -> QueueStatus:
         """Raises: BrokerUnavailable"""
-        settings = self.settings
-        pipeline = self._redis.pipeline(transaction=False)
-        queue_status.ask(
-            pipeline, [Partition(settings.queue, i) for i in range(settings.partitions)]
-        )
+        partitions = [Partition(self.settings.queue, i) for i in range(self.settings.partitions)]
         with broker_errors():
-            replies = pipeline.execute(raise_on_error=False)
-            return queue_status.read(replies, settings.queue)
+            replies = [run(self._redis, queue_status(p)) for p in partitions]
+        return read_queue_status(self.settings.queue, replies)
 
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent, error_of
+from protocol import (
+    CancelledEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    Priority,
+    TokenEvent,
+    error_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,40 @@ class QueueStatus:
     context_tokens: int | None
     workers: dict[str, int]
     """consumers that hold jobs, and how many"""
+    oldest_running_ms: int | None
+    """when the oldest job that a worker holds was enqueued, Unix milliseconds"""
+
+
+def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
+    """From the replies to `queue_status`, one for each partition."""
+    waiting = dict.fromkeys((priority.value for priority in Priority), 0)
+    workers: Counter[str] = Counter()
+    began: list[int] = []
+    dead = tokens = 0
+    name: str | None = None
+    context: int | None = None
+    for streams, partition_dead, partition_tokens, model in replies:
+        for priority, (entries, oldest, held) in zip(Priority, streams, strict=True):
+            if oldest:
+                began.append(int(oldest.partition(b"-")[0]))
+            counts = Counter({consumer.decode(): int(count) for consumer, count in held})
+            workers.update(counts)
+            waiting[priority.value] += entries - counts.total()
+        dead += partition_dead
+        tokens += int(partition_tokens)
+        if model[0] is not None:
+            name, context = model[0].decode(), int(model[1])
+    return QueueStatus(
+        queue=queue,
+        waiting=waiting,
+        running=workers.total(),
+        dead_letters=dead,
+        queued_tokens=tokens,
+        model=name,
+        context_tokens=context,
+        workers=dict(workers),
+        oldest_running_ms=min(began, default=None),
+    )
 
 
 class ResultBuilder:

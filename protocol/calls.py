@@ -107,6 +107,11 @@ def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Cal
     )
 
 
+def queue_status(partition: Partition) -> Call:
+    keys = [partition.load, partition.model, partition.dead, *partition.all_jobs]
+    return Call(load("queue_status"), keys, [GROUP])
+
+
 def fetch(partition: Partition, consumer: str, count: int) -> Call:
     return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count])
 

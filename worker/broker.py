@@ -236,22 +236,9 @@ class Broker:
     def control_messages(self) -> PubSub:
         return self._subscriber.pubsub(ignore_subscribe_messages=True)
 
-    async def queue_depth(self) -> tuple[int, int, float, int]:
-        """Jobs that no worker has read, jobs that workers hold, the age in seconds of the oldest
-        of those, and dead letters."""
-        lag = pending = dead = 0
-        oldest_s = 0.0
-        for partition in self.partitions:
-            dead += await self._redis.xlen(partition.dead)
-            for stream in partition.all_jobs:
-                groups = await self._redis.xinfo_groups(stream)
-                lag += sum(int(group.get("lag") or 0) for group in groups)
-                pending += sum(int(group["pending"]) for group in groups)
-                first: Any = await self._redis.xpending_range(stream, GROUP, "-", "+", 1)
-                if first:
-                    enqueued_ms = int(first[0]["message_id"].partition(b"-")[0])
-                    oldest_s = max(oldest_s, now_ms() / 1000 - enqueued_ms / 1000)
-        return lag, pending, oldest_s, dead
+    async def queue_status(self) -> QueueStatus:
+        replies = [await run_async(self._redis, calls.queue_status(p)) for p in self.partitions]
+        return read_queue_status(self.partitions[0].queue, replies)
 
 
 def now_ms() -> int:

@@ -5,12 +5,14 @@ Tokens per second is `rate(rose_generated_tokens_total[1m])`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from producer.results import QueueStatus
 from protocol import Event, FinishedEvent
 from worker.engine import EngineStats, ModelInfo
 from worker.jobs import HeldJob
@@ -120,11 +122,12 @@ class Metrics:
             self._reasons.labels(event.reason).inc()
         self._duration.observe(now - job.enqueued_at)
 
-    def observe_queue(self, lag: int, pending: int, oldest_s: float, dead: int) -> None:
-        self._lag.set(lag)
-        self._queue_pending.set(pending)
-        self._oldest.set(oldest_s)
-        self._dead.set(dead)
+    def observe_queue(self, status: QueueStatus) -> None:
+        self._lag.set(sum(status.waiting.values()))
+        self._queue_pending.set(status.running)
+        began_ms = status.oldest_running_ms
+        self._oldest.set(0 if began_ms is None else max(0.0, time.time() - began_ms / 1000))
+        self._dead.set(status.dead_letters)
 
     def redelivered(self, count: int) -> None:
         self._redelivered.inc(count)

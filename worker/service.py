@@ -140,7 +140,7 @@ class Worker:
         """Looks at Redis now and then, for readiness and for the gauges of the queue."""
         while True:
             try:
-                metrics.observe_queue(*await self._broker.queue_depth())
+                metrics.observe_queue(await self._broker.queue_status())
                 self._redis_problem = None
             except RedisError as error:
                 metrics.redis_error("watch")

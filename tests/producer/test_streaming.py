@@ -340,6 +340,16 @@ async def test_the_async_client_does_what_the_sync_one_does(bench: Bench) -> Non
             await client.job("0-x").status()
 
 
+def test_the_status_of_a_queue_that_no_worker_has_served(
+    any_broker: EmbeddedBroker, queue: str
+) -> None:
+    with Client(redis_url=any_broker.url, queue=queue) as client:
+        assert client.queue_status().waiting == {"high": 0, "normal": 0, "low": 0}
+        client.submit("x")
+        status = client.queue_status()
+    assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {})
+
+
 def test_queue_status_counts_every_kind(bench: Bench) -> None:
     # given
     bench.client.submit_many(["a", "b", "c"])
