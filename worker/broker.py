@@ -21,6 +21,7 @@ from producer.connection import (
     run_async,
     run_many_async,
 )
+from producer.results import QueueStatus, read_queue_status
 from protocol import (
     GROUP,
     MAX_JOB_BYTES,

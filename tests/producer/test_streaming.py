@@ -348,6 +348,7 @@ def test_the_status_of_a_queue_that_no_worker_has_served(
         client.submit("x")
         status = client.queue_status()
     assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {})
+    assert status.oldest_running_ms is None
 
 
 def test_queue_status_counts_every_kind(bench: Bench) -> None:
@@ -360,6 +361,7 @@ def test_queue_status_counts_every_kind(bench: Bench) -> None:
     # then
     assert status.waiting == {"high": 0, "normal": 2, "low": 1}
     assert (status.running, status.workers, status.model) == (1, {"w": 1}, None)
+    assert status.oldest_running_ms
 
 
 @needs_redis_server
