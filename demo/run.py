@@ -14,7 +14,7 @@ from rich.console import Console
 from demo.broker import EmbeddedBroker
 from demo.prompts import REQUESTS, title
 from demo.state import DemoState, StreamRecord, WorkerView
-from demo.view import LiveView, PlainView, SilentView, View, result_table
+from demo.view import LiveView, PlainView, View, result_table
 from demo.workers import WorkerProcess
 from producer import AsyncClient, AsyncJob, Result
 from rose_errors import ResultTimeout
@@ -54,11 +54,7 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
         RoseError: a part of it did not start.
     """
     console = Console(quiet=as_json)
-    view: View
-    if as_json:
-        view = SilentView()
-    else:
-        view = LiveView(console) if console.is_terminal else PlainView(console)
+    view = _view(console, as_json=as_json)
     with EmbeddedBroker(fake=True if fake_redis else None) as broker, ExitStack() as stack:
         workers = [
             stack.enter_context(
@@ -84,6 +80,12 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
             report = asyncio.run(_Demo(broker.url, workers, view).run())
     _show(report, console, as_json=as_json)
     return report.is_right
+
+
+def _view(console: Console, *, as_json: bool) -> View:
+    if as_json:
+        return View()
+    return LiveView(console) if console.is_terminal else PlainView(console)
 
 
 def _show(report: Report, console: Console, *, as_json: bool) -> None:

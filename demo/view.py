@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich import box
 from rich.console import Console, Group
@@ -21,15 +20,14 @@ _TAIL = 70
 _SENTENCE = re.compile(r"""[.!?]["']?\s""")
 
 
-class View(Protocol):
-    def __enter__(self) -> Self: ...
+class View:
+    """Shows nothing: what --json wants, and what the others build on."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
 
     def note(self, line: str) -> None:
         """Something happened."""
@@ -38,7 +36,7 @@ class View(Protocol):
         """Time has passed."""
 
 
-class LiveView:
+class LiveView(View):
     """All streams at once, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
@@ -49,12 +47,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def note(self, line: str) -> None:
@@ -64,24 +57,13 @@ class LiveView:
         self._live.update(Group(_header(state), _streams(state)))
 
 
-class PlainView:
+class PlainView(View):
     """A line per sentence, and one per second for the whole."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown: dict[int, int] = {}
         self._second = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is held."""
 
     def note(self, line: str) -> None:
         self._print(line)
@@ -105,27 +87,6 @@ class PlainView:
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-class SilentView:
-    """For --json: the report says it all."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is held."""
-
-    def note(self, line: str) -> None:
-        """Nobody reads it."""
-
-    def refresh(self, state: DemoState) -> None:
-        """Nobody looks."""
 
 
 def _header(state: DemoState) -> Text:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import redis.asyncio
@@ -29,6 +28,7 @@ from producer.results import (
     QueueStatus,
     Result,
     ResultBuilder,
+    job_not_found,
     read_queue_status,
     read_status,
 )
@@ -60,12 +60,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -220,10 +215,7 @@ class AsyncJob:
             fields = await self._client._redis.hmget(
                 self._client._partition(self.id).state(self.id), *STATUS_FIELDS
             )
-        status = read_status(self.id, fields)
-        if status is None:
-            raise JobNotFound(f"no job {self.id}: never submitted to this queue, or expired")
-        return status
+        return read_status(self.id, fields)
 
     async def cancel(self) -> bool:
         """Ask for the job to stop; False when it had ended already.
@@ -243,7 +235,7 @@ class AsyncJob:
         with broker_errors():
             outcome = await run_async(self._client._redis, call)
         if outcome == b"UNKNOWN":
-            raise JobNotFound(f"no job {self.id}: never submitted to this queue, or expired")
+            raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
     async def _follow(

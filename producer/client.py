@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -21,6 +20,7 @@ from producer.results import (
     QueueStatus,
     Result,
     ResultBuilder,
+    job_not_found,
     read_queue_status,
     read_status,
 )
@@ -52,12 +52,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -208,10 +203,7 @@ class Job:
             fields = self._client._redis.hmget(
                 self._client._partition(self.id).state(self.id), *STATUS_FIELDS
             )
-        status = read_status(self.id, fields)
-        if status is None:
-            raise JobNotFound(f"no job {self.id}: never submitted to this queue, or expired")
-        return status
+        return read_status(self.id, fields)
 
     def cancel(self) -> bool:
         """Ask for the job to stop; False when it had ended already.
@@ -231,7 +223,7 @@ class Job:
         with broker_errors():
             outcome = run(self._client._redis, call)
         if outcome == b"UNKNOWN":
-            raise JobNotFound(f"no job {self.id}: never submitted to this queue, or expired")
+            raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
     def _follow(self, position: LogCursor, deadline: float | None) -> Iterator[Event]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from producer.results import job_not_found
 from protocol import TERMINAL_STATUSES, Event
 from rose_errors import InvalidCursor, JobNotFound, MalformedMessage
 
@@ -75,7 +76,7 @@ class LogCursor:
             InvalidCursor: the job has not as many tokens.
         """
         if status is None:
-            raise JobNotFound(f"no job {job_id}: never submitted to this queue, or expired")
+            raise job_not_found(job_id)
         if self.position > logged:
             raise InvalidCursor(f"cursor {self.position}: job {job_id} has only {logged} tokens")
         if status in TERMINAL_STATUSES and not self.ended:

@@ -16,6 +16,7 @@ from protocol import (
     TokenEvent,
     error_of,
 )
+from rose_errors import JobNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,16 @@ STATUS_FIELDS = (
 )
 
 
-def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus | None:
-    """From the reply to HMGET of STATUS_FIELDS; None when there is no such job."""
+def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
+    """From the reply to HMGET of STATUS_FIELDS.
+
+    Raises:
+        JobNotFound
+    """
     values = [None if field is None else field.decode() for field in fields]
     status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended = values
     if status is None:
-        return None
+        raise job_not_found(job_id)
     return JobStatus(
         job_id,
         status,
@@ -104,6 +109,10 @@ class QueueStatus:
     """consumers that hold jobs, and how many"""
     oldest_running_ms: int | None
     """when the oldest job that a worker holds was enqueued, Unix milliseconds"""
+
+
+def job_not_found(job_id: str) -> JobNotFound:
+    return JobNotFound(f"no job {job_id}: never submitted to this queue, or expired")
 
 
 def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
