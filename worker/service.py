@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from rose_errors import BrokerUnavailable
+from producer.connection import broker_errors
 from worker.broker import Broker
 from worker.control import Control
 from worker.engine import Engine
@@ -34,18 +34,17 @@ _FLUSH_S = 5.0
 
 
 class Worker:
+    """The process's part: Redis, the model, signals. What it serves with is `_Service`."""
+
     def __init__(self, settings: WorkerSettings, load: Callable[[], Engine]) -> None:
         """`load` makes the engine; it runs in a thread, since a model takes its time."""
         self._settings = settings
         self._load = load
-        self.name = settings.name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._broker = Broker(settings, self.name)
-        self._redis_problem: str | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
+        """Serve until SIGTERM or SIGINT; a second one ends the grace period.
 
         Raises:
             BrokerUnavailable, ModelError, ConfigurationError: it cannot start.
@@ -54,158 +53,165 @@ class Worker:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._on_signal, signum)
+        name = self._settings.name
+        name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        broker = Broker(self._settings, name)
         try:
-            await self._broker.start()
+            await broker.start()
             engine = await asyncio.to_thread(self._load)
-            await self._serve(engine)
+            await _announce(broker, engine)
+            service = _Service(self._settings, broker, engine)
+            try:
+                await service.run(self._stop)
+                await service.drain(self._hurry)
+            finally:
+                await service.close()
         finally:
-            await self._broker.close()
+            await broker.close()
 
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             self._hurry.set()
-        log.info(
-            "%s: %s",
-            signal.Signals(signum).name,
-            "handing back" if self._hurry.is_set() else "draining",
-        )
+        what = "handing back" if self._hurry.is_set() else "draining"
+        log.info("%s: %s", signal.Signals(signum).name, what)
         self._stop.set()
 
-    async def _serve(self, engine: Engine) -> None:
-        settings, broker = self._settings, self._broker
-        metrics = Metrics(engine.model, engine.capacity)
-        table = JobTable(engine.capacity)
-        thread = EngineThread(
+
+async def _announce(broker: Broker, engine: Engine) -> None:
+    """Raises: BrokerUnavailable"""
+    model = engine.model
+    with broker_errors():
+        await broker.announce_model(
+            {
+                "name": model.name,
+                "context_tokens": model.context_tokens,
+                "max_bytes_per_token": model.max_bytes_per_token or "",
+            }
+        )
+
+
+class _Service:
+    """Everything that runs while a worker serves, put together."""
+
+    def __init__(self, settings: WorkerSettings, broker: Broker, engine: Engine) -> None:
+        self._settings = settings
+        self._broker = broker
+        self._metrics = metrics = Metrics(engine.model, engine.capacity)
+        self._table = table = JobTable(engine.capacity)
+        self._thread = thread = EngineThread(
             engine,
             max_reports=settings.max_buffered_steps,
             min_step_s=settings.min_step_s,
-            on_report=lambda: publisher.wake(),
+            on_report=lambda: self._publisher.wake(),
         )
-        publisher = Publisher(broker, thread, table, metrics)
-        intake = Intake(settings, broker, engine, thread, table, publisher, metrics)
-        await self._announce(engine)
-        http = HttpServer(
+        self._publisher = publisher = Publisher(broker, thread, table, metrics)
+        self._intake = Intake(settings, broker, engine, thread, table, publisher, metrics)
+        self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
+        self._control = Control(broker, publisher, metrics)
+        self._redis_problem: str | None = None
+        self._http = HttpServer(
             settings.http_host,
             settings.http_port,
             metrics.registry,
-            healthy=lambda: self._health(thread),
+            healthy=self._health,
             ready=lambda: self._redis_problem,
         )
-        thread.start()
-        services = [
-            asyncio.create_task(service, name=name)
-            for name, service in (
-                ("publisher", publisher.run()),
-                ("leases", LeaseKeeper(settings, broker, thread, table, metrics).run()),
-                ("control", Control(broker, publisher, metrics).run()),
-                ("watch", self._watch(metrics)),
-            )
-        ]
-        intake_task = asyncio.create_task(intake.run(), name="intake")
+        self._intake_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         log.info(
             "worker %s serves %s on %s, %d slots, http://%s:%d",
-            self.name,
+            broker.consumer,
             engine.model.name,
             engine.model.device,
             engine.capacity,
             settings.http_host,
-            http.port,
+            self._http.port,
         )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`. What ends by itself before has failed: raises its error."""
+        self._thread.start()
+        self._intake_task = asyncio.create_task(self._intake.run())
+        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch())
+        self._tasks = [self._intake_task, *(asyncio.create_task(part) for part in parts)]
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
-            await self._until_stopped([intake_task, *services], thread)
-            await self._drain(intake, intake_task, thread, publisher, table)
-        finally:
-            for task in (intake_task, *services):
-                task.cancel()
-            await asyncio.gather(intake_task, *services, return_exceptions=True)
-            await asyncio.to_thread(http.close)
-
-    async def _announce(self, engine: Engine) -> None:
-        model = engine.model
-        facts: dict[str, str | int] = {"name": model.name, "context_tokens": model.context_tokens}
-        facts["max_bytes_per_token"] = model.max_bytes_per_token or ""
-        try:
-            await self._broker.announce_model(facts)
-        except RedisError as error:
-            raise BrokerUnavailable(f"Redis cannot be used: {error}") from error
-
-    def _health(self, thread: EngineThread) -> str | None:
-        if not thread.alive:
-            return "the engine thread has ended"
-        if thread.stalled_s > self._settings.stall_timeout_s:
-            return f"a step has taken {thread.stalled_s:.0f} s"
-        return None
-
-    async def _watch(self, metrics: Metrics) -> None:
-        """Looks at Redis now and then, for readiness and for the gauges of the queue."""
-        while True:
-            try:
-                metrics.observe_queue(await self._broker.queue_status())
-                self._redis_problem = None
-            except RedisError as error:
-                metrics.redis_error("watch")
-                self._redis_problem = f"Redis: {error}"
-            await asyncio.sleep(_WATCH_S)
-
-    async def _until_stopped(self, tasks: list[asyncio.Task[None]], thread: EngineThread) -> None:
-        """Wait for a signal. A task or engine that ends by itself has failed: raise its error."""
-        stop: asyncio.Task[object] = asyncio.create_task(self._stop.wait())
-        waiting: list[asyncio.Future[Any]] = [stop, thread.ended, *tasks]
-        try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                [stopped, self._thread.ended, *self._tasks], return_when=asyncio.FIRST_COMPLETED
+            )
             for ended in done:
                 ended.result()
         finally:
-            stop.cancel()
+            stopped.cancel()
 
-    async def _drain(
-        self,
-        intake: Intake,
-        intake_task: asyncio.Task[None],
-        thread: EngineThread,
-        publisher: Publisher,
-        table: JobTable,
-    ) -> None:
-        """Take nothing new, finish what the grace period allows, hand back the rest.
-
-        A second signal ends the grace period.
-        """
-        intake.drain()
-        await intake_task
-        waiting: list[asyncio.Future[Any]] = [
-            asyncio.create_task(_until_empty(table)),
-            asyncio.create_task(self._hurry.wait()),
-            thread.ended,
-        ]
-        await asyncio.wait(
-            waiting, timeout=self._settings.grace_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        for task in waiting[:2]:
-            task.cancel()
-        if thread.ended.done():
-            thread.ended.result()  # it failed: leave the leases to lapse, which charges an attempt
-        await thread.stop()
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take nothing new, finish what the grace period allows, hand back the rest."""
+        self._intake.drain()
+        if self._intake_task is not None:
+            await self._intake_task
+        await self._finish_held(hurry)
+        if self._thread.ended.done():
+            self._thread.ended.result()  # it failed: the leases lapse, which charges an attempt
+        await self._thread.stop()
         try:
             async with asyncio.timeout(_FLUSH_S):
-                await publisher.flushed()
+                await self._publisher.flushed()
         except TimeoutError:
             log.warning("the last tokens did not reach Redis: another worker makes them again")
         try:
-            await self._hand_back(table)
+            await self._hand_back()
             await self._broker.leave()
         except RedisError as error:
             log.warning("not handed back, the leases will lapse: %s", error)
         log.info("drained")
 
-    async def _hand_back(self, table: JobTable) -> None:
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._http.close)
+
+    async def _finish_held(self, hurry: asyncio.Event) -> None:
+        """Wait until every held job has ended, the grace period has, or somebody hurries us."""
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(_until_empty(self._table)),
+            asyncio.ensure_future(hurry.wait()),
+        ]
+        await asyncio.wait(
+            [*waiting, self._thread.ended],
+            timeout=self._settings.grace_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for future in waiting:
+            future.cancel()
+
+    async def _hand_back(self) -> None:
         for partition in self._broker.partitions:
-            held = [job for job in table if job.partition == partition]
+            held = [job for job in self._table if job.partition == partition]
             if held:
                 await self._broker.release(
                     partition,
                     [(job.lease.stream, job.spec.id, job.lease.entry) for job in held],
                 )
                 log.info("handed back %d jobs", len(held))
+
+    def _health(self) -> str | None:
+        if not self._thread.alive:
+            return "the engine thread has ended"
+        if self._thread.stalled_s > self._settings.stall_timeout_s:
+            return f"a step has taken {self._thread.stalled_s:.0f} s"
+        return None
+
+    async def _watch(self) -> None:
+        """Looks at Redis now and then, for readiness and for the gauges of the queue."""
+        while True:
+            try:
+                self._metrics.observe_queue(await self._broker.queue_status())
+                self._redis_problem = None
+            except RedisError as error:
+                self._metrics.redis_error("watch")
+                self._redis_problem = f"Redis: {error}"
+            await asyncio.sleep(_WATCH_S)
 
 
 async def _until_empty(table: JobTable) -> None:

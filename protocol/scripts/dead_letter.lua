@@ -7,9 +7,10 @@ local group, consumer, entry, code, message, job, keep, now_ms, ttl_s, job_id, c
 
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
-  local known = redis.call('HMGET', state, 'status', 'entry')
+  local known = redis.call('HMGET', state, 'status', 'stream', 'entry')
   -- An entry that names the id of somebody else's job must not end that job.
-  if not is_terminal(known[1]) and (not known[2] or known[2] == entry) then
+  local own = not known[3] or (known[2] == stream and known[3] == entry)
+  if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)
     end_job(state, tokens, load, channel, 'failed', event, now_ms, ttl_s)
   end

@@ -15,7 +15,9 @@ if is_terminal(known[1]) then
   acknowledge(stream, group, entry)
   return {'ENDED'}
 end
-if known[3] and known[3] ~= entry and #redis.call('XRANGE', known[2], known[3], known[3]) == 1 then
+-- Entry ids are unique within a stream only: two streams may have the same one.
+local other = known[3] and (known[2] ~= stream or known[3] ~= entry)
+if other and #redis.call('XRANGE', known[2], known[3], known[3]) == 1 then
   -- A plain XADD that a client retried: the same job a second time. The first entry stands.
   acknowledge(stream, group, entry)
   return {'DUPLICATE'}
