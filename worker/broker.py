@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio.client import PubSub
 from redis.exceptions import ResponseError
@@ -35,7 +35,13 @@ from protocol import (
 from protocol.calls import Lease, Taken
 from worker.settings import WorkerSettings
 
+T = TypeVar("T")
+
 WORKER_SCRIPTS = ("fetch", "take", "append", "finish", "renew", "release", "dead_letter")
+
+#: Items of one append or finish call. A step has as many as slots; after an outage there may be
+#: tens of thousands, and Redis serves nobody else while a script runs.
+_MOST_ITEMS = 500
 
 #: How long a blocking read waits for a job. Short: a drain waits for it to return.
 BLOCK_MS = 500
@@ -167,18 +173,15 @@ class Broker:
         tokens: Sequence[tuple[Lease, TokenEvent]],
         ends: Sequence[tuple[Lease, Event]],
     ) -> tuple[list[str], list[str]]:
-        """Append tokens, then end jobs, in one round trip; an outcome for each item."""
-        batch = []
-        if tokens:
-            batch.append(calls.append(partition, tokens))
-        if ends:
-            batch.append(calls.finish(partition, ends, now_ms=now_ms(), ttl_s=self._ttl_s))
+        """Append tokens, then end jobs, in one round trip; an outcome for each item, in order."""
+        now, ttl = now_ms(), self._ttl_s
+        appends = [calls.append(partition, part) for part in _parts(tokens)]
+        finishes = [calls.finish(partition, part, now_ms=now, ttl_s=ttl) for part in _parts(ends)]
         replies = [
             [outcome.decode() for outcome in reply]
-            for reply in await run_many_async(self._redis, batch)
+            for reply in await run_many_async(self._redis, [*appends, *finishes])
         ]
-        appended = replies.pop(0) if tokens else []
-        return appended, replies.pop(0) if ends else []
+        return _joined(replies[: len(appends)]), _joined(replies[len(appends) :])
 
     async def renew(self, leases: Sequence[Lease]) -> set[str]:
         """Renew; returns the job ids of leases that are lost."""
@@ -240,6 +243,14 @@ class Broker:
     async def queue_status(self) -> QueueStatus:
         replies = [await run_async(self._redis, calls.queue_status(p)) for p in self.partitions]
         return read_queue_status(self.partitions[0].queue, replies)
+
+
+def _parts(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[start : start + _MOST_ITEMS] for start in range(0, len(items), _MOST_ITEMS)]
+
+
+def _joined(replies: Sequence[Sequence[str]]) -> list[str]:
+    return [outcome for reply in replies for outcome in reply]
 
 
 def now_ms() -> int:

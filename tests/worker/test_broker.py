@@ -1,0 +1,32 @@
+"""The worker's calls to Redis, where they are more than one call of the protocol."""
+
+from __future__ import annotations
+
+from demo.broker import EmbeddedBroker
+from producer import FinishedEvent
+from tests.bench import Bench, token
+from worker.broker import Broker
+from worker.settings import WorkerSettings
+
+
+async def test_what_an_outage_has_piled_up_is_published_in_order(
+    any_broker: EmbeddedBroker, queue: str
+) -> None:
+    # given: more events than one script call takes, of two jobs in turn, and their ends
+    bench = Bench(any_broker, queue)
+    jobs = bench.client.submit_many(["x", "y"])
+    leases = [bench.start("w"), bench.start("w")]
+    broker = Broker(WorkerSettings(redis_url=any_broker.url, queue=queue), "w")
+    await broker.start()
+    tokens = [(lease, token(index)) for index in range(700) for lease in leases]
+    ends = [(lease, FinishedEvent(index=700, reason="eos", prompt_tokens=1)) for lease in leases]
+    # when: and once more, after a reply that was lost
+    first = await broker.publish(bench.partition, tokens, ends)
+    again = await broker.publish(bench.partition, tokens, ends)
+    # then
+    assert first == (["OK"] * 1400, ["OK"] * 2)
+    assert again == (["DUP"] * 1400, ["DUP"] * 2)
+    for job in jobs:
+        assert [event.index for event in job.stream(timeout_s=20)] == list(range(701))
+    await broker.close()
+    bench.close()
