@@ -1,6 +1,7 @@
 """What the queue costs: the same work by the engine in process and through Redis, in one run.
 
-    python -m benchmarks.service [--rounds N] [--model built-in|llama-135m] [--json]
+    python -m benchmarks.service [--rounds N] [--model built-in|llama-135m]
+        [--dtype float32|bfloat16] [--json]
 
 The two take turns, so that a machine whose speed drifts slows both; the ratio is taken round by
 round. Through Redis means everything: producer, redis-server, worker, and a streaming subscriber
@@ -110,14 +111,15 @@ def _rate(tokens: int, work: Workload, began: float) -> float:
     return tokens / seconds
 
 
-def measure(model: Path, requests: int, rounds: int, console: Console) -> list[Round]:
-    engine = InferenceEngine(model, tokenizer_name=str(MODEL_PATH))
+def measure(model: Path, dtype: str, requests: int, rounds: int, console: Console) -> list[Round]:
+    engine = InferenceEngine(model, tokenizer_name=str(MODEL_PATH), dtype=dtype)
     with (
         EmbeddedBroker() as broker,
         WorkerProcess(
             "bench",
             broker.url,
             model=str(model),
+            dtype=dtype,
             tokenizer=str(MODEL_PATH),
             max_batch_size=_BATCH,
             max_step_tokens=_STEP_TOKENS,
@@ -163,6 +165,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--model", choices=["built-in", "llama-135m"], action="append")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--json", action="store_true", help="print the rounds as JSON")
     args = parser.parse_args()
     console = Console(stderr=args.json, highlight=False)
@@ -172,11 +175,11 @@ def main() -> None:
     for name in args.model or ["built-in", "llama-135m"]:
         with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
             model = MODEL_PATH if name == "built-in" else save_llama_135m(Path(folder))
-            rounds = measure(model, args.requests, args.rounds, console)
+            rounds = measure(model, args.dtype, args.requests, args.rounds, console)
         if args.json:
             print(json.dumps({"model": name, "rounds": [asdict(r) for r in rounds]}))
         else:
-            show(name, rounds, console)
+            show(f"{name}, {args.dtype}", rounds, console)
 
 
 if __name__ == "__main__":
