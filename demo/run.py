@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import FrameType
 
 from rich.console import Console
 
@@ -53,6 +56,8 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
     Raises:
         RoseError: a part of it did not start.
     """
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _leave)
     console = Console(quiet=as_json)
     view = _view(console, as_json=as_json)
     with EmbeddedBroker(fake=True if fake_redis else None) as broker, ExitStack() as stack:
@@ -80,6 +85,11 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
             report = asyncio.run(_Demo(broker.url, workers, view).run())
     _show(report, console, as_json=as_json)
     return report.is_right
+
+
+def _leave(signum: int, _: FrameType | None) -> None:
+    """A closed terminal ends the demo too, and with it the processes it has started."""
+    sys.exit(128 + signum)
 
 
 def _view(console: Console, *, as_json: bool) -> View:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,23 @@ def test_on_a_terminal_it_draws_the_streams() -> None:
     assert process.wait(110) == 0
     assert "█".encode() in shown
     assert b"no token missing, none doubled" in shown
+
+
+@needs_redis_server
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_that_is_ended_leaves_no_process_behind(signum: signal.Signals) -> None:
+    # given
+    process = subprocess.Popen([*ROSE, "demo"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"broker: redis-server")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    # when
+    process.send_signal(signum)
+    # then
+    assert process.wait(60) in (128 + signum, 130)
+    assert len(children) == 3
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    process.stdout.close()
 
 
 def test_a_demo_that_sees_a_wrong_stream_says_so() -> None:
