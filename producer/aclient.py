@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self
@@ -11,7 +10,7 @@ from typing import Any, Self
 import redis.asyncio
 from redis.asyncio.client import PubSub
 
-from producer.backoff import Reconnect
+from producer.backoff import Patience, Reconnect
 from producer.connection import (
     CONNECTION_LOST,
     broker_errors,
@@ -21,7 +20,7 @@ from producer.connection import (
     run_many_async,
 )
 from producer.cursor import LogCursor, Verdict
-from producer.request import PromptLike, Request, limits_of, prepare
+from producer.request import PromptLike, Request, collect_ids, prepare_all
 from producer.results import (
     STATUS_FIELDS,
     JobStatus,
@@ -34,8 +33,8 @@ from producer.results import (
 )
 from producer.settings import ProducerSettings
 from protocol import Event, Partition, Priority, decode_event, partition_of
-from protocol.calls import cancel, queue_status, submitted_id
-from rose_errors import JobNotFound, ResultTimeout, RoseError
+from protocol.calls import cancel, now_ms, queue_status
+from rose_errors import JobNotFound
 
 #: Jobs per round trip of submit_many, and log entries per read.
 _SUBMIT_CHUNK = 500
@@ -97,27 +96,16 @@ class AsyncClient:
         Raises:
             as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
         """
-        calls = [
-            prepare(r if isinstance(r, Request) else Request(r), self.settings)[1] for r in requests
-        ]
+        calls = prepare_all(requests, self.settings)
         if not self._has_scripts:
             with broker_errors():
                 await load_scripts_async(self._redis, ["submit"])
             self._has_scripts = True
-        limits = limits_of(self.settings)
         ids: list[str] = []
         for start in range(0, len(calls), _SUBMIT_CHUNK):
             with broker_errors():
                 replies = await run_many_async(self._redis, calls[start : start + _SUBMIT_CHUNK])
-            refused: RoseError | None = None
-            for reply in replies:
-                try:
-                    ids.append(submitted_id(reply, limits))
-                except RoseError as error:
-                    refused = refused or error
-            if refused is not None:
-                refused.accepted = tuple(ids)
-                raise refused
+            collect_ids(replies, ids, self.settings)
         return [AsyncJob(self, job_id) for job_id in ids]
 
     def job(self, job_id: str) -> AsyncJob:
@@ -183,18 +171,19 @@ class AsyncJob:
             ResultTimeout: `timeout_s` is over; the job goes on.
         """
         position = LogCursor(cursor)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        outage = Reconnect(self._client.settings.reconnect_timeout_s)
+        settings = self._client.settings
+        patience = Patience(self.id, timeout_s, settings.poll_interval_s)
+        outage = Reconnect(settings.reconnect_timeout_s)
         with broker_errors():
             while not position.ended:
                 try:
-                    async with aclosing(self._follow(position, deadline)) as events:
+                    async with aclosing(self._follow(position, patience)) as events:
                         async for event in events:
                             outage.progress()
                             yield event
                 except CONNECTION_LOST as error:
                     await asyncio.sleep(outage.next_delay_s(error))
-                    self._wait_s(deadline)
+                    patience.wait_s()
 
     async def result(self, timeout_s: float | None = None) -> Result:
         """Wait for the whole answer.
@@ -229,7 +218,7 @@ class AsyncJob:
         call = cancel(
             self._client._partition(self.id),
             self.id,
-            now_ms=int(time.time() * 1000),
+            now_ms=now_ms(),
             ttl_s=settings.result_ttl_s,
         )
         with broker_errors():
@@ -238,15 +227,13 @@ class AsyncJob:
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
-    async def _follow(
-        self, position: LogCursor, deadline: float | None
-    ) -> AsyncGenerator[Event, None]:
+    async def _follow(self, position: LogCursor, patience: Patience) -> AsyncGenerator[Event, None]:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         async with self._client._subscribed(self.id) as pubsub:
             async for event in self._replay(position):
                 yield event
             while not position.ended:
-                message = await pubsub.get_message(timeout=self._wait_s(deadline))
+                message = await pubsub.get_message(timeout=patience.wait_s())
                 if message is None:
                     # Silence: either nothing happens, or a message was lost.
                     async for missed in self._replay(position):
@@ -267,15 +254,3 @@ class AsyncJob:
                     yield event
             if position.ended:
                 return
-
-    def _wait_s(self, deadline: float | None) -> float:
-        """How long to listen before the next look into the log."""
-        longest = self._client.settings.poll_interval_s
-        if deadline is None:
-            return longest
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise ResultTimeout(
-                f"job {self.id} has not ended in time; it goes on, ask again or cancel it"
-            )
-        return min(longest, left)

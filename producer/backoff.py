@@ -1,4 +1,4 @@
-"""How a stream waits for a Redis that is away: longer each time, and not for ever."""
+"""How long a stream waits: for its caller, and for a Redis that is away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 from redis.exceptions import AuthenticationError
 
-from rose_errors import BrokerUnavailable
+from rose_errors import BrokerUnavailable, ResultTimeout
 
 _FIRST_S = 0.05
 _LONGEST_S = 2.0
@@ -44,3 +44,27 @@ class Reconnect:
             ) from error
         delay, self._delay_s = self._delay_s, min(self._delay_s * 2, _LONGEST_S)
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+
+
+class Patience:
+    """How long a caller listens to a job; `timeout_s` None for as long as it takes."""
+
+    def __init__(self, job_id: str, timeout_s: float | None, poll_interval_s: float) -> None:
+        self._job_id = job_id
+        self._poll_interval_s = poll_interval_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def wait_s(self) -> float:
+        """Seconds to listen before the next look into the log.
+
+        Raises:
+            ResultTimeout: the caller's time is over.
+        """
+        if self._deadline is None:
+            return self._poll_interval_s
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise ResultTimeout(
+                f"job {self._job_id} has not ended in time; it goes on, ask again or cancel it"
+            )
+        return min(self._poll_interval_s, left)

@@ -10,10 +10,10 @@ from typing import Any, Self
 import redis
 from redis.client import PubSub
 
-from producer.backoff import Reconnect
+from producer.backoff import Patience, Reconnect
 from producer.connection import CONNECTION_LOST, broker_errors, connect, load_scripts, run, run_many
 from producer.cursor import LogCursor, Verdict
-from producer.request import PromptLike, Request, limits_of, prepare
+from producer.request import PromptLike, Request, collect_ids, prepare_all
 from producer.results import (
     STATUS_FIELDS,
     JobStatus,
@@ -26,8 +26,8 @@ from producer.results import (
 )
 from producer.settings import ProducerSettings
 from protocol import Event, Partition, Priority, decode_event, partition_of
-from protocol.calls import cancel, queue_status, submitted_id
-from rose_errors import JobNotFound, ResultTimeout, RoseError
+from protocol.calls import cancel, now_ms, queue_status
+from rose_errors import JobNotFound
 
 #: Jobs per round trip of submit_many, and log entries per read.
 _SUBMIT_CHUNK = 500
@@ -89,27 +89,16 @@ class Client:
         Raises:
             as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
         """
-        calls = [
-            prepare(r if isinstance(r, Request) else Request(r), self.settings)[1] for r in requests
-        ]
+        calls = prepare_all(requests, self.settings)
         if not self._has_scripts:
             with broker_errors():
                 load_scripts(self._redis, ["submit"])
             self._has_scripts = True
-        limits = limits_of(self.settings)
         ids: list[str] = []
         for start in range(0, len(calls), _SUBMIT_CHUNK):
             with broker_errors():
                 replies = run_many(self._redis, calls[start : start + _SUBMIT_CHUNK])
-            refused: RoseError | None = None
-            for reply in replies:
-                try:
-                    ids.append(submitted_id(reply, limits))
-                except RoseError as error:
-                    refused = refused or error
-            if refused is not None:
-                refused.accepted = tuple(ids)
-                raise refused
+            collect_ids(replies, ids, self.settings)
         return [Job(self, job_id) for job_id in ids]
 
     def job(self, job_id: str) -> Job:
@@ -172,17 +161,18 @@ class Job:
             ResultTimeout: `timeout_s` is over; the job goes on.
         """
         position = LogCursor(cursor)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        outage = Reconnect(self._client.settings.reconnect_timeout_s)
+        settings = self._client.settings
+        patience = Patience(self.id, timeout_s, settings.poll_interval_s)
+        outage = Reconnect(settings.reconnect_timeout_s)
         with broker_errors():
             while not position.ended:
                 try:
-                    for event in self._follow(position, deadline):
+                    for event in self._follow(position, patience):
                         outage.progress()
                         yield event
                 except CONNECTION_LOST as error:
                     time.sleep(outage.next_delay_s(error))
-                    self._wait_s(deadline)
+                    patience.wait_s()
 
     def result(self, timeout_s: float | None = None) -> Result:
         """Wait for the whole answer.
@@ -217,7 +207,7 @@ class Job:
         call = cancel(
             self._client._partition(self.id),
             self.id,
-            now_ms=int(time.time() * 1000),
+            now_ms=now_ms(),
             ttl_s=settings.result_ttl_s,
         )
         with broker_errors():
@@ -226,12 +216,12 @@ class Job:
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
-    def _follow(self, position: LogCursor, deadline: float | None) -> Iterator[Event]:
+    def _follow(self, position: LogCursor, patience: Patience) -> Iterator[Event]:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         with self._client._subscribed(self.id) as pubsub:
             yield from self._replay(position)
             while not position.ended:
-                message = pubsub.get_message(timeout=self._wait_s(deadline))
+                message = pubsub.get_message(timeout=patience.wait_s())
                 if message is None:
                     # Silence: either nothing happens, or a message was lost.
                     yield from self._replay(position)
@@ -250,15 +240,3 @@ class Job:
                     yield event
             if position.ended:
                 return
-
-    def _wait_s(self, deadline: float | None) -> float:
-        """How long to listen before the next look into the log."""
-        longest = self._client.settings.poll_interval_s
-        if deadline is None:
-            return longest
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise ResultTimeout(
-                f"job {self.id} has not ended in time; it goes on, ask again or cancel it"
-            )
-        return min(longest, left)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +20,8 @@ from protocol import (
     partition_of,
     validated,
 )
-from protocol.calls import Call, SubmitLimits, submit
-from rose_errors import InvalidParameter
+from protocol.calls import Call, SubmitLimits, now_ms, submit, submitted_id
+from rose_errors import InvalidParameter, RoseError
 
 PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 
@@ -44,35 +43,58 @@ class Request:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
-def prepare(request: Request, settings: ProducerSettings) -> tuple[JobSpec, Call]:
+def prepare_all(requests: Iterable[Request | PromptLike], settings: ProducerSettings) -> list[Call]:
     """Raises:
     InvalidParameter, JobTooLarge: nothing was sent.
     """
-    now_ms = int(time.time() * 1000)
-    job = _spec(request, settings, now_ms)
-    call = submit(
+    return [
+        _prepare(request if isinstance(request, Request) else Request(request), settings)
+        for request in requests
+    ]
+
+
+def collect_ids(replies: Iterable[list[bytes]], ids: list[str], settings: ProducerSettings) -> None:
+    """Add the ids of a chunk of submitted jobs to `ids`.
+
+    Raises:
+        QueueFull, PromptTooLong: the first refusal; its `accepted` are all of `ids`.
+    """
+    refused: RoseError | None = None
+    for reply in replies:
+        try:
+            ids.append(submitted_id(reply, _limits(settings)))
+        except RoseError as error:
+            refused = refused or error
+    if refused is not None:
+        refused.accepted = tuple(ids)
+        raise refused
+
+
+def _prepare(request: Request, settings: ProducerSettings) -> Call:
+    now = now_ms()
+    job = _spec(request, settings, now)
+    return submit(
         Partition(settings.queue, partition_of(job.id)),
         job,
         encode_job(job),
         priority=_priority(request.priority),
-        limits=limits_of(settings),
+        limits=_limits(settings),
         idempotency_key=request.idempotency_key,
         idempotency_ttl_s=settings.idempotency_ttl_s,
-        now_ms=now_ms,
+        now_ms=now,
     )
-    return job, call
 
 
-def limits_of(settings: ProducerSettings) -> SubmitLimits:
+def _limits(settings: ProducerSettings) -> SubmitLimits:
     return SubmitLimits(settings.max_queued_jobs, settings.max_queued_tokens)
 
 
-def _spec(request: Request, settings: ProducerSettings, now_ms: int) -> JobSpec:
+def _spec(request: Request, settings: ProducerSettings, now: int) -> JobSpec:
     if request.deadline_s is not None and not 0 < request.deadline_s < 1e9:
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
     if request.idempotency_key == "":
         raise InvalidParameter("idempotency_key: must not be empty; leave it out for none")
-    deadline_ms = None if request.deadline_s is None else now_ms + int(request.deadline_s * 1000)
+    deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
     return validated(
         lambda: JobSpec(
             id=request.job_id or new_job_id(_partition(request, settings)),

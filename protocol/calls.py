@@ -7,6 +7,7 @@ index, epoch, entry id).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -233,6 +234,11 @@ def dead_letter(
         keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
         args += [job_id, partition.channel(job_id), event]
     return Call(load("dead_letter"), keys, args)
+
+
+def now_ms() -> int:
+    """Unix milliseconds: the clock of every time in the protocol."""
+    return int(time.time() * 1000)
 
 
 def _or_empty(value: int | None) -> int | str:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from roseinfer.kv_cache import PADDING_BLOCK
 from roseinfer.session import InferenceSession
 
 # Matrix kernels treat the last rows of an odd count differently from the rest, so a token's result
@@ -228,7 +229,7 @@ class _Layout:
             self._add_rows(chunk)
             table = chunk.session.blocks[:width]
             tables += table
-            tables += [0] * (width - len(table))
+            tables += [PADDING_BLOCK] * (width - len(table))
         self.groups.append(_GroupSpec(start, self.rows, len(members), tables))
 
     def _add_rows(self, chunk: Chunk) -> None:

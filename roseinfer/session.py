@@ -56,7 +56,6 @@ class InferenceSession:
         for token_id in generated_ids:
             if self.finish_reason is None:
                 self.append(token_id)
-        self.resumed_at = self.num_generated
 
     @property
     def prompt_ids(self) -> list[int]:

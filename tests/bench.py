@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -12,6 +14,13 @@ from producer.connection import run
 from protocol import GROUP, Partition, calls, decode_job, encode_event
 from protocol.calls import Lease, Taken
 from tests.conftest import create_groups
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
 
 
 class Bench:

@@ -6,7 +6,6 @@ everything else.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,7 +31,7 @@ from protocol import (
     calls,
     encode_event,
 )
-from protocol.calls import Lease, Taken
+from protocol.calls import Lease, Taken, now_ms
 from worker.settings import WorkerSettings
 
 T = TypeVar("T")
@@ -99,9 +98,6 @@ class Broker:
     async def close(self) -> None:
         for client in (self._redis, self._reader, self._subscriber):
             await client.aclose()
-
-    async def ping(self) -> None:
-        await self._redis.ping()
 
     async def leave(self) -> None:
         """Remove this consumer from the groups where it owns nothing any more."""
@@ -251,10 +247,6 @@ def _parts(items: Sequence[T]) -> list[Sequence[T]]:
 
 def _joined(replies: Sequence[Sequence[str]]) -> list[str]:
     return [outcome for reply in replies for outcome in reply]
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def _entry(partition: Partition, stream: bytes, entry_id: bytes, fields: list[Any]) -> Entry:

@@ -21,9 +21,9 @@ from protocol import (
     decode_job,
     readable_job_id,
 )
-from protocol.calls import Lease, Taken
+from protocol.calls import Lease, Taken, now_ms
 from rose_errors import DeadlineExceeded, InvalidRequest, MalformedMessage, RoseError
-from worker.broker import Broker, Entry, now_ms
+from worker.broker import Broker, Entry
 from worker.engine import Engine, Prepared
 from worker.engine_thread import EngineThread
 from worker.jobs import HeldJob, JobTable

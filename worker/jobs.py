@@ -35,7 +35,6 @@ class JobTable:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._jobs: dict[str, HeldJob] = {}
-        self._reserved = 0
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:

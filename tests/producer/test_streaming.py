@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
 
@@ -28,7 +27,7 @@ from rose_errors import (
     PromptTooLong,
     ResultTimeout,
 )
-from tests.bench import Bench, end_failed, token
+from tests.bench import Bench, end_failed, token, wait_until
 from tests.conftest import needs_redis_server
 
 
@@ -62,13 +61,6 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
 
 
 def subscribers(bench: Bench, job: Job) -> int:

@@ -18,20 +18,13 @@ from demo.workers import WorkerProcess
 from producer import CancelledEvent, Client, FailedEvent, FinishedEvent, Job, TokenEvent
 from protocol import GROUP, JobSpec, Partition, Priority, encode_job
 from rose_errors import DeadlineExceeded, InvalidParameter, JobFailed, PromptTooLong
-from tests.bench import Bench
+from tests.bench import Bench, wait_until
 from tests.conftest import create_groups, needs_redis_server
 
 StartWorker = Callable[..., WorkerProcess]
 
 #: Slow enough to do something to a job while it runs.
 SLOW = {"min_step_s": 0.02}
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
 
 
 def echoed(prompt: bytes, count: int) -> tuple[int, ...]:
