@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from protocol.codec import encode_event
@@ -113,67 +114,87 @@ def queue_status(partition: Partition) -> Call:
     return Call(load("queue_status"), keys, [GROUP])
 
 
-def fetch(partition: Partition, consumer: str, count: int) -> Call:
-    return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count])
+def fetch(partition: Partition, consumer: str, count: int, *, ageing_ms: int) -> Call:
+    return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count, ageing_ms])
 
 
 def take(
     partition: Partition,
-    stream: str,
-    entry: str,
-    job_id: str,
+    entries: Iterable[tuple[str, str, str]],
     consumer: str,
     *,
     now_ms: int,
     ttl_s: int,
+    alone: bool = False,
 ) -> Call:
-    return Call(
-        load("take"),
-        [stream, partition.state(job_id), partition.tokens(job_id)],
-        [GROUP, consumer, entry, now_ms, ttl_s],
-    )
+    """`entries`: (stream, entry, job id). `alone`: suspects too."""
+    keys: list[str] = []
+    args: list[Arg] = [GROUP, consumer, now_ms, ttl_s, "1" if alone else ""]
+    for stream, entry, job_id in entries:
+        keys += (stream, partition.state(job_id), partition.tokens(job_id))
+        args.append(entry)
+    return Call(load("take"), keys, args)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Taken:
     """The job is ours until somebody raises `epoch` again."""
 
     epoch: int
     attempts: int
     cancel_requested: bool
-    log: list[bytes]
-    """The events logged so far, oldest first."""
+    logged: int
+    """tokens in its log"""
 
 
-def taken(reply: list[Any]) -> Taken | None:
-    """None: there is nothing to do (ended, a duplicate, or not ours)."""
+class NotTaken(Enum):
+    NOTHING_TO_DO = auto()
+    """It has ended, is a duplicate, or is not ours."""
+    SUSPECT = auto()
+    """The last worker died on it without a new token: take it alone."""
+
+
+def taken(reply: list[Any]) -> Taken | NotTaken:
+    """From one item of the reply to `take`."""
+    if reply[0] == b"SUSPECT":
+        return NotTaken.SUSPECT
     if reply[0] != b"TAKEN":
-        return None
-    _, epoch, attempts, cancel_flag, log = reply
-    events = [fields[1] for _, fields in log]
-    return Taken(int(epoch), int(attempts), bool(cancel_flag), events)
+        return NotTaken.NOTHING_TO_DO
+    _, epoch, attempts, cancel_flag, logged = reply
+    return Taken(int(epoch), int(attempts), bool(cancel_flag), int(logged))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lease:
-    """What a worker holds while it works on a job."""
+    """What a worker holds while it works on a job. The keys are here to be made once a job
+    rather than once a token."""
 
+    partition: Partition
     job_id: str
     stream: str
     entry: str
     epoch: int
+    state: str = field(init=False)
+    tokens: str = field(init=False)
+    channel: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.partition.state(self.job_id)
+        self.tokens = self.partition.tokens(self.job_id)
+        self.channel = self.partition.channel(self.job_id)
 
 
-def append(partition: Partition, items: Iterable[tuple[Lease, TokenEvent]]) -> Call:
+def append(items: Iterable[tuple[Lease, TokenEvent]]) -> Call:
+    """Items of one partition."""
     keys: list[str] = []
     args: list[Arg] = []
     for lease, event in items:
-        keys += (partition.state(lease.job_id), partition.tokens(lease.job_id))
+        keys += (lease.state, lease.tokens)
         args += (
             lease.epoch,
             event.index,
             len(event.token_ids),
-            partition.channel(lease.job_id),
+            lease.channel,
             encode_event(event),
         )
     return Call(load("append"), keys, args)
@@ -185,13 +206,13 @@ def finish(
     keys: list[str] = [partition.load]
     args: list[Arg] = [GROUP, now_ms, ttl_s]
     for lease, event in items:
-        keys += (lease.stream, partition.state(lease.job_id), partition.tokens(lease.job_id))
+        keys += (lease.stream, lease.state, lease.tokens)
         args += (
             lease.epoch,
             event.index,
             event.type,  # a terminal event's type is the job's status
             lease.entry,
-            partition.channel(lease.job_id),
+            lease.channel,
             encode_event(event),
         )
     return Call(load("finish"), keys, args)
@@ -223,17 +244,42 @@ def dead_letter(
     message: str,
     failed: tuple[str, bytes] | None,
     keep: int,
+    keep_s: int,
     now_ms: int,
     ttl_s: int,
 ) -> Call:
-    """`failed`: the job id and its encoded terminal event, where the id could be read."""
+    """`failed`: the job id and its encoded terminal event, where the id could be read. At most
+    `keep` dead letters are kept, for `keep_s` seconds."""
     keys = [stream, partition.dead]
-    args: list[Arg] = [GROUP, consumer, entry, code, message, raw, keep, now_ms, ttl_s]
+    args: list[Arg] = [GROUP, consumer, entry, code, message, raw, keep, keep_s, now_ms, ttl_s]
     if failed is not None:
         job_id, event = failed
         keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
         args += [job_id, partition.channel(job_id), event]
     return Call(load("dead_letter"), keys, args)
+
+
+def forget(partition: Partition, *, idle_ms: int) -> Call:
+    """Drop consumers that hold nothing and have been silent for so long."""
+    return Call(load("forget"), partition.all_jobs, [GROUP, idle_ms])
+
+
+def retry(
+    partition: Partition,
+    letter: str,
+    stream: str,
+    job: JobSpec,
+    raw: bytes,
+    *,
+    retry_of: str,
+    now_ms: int,
+) -> Call:
+    """`letter`: its entry in the stream of dead letters; `job`: as before, but for a new id."""
+    return Call(
+        load("retry"),
+        [partition.dead, stream, partition.state(job.id), partition.load],
+        [letter, raw, retry_of, job.token_estimate, now_ms],
+    )
 
 
 def now_ms() -> int:

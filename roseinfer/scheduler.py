@@ -157,9 +157,12 @@ class Scheduler:
             self._waiting.append(session)
         return session.request_id
 
-    def step(self) -> list[StepOutput]:
-        """Compute the next tokens of the batch; returns what is new, request by request."""
-        chunks = self._timed("schedule", self._schedule)
+    def step(self, only: str | None = None) -> list[StepOutput]:
+        """Compute the next tokens of the batch; returns what is new, request by request.
+
+        With `only`, the id of a request, nothing else is computed in this step.
+        """
+        chunks = self._timed("schedule", self._schedule, only)
         logits = self._timed("forward", self.engine.forward, chunks)
         token_ids = self._timed("sample", self.engine.sample, logits)
         return self._timed("postprocess", self._postprocess, chunks, token_ids)
@@ -249,8 +252,10 @@ class Scheduler:
 
     # Scheduling
 
-    def _schedule(self) -> list[Chunk]:
+    def _schedule(self, only: str | None) -> list[Chunk]:
         """This step's chunks: one token for each decoding session, then prefill, oldest first."""
+        if only is not None:
+            return self._schedule_alone(self._session(only))
         self._make_room()
         self._admit()
         budget = self.max_step_tokens
@@ -283,6 +288,22 @@ class Scheduler:
             if session.admissions == 1:
                 self._counters.prefix_query_tokens += session.num_known
                 self._counters.prefix_hit_tokens += hit
+
+    def _schedule_alone(self, session: InferenceSession) -> list[Chunk]:
+        """As much of one session as a step holds; it is admitted before its turn if need be."""
+        if session.finished:
+            return []
+        if session not in self._running:
+            self._waiting.remove(session)
+            session.reuse_prefix(self._pool)
+            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+            while wanted > self._pool.available or len(self._running) == self.max_batch_size:
+                self._preempt_youngest()
+            session.blocks += self._pool.allocate(wanted)
+            session.admissions += 1
+            arrival = {known: n for n, known in enumerate(self._sessions.values())}
+            self._running = sorted([*self._running, session], key=arrival.__getitem__)
+        return [Chunk(session, min(session.num_pending, self.max_step_tokens))]
 
     def _make_room(self) -> None:
         """Give each running session, oldest first, blocks for what it is about to compute."""

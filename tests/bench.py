@@ -12,7 +12,7 @@ from demo.broker import EmbeddedBroker
 from producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
 from producer.connection import run
 from protocol import GROUP, Partition, calls, decode_job, encode_event
-from protocol.calls import Lease, Taken
+from protocol.calls import Lease, NotTaken, Taken
 from tests.conftest import create_groups
 
 
@@ -39,27 +39,34 @@ class Bench:
     def call(self, call: calls.Call) -> Any:
         return run(self.redis, call)
 
-    def fetch(self, worker: str, count: int = 1) -> list[tuple[str, str, str]]:
+    def fetch(
+        self, worker: str, count: int = 1, *, ageing_s: float = 60
+    ) -> list[tuple[str, str, str]]:
         """(stream, entry, job id) of new entries."""
+        call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))
         return [
             (stream.decode(), entry.decode(), decode_job(fields[1]).id)
-            for stream, entries in self.call(calls.fetch(self.partition, worker, count))
+            for stream, entries in self.call(call)
             for entry, fields in entries
         ]
 
-    def take(self, worker: str, stream: str, entry: str, job_id: str) -> Taken | None:
-        call = calls.take(self.partition, stream, entry, job_id, worker, now_ms=1, ttl_s=60)
-        return calls.taken(self.call(call))
+    def take(
+        self, worker: str, stream: str, entry: str, job_id: str, *, alone: bool = True
+    ) -> Taken | NotTaken:
+        one = [(stream, entry, job_id)]
+        call = calls.take(self.partition, one, worker, now_ms=1, ttl_s=60, alone=alone)
+        (reply,) = self.call(call)
+        return calls.taken(reply)
 
     def start(self, worker: str) -> Lease:
         """Fetch one job and take it."""
         ((stream, entry, job_id),) = self.fetch(worker)
         taken = self.take(worker, stream, entry, job_id)
-        assert taken is not None
-        return Lease(job_id, stream, entry, taken.epoch)
+        assert isinstance(taken, Taken)
+        return Lease(self.partition, job_id, stream, entry, taken.epoch)
 
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
-        reply = self.call(calls.append(self.partition, [(lease, event) for event in events]))
+        reply = self.call(calls.append([(lease, event) for event in events]))
         return [outcome.decode() for outcome in reply]
 
     def finish(self, lease: Lease, index: int) -> str:
@@ -68,10 +75,12 @@ class Bench:
         outcome: str = self.call(call)[0].decode()
         return outcome
 
-    def steal(self, lease: Lease, thief: str) -> Taken | None:
+    def steal(self, lease: Lease, thief: str) -> Taken:
         """What another worker does once the lease has lapsed."""
         self.redis.xclaim(lease.stream, GROUP, thief, 0, [lease.entry])
-        return self.take(thief, lease.stream, lease.entry, lease.job_id)
+        taken = self.take(thief, lease.stream, lease.entry, lease.job_id)
+        assert isinstance(taken, Taken)
+        return taken
 
     def lengths(self) -> list[int]:
         return [self.redis.xlen(stream) for stream in self.partition.all_jobs]
@@ -95,6 +104,7 @@ def dead_letter(
         message=failed.message,
         failed=(job_id, encode_event(failed)),
         keep=10,
+        keep_s=60,
         now_ms=1,
         ttl_s=60,
     )

@@ -31,12 +31,21 @@ from protocol import (
     calls,
     encode_event,
 )
-from protocol.calls import Lease, Taken, now_ms
+from protocol.calls import Call, Lease, NotTaken, Taken, now_ms
 from worker.settings import WorkerSettings
 
 T = TypeVar("T")
 
-WORKER_SCRIPTS = ("fetch", "take", "append", "finish", "renew", "release", "dead_letter")
+WORKER_SCRIPTS = (
+    *("fetch", "take", "append", "finish", "renew", "release", "dead_letter", "forget"),
+    "queue_status",
+)
+
+#: Log entries of one read: a log may hold a million tokens.
+_LOG_CHUNK = 1000
+
+#: A consumer that holds nothing and has been silent for so long is dead.
+_FORGET_AFTER_S = 3600
 
 #: Items of one append or finish call. A step has as many as slots; after an outage there may be
 #: tens of thousands, and Redis serves nobody else while a script runs.
@@ -61,17 +70,34 @@ class Entry:
         return int(self.id.partition("-")[0])
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry that is given up, and why; `index` is where its terminal event belongs."""
+
+    entry: Entry
+    job_id: str | None
+    index: int
+    code: str
+    message: str
+
+
 class Broker:
     def __init__(self, settings: WorkerSettings, consumer: str) -> None:
         self.consumer = consumer
         self.partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
         self._ttl_s = settings.result_ttl_s
+        self._ageing_ms = int(settings.ageing_s * 1000)
         self._dead_letters_kept = settings.dead_letters_kept
+        self._dead_letter_ttl_s = settings.dead_letter_ttl_s
         self._redis = connect_async(settings)
         self._reader = connect_async(
             settings, reply_timeout_s=settings.redis_timeout_s + BLOCK_MS / 1000
         )
         self._subscriber = connect_async(settings, retries=0)
+
+    @property
+    def streams(self) -> int:
+        return sum(len(partition.all_jobs) for partition in self.partitions)
 
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
@@ -111,7 +137,8 @@ class Broker:
 
     async def fetch(self, partition: Partition, count: int) -> list[Entry]:
         """New entries, at most `count` in all, the most urgent first. Does not wait."""
-        reply = await run_async(self._redis, calls.fetch(partition, self.consumer, count))
+        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
+        reply = await run_async(self._redis, call)
         return [
             _entry(partition, stream, entry_id, fields)
             for stream, entries in reply
@@ -144,24 +171,43 @@ class Broker:
         ]
         return next_start.decode(), found
 
-    async def take(self, entries: Sequence[tuple[Entry, str]]) -> list[Taken | None]:
-        """Begin on entries, each with its job id. None where there is nothing to do."""
+    async def take(
+        self, entries: Sequence[tuple[Entry, str]], *, alone: bool = False
+    ) -> list[Taken | NotTaken]:
+        """Begin on entries, each with its job id; an outcome for each, in order."""
+        outcomes: dict[tuple[str, str], Taken | NotTaken] = {}
+        groups = _by_partition(entries)
         replies = await run_many_async(
             self._redis,
             [
                 calls.take(
-                    entry.partition,
-                    entry.stream,
-                    entry.id,
-                    job_id,
+                    partition,
+                    [(entry.stream, entry.id, job_id) for entry, job_id in group],
                     self.consumer,
                     now_ms=now_ms(),
                     ttl_s=self._ttl_s,
+                    alone=alone,
                 )
-                for entry, job_id in entries
+                for partition, group in groups.items()
             ],
         )
-        return [calls.taken(reply) for reply in replies]
+        for reply, group in zip(replies, groups.values(), strict=True):
+            for item, (entry, _) in zip(reply, group, strict=True):
+                outcomes[entry.stream, entry.id] = calls.taken(item)
+        return [outcomes[entry.stream, entry.id] for entry, _ in entries]
+
+    async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
+        """The logged events of a job that has been taken: nobody else appends to it."""
+        events: list[bytes] = []
+        start = "-"
+        while True:
+            entries: Any = await self._redis.xrange(
+                partition.tokens(job_id), min=start, count=_LOG_CHUNK
+            )
+            events += [fields.get(b"event", b"") for _, fields in entries]
+            if len(entries) < _LOG_CHUNK:
+                return events
+            start = f"({entries[-1][0].decode()}"
 
     async def publish(
         self,
@@ -171,7 +217,7 @@ class Broker:
     ) -> tuple[list[str], list[str]]:
         """Append tokens, then end jobs, in one round trip; an outcome for each item, in order."""
         now, ttl = now_ms(), self._ttl_s
-        appends = [calls.append(partition, part) for part in _parts(tokens)]
+        appends = [calls.append(part) for part in _parts(tokens)]
         finishes = [calls.finish(partition, part, now_ms=now, ttl_s=ttl) for part in _parts(ends)]
         replies = [
             [outcome.decode() for outcome in reply]
@@ -179,21 +225,20 @@ class Broker:
         ]
         return _joined(replies[: len(appends)]), _joined(replies[len(appends) :])
 
-    async def renew(self, leases: Sequence[Lease]) -> set[str]:
-        """Renew; returns the job ids of leases that are lost."""
-        by_stream = _by_stream(leases)
+    async def renew(self, entries: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Renew `(stream, entry)`; returns those that are lost."""
+        by_stream: dict[str, list[str]] = {}
+        for stream, entry in entries:
+            by_stream.setdefault(stream, []).append(entry)
         replies = await run_many_async(
             self._redis,
-            [
-                calls.renew(stream, self.consumer, [lease.entry for lease in group])
-                for stream, group in by_stream.items()
-            ],
+            [calls.renew(stream, self.consumer, group) for stream, group in by_stream.items()],
         )
-        lost: set[str] = set()
-        for reply, group in zip(replies, by_stream.values(), strict=True):
-            entries = {entry.decode() for entry in reply}
-            lost |= {lease.job_id for lease in group if lease.entry in entries}
-        return lost
+        return {
+            (stream, entry.decode())
+            for stream, reply in zip(by_stream, replies, strict=True)
+            for entry in reply
+        }
 
     async def release(self, partition: Partition, jobs: Sequence[tuple[str, str, str]]) -> None:
         """Hand back `(stream, job id, entry)`; an unread entry may carry any job id."""
@@ -208,29 +253,35 @@ class Broker:
             ],
         )
 
-    async def dead_letter(
-        self, entry: Entry, job_id: str | None, index: int, code: str, message: str
-    ) -> None:
-        failed = None
-        if job_id is not None:
-            event = FailedEvent(index=index, code=code, message=message)
-            failed = (job_id, encode_event(event))
-        await run_async(
-            self._redis,
-            calls.dead_letter(
-                entry.partition,
-                entry.stream,
-                entry.id,
-                self.consumer,
-                # What is over the limit is not worth the memory; its error names the size.
-                raw=(entry.raw or b"")[:MAX_JOB_BYTES],
-                code=code,
-                message=message,
-                failed=failed,
-                keep=self._dead_letters_kept,
-                now_ms=now_ms(),
-                ttl_s=self._ttl_s,
-            ),
+    async def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        await run_many_async(self._redis, [self._dead_letter(letter) for letter in letters])
+
+    def _dead_letter(self, letter: DeadLetter) -> Call:
+        entry, failed = letter.entry, None
+        if letter.job_id is not None:
+            event = FailedEvent(index=letter.index, code=letter.code, message=letter.message)
+            failed = (letter.job_id, encode_event(event))
+        return calls.dead_letter(
+            entry.partition,
+            entry.stream,
+            entry.id,
+            self.consumer,
+            # What is over the limit is not worth the memory; its error names the size.
+            raw=(entry.raw or b"")[:MAX_JOB_BYTES],
+            code=letter.code,
+            message=letter.message,
+            failed=failed,
+            keep=self._dead_letters_kept,
+            keep_s=self._dead_letter_ttl_s,
+            now_ms=now_ms(),
+            ttl_s=self._ttl_s,
+        )
+
+    async def forget_dead_consumers(self) -> None:
+        """Workers that were killed leave their names in the groups."""
+        idle_ms = _FORGET_AFTER_S * 1000
+        await run_many_async(
+            self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]
         )
 
     def control_messages(self) -> PubSub:
@@ -254,8 +305,8 @@ def _entry(partition: Partition, stream: bytes, entry_id: bytes, fields: list[An
     return Entry(partition, stream.decode(), entry_id.decode(), named.get(b"job"))
 
 
-def _by_stream(leases: Sequence[Lease]) -> dict[str, list[Lease]]:
-    groups: dict[str, list[Lease]] = {}
-    for lease in leases:
-        groups.setdefault(lease.stream, []).append(lease)
+def _by_partition(entries: Sequence[tuple[Entry, str]]) -> dict[Partition, list[tuple[Entry, str]]]:
+    groups: dict[Partition, list[tuple[Entry, str]]] = {}
+    for entry, job_id in entries:
+        groups.setdefault(entry.partition, []).append((entry, job_id))
     return groups

@@ -81,7 +81,8 @@ class Engine(Protocol):
     def abort(self, job_id: str) -> None:
         """Free its slot. Unknown ids are ignored: it may have finished just now."""
 
-    def step(self) -> list[Output]: ...
+    def step(self, only: str | None = None) -> list[Output]:
+        """The next tokens of every job, or of one while the others pause."""
 
     def stats(self) -> EngineStats: ...
 

@@ -31,6 +31,7 @@ class StepReport:
 @dataclass(frozen=True, slots=True)
 class _Add:
     prepared: Prepared
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class _Abort:
 
 
 class EngineThread:
-    """`on_report` is called on the event loop after each step; `ended` is done when the thread
-    is, with the engine's exception if one ended it."""
+    """`on_report` is called on the event loop once there are reports; `ended` is done when the
+    thread is, with the engine's exception if one ended it."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class EngineThread:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._stopping = False
+        self._alone: str | None = None
         self._progress_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -74,8 +76,9 @@ class EngineThread:
             self._has_room.notify()
         await asyncio.to_thread(self._thread.join, 30)
 
-    def add(self, prepared: Prepared) -> None:
-        self._commands.put(_Add(prepared))
+    def add(self, prepared: Prepared, *, alone: bool = False) -> None:
+        """`alone`: the other jobs pause until this one has a token, or has ended."""
+        self._commands.put(_Add(prepared, alone))
 
     def abort(self, job_id: str) -> None:
         self._commands.put(_Abort(job_id))
@@ -89,13 +92,13 @@ class EngineThread:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self.ended.done()
 
-    def take_reports(self) -> list[StepReport]:
-        """Every report there is, oldest first."""
+    def take_report(self) -> StepReport | None:
+        """The oldest that waits. `on_report` is called again only after all were taken."""
         with self._has_room:
-            reports = list(self._reports)
-            self._reports.clear()
+            if not self._reports:
+                return None
             self._has_room.notify()
-        return reports
+            return self._reports.popleft()
 
     def _run(self) -> None:
         failure: BaseException | None = None
@@ -104,7 +107,9 @@ class EngineThread:
                 self._obey(wait=not self._engine.has_work)
                 self._progress_at = time.monotonic()
                 if self._engine.has_work and not self._stopping:
-                    outputs = self._engine.step()
+                    outputs = self._engine.step(self._alone)
+                    if any(output.job_id == self._alone for output in outputs):
+                        self._alone = None
                     self._report(StepReport(outputs, self._engine.stats()))
                     self._slow_down()
         except BaseException as error:  # noqa: BLE001 - handed to asyncio, which ends the worker
@@ -135,10 +140,14 @@ class EngineThread:
             except queue.Empty:
                 return
             match command:
-                case _Add(prepared):
+                case _Add(prepared, alone):
                     self._engine.add(prepared)
+                    if alone:
+                        self._alone = prepared.job_id
                 case _Abort(job_id):
                     self._engine.abort(job_id)
+                    if self._alone == job_id:
+                        self._alone = None
                 case None:
                     return
             wait = False
@@ -146,13 +155,14 @@ class EngineThread:
     def _report(self, report: StepReport) -> None:
         with self._has_room:
             if len(self._reports) >= self._max_reports:
-                log.warning("decoding pauses: %d steps wait for Redis", len(self._reports))
                 self._progress_at = float("inf")  # waiting for room is not stalling
                 self._has_room.wait_for(
                     lambda: len(self._reports) < self._max_reports or self._stopping
                 )
             self._reports.append(report)
-        self._call_soon(self._on_report)
+            first = len(self._reports) == 1
+        if first:
+            self._call_soon(self._on_report)
 
     def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
         if not self._loop.is_closed():

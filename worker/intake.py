@@ -13,22 +13,11 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError, ResponseError
 
-from protocol import (
-    JobSpec,
-    Partition,
-    TokenEvent,
-    decode_event,
-    decode_job,
-    readable_job_id,
-)
-from protocol.calls import Lease, Taken, now_ms
-from rose_errors import DeadlineExceeded, InvalidRequest, MalformedMessage, RoseError
+from protocol import Partition, readable_job_id
+from worker.admission import Admission
 from worker.broker import Broker, Entry
-from worker.engine import Engine, Prepared
-from worker.engine_thread import EngineThread
-from worker.jobs import HeldJob, JobTable
+from worker.jobs import JobTable
 from worker.metrics import Metrics
-from worker.publisher import Publisher
 from worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.intake")
@@ -44,18 +33,14 @@ class Intake:
         self,
         settings: WorkerSettings,
         broker: Broker,
-        engine: Engine,
-        thread: EngineThread,
         table: JobTable,
-        publisher: Publisher,
+        admission: Admission,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._broker = broker
-        self._engine = engine
-        self._thread = thread
         self._table = table
-        self._publisher = publisher
+        self._admission = admission
         self._metrics = metrics
         self._draining = False
         self._reclaim_due = 0.0
@@ -69,7 +54,6 @@ class Intake:
     async def run(self) -> None:
         while not self._draining:
             try:
-                await self._reclaim_if_due()
                 await self._fill()
             except ResponseError as error:
                 self._metrics.redis_error("intake")
@@ -83,24 +67,50 @@ class Intake:
                 log.warning("intake waits for Redis: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
+    async def hand_back(self) -> None:
+        """Claims that were not begun on: for another worker, at once."""
+        claims = self._table.claims
+        for partition in self._broker.partitions:
+            entries = [claim.entry for claim in claims if claim.entry.partition == partition]
+            await self._broker.release(
+                partition,
+                [(e.stream, readable_job_id(e.raw or b"") or "unreadable", e.id) for e in entries],
+            )
+        for claim in claims:
+            self._table.drop_claim(claim)
+
     async def _fill(self) -> None:
+        """One thing at a time. What Redis' troubles interrupt goes on from where it stood."""
+        await self._reclaim_if_due()
+        claims = self._table.claims
+        fresh = [claim for claim in claims if not claim.suspect]
+        if fresh:
+            await self._admission.begin(fresh)
+        elif self._table.replays_a_suspect:
+            # Whoever began now would be charged with the crash that this one may cause.
+            await self._wait_for_change()
+        elif claims:
+            await self._admission.begin(claims[:1], alone=True)
+        elif self._table.free_slots == 0:
+            await self._wait_for_change()
+        else:
+            self._table.claim(await self._new_entries())
+
+    async def _new_entries(self) -> Sequence[Entry]:
         free = self._table.free_slots
-        if free == 0:
-            await self._wait_for_a_slot()
-            return
         entries: list[Entry] = []
         for partition in self._partitions_in_turn():
             if len(entries) < free:
                 entries += await self._broker.fetch(partition, free - len(entries))
-        if not entries:
-            streams = sum(len(partition.all_jobs) for partition in self._broker.partitions)
-            if free < streams:
-                await asyncio.sleep(_POLL_S)
-            else:
-                entries = await self._broker.wait(free // streams)
-        await self._begin(entries)
+        if entries:
+            return entries
+        per_stream = free // self._broker.streams
+        if per_stream == 0:
+            await asyncio.sleep(_POLL_S)
+            return []
+        return await self._broker.wait(per_stream)
 
-    async def _wait_for_a_slot(self) -> None:
+    async def _wait_for_change(self) -> None:
         try:
             async with asyncio.timeout(self._settings.reclaim_interval_s):
                 await self._table.changed()
@@ -114,140 +124,25 @@ class Intake:
         return partitions[first:] + partitions[:first]
 
     async def _reclaim_if_due(self) -> None:
+        """Jobs of lost workers go before new ones: somebody has waited for a lease already."""
         now = time.monotonic()
-        if now < self._reclaim_due or self._table.free_slots == 0:
+        if now < self._reclaim_due:
             return
-        self._reclaim_due = now + self._settings.reclaim_interval_s
-        for partition in self._broker.partitions:
+        for partition in self._partitions_in_turn():
             for stream in partition.all_jobs:
                 free = self._table.free_slots
                 if free == 0:
-                    return
+                    return  # still due: again as soon as there is a slot
                 start = self._reclaim_from.get(stream, "0-0")
                 self._reclaim_from[stream], entries = await self._broker.reclaim(
                     partition, stream, self._settings.lease_s, start, free
                 )
+                self._table.claim(entries)
                 self._metrics.redelivered(len(entries))
-                await self._begin(entries)
+        self._reclaim_due = now + self._settings.reclaim_interval_s
 
     async def _recreate_groups(self) -> None:
         try:
             await self._broker.create_groups()
         except RedisError as error:
             log.warning("intake cannot create the consumer groups: %s", error)
-
-    async def _begin(self, entries: Sequence[Entry]) -> None:
-        """Take entries that this worker owns, and put them into slots."""
-        if self._draining and entries:
-            await self._hand_back(entries)
-            return
-        readable: list[tuple[Entry, JobSpec]] = []
-        for entry in entries:
-            try:
-                spec = decode_job(entry.raw or b"")
-            except RoseError as error:
-                await self._reject(entry, readable_job_id(entry.raw or b""), 0, error)
-                continue
-            # Our own entry, reclaimed because its renewal was late: it is renewed now.
-            if spec.id not in self._table:
-                readable.append((entry, spec))
-        taken = await self._broker.take([(entry, spec.id) for entry, spec in readable])
-        await asyncio.gather(
-            *(
-                self._start(entry, spec, grant)
-                for (entry, spec), grant in zip(readable, taken, strict=True)
-                if grant is not None
-            )
-        )
-
-    async def _start(self, entry: Entry, spec: JobSpec, grant: Taken) -> None:
-        """Go on with the token after the last one in the log."""
-        logged: list[int] = []
-        try:
-            logged = _logged_ids(grant.log)
-            if grant.attempts > self._settings.max_attempts:
-                raise _CrashLoop(
-                    f"{grant.attempts - 1} workers in a row died on this job without a new token"
-                )
-            prepared = await self._prepare(spec, logged)
-        except RoseError as error:
-            await self._reject(entry, spec.id, len(logged), error)
-            return
-        job = self._hold(entry, spec, grant, prepared, len(logged))
-        self._metrics.observe_take(job)
-        if grant.cancel_requested:
-            self._publisher.cancel(spec.id)
-        elif spec.deadline_ms is not None and not self._set_deadline(job, spec.deadline_ms):
-            self._miss_deadline(spec.id)
-        else:
-            self._thread.add(prepared)
-            log.info(
-                "job %s taken: %d prompt tokens, %d logged, epoch %d",
-                spec.id,
-                prepared.prompt_tokens,
-                len(logged),
-                grant.epoch,
-            )
-
-    async def _prepare(self, spec: JobSpec, logged: list[int]) -> Prepared:
-        try:
-            return await asyncio.to_thread(self._engine.prepare, spec, logged)
-        except InvalidRequest:
-            raise
-        except Exception as error:
-            # A job that breaks the tokenizer or the chat template must not stop the worker. The
-            # error's own text may quote the prompt, so only its type is told.
-            raise MalformedMessage(
-                f"the prompt cannot be prepared for this model ({type(error).__name__})"
-            ) from error
-
-    def _hold(
-        self, entry: Entry, spec: JobSpec, grant: Taken, prepared: Prepared, logged: int
-    ) -> HeldJob:
-        waited_s = max(0.0, (now_ms() - entry.enqueued_ms) / 1000)
-        job = HeldJob(
-            spec=spec,
-            partition=entry.partition,
-            lease=Lease(spec.id, entry.stream, entry.id, grant.epoch),
-            logged=logged,
-            prompt_tokens=prepared.prompt_tokens,
-            enqueued_at=time.monotonic() - waited_s,
-            resumed=logged > 0 or grant.epoch > 1,
-        )
-        self._table.add(job)
-        return job
-
-    def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
-        """False when it has passed already."""
-        left_s = (deadline_ms - now_ms()) / 1000
-        if left_s > 0:
-            loop = asyncio.get_running_loop()
-            job.deadline = loop.call_later(left_s, self._miss_deadline, job.spec.id)
-        return left_s > 0
-
-    def _miss_deadline(self, job_id: str) -> None:
-        self._publisher.fail(job_id, DeadlineExceeded.code, "its deadline has passed")
-
-    async def _reject(self, entry: Entry, job_id: str | None, index: int, error: RoseError) -> None:
-        self._metrics.invalid_message()
-        # The code alone: a chat template's message may quote the prompt.
-        log.warning("entry %s (job %s) is a dead letter: %s", entry.id, job_id, error.code)
-        await self._broker.dead_letter(entry, job_id, index, error.code, str(error))
-
-    async def _hand_back(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            job_id = readable_job_id(entry.raw or b"") or "unreadable"
-            await self._broker.release(entry.partition, [(entry.stream, job_id, entry.id)])
-
-
-class _CrashLoop(RoseError):
-    code = "crash_loop"
-
-
-def _logged_ids(log_events: Sequence[bytes]) -> list[int]:
-    ids: list[int] = []
-    for raw in log_events:
-        event = decode_event(raw)
-        if isinstance(event, TokenEvent):
-            ids.extend(event.token_ids)
-    return ids

@@ -1,22 +1,44 @@
-"""The jobs this worker holds."""
+"""The jobs this worker holds, and the entries that it is about to begin on.
+
+    Redis -- fetch, reclaim --> claims -- take --> jobs -- last token --> gone
+
+Both fill slots and both keep their leases; only a job has an epoch and may append.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from protocol import JobSpec, Partition
-from protocol.calls import Lease
+from protocol import JobSpec
+from protocol.calls import Lease, Taken
+from worker.broker import Entry
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class Claim:
+    """An entry that this worker owns, on its way to become a job."""
+
+    entry: Entry
+    spec: JobSpec | None = None
+    """once it has been decoded"""
+    grant: Taken | None = None
+    """once it has been taken"""
+    suspect: bool = False
+    """The last worker died on it without a new token: it must be taken alone."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.entry.stream, self.entry.id
+
+
+@dataclass(slots=True, eq=False)
 class HeldJob:
     """A job between take and its last token. Times are of the monotonic clock, in seconds."""
 
     spec: JobSpec
-    partition: Partition
     lease: Lease
     logged: int
     """Tokens in the log, or on their way there: the index of the next one."""
@@ -24,6 +46,8 @@ class HeldJob:
     enqueued_at: float
     resumed: bool
     """Another worker, or this one before, has begun on it."""
+    alone: bool = False
+    """A suspect: nothing else is begun before it has a new token in its log."""
     taken_at: float = field(default_factory=time.monotonic)
     last_token_at: float | None = None
     deadline: asyncio.TimerHandle | None = None
@@ -34,6 +58,7 @@ class JobTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self._claims: dict[tuple[str, str], Claim] = {}
         self._jobs: dict[str, HeldJob] = {}
         self._changed = asyncio.Event()
 
@@ -49,9 +74,38 @@ class JobTable:
     def get(self, job_id: str) -> HeldJob | None:
         return self._jobs.get(job_id)
 
+    def holds(self, job: HeldJob) -> bool:
+        """It, and not another life of the same job."""
+        return self._jobs.get(job.spec.id) is job
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Oldest first."""
+        return list(self._claims.values())
+
+    @property
+    def replays_a_suspect(self) -> bool:
+        """A suspect runs, and has no new token yet."""
+        return any(job.alone for job in self._jobs.values())
+
+    def claim(self, entries: Iterable[Entry]) -> None:
+        """Those that are not held already: an own one comes back when its renewal was late."""
+        held = {(job.lease.stream, job.lease.entry) for job in self._jobs.values()}
+        for entry in entries:
+            claim = Claim(entry)
+            if claim.key not in held:
+                self._claims.setdefault(claim.key, claim)
+
+    def drop_claim(self, claim: Claim) -> bool:
+        """It becomes a job, was given up, or is lost; False when it was lost before."""
+        found = self._claims.pop(claim.key, None) is not None
+        if found:
+            self._signal()
+        return found
+
     @property
     def free_slots(self) -> int:
-        return max(0, self.capacity - len(self._jobs))
+        return max(0, self.capacity - len(self._jobs) - len(self._claims))
 
     def add(self, job: HeldJob) -> None:
         self._jobs[job.spec.id] = job
@@ -66,8 +120,13 @@ class JobTable:
             self._signal()
         return job
 
+    def progressed(self, job: HeldJob) -> None:
+        """A suspect has a new token in its log: it is none any more."""
+        job.alone = False
+        self._signal()
+
     async def changed(self) -> None:
-        """Wait until a job comes or goes."""
+        """Wait until a job comes or goes, or a suspect is cleared."""
         await self._changed.wait()
 
     def _signal(self) -> None:

@@ -57,13 +57,18 @@ class LeaseKeeper:
                 log.warning("leases cannot be renewed: %s", error)
 
     async def _renew(self) -> None:
-        held = list(self._table)
-        if not held:
+        jobs, claims = list(self._table), list(self._table.claims)
+        entries = [(job.lease.stream, job.lease.entry) for job in jobs]
+        entries += [(claim.entry.stream, claim.entry.id) for claim in claims]
+        if not entries:
             return
-        lost = await self._broker.renew([job.lease for job in held])
-        for job in held:
+        lost = await self._broker.renew(entries)
+        for job in jobs:
             # It may have ended, or been taken anew, while Redis answered.
-            if job.spec.id in lost and self._table.get(job.spec.id) is job:
+            if (job.lease.stream, job.lease.entry) in lost and self._table.holds(job):
                 self._table.pop(job.spec.id)
                 self._thread.abort(job.spec.id)
                 log.warning("the lease of job %s is lost", job.spec.id)
+        for claim in claims:
+            if (claim.entry.stream, claim.entry.id) in lost:
+                self._table.drop_claim(claim)

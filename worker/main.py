@@ -20,7 +20,7 @@ def run(settings: WorkerSettings) -> None:
     """
     logging.basicConfig(
         stream=sys.stderr,
-        level=logging.INFO,
+        level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     asyncio.run(_run(settings))

@@ -57,9 +57,10 @@ class NullEngine:
     def abort(self, job_id: str) -> None:
         self._running.pop(job_id, None)
 
-    def step(self) -> list[Output]:
-        self._step_sequences = len(self._running)
-        outputs = [self._next(job_id, echo) for job_id, echo in self._running.items()]
+    def step(self, only: str | None = None) -> list[Output]:
+        stepped = {job_id: echo for job_id, echo in self._running.items() if only in (None, job_id)}
+        self._step_sequences = len(stepped)
+        outputs = [self._next(job_id, echo) for job_id, echo in stepped.items()]
         for output in outputs:
             if output.finish_reason is not None:
                 del self._running[output.job_id]

@@ -1,8 +1,8 @@
 """From step reports to the token log: what was generated is stored and published, in order.
 
-One loop, so that the events of a job can only leave in the order in which they came about. It
-runs beside the engine thread and never holds it up; while Redis is away it repeats what it has,
-which is harmless, since every event says where in its job's log it belongs.
+One loop, one call in flight, so that the events of a job can only leave in the order in which they
+came about. It runs beside the engine thread and never holds it up; while Redis is away it repeats
+what it has, which is harmless, since every event says where in its job's log it belongs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -26,9 +26,12 @@ log = logging.getLogger("rose.publisher")
 
 _RETRY_S = 0.2
 
+#: Events that may wait for the call in flight; beyond that they stay with the engine thread, whose
+#: own bound then makes decoding pause.
+_MOST_PENDING = 2000
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+
+class _Item(NamedTuple):
     job: HeldJob
     event: Event
 
@@ -45,26 +48,29 @@ class Publisher:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
 
-    def wake(self) -> None:
-        """There is something to do. Called on the event loop."""
-        self._idle.clear()
-        self._wake.set()
+    def collect(self) -> None:
+        """Accept what the engine has reported. Runs while the call before is in flight."""
+        while len(self._pending) < _MOST_PENDING and (report := self._engine.take_report()):
+            self._metrics.observe_step(report.stats)
+            for output in report.outputs:
+                self._accept(output)
+        if self._pending:
+            self._idle.clear()
+            self._wake.set()
+        elif not self._wake.is_set():
+            self._idle.set()
 
     async def run(self) -> None:
         while True:
             await self._wake.wait()
+            items, self._pending = self._pending, []
+            await self._send(items)
             self._wake.clear()
-            for report in self._engine.take_reports():
-                self._metrics.observe_step(report.stats)
-                for output in report.outputs:
-                    self._accept(output)
-            await self._send()
-            if not self._wake.is_set():
-                self._idle.set()
+            self.collect()
 
     async def flushed(self) -> None:
         """Wait until everything that the engine has reported is in Redis."""
-        self.wake()
+        self.collect()
         await self._idle.wait()
 
     def cancel(self, job_id: str) -> None:
@@ -77,7 +83,7 @@ class Publisher:
         """End a held job before its time: its slot is free within one step."""
         if (job := self._let_go(job_id)) is not None:
             self._pending.append(_Item(job, event_at(job.logged)))
-            self.wake()
+            self.collect()
 
     def _let_go(self, job_id: str) -> HeldJob | None:
         job = self._table.pop(job_id)
@@ -101,11 +107,10 @@ class Publisher:
             )
             self._pending.append(_Item(job, finished))
 
-    async def _send(self) -> None:
-        items, self._pending = self._pending, []
+    async def _send(self, items: Sequence[_Item]) -> None:
         by_partition: dict[Partition, list[_Item]] = {}
         for item in items:
-            by_partition.setdefault(item.job.partition, []).append(item)
+            by_partition.setdefault(item.job.lease.partition, []).append(item)
         for partition, group in by_partition.items():
             await self._send_partition(partition, group)
 
@@ -135,7 +140,9 @@ class Publisher:
             self._lose(job, outcome)
             return
         self._metrics.observe_tokens(job, len(event.token_ids), now)
-        if outcome == "OK_CANCEL" and self._table.get(job.spec.id) is job:
+        if job.alone:
+            self._table.progressed(job)
+        if outcome == "OK_CANCEL" and self._table.holds(job):
             # The message on the control channel was lost; the flag is not.
             self.cancel(job.spec.id)
 
@@ -155,6 +162,6 @@ class Publisher:
     def _lose(self, job: HeldJob, outcome: str) -> None:
         """Somebody else has the job now, or its log: stop working on it."""
         self._metrics.fenced()
-        if self._table.get(job.spec.id) is job:
+        if self._table.holds(job):
             self._let_go(job.spec.id)
             log.warning("job %s is not ours any more (%s)", job.spec.id, outcome)

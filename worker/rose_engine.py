@@ -69,7 +69,7 @@ class RoseEngine:
     def abort(self, job_id: str) -> None:
         self._scheduler.abort(job_id)
 
-    def step(self) -> list[Output]:
+    def step(self, only: str | None = None) -> list[Output]:
         return [
             Output(
                 output.request_id,
@@ -78,7 +78,7 @@ class RoseEngine:
                 output.text,
                 finish_reason(output.finish_reason),
             )
-            for output in self._scheduler.step()
+            for output in self._scheduler.step(only)
         ]
 
     def stats(self) -> EngineStats:

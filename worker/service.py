@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from producer.connection import broker_errors
+from worker.admission import Admission
 from worker.broker import Broker
 from worker.control import Control
 from worker.engine import Engine
@@ -102,10 +103,11 @@ class _Service:
             engine,
             max_reports=settings.max_buffered_steps,
             min_step_s=settings.min_step_s,
-            on_report=lambda: self._publisher.wake(),
+            on_report=lambda: self._publisher.collect(),
         )
         self._publisher = publisher = Publisher(broker, thread, table, metrics)
-        self._intake = Intake(settings, broker, engine, thread, table, publisher, metrics)
+        admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
+        self._intake = Intake(settings, broker, table, admission, metrics)
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, metrics)
         self._redis_problem: str | None = None
@@ -159,6 +161,7 @@ class _Service:
         except TimeoutError:
             log.warning("the last tokens did not reach Redis: another worker makes them again")
         try:
+            await self._intake.hand_back()
             await self._hand_back()
             await self._broker.leave()
         except RedisError as error:
@@ -187,7 +190,7 @@ class _Service:
 
     async def _hand_back(self) -> None:
         for partition in self._broker.partitions:
-            held = [job for job in self._table if job.partition == partition]
+            held = [job for job in self._table if job.lease.partition == partition]
             if held:
                 await self._broker.release(
                     partition,
@@ -207,6 +210,7 @@ class _Service:
         while True:
             try:
                 self._metrics.observe_queue(await self._broker.queue_status())
+                await self._broker.forget_dead_consumers()
                 self._redis_problem = None
             except RedisError as error:
                 self._metrics.redis_error("watch")

@@ -48,7 +48,15 @@ class WorkerSettings(QueueSettings):
     max_attempts: int = Field(
         default=3, ge=1, description="takes without a new token before a job is a dead letter"
     )
+    ageing_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="a waiting job gains a level of priority per so many seconds",
+    )
     dead_letters_kept: int = Field(default=10_000, ge=1, description="dead letters per partition")
+    dead_letter_ttl_s: int = Field(
+        default=7 * 86_400, ge=1, description="how long a dead letter is kept"
+    )
     grace_s: float = Field(
         default=30.0, ge=0, description="at SIGTERM: time to finish before jobs are handed back"
     )
@@ -62,6 +70,9 @@ class WorkerSettings(QueueSettings):
         default="127.0.0.1", description="address of /metrics, /healthz and /readyz"
     )
     http_port: int = Field(default=9400, ge=0, le=65535, description="its port; 0 for a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error; info has two lines a job"
+    )
     name: str | None = Field(
         default=None, description="consumer name; must be unique; made up if not given"
     )

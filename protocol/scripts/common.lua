@@ -25,14 +25,11 @@ end
 -- The one way for a job to end: terminal event last in the log, then what it held is given back.
 -- The caller acknowledges afterwards, never before.
 local function end_job(state, tokens, load, channel, status, event, now_ms, ttl_s)
-  local logged = tonumber(redis.call('HGET', state, 'tokens') or '0')
-  redis.call('XADD', tokens, logged .. '-1', 'event', event)
+  local known = redis.call('HMGET', state, 'tokens', 'cost')
+  redis.call('XADD', tokens, (known[1] or '0') .. '-1', 'event', event)
   redis.call('HSET', state, 'status', status, 'ended_ms', now_ms)
   redis.call('EXPIRE', state, ttl_s)
   redis.call('EXPIRE', tokens, ttl_s)
-  local cost = redis.call('HGET', state, 'cost')
-  if cost then
-    redis.call('HINCRBY', load, 'tokens', -tonumber(cost))
-  end
+  if known[2] then redis.call('HINCRBY', load, 'tokens', -tonumber(known[2])) end
   redis.call('PUBLISH', channel, event)
 end

@@ -1,9 +1,10 @@
 -- Give up on an entry: keep it with the reason, tell its subscriber where the id could be read.
 -- KEYS  stream, dead; and where the id is known: state, tokens, load
--- ARGV  group, consumer, entry, code, message, job as it came, kept at most, now ms, ttl s;
---       and where the id is known: job id, channel, event (failed)
+-- ARGV  group, consumer, entry, code, message, job as it came, letters kept at most, for s, now ms,
+--       ttl s; and where the id is known: job id, channel, event (failed)
 local stream, dead, state, tokens, load = unpack(KEYS)
-local group, consumer, entry, code, message, job, keep, now_ms, ttl_s, job_id, channel, event = unpack(ARGV)
+local group, consumer, entry, code, message, job, keep, keep_s, now_ms, ttl_s = unpack(ARGV, 1, 10)
+local job_id, channel, event = unpack(ARGV, 11, 13)
 
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
@@ -17,5 +18,7 @@ if state then
 end
 redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,
   'message', message, 'stream', stream, 'entry', entry, 'job', job)
+redis.call('XTRIM', dead, 'MINID', '~', string.format('%d', math.max(0, now_ms - keep_s * 1000)))
+redis.call('EXPIRE', dead, keep_s)
 acknowledge(stream, group, entry)
 return 'DEAD'

@@ -1,17 +1,47 @@
--- Read at most `count` new entries, the most urgent stream first. XREADGROUP's own COUNT holds
--- for each stream, so one plain call over three streams could return three times as many.
--- KEYS  job streams, most urgent first        ARGV  group, consumer, count
-local group, consumer, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local found = {}
-for _, stream in ipairs(KEYS) do
-  if left > 0 then
-    local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', left, 'STREAMS', stream, '>')
-    -- Redis: {{stream, entries}} or false; fakeredis flattens it to {stream, entries} or {}.
-    local entries = reply and (type(reply[1]) == 'table' and reply[1][2] or reply[2])
-    if entries then
-      found[#found + 1] = {stream, entries}
-      left = left - #entries
-    end
+-- Read at most `count` new entries, the most urgent first, with ageing: a stream's head counts as
+-- if it had come `ageing ms` later for each level that its priority is below the first. So nobody
+-- is overtaken by a job that came more than levels * ageing after him, and nobody starves.
+-- KEYS  job streams, most urgent first        ARGV  group, consumer, count, ageing ms
+-- Reply: {stream, entries} ...; a stream may come several times
+local group, consumer, left, ageing = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local function last_delivered(stream)
+  if redis.call('EXISTS', stream) == 0 then return nil end
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local named = {}
+    for i = 1, #info, 2 do named[info[i]] = info[i + 1] end
+    if named['name'] == group then return named['last-delivered-id'] end
   end
+end
+
+-- When the first entry that nobody has read counts as enqueued; nil where there is none.
+local function head(level, last)
+  local entry = redis.call('XRANGE', KEYS[level], '(' .. last, '+', 'COUNT', 1)[1]
+  return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
+end
+
+local heads, waiting = {}, 0
+for level = 1, #KEYS do
+  local last = last_delivered(KEYS[level])
+  if not last then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. KEYS[level]) end
+  heads[level] = head(level, last)
+  if heads[level] then waiting = waiting + 1 end
+end
+
+local found = {}
+while left > 0 and waiting > 0 do
+  local first
+  for level = 1, #KEYS do
+    if heads[level] and (not first or heads[level] < heads[first]) then first = level end
+  end
+  -- With one stream left there is nothing to compare: read all that is asked for.
+  local count = waiting == 1 and left or 1
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', KEYS[first], '>')
+  -- Redis: {{stream, entries}}; fakeredis flattens it to {stream, entries}.
+  local entries = type(reply[1]) == 'table' and reply[1][2] or reply[2]
+  found[#found + 1] = {KEYS[first], entries}
+  left = left - #entries
+  heads[first] = waiting > 1 and head(first, entries[#entries][1]) or nil
+  if not heads[first] then waiting = waiting - 1 end
 end
 return found

@@ -1,5 +1,6 @@
 -- Hand jobs back at drain: at once, and without charging an attempt. The epoch is raised, so
--- that nothing this worker still has in flight can be appended.
+-- that nothing this worker still has in flight can be appended. An entry that it owns but has not
+-- begun on is handed back as it is: an attempt that another worker owes stays charged.
 -- KEYS  stream; state ...      ARGV  group, consumer; per state: entry
 -- Reply: how many were handed back
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
@@ -7,7 +8,8 @@ local released = 0
 for i = 2, #KEYS do
   local state, entry = KEYS[i], ARGV[i + 1]
   if owns(stream, group, consumer, entry) then
-    if redis.call('HGET', state, 'status') == 'running' then
+    local known = redis.call('HMGET', state, 'status', 'worker')
+    if known[1] == 'running' and known[2] == consumer then
       redis.call('HINCRBY', state, 'epoch', 1)
       redis.call('HINCRBY', state, 'attempts', -1)
       redis.call('HSET', state, 'status', 'queued')

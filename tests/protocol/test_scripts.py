@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from demo.broker import EmbeddedBroker
 from producer import Client, FailedEvent, Job
-from protocol import GROUP, Priority, calls, decode_event
-from protocol.calls import Lease
+from protocol import GROUP, JobSpec, Priority, calls, decode_event, encode_job
+from protocol.calls import Lease, NotTaken, Taken
 from rose_errors import PromptTooLong, QueueFull
 from tests.bench import Bench, dead_letter, token
 
@@ -97,8 +98,8 @@ def test_only_the_owner_of_an_entry_can_take_it(bench: Bench) -> None:
     bench.client.submit("x")
     ((stream, entry, job_id),) = bench.fetch("w1")
     # then
-    assert bench.take("w2", stream, entry, job_id) is None
-    assert bench.take("w1", stream, entry, job_id) is not None
+    assert bench.take("w2", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
+    assert isinstance(bench.take("w1", stream, entry, job_id), Taken)
 
 
 def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:
@@ -129,13 +130,12 @@ def test_a_worker_that_lost_its_job_is_fenced(bench: Bench) -> None:
     bench.append(zombie, token(0), token(1))
     # when
     taken = bench.steal(zombie, "w2")
-    # then: the new owner gets the log and a higher epoch, the old one gets nothing through
-    assert taken is not None
+    # then: the new owner gets a higher epoch, the old one gets nothing through
     assert taken.epoch == zombie.epoch + 1
-    assert [decode_event(raw) for raw in taken.log] == [token(0), token(1)]
+    assert taken.logged == 2
     assert bench.append(zombie, token(2)) == ["FENCED"]
     assert bench.finish(zombie, 2) == "FENCED"
-    owner = Lease(job.id, zombie.stream, zombie.entry, taken.epoch)
+    owner = Lease(bench.partition, job.id, zombie.stream, zombie.entry, taken.epoch)
     assert bench.append(owner, token(2)) == ["OK"]
     assert bench.finish(owner, 3) == "OK"
     assert job.result(1).token_ids == (100, 101, 102)
@@ -174,14 +174,12 @@ def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
     attempts = []
     for n in range(1, 4):
         taken = bench.steal(lease, f"w{n}")
-        assert taken is not None
         attempts.append(taken.attempts)
-        lease = Lease(lease.job_id, lease.stream, lease.entry, taken.epoch)
+        lease = replace(lease, epoch=taken.epoch)
     bench.append(lease, token(0))
     after = bench.steal(lease, "w9")
     # then
     assert attempts == [2, 3, 4]
-    assert after is not None
     assert after.attempts == 1
 
 
@@ -200,8 +198,8 @@ def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None
     assert job.status().status == "queued"
     _, claimed, *_ = bench.redis.xautoclaim(lease.stream, GROUP, "w2", 60_000)
     assert [entry.decode() for entry, _ in claimed] == [lease.entry]
-    taken = bench.take("w2", lease.stream, lease.entry, job.id)
-    assert taken is not None
+    taken = bench.take("w2", lease.stream, lease.entry, job.id, alone=False)
+    assert isinstance(taken, Taken)
     assert taken.attempts == 1
 
 
@@ -226,7 +224,7 @@ def test_cancel_ends_a_waiting_job_and_leaves_its_entry_to_the_next_take(bench: 
     assert job.cancel() is False
     assert bench.lengths() == [0, 1, 0]
     ((stream, entry, job_id),) = bench.fetch("w")
-    assert bench.take("w", stream, entry, job_id) is None
+    assert bench.take("w", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
     assert bench.lengths() == [0, 0, 0]
 
 
@@ -239,7 +237,6 @@ def test_cancel_of_a_running_job_is_a_flag_that_every_append_reads(bench: Bench)
     # then
     assert bench.append(lease, token(0)) == ["OK_CANCEL"]
     taken = bench.steal(lease, "w2")
-    assert taken is not None
     assert taken.cancel_requested
 
 
@@ -250,13 +247,13 @@ def test_a_job_enqueued_twice_by_hand_runs_once(bench: Bench, priority: Priority
     job: Job = bench.client.submit("x")
     ((entry, fields),) = bench.redis.xrange(stream)
     ((_, first, _),) = bench.fetch("w", 1)
-    assert bench.take("w", stream, first, job.id) is not None
+    assert isinstance(bench.take("w", stream, first, job.id), Taken)
     again = bench.partition.jobs(priority)
     bench.redis.xadd(again, fields, id=entry if again != stream else "*")
     # when
     ((_, second, _),) = bench.fetch("w", 1)
     # then
-    assert bench.take("w", again, second, job.id) is None
+    assert bench.take("w", again, second, job.id) is NotTaken.NOTHING_TO_DO
     assert bench.lengths() == [0, 1, 0]
     assert job.status().epoch == 1
 
@@ -290,3 +287,80 @@ def test_an_entry_with_somebody_elses_id_does_not_end_their_job(bench: Bench) ->
     bench.call(dead_letter(bench, stream, entry, job.id, failed))
     # then
     assert bench.append(lease, token(0)) == ["OK"]
+
+
+def test_ageing_lets_no_job_be_overtaken_by_one_that_came_too_much_later(bench: Bench) -> None:
+    # given: entry ids are enqueue times; a level of priority is worth ten seconds
+    def add(priority: Priority, at_ms: int) -> None:
+        raw = encode_job(JobSpec(id=f"{priority}-{at_ms}", prompt="x"))
+        bench.redis.xadd(bench.partition.jobs(priority), {"job": raw}, id=f"{at_ms}-0")
+
+    for at_ms in (1_000, 2_000):
+        add(Priority.LOW, at_ms)
+    add(Priority.NORMAL, 11_500)
+    for at_ms in (20_500, 21_500, 22_500, 23_500):
+        add(Priority.HIGH, at_ms)
+    # when
+    one_by_one = [bench.fetch("w", 1, ageing_s=10)[0][2] for _ in range(3)]
+    together = [job_id for _, _, job_id in bench.fetch("w", 10, ageing_s=10)]
+    # then: low from 1,000 counts as of 21,000, normal from 11,500 as of 21,500
+    assert one_by_one == ["high-20500", "low-1000", "high-21500"]
+    assert together == ["normal-11500", "low-2000", "high-22500", "high-23500"]
+
+
+def test_a_suspect_is_taken_only_alone_and_not_charged_before(bench: Bench) -> None:
+    # given: its first worker died without a token
+    bench.client.submit("x")
+    lease = bench.start("w1")
+    bench.redis.xclaim(lease.stream, GROUP, "w2", 0, [lease.entry])
+    # when
+    refused = [bench.take("w2", lease.stream, lease.entry, lease.job_id, alone=False)] * 2
+    taken = bench.take("w2", lease.stream, lease.entry, lease.job_id, alone=True)
+    # then
+    assert refused == [NotTaken.SUSPECT] * 2
+    assert isinstance(taken, Taken)
+    assert taken.attempts == 2
+
+
+def test_handing_back_what_was_not_begun_on_keeps_the_attempt_of_another(bench: Bench) -> None:
+    # given: w1 died on it; w2 reclaimed it and drains before it takes it
+    job = bench.client.submit("x")
+    lease = bench.start("w1")
+    bench.redis.xclaim(lease.stream, GROUP, "w2", 0, [lease.entry])
+    # when
+    call = calls.release(bench.partition, lease.stream, "w2", [(job.id, lease.entry)])
+    assert bench.call(call) == 1
+    # then
+    assert job.status().attempts == 1
+
+
+def test_consumers_that_left_without_a_word_are_forgotten_once_they_hold_nothing(
+    bench: Bench,
+) -> None:
+    # given
+    bench.client.submit("x")
+    bench.start("holder")
+    for stream in bench.partition.all_jobs:
+        bench.redis.xgroup_createconsumer(stream, GROUP, "killed")
+    # when
+    forgotten = bench.call(calls.forget(bench.partition, idle_ms=0))
+    # then
+    left = {
+        info["name"]
+        for stream in bench.partition.all_jobs
+        for info in bench.redis.xinfo_consumers(stream, GROUP)
+    }
+    assert forgotten == 3
+    assert left == {b"holder"}
+
+
+def test_dead_letters_have_their_time(bench: Bench) -> None:
+    # given
+    stream = bench.partition.jobs(Priority.HIGH)
+    entry = bench.redis.xadd(stream, {"job": b"garbage"}).decode()
+    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
+    failed = FailedEvent(index=0, code="malformed_message", message="no")
+    # when
+    bench.call(dead_letter(bench, stream, entry, "abc", failed))
+    # then
+    assert 0 < bench.redis.ttl(bench.partition.dead) <= 60

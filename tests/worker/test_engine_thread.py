@@ -23,7 +23,7 @@ class GatedEngine(NullEngine):
         self.steps = 0
         self.fails = False
 
-    def step(self) -> list[Output]:
+    def step(self, only: str | None = None) -> list[Output]:
         self.gate.acquire()
         if self.fails:
             raise RuntimeError("the device is gone")
@@ -66,7 +66,8 @@ async def test_decoding_pauses_when_nobody_takes_the_reports() -> None:
     assert thread.stalled_s == 0
     indexes = []
     while len(indexes) < 10:
-        indexes += [out.index for report in thread.take_reports() for out in report.outputs]
+        while report := thread.take_report():
+            indexes += [output.index for output in report.outputs]
         await asyncio.sleep(0.005)
     assert indexes == list(range(10))
     engine.gate.release(10_000)
