@@ -28,7 +28,7 @@ class Call:
     """One EVALSHA."""
 
     script: Script
-    keys: Sequence[str]
+    keys: Sequence[str | bytes]
     args: Sequence[Arg]
 
 
@@ -105,7 +105,7 @@ def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Cal
             partition.load,
             partition.control,
         ],
-        [job_id, partition.channel(job_id), encode_event(CancelledEvent(index=0)), now_ms, ttl_s],
+        [job_id, encode_event(CancelledEvent(index=0)), now_ms, ttl_s],
     )
 
 
@@ -154,14 +154,15 @@ class NotTaken(Enum):
     """The last worker died on it without a new token: take it alone."""
 
 
-def taken(reply: list[Any]) -> Taken | NotTaken:
+def taken(reply: bytes) -> Taken | NotTaken:
     """From one item of the reply to `take`."""
-    if reply[0] == b"SUSPECT":
+    outcome, *facts = reply.split()
+    if outcome == b"SUSPECT":
         return NotTaken.SUSPECT
-    if reply[0] != b"TAKEN":
+    if outcome != b"TAKEN":
         return NotTaken.NOTHING_TO_DO
-    _, epoch, attempts, cancel_flag, logged = reply
-    return Taken(int(epoch), int(attempts), bool(cancel_flag), int(logged))
+    epoch, attempts, cancel_flag, logged = facts
+    return Taken(int(epoch), int(attempts), cancel_flag == b"1", int(logged))
 
 
 @dataclass(slots=True)
@@ -174,45 +175,43 @@ class Lease:
     stream: str
     entry: str
     epoch: int
-    state: str = field(init=False)
-    tokens: str = field(init=False)
-    channel: str = field(init=False)
+    state: bytes = field(init=False)
+    tokens: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = self.partition.state(self.job_id)
-        self.tokens = self.partition.tokens(self.job_id)
-        self.channel = self.partition.channel(self.job_id)
+        self.state = self.partition.state(self.job_id).encode()
+        self.tokens = self.partition.tokens(self.job_id).encode()
 
 
 def append(items: Iterable[tuple[Lease, TokenEvent]]) -> Call:
     """Items of one partition."""
-    keys: list[str] = []
+    keys: list[str | bytes] = []
     args: list[Arg] = []
     for lease, event in items:
         keys += (lease.state, lease.tokens)
         args += (
-            lease.epoch,
-            event.index,
-            len(event.token_ids),
-            lease.channel,
+            f"{lease.epoch} {event.index} {len(event.token_ids)}",
             encode_event(event),
         )
     return Call(load("append"), keys, args)
 
 
+def outcomes(reply: Sequence[Any], count: int) -> list[str]:
+    """One for each of the `count` items of an append or a finish: OK where the reply is silent."""
+    said = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
+    return [said.get(item, "OK") for item in range(count)]
+
+
 def finish(
     partition: Partition, items: Iterable[tuple[Lease, Event]], *, now_ms: int, ttl_s: int
 ) -> Call:
-    keys: list[str] = [partition.load]
+    keys: list[str | bytes] = [partition.load]
     args: list[Arg] = [GROUP, now_ms, ttl_s]
     for lease, event in items:
         keys += (lease.stream, lease.state, lease.tokens)
         args += (
-            lease.epoch,
-            event.index,
-            event.type,  # a terminal event's type is the job's status
-            lease.entry,
-            lease.channel,
+            # A terminal event's type is the job's status.
+            f"{lease.epoch} {event.index} {event.type} {lease.entry}",
             encode_event(event),
         )
     return Call(load("finish"), keys, args)
@@ -255,7 +254,7 @@ def dead_letter(
     if failed is not None:
         job_id, event = failed
         keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
-        args += [job_id, partition.channel(job_id), event]
+        args += [job_id, event]
     return Call(load("dead_letter"), keys, args)
 
 

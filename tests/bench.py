@@ -45,9 +45,9 @@ class Bench:
         """(stream, entry, job id) of new entries."""
         call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))
         return [
-            (stream.decode(), entry.decode(), decode_job(fields[1]).id)
-            for stream, entries in self.call(call)
-            for entry, fields in entries
+            (stream.decode(), entry.decode(), decode_job(raw).id)
+            for stream, flat in self.call(call)
+            for entry, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
 
     def take(
@@ -67,12 +67,12 @@ class Bench:
 
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
         reply = self.call(calls.append([(lease, event) for event in events]))
-        return [outcome.decode() for outcome in reply]
+        return calls.outcomes(reply, len(events))
 
     def finish(self, lease: Lease, index: int) -> str:
         event = FinishedEvent(index=index, reason="eos", prompt_tokens=1)
         call = calls.finish(self.partition, [(lease, event)], now_ms=2, ttl_s=60)
-        outcome: str = self.call(call)[0].decode()
+        (outcome,) = calls.outcomes(self.call(call), 1)
         return outcome
 
     def steal(self, lease: Lease, thief: str) -> Taken:

@@ -140,9 +140,9 @@ class Broker:
         call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
         reply = await run_async(self._redis, call)
         return [
-            _entry(partition, stream, entry_id, fields)
-            for stream, entries in reply
-            for entry_id, fields in entries
+            Entry(partition, stream.decode(), entry_id.decode(), raw)
+            for stream, flat in reply
+            for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
 
     async def wait(self, count: int) -> list[Entry]:
@@ -219,11 +219,8 @@ class Broker:
         now, ttl = now_ms(), self._ttl_s
         appends = [calls.append(part) for part in _parts(tokens)]
         finishes = [calls.finish(partition, part, now_ms=now, ttl_s=ttl) for part in _parts(ends)]
-        replies = [
-            [outcome.decode() for outcome in reply]
-            for reply in await run_many_async(self._redis, [*appends, *finishes])
-        ]
-        return _joined(replies[: len(appends)]), _joined(replies[len(appends) :])
+        replies = await run_many_async(self._redis, [*appends, *finishes])
+        return _outcomes(replies[: len(appends)], tokens), _outcomes(replies[len(appends) :], ends)
 
     async def renew(self, entries: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Renew `(stream, entry)`; returns those that are lost."""
@@ -296,13 +293,12 @@ def _parts(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[start : start + _MOST_ITEMS] for start in range(0, len(items), _MOST_ITEMS)]
 
 
-def _joined(replies: Sequence[Sequence[str]]) -> list[str]:
-    return [outcome for reply in replies for outcome in reply]
-
-
-def _entry(partition: Partition, stream: bytes, entry_id: bytes, fields: list[Any]) -> Entry:
-    named = dict(zip(fields[::2], fields[1::2], strict=True))
-    return Entry(partition, stream.decode(), entry_id.decode(), named.get(b"job"))
+def _outcomes(replies: Sequence[Any], items: Sequence[Any]) -> list[str]:
+    return [
+        outcome
+        for reply, part in zip(replies, _parts(items), strict=True)
+        for outcome in calls.outcomes(reply, len(part))
+    ]
 
 
 def _by_partition(entries: Sequence[tuple[Entry, str]]) -> dict[Partition, list[tuple[Entry, str]]]:

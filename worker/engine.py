@@ -34,7 +34,7 @@ class Prepared:
     handle: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """What a step brought for one job; `finish_reason` with the last tokens, or with none."""
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -31,9 +30,7 @@ _RETRY_S = 0.2
 _MOST_PENDING = 2000
 
 
-class _Item(NamedTuple):
-    job: HeldJob
-    event: Event
+_Item = tuple[HeldJob, Event]
 
 
 class Publisher:
@@ -82,7 +79,7 @@ class Publisher:
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
         """End a held job before its time: its slot is free within one step."""
         if (job := self._let_go(job_id)) is not None:
-            self._pending.append(_Item(job, event_at(job.logged)))
+            self._pending.append((job, event_at(job.logged)))
             self.collect()
 
     def _let_go(self, job_id: str) -> HeldJob | None:
@@ -98,25 +95,25 @@ class Publisher:
             return
         if output.token_ids:
             event = TokenEvent(index=output.index, token_ids=output.token_ids, text=output.text)
-            self._pending.append(_Item(job, event))
+            self._pending.append((job, event))
             job.logged = event.cursor
         if output.finish_reason is not None:
             self._table.pop(output.job_id)
             finished = FinishedEvent(
                 index=job.logged, reason=output.finish_reason, prompt_tokens=job.prompt_tokens
             )
-            self._pending.append(_Item(job, finished))
+            self._pending.append((job, finished))
 
     async def _send(self, items: Sequence[_Item]) -> None:
         by_partition: dict[Partition, list[_Item]] = {}
         for item in items:
-            by_partition.setdefault(item.job.lease.partition, []).append(item)
+            by_partition.setdefault(item[0].lease.partition, []).append(item)
         for partition, group in by_partition.items():
             await self._send_partition(partition, group)
 
     async def _send_partition(self, partition: Partition, items: Sequence[_Item]) -> None:
-        tokens = [(i.job, i.event) for i in items if isinstance(i.event, TokenEvent)]
-        ends = [(i.job, i.event) for i in items if i.event.is_terminal]
+        tokens = [(job, event) for job, event in items if isinstance(event, TokenEvent)]
+        ends = [(job, event) for job, event in items if not isinstance(event, TokenEvent)]
         while True:
             try:
                 appended, ended = await self._broker.publish(
@@ -142,7 +139,7 @@ class Publisher:
         self._metrics.observe_tokens(job, len(event.token_ids), now)
         if job.alone:
             self._table.progressed(job)
-        if outcome == "OK_CANCEL" and self._table.holds(job):
+        if outcome == "CANCEL" and self._table.holds(job):
             # The message on the control channel was lost; the flag is not.
             self.cancel(job.spec.id)
 

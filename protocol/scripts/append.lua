@@ -1,12 +1,14 @@
 -- Log and publish the tokens of one decode step, for the whole batch at once.
 -- KEYS  per item: state, tokens
--- ARGV  per item: epoch, index of the first token, tokens in the event, channel, event
--- Reply per item: OK; OK_CANCEL (stored, and somebody asked to cancel); DUP (a retry: it is
--- stored already); FENCED (the job is not ours any more); GAP (tokens before it are missing)
+-- ARGV  per item: "<epoch> <index of the first token> <tokens in the event>", event
+-- Reply: item number (from 0), outcome, ... of the items that were not simply stored:
+-- CANCEL (stored, and somebody asked to cancel); DUP (a retry: it is stored already); FENCED (the
+-- job is not ours any more); GAP (tokens before it are missing)
 local reply = {}
 for item = 0, #KEYS / 2 - 1 do
   local state, tokens = KEYS[item * 2 + 1], KEYS[item * 2 + 2]
-  local epoch, index, count, channel, event = unpack(ARGV, item * 5 + 1, item * 5 + 5)
+  local epoch, index, count = string.match(ARGV[item * 2 + 1], '^(%d+) (%d+) (%d+)$')
+  local event = ARGV[item * 2 + 2]
   local known = redis.call('HMGET', state, 'epoch', 'tokens', 'cancel', 'status')
   local logged = tonumber(known[2] or '0')
   local after = tonumber(index) + tonumber(count)
@@ -20,9 +22,12 @@ for item = 0, #KEYS / 2 - 1 do
   else
     redis.call('XADD', tokens, after .. '-0', 'event', event)
     redis.call('HSET', state, 'tokens', after)
-    redis.call('PUBLISH', channel, event)
-    outcome = known[3] and 'OK_CANCEL' or 'OK'
+    redis.call('PUBLISH', channel_of(state), event)
+    outcome = known[3] and 'CANCEL'
   end
-  reply[item + 1] = outcome
+  if outcome then
+    reply[#reply + 1] = item
+    reply[#reply + 1] = outcome
+  end
 end
 return reply

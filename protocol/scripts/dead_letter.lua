@@ -1,10 +1,10 @@
 -- Give up on an entry: keep it with the reason, tell its subscriber where the id could be read.
 -- KEYS  stream, dead; and where the id is known: state, tokens, load
 -- ARGV  group, consumer, entry, code, message, job as it came, letters kept at most, for s, now ms,
---       ttl s; and where the id is known: job id, channel, event (failed)
+--       ttl s; and where the id is known: job id, event (failed)
 local stream, dead, state, tokens, load = unpack(KEYS)
 local group, consumer, entry, code, message, job, keep, keep_s, now_ms, ttl_s = unpack(ARGV, 1, 10)
-local job_id, channel, event = unpack(ARGV, 11, 13)
+local job_id, event = unpack(ARGV, 11, 12)
 
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
@@ -13,7 +13,7 @@ if state then
   local own = not known[3] or (known[2] == stream and known[3] == entry)
   if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)
-    end_job(state, tokens, load, channel, 'failed', event, now_ms, ttl_s)
+    end_job(state, tokens, load, 'failed', event, now_ms, ttl_s)
   end
 end
 redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,

@@ -2,7 +2,7 @@
 -- if it had come `ageing ms` later for each level that its priority is below the first. So nobody
 -- is overtaken by a job that came more than levels * ageing after him, and nobody starves.
 -- KEYS  job streams, most urgent first        ARGV  group, consumer, count, ageing ms
--- Reply: {stream, entries} ...; a stream may come several times
+-- Reply: {stream, {entry, job or nil, entry, job or nil, ...}} ...; a stream may come several times
 local group, consumer, left, ageing = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function last_delivered(stream)
@@ -28,6 +28,18 @@ for level = 1, #KEYS do
   if heads[level] then waiting = waiting + 1 end
 end
 
+-- Flat, which is cheaper to read than entries with fields.
+local function flat(entries)
+  local pairs_of = {}
+  for n, entry in ipairs(entries) do
+    pairs_of[n * 2 - 1], pairs_of[n * 2] = entry[1], false
+    for i = 1, #entry[2], 2 do
+      if entry[2][i] == 'job' then pairs_of[n * 2] = entry[2][i + 1] end
+    end
+  end
+  return pairs_of
+end
+
 local found = {}
 while left > 0 and waiting > 0 do
   local first
@@ -39,7 +51,7 @@ while left > 0 and waiting > 0 do
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', KEYS[first], '>')
   -- Redis: {{stream, entries}}; fakeredis flattens it to {stream, entries}.
   local entries = type(reply[1]) == 'table' and reply[1][2] or reply[2]
-  found[#found + 1] = {KEYS[first], entries}
+  found[#found + 1] = {KEYS[first], flat(entries)}
   left = left - #entries
   heads[first] = waiting > 1 and head(first, entries[#entries][1]) or nil
   if not heads[first] then waiting = waiting - 1 end

@@ -235,7 +235,7 @@ def test_cancel_of_a_running_job_is_a_flag_that_every_append_reads(bench: Bench)
     # when
     job.cancel()
     # then
-    assert bench.append(lease, token(0)) == ["OK_CANCEL"]
+    assert bench.append(lease, token(0)) == ["CANCEL"]
     taken = bench.steal(lease, "w2")
     assert taken.cancel_requested
 
