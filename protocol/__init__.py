@@ -12,6 +12,7 @@ from protocol.codec import (
     decode_job,
     encode_event,
     encode_job,
+    encode_tokens,
     readable_job_id,
 )
 from protocol.events import (
@@ -45,6 +46,7 @@ __all__ = [
     "decode_job",
     "encode_event",
     "encode_job",
+    "encode_tokens",
     "error_of",
     "new_job_id",
     "partition_of",

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any
 
 from protocol.codec import encode_event
-from protocol.events import CancelledEvent, Event, TokenEvent
+from protocol.events import CancelledEvent, Event
 from protocol.jobs import JobSpec, Priority
 from protocol.keys import GROUP, Partition
 from protocol.scripts import Script, load
@@ -183,16 +183,24 @@ class Lease:
         self.tokens = self.partition.tokens(self.job_id).encode()
 
 
-def append(items: Iterable[tuple[Lease, TokenEvent]]) -> Call:
+@dataclass(slots=True)
+class Append:
+    """Tokens for the log: `event` is encoded, and holds tokens `index` to `index + count - 1`."""
+
+    lease: Lease
+    index: int
+    count: int
+    event: bytes
+
+
+def append(items: Iterable[Append]) -> Call:
     """Items of one partition."""
     keys: list[str | bytes] = []
     args: list[Arg] = []
-    for lease, event in items:
+    for item in items:
+        lease = item.lease
         keys += (lease.state, lease.tokens)
-        args += (
-            f"{lease.epoch} {event.index} {len(event.token_ids)}",
-            encode_event(event),
-        )
+        args += (f"{lease.epoch} {item.index} {item.count}", item.event)
     return Call(load("append"), keys, args)
 
 

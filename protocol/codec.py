@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -15,6 +16,8 @@ from rose_errors import InvalidParameter, JobTooLarge, MalformedMessage
 MAX_JOB_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 4 * 1024
 MAX_EVENT_BYTES = 1024 * 1024
+#: More fields than 4 KiB of metadata can hold: each wrong one costs a report.
+_MAX_MAP_FIELDS = 2048
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
@@ -70,6 +73,11 @@ def encode_event(event: Event) -> bytes:
     return _pack(event.model_dump())
 
 
+def encode_tokens(index: int, token_ids: Sequence[int], text: str) -> bytes:
+    """As `encode_event` of a TokenEvent, for a worker that has tens of thousands a second."""
+    return _pack({"index": index, "type": "tokens", "token_ids": token_ids, "text": text})
+
+
 def decode_event(raw: bytes) -> Event:
     """Raises: MalformedMessage: not an event of this protocol."""
     if len(raw) > MAX_EVENT_BYTES:
@@ -91,7 +99,9 @@ def _pack(value: Any) -> bytes:
 def _unpack_map(raw: bytes) -> dict[str, Any]:
     """One msgpack map with string keys; no extension types, no binary, nothing after it."""
     try:
-        value = msgpack.unpackb(raw, strict_map_key=True, max_ext_len=0, max_bin_len=0)
+        value = msgpack.unpackb(
+            raw, strict_map_key=True, max_ext_len=0, max_bin_len=0, max_map_len=_MAX_MAP_FIELDS
+        )
     except (msgpack.UnpackException, ValueError) as error:
         raise MalformedMessage(f"not msgpack: {str(error) or type(error).__name__}") from None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

@@ -66,7 +66,11 @@ class Bench:
         return Lease(self.partition, job_id, stream, entry, taken.epoch)
 
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
-        reply = self.call(calls.append([(lease, event) for event in events]))
+        items = [
+            calls.Append(lease, event.index, len(event.token_ids), encode_event(event))
+            for event in events
+        ]
+        reply = self.call(calls.append(items))
         return calls.outcomes(reply, len(events))
 
     def finish(self, lease: Lease, index: int) -> str:

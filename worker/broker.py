@@ -27,11 +27,10 @@ from protocol import (
     Event,
     FailedEvent,
     Partition,
-    TokenEvent,
     calls,
     encode_event,
 )
-from protocol.calls import Call, Lease, NotTaken, Taken, now_ms
+from protocol.calls import Append, Call, Lease, NotTaken, Taken, now_ms
 from worker.settings import WorkerSettings
 
 T = TypeVar("T")
@@ -212,7 +211,7 @@ class Broker:
     async def publish(
         self,
         partition: Partition,
-        tokens: Sequence[tuple[Lease, TokenEvent]],
+        tokens: Sequence[Append],
         ends: Sequence[tuple[Lease, Event]],
     ) -> tuple[list[str], list[str]]:
         """Append tokens, then end jobs, in one round trip; an outcome for each item, in order."""

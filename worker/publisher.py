@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
-from protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, Partition, TokenEvent
+from protocol import (
+    CancelledEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    Partition,
+    encode_tokens,
+)
+from protocol.calls import Append
 from worker.broker import Broker
 from worker.engine import Output
 from worker.engine_thread import EngineThread
@@ -30,9 +38,6 @@ _RETRY_S = 0.2
 _MOST_PENDING = 2000
 
 
-_Item = tuple[HeldJob, Event]
-
-
 class Publisher:
     def __init__(
         self, broker: Broker, engine: EngineThread, table: JobTable, metrics: Metrics
@@ -41,29 +46,35 @@ class Publisher:
         self._engine = engine
         self._table = table
         self._metrics = metrics
-        self._pending: list[_Item] = []
+        self._tokens: list[tuple[HeldJob, Append]] = []
+        self._ends: list[tuple[HeldJob, Event]] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
+        self._idle.set()
 
     def collect(self) -> None:
-        """Accept what the engine has reported. Runs while the call before is in flight."""
-        while len(self._pending) < _MOST_PENDING and (report := self._engine.take_report()):
+        """Accept what the engine has reported."""
+        while len(self._tokens) < _MOST_PENDING and (report := self._engine.take_report()):
             self._metrics.observe_step(report.stats)
             for output in report.outputs:
                 self._accept(output)
-        if self._pending:
+        if self._tokens or self._ends:
             self._idle.clear()
             self._wake.set()
-        elif not self._wake.is_set():
-            self._idle.set()
 
     async def run(self) -> None:
         while True:
             await self._wake.wait()
-            items, self._pending = self._pending, []
-            await self._send(items)
+            tokens, self._tokens = self._tokens, []
+            ends, self._ends = self._ends, []
+            sending = asyncio.create_task(self._send(tokens, ends))
+            await asyncio.sleep(0)  # it is on its way: encode the next ones meanwhile
             self._wake.clear()
             self.collect()
+            await sending
+            self.collect()
+            if not self._wake.is_set():
+                self._idle.set()
 
     async def flushed(self) -> None:
         """Wait until everything that the engine has reported is in Redis."""
@@ -79,7 +90,7 @@ class Publisher:
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
         """End a held job before its time: its slot is free within one step."""
         if (job := self._let_go(job_id)) is not None:
-            self._pending.append((job, event_at(job.logged)))
+            self._ends.append((job, event_at(job.logged)))
             self.collect()
 
     def _let_go(self, job_id: str) -> HeldJob | None:
@@ -94,31 +105,40 @@ class Publisher:
         if job is None or output.index != job.logged:
             return
         if output.token_ids:
-            event = TokenEvent(index=output.index, token_ids=output.token_ids, text=output.text)
-            self._pending.append((job, event))
-            job.logged = event.cursor
+            count = len(output.token_ids)
+            event = encode_tokens(output.index, output.token_ids, output.text)
+            self._tokens.append((job, Append(job.lease, output.index, count, event)))
+            job.logged += count
         if output.finish_reason is not None:
             self._table.pop(output.job_id)
             finished = FinishedEvent(
                 index=job.logged, reason=output.finish_reason, prompt_tokens=job.prompt_tokens
             )
-            self._pending.append((job, finished))
+            self._ends.append((job, finished))
 
-    async def _send(self, items: Sequence[_Item]) -> None:
-        by_partition: dict[Partition, list[_Item]] = {}
-        for item in items:
-            by_partition.setdefault(item[0].lease.partition, []).append(item)
-        for partition, group in by_partition.items():
-            await self._send_partition(partition, group)
+    async def _send(
+        self, tokens: list[tuple[HeldJob, Append]], ends: list[tuple[HeldJob, Event]]
+    ) -> None:
+        """A job's tokens go before its end: a call stores the one, then the other."""
+        partitions = {job.lease.partition for job, _ in (*tokens, *ends)}
+        for partition in partitions:
+            await self._send_partition(
+                partition,
+                [item for item in tokens if item[0].lease.partition is partition],
+                [item for item in ends if item[0].lease.partition is partition],
+            )
 
-    async def _send_partition(self, partition: Partition, items: Sequence[_Item]) -> None:
-        tokens = [(job, event) for job, event in items if isinstance(event, TokenEvent)]
-        ends = [(job, event) for job, event in items if not isinstance(event, TokenEvent)]
+    async def _send_partition(
+        self,
+        partition: Partition,
+        tokens: Sequence[tuple[HeldJob, Append]],
+        ends: Sequence[tuple[HeldJob, Event]],
+    ) -> None:
         while True:
             try:
                 appended, ended = await self._broker.publish(
                     partition,
-                    [(job.lease, event) for job, event in tokens],
+                    [append for _, append in tokens],
                     [(job.lease, event) for job, event in ends],
                 )
                 break
@@ -127,16 +147,16 @@ class Publisher:
                 log.warning("publishing waits for Redis: %s", error)
                 await asyncio.sleep(_RETRY_S)
         now = time.monotonic()
-        for (job, event), outcome in zip(tokens, appended, strict=True):
-            self._settle_tokens(job, event, outcome, now)
+        for (job, append), outcome in zip(tokens, appended, strict=True):
+            self._settle_tokens(job, append.count, outcome, now)
         for (job, end), outcome in zip(ends, ended, strict=True):
             self._settle_end(job, end, outcome, now)
 
-    def _settle_tokens(self, job: HeldJob, event: TokenEvent, outcome: str, now: float) -> None:
+    def _settle_tokens(self, job: HeldJob, count: int, outcome: str, now: float) -> None:
         if outcome in ("FENCED", "GAP"):
             self._lose(job, outcome)
             return
-        self._metrics.observe_tokens(job, len(event.token_ids), now)
+        self._metrics.observe_tokens(job, count, now)
         if job.alone:
             self._table.progressed(job)
         if outcome == "CANCEL" and self._table.holds(job):
