@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -27,8 +28,16 @@ class WorkerDied(RoseError):
 class WorkerProcess:
     """One `rose worker`. Leaving the context kills it if it still runs."""
 
-    def __init__(self, name: str, redis_url: str, **settings: str | float) -> None:
-        """`settings` as in worker.settings, underscores for dashes."""
+    def __init__(
+        self,
+        name: str,
+        redis_url: str,
+        *,
+        program: Sequence[str] = ("rose", "worker"),
+        **settings: str | float,
+    ) -> None:
+        """`settings` as in worker.settings, underscores for dashes. `program`: a module, and its
+        arguments before the settings."""
         self.name = name
         self._http_port = free_port()
         given = {
@@ -37,7 +46,7 @@ class WorkerProcess:
             "http_port": self._http_port,
             **settings,
         }
-        self._command = [sys.executable, "-m", "rose", "worker"] + [
+        self._command = [sys.executable, "-m", *program] + [
             f"--{key.replace('_', '-')}={value}" for key, value in given.items()
         ]
         self._folder = tempfile.TemporaryDirectory(prefix="rose-worker-")
@@ -63,6 +72,11 @@ class WorkerProcess:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """None before the start."""
+        return None if self._process is None else self._process.pid
 
     @property
     def log(self) -> str:

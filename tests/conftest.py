@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -103,7 +103,12 @@ def start_worker(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., W
     with ExitStack() as stack:
         numbers = itertools.count()
 
-        def start(*, ready: bool = True, **settings: str | float) -> WorkerProcess:
+        def start(
+            *,
+            ready: bool = True,
+            program: Sequence[str] = ("rose", "worker"),
+            **settings: str | float,
+        ) -> WorkerProcess:
             given: dict[str, str | float] = {
                 "queue": queue,
                 "engine": "null",
@@ -111,7 +116,7 @@ def start_worker(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., W
                 "reclaim_interval_s": 0.1,
                 **settings,
             }
-            worker = WorkerProcess(f"w{next(numbers)}", broker.url, **given)
+            worker = WorkerProcess(f"w{next(numbers)}", broker.url, program=program, **given)
             stack.enter_context(worker)
             if ready:
                 worker.wait_ready()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -262,3 +263,44 @@ def test_logits_are_bitwise_the_same_in_any_company(architecture: str) -> None:
         company = run(batch, budget)
         for name, rows in alone.items():
             assert torch.equal(torch.stack(rows), torch.stack(company[name])), (name, batch)
+
+
+def test_one_request_can_be_stepped_while_the_others_pause(engine: InferenceEngine) -> None:
+    # given: two that decode, one that waits for its first step
+    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=8)
+    asked = prompts(10, 12, 30)
+    for name, prompt in zip("ab", asked, strict=False):
+        scheduler.add_request(prompt, request_id=name, params=greedy(10))
+    outputs = [*scheduler.step(), *scheduler.step(), *scheduler.step()]
+    scheduler.add_request(asked[2], request_id="c", params=greedy(10))
+    # when: its prompt takes several steps
+    alone: list[StepOutput] = []
+    while not alone:
+        alone = scheduler.step(only="c")
+    # then
+    assert [output.request_id for output in alone] == ["c"]
+    outputs += [*alone, *chain(*drain(scheduler).values())]
+    for name, prompt in zip("abc", asked, strict=True):
+        own = [output for output in outputs if output.request_id == name]
+        assert tokens(own) == tokens(run_alone(engine, prompt, greedy(10)))
+
+
+def test_one_that_is_stepped_alone_takes_the_blocks_it_needs_from_the_others() -> None:
+    # given: a cache that two requests fill
+    engine = InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=96)
+    scheduler = OnlineScheduler(engine, max_batch_size=4)
+    asked = prompts(40, 30, 60)
+    outputs: list[StepOutput] = []
+    for name, prompt in zip("ab", asked, strict=False):
+        scheduler.add_request(prompt, request_id=name, params=greedy(5))
+    outputs += scheduler.step()
+    scheduler.add_request(asked[2], request_id="c", params=greedy(5))
+    # when
+    outputs += scheduler.step(only="c")
+    # then
+    assert outputs[-1].request_id == "c"
+    outputs += chain(*drain(scheduler).values())
+    assert scheduler.stats().preemptions > 0
+    for name, prompt in zip("abc", asked, strict=True):
+        own = [output for output in outputs if output.request_id == name]
+        assert tokens(own) == tokens(run_alone(engine, prompt, greedy(5)))

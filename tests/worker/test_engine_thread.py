@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from protocol import JobSpec
 from worker.engine import EngineStats, Output, Prepared
 from worker.engine_thread import EngineThread
 from worker.null_engine import NullEngine
@@ -22,12 +23,14 @@ class GatedEngine(NullEngine):
         self.gate = threading.Semaphore(0)
         self.steps = 0
         self.fails = False
+        self.stepped_alone: list[str | None] = []
 
     def step(self, only: str | None = None) -> list[Output]:
         self.gate.acquire()
         if self.fails:
             raise RuntimeError("the device is gone")
         self.steps += 1
+        self.stepped_alone.append(only)
         return [Output("a", self.steps - 1, (1,), "x", None)]
 
     @property
@@ -35,7 +38,7 @@ class GatedEngine(NullEngine):
         return True
 
     def add(self, prepared: Prepared) -> None:
-        raise NotImplementedError
+        """Nothing to keep: a step answers for a request of its own."""
 
     def stats(self) -> EngineStats:
         return super().stats()
@@ -98,3 +101,40 @@ async def test_an_engine_that_fails_ends_the_thread_with_its_error() -> None:
     with pytest.raises(RuntimeError, match="device is gone"):
         await asyncio.wait_for(thread.ended, 20)
     assert not thread.alive
+
+
+async def test_what_runs_alone_makes_the_others_pause_until_it_has_a_token() -> None:
+    # given: one that runs, and is under way
+    engine = NullEngine(WorkerSettings())
+    reports: list[list[str]] = []
+    thread = EngineThread(engine, max_reports=100, min_step_s=0.001, on_report=lambda: None)
+    thread.start()
+
+    def stepped(job_id: str) -> bool:
+        while report := thread.take_report():
+            reports.append([output.job_id for output in report.outputs])
+        return any(job_id in report for report in reports)
+
+    thread.add(engine.prepare(JobSpec(id="running", prompt="a"), []))
+    await until(lambda: stepped("running"))
+    # when
+    thread.add(engine.prepare(JobSpec(id="suspect", prompt="b"), []), alone=True)
+    await until(lambda: stepped("suspect") and ["running", "suspect"] in reports)
+    # then
+    assert next(report for report in reports if "suspect" in report) == ["suspect"]
+    await thread.stop()
+
+
+async def test_a_suspect_that_is_aborted_holds_nobody_up() -> None:
+    # given: it cannot have a token before it is aborted
+    engine = GatedEngine()
+    thread = make(engine)
+    thread.add(Prepared("suspect", 1, None), alone=True)
+    # when
+    thread.abort("suspect")
+    engine.gate.release(3)
+    # then
+    await until(lambda: engine.steps == 3)
+    assert engine.stepped_alone[-1] is None
+    engine.gate.release(10_000)
+    await thread.stop()

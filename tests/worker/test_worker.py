@@ -20,6 +20,7 @@ from protocol import GROUP, JobSpec, Partition, Priority, encode_job
 from rose_errors import DeadlineExceeded, InvalidParameter, JobFailed, PromptTooLong
 from tests.bench import Bench, wait_until
 from tests.conftest import create_groups, needs_redis_server
+from tests.worker.mortal import POISON
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -185,6 +186,32 @@ def test_a_job_that_kills_its_workers_is_given_up(
         job.result(20)
     assert caught.value.code == "crash_loop"
     bench.close()
+
+
+def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given: all in one batch from the start, with nobody to say which of them kills
+    poison = client.submit([POISON])
+    mates = client.submit_many([[n, n + 1] for n in range(12)])
+    settings = {"program": ["tests.worker.mortal"], "lease_s": 0.5, "ready": False}
+    worker = start_worker(**settings)
+    deaths = 0
+    # when: whoever dies is started again, as a supervisor would
+    while poison.status().status != "failed":
+        if not worker.running:
+            deaths += 1
+            worker.start()
+        time.sleep(0.05)
+    # then
+    with pytest.raises(JobFailed, match="3 workers in a row") as caught:
+        poison.result(20)
+    assert caught.value.code == "crash_loop"
+    assert deaths == 3
+    for n, mate in enumerate(mates):
+        assert mate.result(30).token_ids == tuple((n, n + 1)[i % 2] for i in range(256))
+    assert [letter[b"code"] for _, letter in raw.xrange(partition.dead)] == [b"crash_loop"]
+    assert has_no_jobs(raw, partition)
 
 
 # Cancellation and deadlines

@@ -1,0 +1,31 @@
+"""A worker that dies of poison: `rose worker` with an engine that kills its own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from worker import main
+from worker.engine import Output
+from worker.null_engine import NullEngine
+from worker.settings import WorkerSettings
+
+#: A prompt that begins with this token id is poison.
+POISON = 666
+
+
+class MortalEngine(NullEngine):
+    def step(self, only: str | None = None) -> list[Output]:
+        for job_id, echo in self._running.items():
+            if echo.prompt[0] == POISON and only in (None, job_id):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(only)
+
+
+if __name__ == "__main__":
+    main.NullEngine = MortalEngine  # type: ignore[misc]
+    words = (word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+    given: dict[str, Any] = {name.replace("-", "_"): value for name, value in words}
+    main.run(WorkerSettings(**given))
