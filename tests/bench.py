@@ -66,11 +66,7 @@ class Bench:
         return Lease(self.partition, job_id, stream, entry, taken.epoch)
 
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
-        items = [
-            calls.Append(lease, event.index, len(event.token_ids), encode_event(event))
-            for event in events
-        ]
-        reply = self.call(calls.append(items))
+        reply = self.call(calls.append([to_append(lease, event) for event in events]))
         return calls.outcomes(reply, len(events))
 
     def finish(self, lease: Lease, index: int) -> str:
@@ -92,6 +88,10 @@ class Bench:
 
 def token(index: int) -> TokenEvent:
     return TokenEvent(index=index, token_ids=(100 + index,), text=f"t{index} ")
+
+
+def to_append(lease: Lease, event: TokenEvent) -> calls.Append:
+    return calls.Append(lease, event.index, len(event.token_ids), encode_event(event))
 
 
 def dead_letter(

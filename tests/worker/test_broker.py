@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from demo.broker import EmbeddedBroker
 from producer import FinishedEvent
-from tests.bench import Bench, token
+from tests.bench import Bench, to_append, token
 from worker.broker import Broker
 from worker.settings import WorkerSettings
 
@@ -18,7 +18,7 @@ async def test_what_an_outage_has_piled_up_is_published_in_order(
     leases = [bench.start("w"), bench.start("w")]
     broker = Broker(WorkerSettings(redis_url=any_broker.url, queue=queue), "w")
     await broker.start()
-    tokens = [(lease, token(index)) for index in range(700) for lease in leases]
+    tokens = [to_append(lease, token(index)) for index in range(700) for lease in leases]
     ends = [(lease, FinishedEvent(index=700, reason="eos", prompt_tokens=1)) for lease in leases]
     # when: and once more, after a reply that was lost
     first = await broker.publish(bench.partition, tokens, ends)
