@@ -18,7 +18,7 @@ from protocol.events import CancelledEvent, Event
 from protocol.jobs import JobSpec, Priority
 from protocol.keys import GROUP, Partition
 from protocol.scripts import Script, load
-from rose_errors import PromptTooLong, QueueFull
+from rose_errors import MalformedMessage, PromptTooLong, QueueFull
 
 Arg = str | bytes | int
 
@@ -82,18 +82,24 @@ def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
 
     Raises:
         QueueFull, PromptTooLong
+        MalformedMessage: somebody else has written where submit.lua looks.
     """
-    outcome = reply[0]
-    if outcome == b"FULL":
-        unit = reply[1].decode()
+    try:
+        if reply[0] == b"FULL":
+            unit, depth = reply[1].decode(), int(reply[2])
+        elif reply[0] == b"TOO_LONG":
+            least, context = int(reply[1]), int(reply[2])
+        else:
+            return reply[1].decode()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MalformedMessage(f"the reply to submit is not what it should be: {error}") from None
+    if reply[0] == b"FULL":
         limit = limits.max_jobs if unit == "jobs" else limits.max_tokens
-        raise QueueFull(int(reply[2]), limit or 0, unit)
-    if outcome == b"TOO_LONG":
-        raise PromptTooLong(
-            f"the prompt is at least {int(reply[1])} tokens, the model's context is "
-            f"{int(reply[2])} and must hold a new token too: shorten the prompt"
-        )
-    return reply[1].decode()
+        raise QueueFull(depth, limit or 0, unit)
+    raise PromptTooLong(
+        f"the prompt is at least {least} tokens, the model's context is {context} and must hold "
+        "a new token too: shorten the prompt"
+    )
 
 
 def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Call:

@@ -46,7 +46,7 @@ class Bench:
         call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))
         return [
             (stream.decode(), entry.decode(), decode_job(raw).id)
-            for stream, flat in self.call(call)
+            for stream, flat in self.call(call)[0]
             for entry, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
 

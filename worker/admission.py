@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from protocol import JobSpec, TokenEvent, decode_event, decode_job, readable_job_id
+from protocol import JobSpec, Partition, TokenEvent, decode_event, decode_job, readable_job_id
 from protocol.calls import Lease, NotTaken, Taken, now_ms
 from rose_errors import DeadlineExceeded, InvalidRequest, MalformedMessage, RoseError
 from worker.broker import Broker, DeadLetter
@@ -46,9 +46,21 @@ class Admission:
         self._table = table
         self._publisher = publisher
         self._metrics = metrics
+        self._one_suspect = asyncio.Lock()
 
-    async def begin(self, claims: Sequence[Claim], *, alone: bool = False) -> None:
-        """Turn claims into jobs; `alone`: a suspect, for which everything else pauses.
+    async def begin_alone(self, partition: Partition, suspect: Claim) -> None:
+        """Replay a suspect while every other job pauses; one at a time.
+
+        Raises: RedisError: begin again.
+        """
+        async with self._one_suspect:
+            if not self._table.replays_a_suspect:
+                await self.begin(partition, [suspect], alone=True)
+
+    async def begin(
+        self, partition: Partition, claims: Sequence[Claim], *, alone: bool = False
+    ) -> None:
+        """Turn claims of a partition into jobs.
 
         Raises: RedisError: begin again with the claims that are left.
         """
@@ -59,16 +71,18 @@ class Admission:
                 readable.append((claim, _spec(claim)))
             except RoseError as error:
                 refused[claim] = error
-        granted = await self._take(readable, alone)
+        granted = await self._take(partition, readable, alone)
         for start in range(0, len(granted), _PREPARED_AT_ONCE):
             refused |= await self._start(granted[start : start + _PREPARED_AT_ONCE], alone)
         await self._give_up(refused)
 
     async def _take(
-        self, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
+        self, partition: Partition, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
     ) -> list[tuple[Claim, JobSpec, Taken]]:
         untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
-        outcomes = await self._broker.take([(c.entry, s.id) for c, s in untaken], alone=alone)
+        outcomes = await self._broker.take(
+            partition, [(claim.entry, spec.id) for claim, spec in untaken], alone=alone
+        )
         for (claim, _), outcome in zip(untaken, outcomes, strict=True):
             match outcome:
                 case Taken():
@@ -110,7 +124,7 @@ class Admission:
                 f"{grant.attempts - 1} workers in a row died on this job without a new token"
             )
         try:
-            return self._engine.prepare(spec, _logged_ids(log_events))
+            return self._engine.prepare(spec, _logged_ids(log_events, grant.logged))
         except (InvalidRequest, MalformedMessage) as error:
             return error
         except Exception as error:  # noqa: BLE001 - a thrown job is one dead letter
@@ -197,11 +211,14 @@ def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alon
     )
 
 
-def _logged_ids(log_events: Sequence[bytes]) -> list[int]:
+def _logged_ids(log_events: Sequence[bytes], logged: int) -> list[int]:
     """Raises: MalformedMessage: somebody else has written there."""
     ids: list[int] = []
     for raw in log_events:
         event = decode_event(raw)
-        if isinstance(event, TokenEvent):
-            ids.extend(event.token_ids)
+        if not isinstance(event, TokenEvent) or event.index != len(ids):
+            raise MalformedMessage(f"the token log goes wrong after {len(ids)} tokens")
+        ids.extend(event.token_ids)
+    if len(ids) != logged:
+        raise MalformedMessage(f"the token log has {len(ids)} tokens, and the job's state {logged}")
     return ids

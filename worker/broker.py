@@ -50,8 +50,8 @@ _FORGET_AFTER_S = 3600
 #: tens of thousands, and Redis serves nobody else while a script runs.
 _MOST_ITEMS = 500
 
-#: How long a blocking read waits for a job. Short: a drain waits for it to return.
-BLOCK_MS = 500
+#: How long intake listens for new jobs before it looks for those of lost workers.
+_LISTEN_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,9 @@ class Broker:
         self._dead_letter_ttl_s = settings.dead_letter_ttl_s
         self._redis = connect_async(settings)
         self._reader = connect_async(
-            settings, reply_timeout_s=settings.redis_timeout_s + BLOCK_MS / 1000
+            settings, reply_timeout_s=settings.redis_timeout_s + _LISTEN_MS / 1000
         )
         self._subscriber = connect_async(settings, retries=0)
-
-    @property
-    def streams(self) -> int:
-        return sum(len(partition.all_jobs) for partition in self.partitions)
 
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
@@ -134,27 +130,26 @@ class Broker:
                 if not pending:
                     await self._redis.xgroup_delconsumer(stream, GROUP, self.consumer)
 
-    async def fetch(self, partition: Partition, count: int) -> list[Entry]:
-        """New entries, at most `count` in all, the most urgent first. Does not wait."""
+    async def fetch(self, partition: Partition, count: int) -> tuple[list[Entry], list[bytes]]:
+        """New entries, at most `count` in all, the most urgent first; does not wait. And for each
+        stream the last entry that anybody has read."""
         call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
-        reply = await run_async(self._redis, call)
-        return [
+        found, seen = await run_async(self._redis, call)
+        entries = [
             Entry(partition, stream.decode(), entry_id.decode(), raw)
-            for stream, flat in reply
+            for stream, flat in found
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
+        return entries, seen
 
-    async def wait(self, count: int) -> list[Entry]:
-        """New entries; waits for up to BLOCK_MS. At most `count` from each stream."""
-        owner = {stream: p for p in self.partitions for stream in p.all_jobs}
-        reply: Any = await self._reader.xreadgroup(
-            GROUP, self.consumer, dict.fromkeys(owner, ">"), count=count, block=BLOCK_MS
-        )
-        return [
-            Entry(owner[stream.decode()], stream.decode(), entry_id.decode(), fields.get(b"job"))
-            for stream, entries in reply
-            for entry_id, fields in entries
-        ]
+    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> bool:
+        """Wait until there may be entries after those seen, for half a second at most.
+
+        Reads for no group: what it returns is nobody's yet, so nothing is lost when it is cut off,
+        and no slot must be kept free for it.
+        """
+        streams: dict[Any, Any] = dict(zip(partition.all_jobs, seen, strict=True))
+        return bool(await self._reader.xread(streams, count=1, block=_LISTEN_MS))
 
     async def reclaim(
         self, partition: Partition, stream: str, lease_s: float, start: str, count: int
@@ -171,29 +166,20 @@ class Broker:
         return next_start.decode(), found
 
     async def take(
-        self, entries: Sequence[tuple[Entry, str]], *, alone: bool = False
+        self, partition: Partition, entries: Sequence[tuple[Entry, str]], *, alone: bool = False
     ) -> list[Taken | NotTaken]:
         """Begin on entries, each with its job id; an outcome for each, in order."""
-        outcomes: dict[tuple[str, str], Taken | NotTaken] = {}
-        groups = _by_partition(entries)
-        replies = await run_many_async(
-            self._redis,
-            [
-                calls.take(
-                    partition,
-                    [(entry.stream, entry.id, job_id) for entry, job_id in group],
-                    self.consumer,
-                    now_ms=now_ms(),
-                    ttl_s=self._ttl_s,
-                    alone=alone,
-                )
-                for partition, group in groups.items()
-            ],
+        if not entries:
+            return []
+        call = calls.take(
+            partition,
+            [(entry.stream, entry.id, job_id) for entry, job_id in entries],
+            self.consumer,
+            now_ms=now_ms(),
+            ttl_s=self._ttl_s,
+            alone=alone,
         )
-        for reply, group in zip(replies, groups.values(), strict=True):
-            for item, (entry, _) in zip(reply, group, strict=True):
-                outcomes[entry.stream, entry.id] = calls.taken(item)
-        return [outcomes[entry.stream, entry.id] for entry, _ in entries]
+        return [calls.taken(item) for item in await run_async(self._redis, call)]
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
         """The logged events of a job that has been taken: nobody else appends to it."""
@@ -298,10 +284,3 @@ def _outcomes(replies: Sequence[Any], items: Sequence[Any]) -> list[str]:
         for reply, part in zip(replies, _parts(items), strict=True)
         for outcome in calls.outcomes(reply, len(part))
     ]
-
-
-def _by_partition(entries: Sequence[tuple[Entry, str]]) -> dict[Partition, list[tuple[Entry, str]]]:
-    groups: dict[Partition, list[tuple[Entry, str]]] = {}
-    for entry, job_id in entries:
-        groups.setdefault(entry.partition, []).append((entry, job_id))
-    return groups

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from protocol import JobSpec
@@ -59,6 +60,7 @@ class JobTable:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._claims: dict[tuple[str, str], Claim] = {}
+        self._reserved = 0
         self._jobs: dict[str, HeldJob] = {}
         self._changed = asyncio.Event()
 
@@ -105,7 +107,17 @@ class JobTable:
 
     @property
     def free_slots(self) -> int:
-        return max(0, self.capacity - len(self._jobs) - len(self._claims))
+        return max(0, self.capacity - len(self._jobs) - len(self._claims) - self._reserved)
+
+    @contextmanager
+    def reserve(self, count: int) -> Iterator[int]:
+        """Nobody else fills these slots meanwhile."""
+        self._reserved += count
+        try:
+            yield count
+        finally:
+            self._reserved -= count
+            self._signal()
 
     def add(self, job: HeldJob) -> None:
         self._jobs[job.spec.id] = job

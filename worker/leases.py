@@ -12,6 +12,7 @@ import logging
 
 from redis.exceptions import RedisError
 
+from protocol import Partition
 from worker.broker import Broker
 from worker.engine_thread import EngineThread
 from worker.jobs import JobTable
@@ -50,19 +51,20 @@ class LeaseKeeper:
                     len(self._table),
                 )
                 continue
-            try:
-                await self._renew()
-            except RedisError as error:
-                self._metrics.redis_error("renew")
-                log.warning("leases cannot be renewed: %s", error)
+            # Each on its own: a node of a cluster that is away costs no other's leases.
+            await asyncio.gather(*(self._renew(p) for p in self._broker.partitions))
 
-    async def _renew(self) -> None:
-        jobs, claims = list(self._table), list(self._table.claims)
+    async def _renew(self, partition: Partition) -> None:
+        jobs = [job for job in self._table if job.lease.partition == partition]
+        claims = [claim for claim in self._table.claims if claim.entry.partition == partition]
         entries = [(job.lease.stream, job.lease.entry) for job in jobs]
-        entries += [(claim.entry.stream, claim.entry.id) for claim in claims]
-        if not entries:
+        entries += [claim.key for claim in claims]
+        try:
+            lost = await self._broker.renew(entries)
+        except RedisError as error:
+            self._metrics.redis_error("renew")
+            log.warning("leases cannot be renewed: %s", error)
             return
-        lost = await self._broker.renew(entries)
         for job in jobs:
             # It may have ended, or been taken anew, while Redis answered.
             if (job.lease.stream, job.lease.entry) in lost and self._table.holds(job):
@@ -70,5 +72,5 @@ class LeaseKeeper:
                 self._thread.abort(job.spec.id)
                 log.warning("the lease of job %s is lost", job.spec.id)
         for claim in claims:
-            if (claim.entry.stream, claim.entry.id) in lost:
+            if claim.key in lost:
                 self._table.drop_claim(claim)

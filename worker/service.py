@@ -107,7 +107,10 @@ class _Service:
         )
         self._publisher = publisher = Publisher(broker, thread, table, metrics)
         admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
-        self._intake = Intake(settings, broker, table, admission, metrics)
+        self._intakes = [
+            Intake(settings, partition, broker, table, admission, metrics)
+            for partition in broker.partitions
+        ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, metrics)
         self._redis_problem: str | None = None
@@ -118,7 +121,7 @@ class _Service:
             healthy=self._health,
             ready=lambda: self._redis_problem,
         )
-        self._intake_task: asyncio.Task[None] | None = None
+        self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         log.info(
             "worker %s serves %s on %s, %d slots, http://%s:%d",
@@ -133,9 +136,9 @@ class _Service:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. What ends by itself before has failed: raises its error."""
         self._thread.start()
-        self._intake_task = asyncio.create_task(self._intake.run())
+        self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
         parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch())
-        self._tasks = [self._intake_task, *(asyncio.create_task(part) for part in parts)]
+        self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
             done, _ = await asyncio.wait(
@@ -148,9 +151,9 @@ class _Service:
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take nothing new, finish what the grace period allows, hand back the rest."""
-        self._intake.drain()
-        if self._intake_task is not None:
-            await self._intake_task
+        for intake in self._intakes:
+            intake.drain()
+        await asyncio.gather(*self._intake_tasks)
         await self._finish_held(hurry)
         if self._thread.ended.done():
             self._thread.ended.result()  # it failed: the leases lapse, which charges an attempt
@@ -161,7 +164,8 @@ class _Service:
         except TimeoutError:
             log.warning("the last tokens did not reach Redis: another worker makes them again")
         try:
-            await self._intake.hand_back()
+            for intake in self._intakes:
+                await intake.hand_back()
             await self._hand_back()
             await self._broker.leave()
         except RedisError as error:

@@ -2,7 +2,8 @@
 -- if it had come `ageing ms` later for each level that its priority is below the first. So nobody
 -- is overtaken by a job that came more than levels * ageing after him, and nobody starves.
 -- KEYS  job streams, most urgent first        ARGV  group, consumer, count, ageing ms
--- Reply: {stream, {entry, job or nil, entry, job or nil, ...}} ...; a stream may come several times
+-- Reply: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}, where a stream may come several
+-- times, and the last entry of each stream that anybody has read: what is new comes after it
 local group, consumer, left, ageing = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function last_delivered(stream)
@@ -20,11 +21,11 @@ local function head(level, last)
   return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
 end
 
-local heads, waiting = {}, 0
+local heads, seen, waiting = {}, {}, 0
 for level = 1, #KEYS do
-  local last = last_delivered(KEYS[level])
-  if not last then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. KEYS[level]) end
-  heads[level] = head(level, last)
+  seen[level] = last_delivered(KEYS[level])
+  if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. KEYS[level]) end
+  heads[level] = head(level, seen[level])
   if heads[level] then waiting = waiting + 1 end
 end
 
@@ -53,7 +54,8 @@ while left > 0 and waiting > 0 do
   local entries = type(reply[1]) == 'table' and reply[1][2] or reply[2]
   found[#found + 1] = {KEYS[first], flat(entries)}
   left = left - #entries
-  heads[first] = waiting > 1 and head(first, entries[#entries][1]) or nil
+  seen[first] = entries[#entries][1]
+  heads[first] = waiting > 1 and head(first, seen[first]) or nil
   if not heads[first] then waiting = waiting - 1 end
 end
-return found
+return {found, seen}
