@@ -158,6 +158,8 @@ class NotTaken(Enum):
     """It has ended, is a duplicate, or is not ours."""
     SUSPECT = auto()
     """The last worker died on it without a new token: take it alone."""
+    MALFORMED = auto()
+    """Somebody else has written into its state or its log."""
 
 
 def taken(reply: bytes) -> Taken | NotTaken:
@@ -165,6 +167,8 @@ def taken(reply: bytes) -> Taken | NotTaken:
     outcome, *facts = reply.split()
     if outcome == b"SUSPECT":
         return NotTaken.SUSPECT
+    if outcome == b"MALFORMED":
+        return NotTaken.MALFORMED
     if outcome != b"TAKEN":
         return NotTaken.NOTHING_TO_DO
     epoch, attempts, cancel_flag, logged = facts

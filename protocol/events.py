@@ -48,7 +48,7 @@ class TokenEvent(_Event):
     """
 
     type: Literal["tokens"] = "tokens"
-    token_ids: tuple[int, ...] = Field(min_length=1, strict=False)
+    token_ids: tuple[int, ...] = Field(min_length=1, strict=False, fail_fast=True)
     text: str
 
     @property

@@ -16,6 +16,10 @@ JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 T = TypeVar("T")
 
+# A report travels in error events: its length must not be the sender's to choose.
+_MOST_LINES = 8
+_LONGEST_NAME = 64
+
 
 class Priority(StrEnum):
     """Declared most urgent first: intake reads the streams in this order."""
@@ -49,17 +53,21 @@ class Sampling(_Message):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
+    # fail_fast, here and below: a million wrong items are one mistake, not a million reports,
+    # which would take gigabytes.
     stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
-        default=(), max_length=16, strict=False
+        default=(), max_length=16, strict=False, fail_fast=True
     )
-    stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64, strict=False)
+    stop_token_ids: tuple[TokenId, ...] = Field(
+        default=(), max_length=64, strict=False, fail_fast=True
+    )
     ignore_eos: bool = False
 
 
 Prompt = (
     Annotated[str, Field(min_length=1)]
-    | Annotated[tuple[ChatMessage, ...], Field(min_length=1, strict=False)]
-    | Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False)]
+    | Annotated[tuple[ChatMessage, ...], Field(min_length=1, strict=False, fail_fast=True)]
+    | Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False, fail_fast=True)]
 )
 
 
@@ -119,10 +127,10 @@ def validated(build: Callable[[], T]) -> T:
 
 def describe(error: ValidationError) -> str:
     """One line for a validation report, for people and for error events."""
-    lines = []
+    lines: dict[str, None] = {}
     for item in error.errors(include_url=False, include_context=False):
         # The union branches of `prompt` report one error each; the first part says enough.
-        where = ".".join(str(part) for part in item["loc"])
+        where = ".".join(str(part)[:_LONGEST_NAME] for part in item["loc"])
         if where.startswith("prompt"):
             where = "prompt"
         value = item["input"]
@@ -132,6 +140,7 @@ def describe(error: ValidationError) -> str:
             line = f"{where}: no such parameter"
         if where == "prompt":
             line = "prompt: must be non-empty text, chat messages (role, content), or token ids"
-        if line not in lines:
-            lines.append(line)
-    return "; ".join(lines)
+        lines[line] = None
+    told = list(lines)[:_MOST_LINES]
+    left = len(lines) - len(told)
+    return "; ".join(told) + (f"; and {left} more" if left else "")

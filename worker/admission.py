@@ -71,14 +71,17 @@ class Admission:
                 readable.append((claim, _spec(claim)))
             except RoseError as error:
                 refused[claim] = error
-        granted = await self._take(partition, readable, alone)
+        granted, malformed = await self._take(partition, readable, alone)
+        refused |= malformed
         for start in range(0, len(granted), _PREPARED_AT_ONCE):
             refused |= await self._start(granted[start : start + _PREPARED_AT_ONCE], alone)
         await self._give_up(refused)
 
     async def _take(
         self, partition: Partition, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
-    ) -> list[tuple[Claim, JobSpec, Taken]]:
+    ) -> tuple[list[tuple[Claim, JobSpec, Taken]], dict[Claim, RoseError]]:
+        """What is granted, and what cannot run."""
+        refused: dict[Claim, RoseError] = {}
         untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
         outcomes = await self._broker.take(
             partition, [(claim.entry, spec.id) for claim, spec in untaken], alone=alone
@@ -91,7 +94,12 @@ class Admission:
                     claim.suspect = True
                 case NotTaken.NOTHING_TO_DO:
                     self._table.drop_claim(claim)
-        return [(claim, spec, claim.grant) for claim, spec in claims if claim.grant is not None]
+                case NotTaken.MALFORMED:
+                    refused[claim] = MalformedMessage(
+                        "somebody else has written into the job's state or its token log"
+                    )
+        granted = [(claim, spec, claim.grant) for claim, spec in claims if claim.grant is not None]
+        return granted, refused
 
     async def _start(
         self, claims: Sequence[tuple[Claim, JobSpec, Taken]], alone: bool

@@ -34,7 +34,9 @@ from worker.metrics import Metrics
 
 log = logging.getLogger("rose.publisher")
 
-_RETRY_S = 0.2
+#: Between tries of a call that failed: doubled from the first to the longest.
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 2.0
 
 #: Events that may wait for the calls in flight; beyond that they stay with the engine thread, whose
 #: own bound then makes decoding pause.
@@ -183,6 +185,7 @@ class _Lane:
     async def _send(
         self, tokens: Sequence[tuple[HeldJob, Append]], ends: Sequence[tuple[HeldJob, Event]]
     ) -> None:
+        retry_s = _FIRST_RETRY_S
         while True:
             try:
                 appended, ended = await self._broker.publish(
@@ -194,7 +197,8 @@ class _Lane:
             except RedisError as error:
                 self._metrics.redis_error("publish")
                 log.warning("publishing waits for Redis: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
         now = time.monotonic()
         for (job, append), outcome in zip(tokens, appended, strict=True):
             self._publisher.settle_tokens(job, append.count, outcome, now)

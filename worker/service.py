@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from producer.connection import broker_errors
+from rose_errors import MalformedMessage
 from worker.admission import Admission
 from worker.broker import Broker
 from worker.control import Control
@@ -216,7 +217,7 @@ class _Service:
                 self._metrics.observe_queue(await self._broker.queue_status())
                 await self._broker.forget_dead_consumers()
                 self._redis_problem = None
-            except RedisError as error:
+            except (RedisError, MalformedMessage) as error:
                 self._metrics.redis_error("watch")
                 self._redis_problem = f"Redis: {error}"
             await asyncio.sleep(_WATCH_S)

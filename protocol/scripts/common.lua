@@ -12,6 +12,11 @@ local function is_terminal(status)
   return status == 'finished' or status == 'failed' or status == 'cancelled'
 end
 
+-- Anybody may write into Redis: is this a number that a script of ours has written?
+local function is_count(value)
+  return value and #value < 16 and string.find(value, '^%d+$') ~= nil
+end
+
 -- The keys of a job differ in one word, and no part of them may hold a colon.
 local function channel_of(state)
   return (string.gsub(state, ':state:', ':channel:', 1))
@@ -27,14 +32,27 @@ local function acknowledge(stream, group, entry)
   redis.call('XDEL', stream, entry)
 end
 
+-- False where somebody else has written into the log, so that the event has no place there.
+local function add_event(tokens, id, event)
+  local stored = redis.pcall('XADD', tokens, id, 'event', event)
+  if not stored.err then return true end
+  if string.find(stored.err, 'WRONGTYPE') or string.find(stored.err, 'smaller') then return false end
+  error(stored)
+end
+
 -- The one way for a job to end: terminal event last in the log, then what it held is given back.
 -- The caller acknowledges afterwards, never before.
 local function end_job(state, tokens, load, status, event, now_ms, ttl_s)
   local known = redis.call('HMGET', state, 'tokens', 'cost')
-  redis.call('XADD', tokens, (known[1] or '0') .. '-1', 'event', event)
+  local last = (is_count(known[1]) and known[1] or '0') .. '-1'
+  if not add_event(tokens, last, event) then
+    -- The log is lost; the job's end must not be.
+    redis.call('DEL', tokens)
+    redis.call('XADD', tokens, last, 'event', event)
+  end
   redis.call('HSET', state, 'status', status, 'ended_ms', now_ms)
   redis.call('EXPIRE', state, ttl_s)
   redis.call('EXPIRE', tokens, ttl_s)
-  if known[2] then redis.call('HINCRBY', load, 'tokens', -tonumber(known[2])) end
+  if is_count(known[2]) then redis.pcall('HINCRBY', load, 'tokens', -tonumber(known[2])) end
   redis.call('PUBLISH', channel_of(state), event)
 end

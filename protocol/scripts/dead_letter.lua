@@ -8,7 +8,11 @@ local job_id, event = unpack(ARGV, 11, 12)
 
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
-  local known = redis.call('HMGET', state, 'status', 'stream', 'entry')
+  local known = redis.pcall('HMGET', state, 'status', 'stream', 'entry')
+  if known.err then -- the key holds something else, which was never this job's
+    redis.call('DEL', state)
+    known = {}
+  end
   -- An entry that names the id of somebody else's job must not end that job.
   local own = not known[3] or (known[2] == stream and known[3] == entry)
   if own and not is_terminal(known[1]) then

@@ -4,12 +4,13 @@
 -- ARGV  group, consumer, now ms, ttl s, "1" to take a suspect too; per entry: entry
 -- Reply per entry: "TAKEN <epoch> <attempts> <cancel flag> <tokens in the log>"; ENDED or DUPLICATE
 -- (acknowledged: nothing is left to do); SUSPECT (the last worker died on it without a new token:
--- take it alone); NOT_OWNER
+-- take it alone); NOT_OWNER; MALFORMED (somebody else has written into its state or its log)
 local group, consumer, now_ms, ttl_s, alone = unpack(ARGV, 1, 5)
 
 local function take(stream, state, tokens, entry)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
-  local known = redis.call('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts')
+  local known = redis.pcall('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch')
+  if known.err then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- Cancelled while it waited, or ended by a worker that died before its acknowledgement.
     redis.call('EXPIRE', state, ttl_s)
@@ -19,20 +20,25 @@ local function take(stream, state, tokens, entry)
   end
   -- Entry ids are unique within a stream only: two streams may have the same one.
   local other = known[3] and (known[2] ~= stream or known[3] ~= entry)
-  if other and #redis.call('XRANGE', known[2], known[3], known[3]) == 1 then
+  if other and #redis.pcall('XRANGE', known[2], known[3], known[3]) == 1 then
     -- A plain XADD that a client retried: the same job a second time. The first entry stands.
     acknowledge(stream, group, entry)
     return 'DUPLICATE'
   end
 
+  for _, i in ipairs({4, 5, 7, 8}) do
+    if known[i] and not is_count(known[i]) then return 'MALFORMED' end
+  end
   local logged = tonumber(known[4] or '0')
+  local last = redis.pcall('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
+  if last.err or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
   if attempts > 0 and alone ~= '1' then return 'SUSPECT' end
   local epoch = redis.call('HINCRBY', state, 'epoch', 1)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
     'taken_at', logged, 'attempts', attempts + 1, 'worker', consumer, 'started_ms', now_ms)
-  return string.format('TAKEN %d %d %s %d', epoch, attempts + 1, known[6] or '0', logged)
+  return string.format('TAKEN %d %d %s %d', epoch, attempts + 1, known[6] and '1' or '0', logged)
 end
 
 local reply = {}

@@ -506,3 +506,49 @@ def test_the_log_lines_are_one_line_each(client: Client, start_worker: StartWork
     assert worker.terminate() == 0
     assert all(line.split()[2] in ("INFO", "WARNING") for line in worker.log.splitlines())
     assert json.dumps(worker.log).count("Traceback") == 0
+
+
+# What somebody else has written to the keys of a job
+
+
+def spoil_log_ahead(raw: redis.Redis, partition: Partition, job_id: str) -> None:
+    raw.xadd(partition.tokens(job_id), {"event": b"garbage"}, id="999999-0")
+
+
+def spoil_log_type(raw: redis.Redis, partition: Partition, job_id: str) -> None:
+    raw.delete(partition.tokens(job_id))
+    raw.set(partition.tokens(job_id), "something else")
+
+
+def spoil_state(raw: redis.Redis, partition: Partition, job_id: str) -> None:
+    raw.delete(partition.state(job_id))
+    raw.set(partition.state(job_id), "something else")
+
+
+@pytest.mark.parametrize("spoil", [spoil_log_ahead, spoil_log_type, spoil_state])
+@pytest.mark.parametrize("when", ["while it waits", "while it runs"])
+def test_spoilt_keys_cost_the_job_they_belong_to_and_no_other(
+    client: Client,
+    start_worker: StartWorker,
+    raw: redis.Redis,
+    partition: Partition,
+    spoil: Callable[[redis.Redis, Partition, str], None],
+    when: str,
+) -> None:
+    # given
+    if when == "while it runs":
+        start_worker(lease_s=0.5, **SLOW)
+    spoilt = client.submit("abc", max_new_tokens=100_000)
+    mates = client.submit_many(["de"] * 3)
+    if when == "while it runs":
+        wait_until(lambda: running(spoilt, tokens=3))
+    # when
+    spoil(raw, partition, spoilt.id)
+    if when == "while it waits":
+        start_worker(lease_s=0.5)
+    # then
+    for mate in mates:
+        assert mate.result(30).token_ids == echoed(b"de", 256)
+    wait_until(lambda: has_no_jobs(raw, partition))
+    ((_, letter),) = raw.xrange(partition.dead)
+    assert letter[b"code"] == b"malformed_message"
