@@ -44,6 +44,20 @@ class GatedEngine(NullEngine):
         return super().stats()
 
 
+class PausedEngine(NullEngine):
+    """A null engine whose steps wait for the test."""
+
+    def __init__(self) -> None:
+        super().__init__(WorkerSettings())
+        self.gate = threading.Semaphore(0)
+        self.in_step = False
+
+    def step(self, only: str | None = None) -> list[Output]:
+        self.in_step = True
+        self.gate.acquire()
+        return super().step(only)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
@@ -136,5 +150,26 @@ async def test_a_suspect_that_is_aborted_holds_nobody_up() -> None:
     # then
     await until(lambda: engine.steps == 3)
     assert engine.stepped_alone[-1] is None
+    engine.gate.release(10_000)
+    await thread.stop()
+
+
+async def test_an_aborted_job_is_in_no_step_that_begins_afterwards() -> None:
+    # given: two jobs, and a step under way
+    engine = PausedEngine()
+    thread = make(engine)
+    for job_id in ("goes", "stays"):
+        thread.add(engine.prepare(JobSpec(id=job_id, prompt="a"), []))
+    await until(lambda: engine.in_step)
+    # when
+    thread.abort("goes")
+    engine.gate.release(3)
+    # then
+    steps: list[set[str]] = []
+    while len(steps) < 3:
+        if report := thread.take_report():
+            steps.append({output.job_id for output in report.outputs})
+        await asyncio.sleep(0.001)
+    assert steps[1:] == [{"stays"}, {"stays"}]
     engine.gate.release(10_000)
     await thread.stop()

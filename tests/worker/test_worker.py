@@ -15,7 +15,15 @@ import redis
 
 from demo.broker import EmbeddedBroker
 from demo.workers import WorkerProcess
-from producer import CancelledEvent, Client, FailedEvent, FinishedEvent, Job, TokenEvent
+from producer import (
+    CancelledEvent,
+    Client,
+    FailedEvent,
+    FinishedEvent,
+    Job,
+    Request,
+    TokenEvent,
+)
 from protocol import GROUP, JobSpec, Partition, Priority, encode_job
 from rose_errors import DeadlineExceeded, InvalidParameter, JobFailed, PromptTooLong
 from tests.bench import Bench, wait_until
@@ -323,7 +331,7 @@ def test_a_drain_finishes_what_runs_and_leaves_the_rest(
 ) -> None:
     # given
     worker = start_worker(max_batch_size=1, **SLOW)
-    first = client.submit("ab", max_new_tokens=30)
+    first = client.submit("ab", max_new_tokens=80)
     second = client.submit("cd", max_new_tokens=3)
     wait_until(lambda: running(first))
     # when
@@ -350,6 +358,26 @@ def test_a_drain_hands_back_at_once_what_outlasts_the_grace_period(
     # then
     assert [event.index for event in job.stream(timeout_s=30)] == list(range(201))
     assert job.status().attempts == 1
+
+
+def test_a_drain_under_load_is_no_more_than_a_pause_to_clients(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given: two workers with all slots full and more that waits; leases too long to explain it
+    settings = {"lease_s": 300, "max_batch_size": 8, **SLOW}
+    leaves = start_worker(grace_s=0.5, **settings)
+    start_worker(**settings)
+    sampling = {"max_new_tokens": 80}
+    jobs = client.submit_many([Request(f"{n:02}", sampling=sampling) for n in range(24)])
+    wait_until(lambda: leaves.metrics().get("rose_batch_sequences") == 8)
+    # when
+    assert leaves.terminate() == 0
+    # then
+    for n, job in enumerate(jobs):
+        events = list(job.stream(timeout_s=60))
+        assert [event.index for event in events] == list(range(81))
+        assert job.result(20).token_ids == echoed(f"{n:02}".encode(), 80)
+    assert has_no_jobs(raw, partition)
 
 
 def test_a_second_signal_ends_the_grace_period(client: Client, start_worker: StartWorker) -> None:
