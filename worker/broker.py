@@ -1,7 +1,7 @@
 """The worker's side of the protocol: every call it makes to Redis, and nothing else.
 
-Three connection pools, so that none waits behind another: blocking reads, subscriptions, and
-everything else.
+Blocking reads, subscriptions and everything else have connections of their own, so that none waits
+behind another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from redis.asyncio.client import PubSub
 from redis.exceptions import ResponseError
 
 from producer.connection import (
@@ -21,6 +20,7 @@ from producer.connection import (
     run_many_async,
 )
 from producer.results import QueueStatus, read_queue_status
+from producer.subscriptions import AsyncSubscriptions
 from protocol import (
     GROUP,
     MAX_JOB_BYTES,
@@ -92,7 +92,7 @@ class Broker:
         self._reader = connect_async(
             settings, reply_timeout_s=settings.redis_timeout_s + _LISTEN_MS / 1000
         )
-        self._subscriber = connect_async(settings, retries=0)
+        self.subscriptions = AsyncSubscriptions(settings)
 
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
@@ -117,7 +117,7 @@ class Broker:
             await self._redis.hset(partition.model, mapping={**model})
 
     async def close(self) -> None:
-        for client in (self._redis, self._reader, self._subscriber):
+        for client in (self._redis, self._reader, self.subscriptions):
             await client.aclose()
 
     async def leave(self) -> None:
@@ -265,9 +265,6 @@ class Broker:
         await run_many_async(
             self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]
         )
-
-    def control_messages(self) -> PubSub:
-        return self._subscriber.pubsub(ignore_subscribe_messages=True)
 
     async def queue_status(self) -> QueueStatus:
         replies = [await run_async(self._redis, calls.queue_status(p)) for p in self.partitions]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from redis.exceptions import RedisError
-
+from producer.connection import BROKER_ERRORS
+from protocol import Partition
 from worker.broker import Broker
 from worker.metrics import Metrics
 from worker.publisher import Publisher
@@ -28,19 +28,21 @@ class Control:
         self._metrics = metrics
 
     async def run(self) -> None:
+        await asyncio.gather(*(self._follow(p) for p in self._broker.partitions))
+
+    async def _follow(self, partition: Partition) -> None:
         while True:
             try:
-                await self._listen()
-            except RedisError as error:
+                await self._listen(partition)
+            except BROKER_ERRORS as error:
                 self._metrics.redis_error("control")
                 log.warning("control waits for Redis: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _listen(self) -> None:
-        async with self._broker.control_messages() as pubsub:
-            await pubsub.subscribe(*(p.control for p in self._broker.partitions))
+    async def _listen(self, partition: Partition) -> None:
+        async with self._broker.subscriptions.listen(partition.control) as inbox:
             while True:
-                message = await pubsub.get_message(timeout=_LISTEN_S)
+                message = await inbox.get(_LISTEN_S)
                 if message is not None:
                     # Anybody may publish here; an id that we do not hold is ignored.
-                    self._publisher.cancel(message["data"].decode(errors="replace"))
+                    self._publisher.cancel(message.decode(errors="replace"))

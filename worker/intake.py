@@ -11,8 +11,9 @@ import logging
 import random
 import time
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
+from producer.connection import BROKER_ERRORS
 from protocol import Partition, readable_job_id
 from worker.admission import Admission
 from worker.broker import Broker
@@ -65,7 +66,7 @@ class Intake:
                 else:
                     log.warning("intake: Redis says: %s", error)
                 await asyncio.sleep(_RETRY_S)
-            except RedisError as error:
+            except BROKER_ERRORS as error:
                 self._metrics.redis_error("intake")
                 log.warning("intake waits for Redis: %s", error)
                 await asyncio.sleep(_RETRY_S)
@@ -139,5 +140,5 @@ class Intake:
     async def _recreate_groups(self) -> None:
         try:
             await self._broker.create_groups()
-        except RedisError as error:
+        except BROKER_ERRORS as error:
             log.warning("intake cannot create the consumer groups: %s", error)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from redis.exceptions import RedisError
-
+from producer.connection import BROKER_ERRORS
 from protocol import Partition
 from worker.broker import Broker
 from worker.engine_thread import EngineThread
@@ -61,7 +60,7 @@ class LeaseKeeper:
         entries += [claim.key for claim in claims]
         try:
             lost = await self._broker.renew(entries)
-        except RedisError as error:
+        except BROKER_ERRORS as error:
             self._metrics.redis_error("renew")
             log.warning("leases cannot be renewed: %s", error)
             return

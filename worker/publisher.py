@@ -15,8 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from redis.exceptions import RedisError
-
+from producer.connection import BROKER_ERRORS
 from protocol import (
     CancelledEvent,
     Event,
@@ -194,7 +193,7 @@ class _Lane:
                     [(job.lease, event) for job, event in ends],
                 )
                 break
-            except RedisError as error:
+            except BROKER_ERRORS as error:
                 self._metrics.redis_error("publish")
                 log.warning("publishing waits for Redis: %s", error)
                 await asyncio.sleep(retry_s)

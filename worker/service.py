@@ -11,9 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import RedisError
-
-from producer.connection import broker_errors
+from producer.connection import BROKER_ERRORS, broker_errors
 from rose_errors import MalformedMessage
 from worker.admission import Admission
 from worker.broker import Broker
@@ -169,7 +167,7 @@ class _Service:
                 await intake.hand_back()
             await self._hand_back()
             await self._broker.leave()
-        except RedisError as error:
+        except BROKER_ERRORS as error:
             log.warning("not handed back, the leases will lapse: %s", error)
         log.info("drained")
 
@@ -217,7 +215,7 @@ class _Service:
                 self._metrics.observe_queue(await self._broker.queue_status())
                 await self._broker.forget_dead_consumers()
                 self._redis_problem = None
-            except (RedisError, MalformedMessage) as error:
+            except (*BROKER_ERRORS, MalformedMessage) as error:
                 self._metrics.redis_error("watch")
                 self._redis_problem = f"Redis: {error}"
             await asyncio.sleep(_WATCH_S)
