@@ -27,6 +27,9 @@ log = logging.getLogger("rose.admission")
 #: Jobs that are tokenized in one go; the first of them waits for the last.
 _PREPARED_AT_ONCE = 16
 
+#: So many bytes of jobs are tokenized in less time than a thread takes to be woken.
+_PREPARED_IN_PLACE = 2048
+
 
 class Admission:
     def __init__(
@@ -104,17 +107,20 @@ class Admission:
     async def _start(
         self, claims: Sequence[tuple[Claim, JobSpec, Taken]], alone: bool
     ) -> dict[Claim, RoseError]:
-        """Prepare in a thread, then into the engine; returns what cannot run."""
+        """Prepare, then into the engine; returns what cannot run."""
         logs = [
             await self._broker.read_log(claim.entry.partition, spec.id) if grant.logged else []
             for claim, spec, grant in claims
         ]
-        prepared = await asyncio.to_thread(
-            lambda: [
+
+        def prepare_all() -> list[Prepared | RoseError]:
+            return [
                 self._prepare(spec, grant, log_events)
                 for (_, spec, grant), log_events in zip(claims, logs, strict=True)
             ]
-        )
+
+        small = sum(claim.size for claim, _, _ in claims) <= _PREPARED_IN_PLACE and not any(logs)
+        prepared = prepare_all() if small else await asyncio.to_thread(prepare_all)
         refused: dict[Claim, RoseError] = {}
         for (claim, spec, grant), result in zip(claims, prepared, strict=True):
             if isinstance(result, RoseError):
@@ -126,7 +132,7 @@ class Admission:
     def _prepare(
         self, spec: JobSpec, grant: Taken, log_events: Sequence[bytes]
     ) -> Prepared | RoseError:
-        """To go on with the token after the last one in the log. Runs in a thread."""
+        """To go on with the token after the last one in the log."""
         if grant.attempts > self._max_attempts:
             return _CrashLoop(
                 f"{grant.attempts - 1} workers in a row died on this job without a new token"

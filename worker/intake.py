@@ -48,6 +48,7 @@ class Intake:
         self._metrics = metrics
         self._draining = False
         self._heard = False
+        self._seen: list[bytes] | None = None
         self._reclaim_due = 0.0
         self._reclaim_from: dict[str, str] = {}
 
@@ -99,6 +100,8 @@ class Intake:
             await self._admission.begin_alone(self._partition, claims[0])
         elif self._table.free_slots == 0:
             await self._wait_for_change()
+        elif self._seen is not None:
+            await self._listen(self._seen)
         else:
             await self._fetch()
 
@@ -106,11 +109,14 @@ class Intake:
         with self._table.reserve(self._table.free_slots) as count:
             entries, seen = await self._broker.fetch(self._partition, count)
             self._table.claim(entries)
-        if entries:
-            self._heard = False
-            return
-        if self._heard:
+        if self._heard and not entries:
             await asyncio.sleep(random.uniform(0, _MISSED_S))  # noqa: S311 - jitter, no secret
+        self._heard = False
+        # Fewer than asked for: there are no more before the next ones ring.
+        self._seen = seen if len(entries) < count else None
+
+    async def _listen(self, seen: list[bytes]) -> None:
+        self._seen = None
         self._heard = await self._broker.listen(self._partition, seen)
 
     async def _wait_for_change(self) -> None:

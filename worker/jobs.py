@@ -34,6 +34,11 @@ class Claim:
     def key(self) -> tuple[str, str]:
         return self.entry.stream, self.entry.id
 
+    @property
+    def size(self) -> int:
+        """Bytes of the job as it came."""
+        return len(self.entry.raw or b"")
+
 
 @dataclass(slots=True, eq=False)
 class HeldJob:
