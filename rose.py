@@ -6,7 +6,6 @@ Imports of worker and engine stay inside their commands: the base install has no
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import SecretStr, ValidationError
 from pydantic_core import PydanticUndefined
-from rich.console import Console
 from rich.table import Table
 
 from producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
+from producer.command import AsJson, Queue, RedisUrl, complain, given, out, print_json
+from producer.dead_letters_command import letters
 from protocol import CancelledEvent, FinishedEvent, error_of
 from protocol.jobs import describe
 from rose_errors import ConfigurationError, InvalidRequest, RoseError
@@ -35,15 +35,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out = Console(highlight=False)
+app.add_typer(letters, name="dead-letters")
 
 _ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
-RedisUrl = Annotated[
-    str | None, typer.Option("--redis-url", help="Where Redis is. [env: ROSE_REDIS_URL]")
-]
-Queue = Annotated[str | None, typer.Option("--queue", help="Which queue. [env: ROSE_QUEUE]")]
 JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
 
 
@@ -63,24 +58,12 @@ def main() -> None:
 
 def fail(error: RoseError) -> NoReturn:
     """Exit 2 for a request or setting that can never work, else 1."""
-    if "--json" in sys.argv:
-        print(json.dumps({"error": error.code, "message": str(error)}), file=sys.stderr)
-    else:
-        Console(stderr=True, highlight=False).print(f"rose: {error}", markup=False, soft_wrap=True)
+    complain(error)
     sys.exit(2 if isinstance(error, InvalidRequest | ConfigurationError) else 1)
 
 
 def _client(redis_url: str | None, queue: str | None) -> Client:
-    return Client(ProducerSettings(**_given(redis_url=redis_url, queue=queue)))
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    """What was said on the command line; the rest is left to the environment and defaults."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    return Client(ProducerSettings(**given(redis_url=redis_url, queue=queue)))
 
 
 @app.command()
@@ -108,7 +91,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Enqueue prompts and print their job ids."""
-    sampling = _given(
+    sampling = given(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -132,7 +115,7 @@ def submit(
     with _client(redis_url, queue) as client:
         for job in client.submit_many(requests):
             if as_json:
-                _print_json({"id": job.id})
+                print_json({"id": job.id})
             else:
                 out.print(job.id, markup=False)
             if stream:
@@ -155,7 +138,7 @@ def stream_job(
 def _show_stream(job: Job, cursor: int, as_json: bool) -> None:
     for event in job.stream(cursor):
         if as_json:
-            _print_json(event.model_dump() | {"cursor": event.cursor})
+            print_json(event.model_dump() | {"cursor": event.cursor})
         elif isinstance(event, TokenEvent):
             sys.stdout.write(event.text)
             sys.stdout.flush()
@@ -177,7 +160,7 @@ def result(
     with _client(redis_url, queue) as client:
         answer = client.job(job_id).result(timeout)
     if as_json:
-        _print_json(asdict(answer))
+        print_json(asdict(answer))
     else:
         print(answer.text)
 
@@ -193,7 +176,7 @@ def status(
     with _client(redis_url, queue) as client:
         facts = asdict(client.queue_status() if job_id is None else client.job(job_id).status())
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
@@ -212,7 +195,7 @@ def cancel(
     with _client(redis_url, queue) as client:
         stopping = client.job(job_id).cancel()
     if as_json:
-        _print_json({"id": job_id, "cancelled": stopping})
+        print_json({"id": job_id, "cancelled": stopping})
     else:
         print(f"{job_id} is being cancelled" if stopping else f"{job_id} had ended already")
 
@@ -234,7 +217,7 @@ def generate(
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     engine = InferenceEngine(model, device=device)
     if as_json:
-        _print_json({"prompt": prompt, "text": engine.generate(prompt, params)})
+        print_json({"prompt": prompt, "text": engine.generate(prompt, params)})
         return
     for piece in engine.stream_generate(prompt, params):
         sys.stdout.write(piece)
@@ -263,7 +246,7 @@ def demo(
 def worker(**flags: Any) -> None:
     """Serve a queue: pull jobs into free slots, generate, publish every token once."""
     reject_unknown_variables()
-    settings = WorkerSettings(**_given(**flags))
+    settings = WorkerSettings(**given(**flags))
     _require("prometheus_client", *(_ENGINE_NEEDS if settings.engine == "rose" else ()))
     from worker.main import run
 

@@ -13,6 +13,7 @@ A message says what was wrong, with which value, and what to do about it.
     ├── MalformedMessage           bytes from Redis that are not what the protocol says
     ├── QueueFull                  back-pressure: try again later
     ├── JobNotFound                no such job, or its result has expired
+    ├── DeadLetterNotFound         retried, purged or trimmed before
     ├── JobFailed                  the job ended with an error
     │   ├── JobCancelled
     │   └── DeadlineExceeded
@@ -83,6 +84,10 @@ class QueueFull(RoseError):
 
 class JobNotFound(RoseError):
     code = "job_not_found"
+
+
+class DeadLetterNotFound(RoseError):
+    code = "dead_letter_not_found"
 
 
 class JobFailed(RoseError):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -24,14 +25,32 @@ from rose_errors import BrokerUnavailable
 
 _START_S = 10.0
 
+#: What the delivery guarantee asks of any Redis: docs/protocol.md.
+_DURABLE = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "maxmemory-policy": "noeviction",
+    "save": "",
+}
+
 
 class EmbeddedBroker:
     """A Redis for this process, on a free loopback port; durable across `restart`.
 
     `fake=None` takes redis-server when it is on PATH. fakeredis keeps nothing across a restart.
+
+    For a real one: `config` is a redis.conf to start from, `options` come over it. `url` says how
+    to reach it where they ask for TLS or users. `{port}` stands for its port in both.
     """
 
-    def __init__(self, *, fake: bool | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        fake: bool | None = None,
+        config: Path | None = None,
+        options: Mapping[str, str] | None = None,
+        url: str = "redis://127.0.0.1:{port}/0",
+    ) -> None:
         self._server = None if fake else shutil.which("redis-server")
         if self._server is None and fake is False:
             raise BrokerUnavailable("there is no redis-server on PATH: install it")
@@ -42,18 +61,21 @@ class EmbeddedBroker:
             )
         self._folder = tempfile.TemporaryDirectory(prefix="rose-redis-")
         self.port = free_port()
+        self.url = url.format(port=self.port)
+        self._config = config
+        self._options = options or {}
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def kind(self) -> str:
         return "redis-server" if self._server else "fakeredis"
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BrokerUnavailable:
+            self._folder.cleanup()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,7 +89,7 @@ class EmbeddedBroker:
             self._process = subprocess.Popen(  # noqa: S603 - our own arguments
                 self._command(), stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
-        client = redis.Redis(port=self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+        client = redis.Redis.from_url(self.url, socket_timeout=1, retry=Retry(NoBackoff(), 0))
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
@@ -88,17 +110,12 @@ class EmbeddedBroker:
     def _command(self) -> list[str]:
         if self._server is None:
             return [sys.executable, "-m", "demo.fake_server", str(self.port)]
-        options = {
-            "port": str(self.port),
-            "bind": "127.0.0.1",
-            "dir": self._folder.name,
-            # What the delivery guarantee asks of any Redis: docs/protocol.md.
-            "appendonly": "yes",
-            "appendfsync": "everysec",
-            "maxmemory-policy": "noeviction",
-            "save": "",
-        }
-        return [self._server, *(word for k, v in options.items() for word in (f"--{k}", v))]
+        options = {"port": str(self.port), "bind": "127.0.0.1", "dir": self._folder.name}
+        if self._config is None:
+            options |= _DURABLE
+        options |= {name: value.format(port=self.port) for name, value in self._options.items()}
+        start = [self._server, *([str(self._config)] if self._config else [])]
+        return [*start, *(word for name, v in options.items() for word in (f"--{name}", v))]
 
 
 def free_port() -> int:

@@ -12,6 +12,7 @@ Loads neither torch nor transformers.
 
 from producer.aclient import AsyncClient, AsyncJob
 from producer.client import Client, Job
+from producer.dead_letters import DeadLetter, DeadLetters
 from producer.request import Request
 from producer.results import JobStatus, QueueStatus, Result
 from producer.settings import ProducerSettings
@@ -32,6 +33,8 @@ __all__ = [
     "CancelledEvent",
     "ChatMessage",
     "Client",
+    "DeadLetter",
+    "DeadLetters",
     "Event",
     "FailedEvent",
     "FinishedEvent",

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Self
-
-import redis.asyncio
-from redis.asyncio.client import PubSub
 
 from producer.backoff import Patience, Reconnect
 from producer.connection import (
@@ -16,11 +13,12 @@ from producer.connection import (
     broker_errors,
     connect_async,
     load_scripts_async,
+    patiently_async,
     run_async,
     run_many_async,
 )
 from producer.cursor import LogCursor, Verdict
-from producer.request import PromptLike, Request, collect_ids, prepare_all
+from producer.request import PromptLike, Request, batches, collect, collecting, prepare_all
 from producer.results import (
     STATUS_FIELDS,
     JobStatus,
@@ -29,16 +27,21 @@ from producer.results import (
     ResultBuilder,
     job_not_found,
     read_queue_status,
+    read_standing,
     read_status,
 )
 from producer.settings import ProducerSettings
+from producer.subscriptions import AsyncSubscriptions
 from protocol import Event, Partition, Priority, decode_event, partition_of
 from protocol.calls import cancel, now_ms, queue_status
 from rose_errors import JobNotFound
 
-#: Jobs per round trip of submit_many, and log entries per read.
-_SUBMIT_CHUNK = 500
+#: Log entries per read.
 _LOG_CHUNK = 1000
+
+#: Reads of logs at a time, each with a connection: of thousands of streams that begin at once, or
+#: that have lost their connection together.
+_READS = 50
 
 
 class AsyncClient:
@@ -52,9 +55,8 @@ class AsyncClient:
         self.settings = settings or ProducerSettings(**overrides)
         self._redis = connect_async(self.settings)
         self._has_scripts = False
-        # Subscriptions hold their connection for long: a pool of their own.
-        # No silent reconnect there: what was published meanwhile must be read from the log.
-        self._subscriptions = connect_async(self.settings, retries=0)
+        self._subscriptions = AsyncSubscriptions(self.settings)
+        self._reads = asyncio.Semaphore(_READS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,16 +98,15 @@ class AsyncClient:
         Raises:
             as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
         """
-        calls = prepare_all(requests, self.settings)
-        if not self._has_scripts:
-            with broker_errors():
-                await load_scripts_async(self._redis, ["submit"])
-            self._has_scripts = True
+        prepared = prepare_all(requests, self.settings)
         ids: list[str] = []
-        for start in range(0, len(calls), _SUBMIT_CHUNK):
-            with broker_errors():
-                replies = await run_many_async(self._redis, calls[start : start + _SUBMIT_CHUNK])
-            collect_ids(replies, ids, self.settings)
+        with collecting(ids), broker_errors():
+            if not self._has_scripts:
+                await load_scripts_async(self._redis, ["submit"])
+                self._has_scripts = True
+            for batch in batches(prepared, self.settings):
+                replies = await run_many_async(self._redis, batch.calls)
+                collect(batch, replies, ids, self.settings)
         return [AsyncJob(self, job_id) for job_id in ids]
 
     def job(self, job_id: str) -> AsyncJob:
@@ -128,23 +129,11 @@ class AsyncClient:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(partition.state(job_id), "status", "tokens")
         pipeline.xrange(partition.tokens(job_id), min=cursor.log_start, count=_LOG_CHUNK)
-        (status, logged), entries = await pipeline.execute()
+        async with self._reads:
+            standing, entries = await pipeline.execute()
         if not entries:
-            cursor.check_silence(status and status.decode(), int(logged or 0), job_id)
-        return [decode_event(fields[b"event"]) for _, fields in entries]
-
-    @asynccontextmanager
-    async def _subscribed(self, job_id: str) -> AsyncIterator[PubSub]:
-        """A subscription that Redis has confirmed: nothing published from now on is missed."""
-        pubsub = self._subscriptions.pubsub()
-        try:
-            await pubsub.subscribe(self._partition(job_id).channel(job_id))
-            confirmation = await pubsub.get_message(timeout=self.settings.redis_timeout_s)
-            if confirmation is None:
-                raise redis.TimeoutError("no confirmation of the subscription")
-            yield pubsub
-        finally:
-            await pubsub.aclose()
+            cursor.check_silence(*read_standing(job_id, standing), job_id)
+        return [decode_event(fields.get(b"event", b"")) for _, fields in entries]
 
 
 class AsyncJob:
@@ -201,9 +190,9 @@ class AsyncJob:
     async def status(self) -> JobStatus:
         """Raises: JobNotFound, BrokerUnavailable"""
         with broker_errors():
-            fields = await self._client._redis.hmget(
-                self._client._partition(self.id).state(self.id), *STATUS_FIELDS
-            )
+            client = self._client._redis
+            state = self._client._partition(self.id).state(self.id)
+            fields = await patiently_async(client, lambda: client.hmget(state, *STATUS_FIELDS))
         return read_status(self.id, fields)
 
     async def cancel(self) -> bool:
@@ -229,23 +218,17 @@ class AsyncJob:
 
     async def _follow(self, position: LogCursor, patience: Patience) -> AsyncGenerator[Event, None]:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
-        async with self._client._subscribed(self.id) as pubsub:
+        channel = self._client._partition(self.id).channel(self.id)
+        async with self._client._subscriptions.listen(channel) as inbox:
             async for event in self._replay(position):
                 yield event
             while not position.ended:
-                message = await pubsub.get_message(timeout=patience.wait_s())
-                if message is None:
-                    # Silence: either nothing happens, or a message was lost.
+                verdict, news = position.judge_live(await inbox.get(patience.wait_s()))
+                if news is not None:
+                    yield news
+                elif verdict is Verdict.GAP:
                     async for missed in self._replay(position):
                         yield missed
-                    continue
-                event = decode_event(message["data"])
-                match position.judge(event):
-                    case Verdict.NEWS:
-                        yield event
-                    case Verdict.GAP:
-                        async for missed in self._replay(position):
-                            yield missed
 
     async def _replay(self, position: LogCursor) -> AsyncGenerator[Event, None]:
         while events := await self._client._log_after(position, self.id):

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Self
 
-import redis
-from redis.client import PubSub
-
 from producer.backoff import Patience, Reconnect
-from producer.connection import CONNECTION_LOST, broker_errors, connect, load_scripts, run, run_many
+from producer.connection import (
+    CONNECTION_LOST,
+    SyncRedis,
+    broker_errors,
+    check_url,
+    connect,
+    load_scripts,
+    patiently,
+    run,
+    run_many,
+)
 from producer.cursor import LogCursor, Verdict
-from producer.request import PromptLike, Request, collect_ids, prepare_all
+from producer.request import PromptLike, Request, batches, collect, collecting, prepare_all
 from producer.results import (
     STATUS_FIELDS,
     JobStatus,
@@ -22,15 +29,16 @@ from producer.results import (
     ResultBuilder,
     job_not_found,
     read_queue_status,
+    read_standing,
     read_status,
 )
 from producer.settings import ProducerSettings
+from producer.subscription_pool import SubscriptionPool
 from protocol import Event, Partition, Priority, decode_event, partition_of
 from protocol.calls import cancel, now_ms, queue_status
 from rose_errors import JobNotFound
 
-#: Jobs per round trip of submit_many, and log entries per read.
-_SUBMIT_CHUNK = 500
+#: Log entries per read.
 _LOG_CHUNK = 1000
 
 
@@ -43,11 +51,13 @@ class Client:
 
     def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
         self.settings = settings or ProducerSettings(**overrides)
-        self._redis = connect(self.settings)
+        check_url(self.settings)
         self._has_scripts = False
-        # Subscriptions hold their connection for long: a pool of their own.
-        # No silent reconnect there: what was published meanwhile must be read from the log.
-        self._subscriptions = connect(self.settings, retries=0)
+        self._subscriptions = SubscriptionPool(self.settings)
+
+    @cached_property
+    def _redis(self) -> SyncRedis:
+        return connect(self.settings)
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +66,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._redis.close()
+        if "_redis" in vars(self):
+            self._redis.close()
         self._subscriptions.close()
 
     def submit(
@@ -89,16 +100,15 @@ class Client:
         Raises:
             as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
         """
-        calls = prepare_all(requests, self.settings)
-        if not self._has_scripts:
-            with broker_errors():
-                load_scripts(self._redis, ["submit"])
-            self._has_scripts = True
+        prepared = prepare_all(requests, self.settings)
         ids: list[str] = []
-        for start in range(0, len(calls), _SUBMIT_CHUNK):
-            with broker_errors():
-                replies = run_many(self._redis, calls[start : start + _SUBMIT_CHUNK])
-            collect_ids(replies, ids, self.settings)
+        with collecting(ids), broker_errors():
+            if not self._has_scripts:
+                load_scripts(self._redis, ["submit"])
+                self._has_scripts = True
+            for batch in batches(prepared, self.settings):
+                replies = run_many(self._redis, batch.calls)
+                collect(batch, replies, ids, self.settings)
         return [Job(self, job_id) for job_id in ids]
 
     def job(self, job_id: str) -> Job:
@@ -121,23 +131,10 @@ class Client:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(partition.state(job_id), "status", "tokens")
         pipeline.xrange(partition.tokens(job_id), min=cursor.log_start, count=_LOG_CHUNK)
-        (status, logged), entries = pipeline.execute()
+        standing, entries = pipeline.execute()
         if not entries:
-            cursor.check_silence(status and status.decode(), int(logged or 0), job_id)
-        return [decode_event(fields[b"event"]) for _, fields in entries]
-
-    @contextmanager
-    def _subscribed(self, job_id: str) -> Iterator[PubSub]:
-        """A subscription that Redis has confirmed: nothing published from now on is missed."""
-        pubsub = self._subscriptions.pubsub()
-        try:
-            pubsub.subscribe(self._partition(job_id).channel(job_id))
-            confirmation = pubsub.get_message(timeout=self.settings.redis_timeout_s)
-            if confirmation is None:
-                raise redis.TimeoutError("no confirmation of the subscription")
-            yield pubsub
-        finally:
-            pubsub.close()
+            cursor.check_silence(*read_standing(job_id, standing), job_id)
+        return [decode_event(fields.get(b"event", b"")) for _, fields in entries]
 
 
 class Job:
@@ -190,9 +187,9 @@ class Job:
     def status(self) -> JobStatus:
         """Raises: JobNotFound, BrokerUnavailable"""
         with broker_errors():
-            fields = self._client._redis.hmget(
-                self._client._partition(self.id).state(self.id), *STATUS_FIELDS
-            )
+            client = self._client._redis
+            state = self._client._partition(self.id).state(self.id)
+            fields = patiently(client, lambda: client.hmget(state, *STATUS_FIELDS))
         return read_status(self.id, fields)
 
     def cancel(self) -> bool:
@@ -218,20 +215,15 @@ class Job:
 
     def _follow(self, position: LogCursor, patience: Patience) -> Iterator[Event]:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
-        with self._client._subscribed(self.id) as pubsub:
+        channel = self._client._partition(self.id).channel(self.id)
+        with self._client._subscriptions.listen(channel) as inbox:
             yield from self._replay(position)
             while not position.ended:
-                message = pubsub.get_message(timeout=patience.wait_s())
-                if message is None:
-                    # Silence: either nothing happens, or a message was lost.
+                verdict, news = position.judge_live(inbox.get(patience.wait_s()))
+                if news is not None:
+                    yield news
+                elif verdict is Verdict.GAP:
                     yield from self._replay(position)
-                    continue
-                event = decode_event(message["data"])
-                match position.judge(event):
-                    case Verdict.NEWS:
-                        yield event
-                    case Verdict.GAP:
-                        yield from self._replay(position)
 
     def _replay(self, position: LogCursor) -> Iterator[Event]:
         while events := self._client._log_after(position, self.id):

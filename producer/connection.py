@@ -1,52 +1,180 @@
 """Redis clients as roseinfer uses them, and how a protocol call is run on one.
 
-Calls may be repeated by the client library after a lost reply: every script of the protocol is
-safe to repeat (protocol/calls.py).
+Calls may be repeated after a lost reply, by the client library or here: every script of the
+protocol is safe to repeat (protocol/calls.py). That holds for a part of many calls, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.cluster
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    ClusterError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    TryAgainError,
+)
 from redis.retry import Retry
 
 from producer.settings import QueueSettings
+from producer.urls import Address, Kind, parse_address
 from protocol.calls import Call
-from protocol.scripts import load
+from protocol.scripts import Script, load
 from rose_errors import BrokerUnavailable, ConfigurationError
 
-#: Failures after which a reader connects again and goes on from its cursor.
-CONNECTION_LOST = (redis.ConnectionError, redis.TimeoutError)
+T = TypeVar("T")
+
+#: A Redis that is there and cannot serve now: it starts, is a replica since a moment ago, has lost
+#: its primary, or its cluster is being repaired. ClusterDownError has MASTERDOWN in it, AskError
+#: MOVED.
+REFUSALS = (BusyLoadingError, ReadOnlyError, ClusterDownError, TryAgainError, AskError)
+
+_LOST = (redis.ConnectionError, redis.TimeoutError)
+
+#: Failures after which a reader connects again and goes on from its cursor, and after which a call
+#: is repeated. The last two: no node of a cluster tells where a slot is. RedisClusterException is
+#: no RedisError.
+CONNECTION_LOST = (
+    *_LOST,
+    *REFUSALS,
+    ClusterError,
+    RedisClusterException,
+)
 
 
-def connect(settings: QueueSettings, *, retries: int | None = None) -> redis.Redis:
-    """`retries`: repeats of a call whose connection failed, where not as the settings say."""
-    retry = Retry(_backoff(), settings.redis_retries if retries is None else retries)
-    with _valid_url():
-        return redis.Redis.from_url(
-            settings.redis_url.get_secret_value(), retry=retry, **_options(settings)
-        )
+#: Whatever a Redis client raises.
+BROKER_ERRORS = (RedisError, RedisClusterException)
+
+
+class Cluster(redis.RedisCluster):
+    repeats = 0
+    """of a call that met trouble, with backoff"""
+
+
+class AsyncCluster(redis.asyncio.RedisCluster):
+    repeats = 0
+
+
+class _BehindSentinel(redis.Redis):
+    """Closes its clients of the Sentinels, too."""
+
+    def close(self) -> None:
+        super().close()
+        manager: redis.Sentinel = vars(self.connection_pool)["sentinel_manager"]
+        for sentinel in manager.sentinels:
+            sentinel.close()
+
+
+class _AsyncBehindSentinel(redis.asyncio.Redis):
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        manager: redis.asyncio.Sentinel = vars(self.connection_pool)["sentinel_manager"]
+        for sentinel in manager.sentinels:
+            await sentinel.aclose()
+
+
+SyncRedis = redis.Redis | Cluster
+AsyncRedis = redis.asyncio.Redis | AsyncCluster
+
+
+def check_url(settings: QueueSettings) -> None:
+    """Raises: ConfigurationError"""
+    parse_address(settings.redis_url.get_secret_value())
+
+
+def connect(settings: QueueSettings, *, retries: int | None = None) -> SyncRedis:
+    """`retries`: repeats of a call whose connection failed, where not as the settings say.
+
+    Connects at the first call; to a cluster at once.
+
+    Raises:
+        ConfigurationError
+        CONNECTION_LOST: no node of the cluster answers.
+    """
+    address = parse_address(settings.redis_url.get_secret_value())
+    repeats = settings.redis_retries if retries is None else retries
+    options = _options(settings)
+    retry = Retry(_backoff(), repeats, supported_errors=(*_LOST, *REFUSALS))
+    with _valid_options():
+        if address.kind is Kind.CLUSTER:
+            return _connect_to_cluster(address, options, repeats)
+        if address.kind is Kind.SENTINEL:
+            sentinel = redis.Sentinel(
+                address.nodes, sentinel_kwargs={**options, **address.sentinel}, **options
+            )
+            given = {**address.options, "retry": retry}
+            behind: redis.Redis = sentinel.master_for(
+                address.service, redis_class=_BehindSentinel, **given
+            )
+            return behind
+        return redis.Redis.from_url(address.plain, retry=retry, **options)
+
+
+def _connect_to_cluster(address: Address, options: dict[str, Any], repeats: int) -> Cluster:
+    given = _on_cluster(address, options, repeats, Retry)
+    for failures in itertools.count(1):
+        nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]
+        try:
+            cluster = Cluster(startup_nodes=nodes, **given)
+        except CONNECTION_LOST:
+            if failures > repeats:
+                raise
+            time.sleep(_backoff().compute(failures))
+        else:
+            cluster.repeats = repeats
+            break
+    return cluster
 
 
 def connect_async(
     settings: QueueSettings, *, retries: int | None = None, reply_timeout_s: float | None = None
-) -> redis.asyncio.Redis:
-    """`reply_timeout_s`: for blocking reads, whose timeout must exceed their BLOCK time."""
-    retry = AsyncRetry(_backoff(), settings.redis_retries if retries is None else retries)
+) -> AsyncRedis:
+    """`reply_timeout_s`: for blocking reads, whose timeout must exceed their BLOCK time.
+
+    Raises:
+        ConfigurationError
+    """
+    address = parse_address(settings.redis_url.get_secret_value())
+    repeats = settings.redis_retries if retries is None else retries
     options = _options(settings)
     if reply_timeout_s is not None:
         options["socket_timeout"] = reply_timeout_s
-    with _valid_url():
-        return redis.asyncio.Redis.from_url(
-            settings.redis_url.get_secret_value(), retry=retry, **options
-        )
+    retry = AsyncRetry(_backoff(), repeats, supported_errors=(*_LOST, *REFUSALS))
+    with _valid_options():
+        if address.kind is Kind.CLUSTER:
+            nodes = [redis.asyncio.cluster.ClusterNode(*node) for node in address.nodes]
+            cluster = AsyncCluster(
+                startup_nodes=nodes, **_on_cluster(address, options, repeats, AsyncRetry)
+            )
+            cluster.repeats = repeats
+            return cluster
+        if address.kind is Kind.SENTINEL:
+            sentinel = redis.asyncio.sentinel.Sentinel(
+                address.nodes, sentinel_kwargs={**options, **address.sentinel}, **options
+            )
+            given = {**address.options, "retry": retry}
+            behind: redis.asyncio.Redis = sentinel.master_for(
+                address.service, redis_class=_AsyncBehindSentinel, **given
+            )
+            return behind
+        return redis.asyncio.Redis.from_url(address.plain, retry=retry, **options)
 
 
 def _backoff() -> ExponentialWithJitterBackoff:
@@ -59,18 +187,35 @@ def _options(settings: QueueSettings) -> dict[str, Any]:
         "socket_connect_timeout": settings.redis_timeout_s,
         "socket_keepalive": True,
         "health_check_interval": 30,
+        # Callers are bounded, each has one at a time: refusing one that another has is no help.
+        "max_connections": 10_000,
         # Replies have one shape on every server and through every proxy.
         "protocol": 2,
     }
 
 
+def _on_cluster(
+    address: Address, options: dict[str, Any], repeats: int, retry: type[Retry | AsyncRetry]
+) -> dict[str, Any]:
+    return {
+        **options,
+        **address.options,
+        # The library repeats without a pause. Once, with the cluster's new shape; the rest is ours.
+        "retry": retry(_backoff(), min(repeats, 1)),
+        # Partitions whose node lives go on.
+        "require_full_coverage": False,
+    }
+
+
 @contextmanager
-def _valid_url() -> Iterator[None]:
+def _valid_options() -> Iterator[None]:
     try:
         yield
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         # The URL itself stays out of the message: it may hold a password.
-        raise ConfigurationError(f"ROSE_REDIS_URL cannot be used: {error}") from None
+        raise ConfigurationError(
+            f"ROSE_REDIS_URL cannot be used: an option has a wrong name or value ({error})"
+        ) from None
 
 
 @contextmanager
@@ -82,65 +227,153 @@ def broker_errors() -> Iterator[None]:
     """
     try:
         yield
-    except RedisError as error:
+    except OutOfMemoryError as error:
+        raise BrokerUnavailable(
+            "Redis is out of memory (maxmemory): nothing was enqueued, nothing has changed; try "
+            "again when jobs have ended and their results have expired, or give it more"
+        ) from error
+    except BROKER_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
         ) from error
 
 
-def run(client: redis.Redis, call: Call) -> Any:
+def patiently(client: SyncRedis, work: Callable[[], T]) -> T:
+    """Run `work`, which calls `client`; on a cluster, repeat it while that is in trouble."""
+    for pause_s in _pauses_s(client) if is_cluster(client) else ():
+        try:
+            return work()
+        except CONNECTION_LOST:
+            time.sleep(pause_s)
+    return work()  # a client of one server repeats by itself
+
+
+def run(client: SyncRedis, call: Call) -> Any:
     """Run one call and return its raw reply (bytes, ints, lists)."""
-    keys_and_args = (*call.keys, *call.args)
+    return patiently(client, lambda: _evaluate(client, call))
+
+
+def _evaluate(client: SyncRedis, call: Call) -> Any:
+    script, keys_and_args = _script(client, call), (*call.keys, *call.args)
     try:
-        return client.evalsha(call.script.sha1, len(call.keys), *keys_and_args)
+        return client.evalsha(script.sha1, len(call.keys), *keys_and_args)
     except NoScriptError:
-        return client.eval(call.script.source, len(call.keys), *keys_and_args)
+        return client.eval(script.source, len(call.keys), *keys_and_args)
 
 
-def run_many(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
-    """Run calls in one round trip; raises the first error among the replies."""
+def run_many(client: SyncRedis, calls: Sequence[Call]) -> list[Any]:
+    """Run calls in one round trip to each node; raises the first error among the replies."""
+    for pause_s in _pauses_s(client):
+        try:
+            return _evaluate_many(client, calls)
+        except _repeated_on(client):
+            time.sleep(pause_s)
+    return _evaluate_many(client, calls)
+
+
+def _evaluate_many(client: SyncRedis, calls: Sequence[Call]) -> list[Any]:
     if not calls:
         return []
-    try:
-        return list(_pipeline(client, calls).execute())
-    except NoScriptError:
+    replies = _pipeline(client, calls).execute(raise_on_error=False)
+    if any(isinstance(reply, NoScriptError) for reply in replies):
         load_scripts(client, {call.script.name for call in calls})
-        return list(_pipeline(client, calls).execute())
+        replies = _pipeline(client, calls).execute(raise_on_error=False)
+    return _without_errors(replies)
 
 
-def load_scripts(client: redis.Redis, names: Iterable[str]) -> None:
-    """Before the first pipeline: fakeredis hangs up on a pipeline that meets an unknown script."""
+def load_scripts(client: SyncRedis, names: Iterable[str]) -> None:
+    """On every primary. Before the first pipeline: fakeredis hangs up on a pipeline that meets an
+    unknown script."""
+    sharded = isinstance(client, redis.RedisCluster)
     for name in names:
-        client.script_load(load(name).source)
+        client.script_load(load(name, sharded=sharded).source)
 
 
-async def run_async(client: redis.asyncio.Redis, call: Call) -> Any:
-    keys_and_args = (*call.keys, *call.args)
+async def patiently_async(client: AsyncRedis, work: Callable[[], Awaitable[T]]) -> T:
+    for pause_s in _pauses_s(client) if is_cluster(client) else ():
+        try:
+            return await work()
+        except CONNECTION_LOST:
+            await asyncio.sleep(pause_s)
+    return await work()
+
+
+async def run_async(client: AsyncRedis, call: Call) -> Any:
+    return await patiently_async(client, lambda: _evaluate_async(client, call))
+
+
+async def _evaluate_async(client: AsyncRedis, call: Call) -> Any:
+    script, keys_and_args = _script(client, call), (*call.keys, *call.args)
     try:
-        return await client.evalsha(call.script.sha1, len(call.keys), *keys_and_args)
+        return await client.evalsha(script.sha1, len(call.keys), *keys_and_args)
     except NoScriptError:
-        return await client.eval(call.script.source, len(call.keys), *keys_and_args)
+        return await client.eval(script.source, len(call.keys), *keys_and_args)
 
 
-async def run_many_async(client: redis.asyncio.Redis, calls: Sequence[Call]) -> list[Any]:
+async def run_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
+    for pause_s in _pauses_s(client):
+        try:
+            return await _evaluate_many_async(client, calls)
+        except _repeated_on(client):
+            await asyncio.sleep(pause_s)
+    return await _evaluate_many_async(client, calls)
+
+
+async def _evaluate_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
     if not calls:
         return []
-    try:
-        return list(await _pipeline(client, calls).execute())
-    except NoScriptError:
+    replies = await _pipeline(client, calls).execute(raise_on_error=False)
+    if any(isinstance(reply, NoScriptError) for reply in replies):
         await load_scripts_async(client, {call.script.name for call in calls})
-        return list(await _pipeline(client, calls).execute())
+        replies = await _pipeline(client, calls).execute(raise_on_error=False)
+    return _without_errors(replies)
 
 
-async def load_scripts_async(client: redis.asyncio.Redis, names: Iterable[str]) -> None:
+async def load_scripts_async(client: AsyncRedis, names: Iterable[str]) -> None:
+    sharded = isinstance(client, redis.asyncio.RedisCluster)
     for name in names:
-        await client.script_load(load(name).source)
+        await client.script_load(load(name, sharded=sharded).source)
+
+
+def _script(client: SyncRedis | AsyncRedis, call: Call) -> Script:
+    return call.script.sharded if is_cluster(client) else call.script
+
+
+def is_cluster(client: SyncRedis | AsyncRedis) -> bool:
+    return isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
 
 
 def _pipeline(client: Any, calls: Sequence[Call]) -> Any:
-    """The calls queued on a pipeline of `client`, sync or async alike."""
+    """The calls queued on a pipeline of `client`, sync or async, of one server or of a cluster."""
     pipeline = client.pipeline(transaction=False)
     for call in calls:
-        pipeline.evalsha(call.script.sha1, len(call.keys), *call.keys, *call.args)
+        sha1 = _script(client, call).sha1
+        # A pipeline of a cluster blocks `evalsha`, which it can route as well as any other.
+        pipeline.execute_command("EVALSHA", sha1, len(call.keys), *call.keys, *call.args)
     return pipeline
+
+
+def _without_errors(replies: Sequence[Any]) -> list[Any]:
+    """Raised here and not by the pipeline, which would quote the call and with it the prompt."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return list(replies)
+
+
+def _pauses_s(client: SyncRedis | AsyncRedis) -> Iterator[float]:
+    """One before each repeat."""
+    if isinstance(client, Cluster | AsyncCluster):
+        repeats = client.repeats
+    else:
+        retry = client.get_retry()
+        repeats = retry.get_retries() if retry else 0
+    backoff = _backoff()
+    return (backoff.compute(failures) for failures in range(1, repeats + 1))
+
+
+def _repeated_on(client: SyncRedis | AsyncRedis) -> tuple[type[Exception], ...]:
+    """What a pipeline does not repeat by itself: replies that are refusals, and on a cluster
+    whatever is still wrong after its one repeat."""
+    return CONNECTION_LOST if is_cluster(client) else REFUSALS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from producer.results import job_not_found
-from protocol import TERMINAL_STATUSES, Event
+from protocol import TERMINAL_STATUSES, Event, decode_event
 from rose_errors import InvalidCursor, JobNotFound, MalformedMessage
 
 
@@ -52,6 +52,23 @@ class LogCursor:
         self.position = event.cursor
         self.ended = event.is_terminal
         return Verdict.NEWS
+
+    def judge_live(self, raw: bytes | None) -> tuple[Verdict, Event | None]:
+        """As `judge`, for a message of the channel; with the event where it is news.
+
+        Anybody may publish there. What cannot be read says no more than None does, which stands
+        for silence and for messages that were lost: look into the log.
+
+        Raises: InvalidCursor
+        """
+        if raw is None:
+            return Verdict.GAP, None
+        try:
+            event = decode_event(raw)
+        except MalformedMessage:
+            return Verdict.GAP, None
+        verdict = self.judge(event)
+        return verdict, event if verdict is Verdict.NEWS else None
 
     def judge_logged(self, event: Event) -> Verdict:
         """As `judge`, for an event read from the log, where nothing may be missing.

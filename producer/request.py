@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +21,20 @@ from protocol import (
     partition_of,
     validated,
 )
-from protocol.calls import Call, SubmitLimits, now_ms, submit, submitted_id
+from protocol.calls import (
+    Call,
+    Submission,
+    SubmitLimits,
+    now_ms,
+    refusals,
+    submit,
+    submitted_id,
+)
 from rose_errors import InvalidParameter, RoseError
+
+#: Of one round trip.
+_BATCH_JOBS = 500
+_BATCH_BYTES = 4 * 1024 * 1024
 
 PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 
@@ -43,46 +56,104 @@ class Request:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
-def prepare_all(requests: Iterable[Request | PromptLike], settings: ProducerSettings) -> list[Call]:
+def prepare_all(
+    requests: Iterable[Request | PromptLike], settings: ProducerSettings
+) -> list[Submission]:
     """Raises:
     InvalidParameter, JobTooLarge: nothing was sent.
     """
+    now = now_ms()
     return [
-        _prepare(request if isinstance(request, Request) else Request(request), settings)
+        _prepare(request if isinstance(request, Request) else Request(request), settings, now)
         for request in requests
     ]
 
 
-def collect_ids(replies: Iterable[list[bytes]], ids: list[str], settings: ProducerSettings) -> None:
-    """Add the ids of a chunk of submitted jobs to `ids`.
+@dataclass(slots=True)
+class Batch:
+    """Jobs that are sent together: one call for each of their partitions."""
+
+    calls: list[Call]
+    _jobs: list[Submission]
+    _members: list[list[int]]
+    """of each call: the numbers of its jobs"""
+
+    def ids(self, replies: Iterable[Sequence[Any]], limits: SubmitLimits) -> list[str | RoseError]:
+        """The id under which each job is enqueued, or why it is not; from the calls' replies.
+
+        Raises:
+            MalformedMessage
+        """
+        ids: list[str | RoseError] = [job.job_id for job in self._jobs]
+        for members, reply in zip(self._members, replies, strict=True):
+            for number, said in refusals(reply).items():
+                try:
+                    ids[members[number]] = submitted_id(said, limits)
+                except RoseError as error:
+                    ids[members[number]] = error
+        return ids
+
+
+def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[Batch]:
+    """Bounded, so that Redis serves others in between."""
+    batch: list[Submission] = []
+    size = 0
+    for job in jobs:
+        if batch and (len(batch) >= _BATCH_JOBS or size + len(job.raw) > _BATCH_BYTES):
+            yield _batch(batch, settings)
+            batch, size = [], 0
+        batch.append(job)
+        size += len(job.raw)
+    if batch:
+        yield _batch(batch, settings)
+
+
+@contextmanager
+def collecting(ids: list[str]) -> Iterator[None]:
+    """Whatever fails says which jobs were enqueued before."""
+    try:
+        yield
+    except RoseError as error:
+        error.accepted = tuple(ids)
+        raise
+
+
+def collect(
+    batch: Batch, replies: Iterable[Sequence[Any]], ids: list[str], settings: ProducerSettings
+) -> None:
+    """Add the ids of a batch's jobs to `ids`.
 
     Raises:
-        QueueFull, PromptTooLong: the first refusal; its `accepted` are all of `ids`.
+        QueueFull, PromptTooLong: the first refusal.
     """
-    refused: RoseError | None = None
-    for reply in replies:
-        try:
-            ids.append(submitted_id(reply, _limits(settings)))
-        except RoseError as error:
-            refused = refused or error
-    if refused is not None:
-        refused.accepted = tuple(ids)
-        raise refused
+    outcomes = batch.ids(replies, _limits(settings))
+    ids += (outcome for outcome in outcomes if isinstance(outcome, str))
+    for outcome in outcomes:
+        if isinstance(outcome, RoseError):
+            raise outcome
 
 
-def _prepare(request: Request, settings: ProducerSettings) -> Call:
-    now = now_ms()
+def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
+    members: dict[int, list[int]] = {}
+    for number, job in enumerate(jobs):
+        members.setdefault(partition_of(job.job_id), []).append(number)
+    now, limits, ttl_s = now_ms(), _limits(settings), settings.idempotency_ttl_s
+    calls = [
+        submit(
+            Partition(settings.queue, index),
+            [jobs[number] for number in numbers],
+            limits=limits,
+            idempotency_ttl_s=ttl_s,
+            now_ms=now,
+        )
+        for index, numbers in members.items()
+    ]
+    return Batch(calls, jobs, list(members.values()))
+
+
+def _prepare(request: Request, settings: ProducerSettings, now: int) -> Submission:
     job = _spec(request, settings, now)
-    return submit(
-        Partition(settings.queue, partition_of(job.id)),
-        job,
-        encode_job(job),
-        priority=_priority(request.priority),
-        limits=_limits(settings),
-        idempotency_key=request.idempotency_key,
-        idempotency_ttl_s=settings.idempotency_ttl_s,
-        now_ms=now,
-    )
+    return Submission.of(job, encode_job(job), _priority(request.priority), request.idempotency_key)
 
 
 def _limits(settings: ProducerSettings) -> SubmitLimits:

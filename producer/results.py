@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from protocol import (
     TokenEvent,
     error_of,
 )
-from rose_errors import JobNotFound
+from rose_errors import JobNotFound, MalformedMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class JobStatus:
     enqueued_ms: int | None
     started_ms: int | None
     ended_ms: int | None
+    retry_of: str | None
+    """the dead job of which this is another life"""
 
 
 STATUS_FIELDS = (
@@ -59,6 +62,7 @@ STATUS_FIELDS = (
     "enqueued_ms",
     "started_ms",
     "ended_ms",
+    "retry_of",
 )
 
 
@@ -67,23 +71,47 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
 
     Raises:
         JobNotFound
+        MalformedMessage: somebody else has written into the job's state.
     """
-    values = [None if field is None else field.decode() for field in fields]
-    status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended = values
-    if status is None:
-        raise job_not_found(job_id)
-    return JobStatus(
-        job_id,
-        status,
-        int(tokens or 0),
-        int(epoch or 0),
-        int(attempts or 0),
-        worker,
-        cancel == "1",
-        _int_or_none(enqueued),
-        _int_or_none(started),
-        _int_or_none(ended),
-    )
+    with _written_by_us(f"the state of job {job_id}"):
+        values = [None if field is None else field.decode() for field in fields]
+        status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended, again = values
+        if status is None:
+            raise job_not_found(job_id)
+        return JobStatus(
+            job_id,
+            status,
+            int(tokens or 0),
+            int(epoch or 0),
+            int(attempts or 0),
+            worker,
+            cancel == "1",
+            _int_or_none(enqueued),
+            _int_or_none(started),
+            _int_or_none(ended),
+            again,
+        )
+
+
+def read_standing(job_id: str, fields: Sequence[Any]) -> tuple[str | None, int]:
+    """A job's status, None where there is no such job, and how many tokens are logged; from the
+    reply to HMGET of `status` and `tokens`.
+
+    Raises:
+        MalformedMessage: somebody else has written into the job's state.
+    """
+    with _written_by_us(f"the state of job {job_id}"):
+        status, tokens = fields
+        return None if status is None else status.decode(), int(tokens or 0)
+
+
+@contextmanager
+def _written_by_us(what: str) -> Iterator[None]:
+    """Raises: MalformedMessage: it is not what this protocol writes."""
+    try:
+        yield
+    except ValueError as error:  # no number, or no text
+        raise MalformedMessage(f"{what} is not what the protocol says: {error}") from None
 
 
 def _int_or_none(value: str | None) -> int | None:
@@ -116,7 +144,11 @@ def job_not_found(job_id: str) -> JobNotFound:
 
 
 def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
-    """From the replies to `queue_status`, one for each partition."""
+    """From the replies to `queue_status`, one for each partition.
+
+    Raises:
+        MalformedMessage: somebody else has written into the queue's hashes.
+    """
     waiting = dict.fromkeys((priority.value for priority in Priority), 0)
     workers: Counter[str] = Counter()
     began: list[int] = []
@@ -127,13 +159,14 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         for priority, (entries, oldest, held) in zip(Priority, streams, strict=True):
             if oldest:
                 began.append(int(oldest.partition(b"-")[0]))
-            counts = Counter({consumer.decode(): int(count) for consumer, count in held})
+            counts = Counter({c.decode(errors="replace"): int(count) for c, count in held})
             workers.update(counts)
             waiting[priority.value] += entries - counts.total()
         dead += partition_dead
-        tokens += int(partition_tokens)
-        if model[0] is not None:
-            name, context = model[0].decode(), int(model[1])
+        with _written_by_us(f"what queue {queue} says of itself"):
+            tokens += int(partition_tokens)
+            if model[0] is not None:
+                name, context = model[0].decode(), int(model[1] or 0)
     return QueueStatus(
         queue=queue,
         waiting=waiting,

@@ -40,41 +40,73 @@ class SubmitLimits:
     max_tokens: int | None = None
 
 
+@dataclass(slots=True)
+class Submission:
+    """A job on its way into the queue."""
+
+    job_id: str
+    raw: bytes
+    cost: int
+    priority: Priority
+    idempotency_key: str | None
+    prompt_tokens: int | None
+    """where the prompt is token ids"""
+    prompt_bytes: int | None
+    """where it is text"""
+
+    @classmethod
+    def of(
+        cls, job: JobSpec, raw: bytes, priority: Priority, idempotency_key: str | None = None
+    ) -> Submission:
+        """`raw`: the job, encoded."""
+        prompt = job.prompt
+        tokens = len(job.token_ids) or None
+        size = len(prompt.encode()) if isinstance(prompt, str) else None
+        return cls(job.id, raw, job.token_estimate, priority, idempotency_key, tokens, size)
+
+
 def submit(
     partition: Partition,
-    job: JobSpec,
-    raw: bytes,
+    jobs: Iterable[Submission],
     *,
-    priority: Priority,
     limits: SubmitLimits,
-    idempotency_key: str | None,
     idempotency_ttl_s: int,
     now_ms: int,
 ) -> Call:
-    text = job.prompt if isinstance(job.prompt, str) else None
-    return Call(
-        load("submit"),
-        [
-            partition.jobs(priority),
-            partition.state(job.id),
-            partition.load,
-            partition.model,
-            # Without one the slot is filled with a key of the same hash tag, and no TTL says so.
-            partition.idempotency(idempotency_key) if idempotency_key else partition.state(job.id),
-            *partition.all_jobs,
-        ],
-        [
-            job.id,
-            raw,
-            job.token_estimate,
-            _or_empty(limits.max_jobs),
-            _or_empty(limits.max_tokens),
-            idempotency_ttl_s if idempotency_key else "",
-            len(job.token_ids) or "",
-            len(text.encode()) if text is not None else "",
-            now_ms,
-        ],
-    )
+    """Redis serves nobody else meanwhile: hundreds of jobs, not thousands."""
+    streams = partition.all_jobs
+    level = {priority: number for number, priority in enumerate(Priority, 1)}
+    keys: list[str | bytes] = [partition.load, partition.model, *streams]
+    args: list[Arg] = [
+        len(streams),
+        _or_empty(limits.max_jobs),
+        _or_empty(limits.max_tokens),
+        idempotency_ttl_s,
+        now_ms,
+    ]
+    for job in jobs:
+        keys.append(partition.state(job.job_id))
+        if job.idempotency_key is not None:
+            keys.append(partition.idempotency(job.idempotency_key))
+        args += (
+            f"{level[job.priority]} {job.cost} {_or_dash(job.prompt_tokens)} "
+            f"{_or_dash(job.prompt_bytes)} {0 if job.idempotency_key is None else 1}",
+            job.raw,
+        )
+    return Call(load("submit"), keys, args)
+
+
+def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:
+    """What `submit` has to say, by the number of the job: all others are enqueued as they came.
+    `submitted_id` reads each.
+
+    Raises:
+        MalformedMessage
+    """
+    try:
+        return {int(item[0]): item[1:] for item in reply}
+    except (ValueError, LookupError, TypeError) as error:
+        raise MalformedMessage(f"the reply to submit is not what it should be: {error}") from None
 
 
 def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
@@ -163,16 +195,23 @@ class NotTaken(Enum):
 
 
 def taken(reply: bytes) -> Taken | NotTaken:
-    """From one item of the reply to `take`."""
-    outcome, *facts = reply.split()
+    """From one item of the reply to `take`.
+
+    Raises:
+        MalformedMessage: it is no reply of take.lua.
+    """
+    outcome, _, facts = reply.partition(b" ")
     if outcome == b"SUSPECT":
         return NotTaken.SUSPECT
     if outcome == b"MALFORMED":
         return NotTaken.MALFORMED
     if outcome != b"TAKEN":
         return NotTaken.NOTHING_TO_DO
-    epoch, attempts, cancel_flag, logged = facts
-    return Taken(int(epoch), int(attempts), cancel_flag == b"1", int(logged))
+    try:
+        epoch, attempts, cancel_flag, logged = map(int, facts.split())
+    except ValueError as error:
+        raise MalformedMessage(f"the reply to take is not what it should be: {error}") from None
+    return Taken(epoch, attempts, cancel_flag == 1, logged)
 
 
 @dataclass(slots=True)
@@ -306,3 +345,7 @@ def now_ms() -> int:
 
 def _or_empty(value: int | None) -> int | str:
     return "" if value is None else value
+
+
+def _or_dash(value: int | None) -> int | str:
+    return "-" if value is None else value

@@ -70,7 +70,8 @@ def readable_job_id(raw: bytes) -> str | None:
 
 
 def encode_event(event: Event) -> bytes:
-    return _pack(event.model_dump())
+    # An event is flat: its fields are what model_dump() would copy, at twice the cost.
+    return _pack(vars(event))
 
 
 def encode_tokens(index: int, token_ids: Sequence[int], text: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
@@ -110,7 +110,7 @@ class JobSpec(_Message):
 
 def new_job_id(partition: int) -> str:
     """An id that nobody has, and that says where its keys are."""
-    return f"{partition}-{uuid.uuid4().hex}"
+    return f"{partition}-{os.urandom(16).hex()}"
 
 
 def validated(build: Callable[[], T]) -> T:

@@ -9,8 +9,13 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from demo.broker import EmbeddedBroker
+from demo.workers import WorkerProcess
+from producer import Client
+from protocol import Partition, Priority
+from tests.bench import wait_until
 from worker.settings import WorkerSettings
 
 Rose = Callable[..., subprocess.CompletedProcess[str]]
@@ -92,6 +97,13 @@ def test_a_waiting_job_is_cancelled_and_says_so(rose: Rose) -> None:
         (["worker", "--lease-s", "0"], 2, "lease_s"),
         (["generate", "x", "--model", "/no/such/folder"], 1, "/no/such/folder"),
         (["generate", ""], 2, "empty"),
+        (["dead-letters", "show", "7"], 2, "'7' is no dead letter's handle"),
+        (["dead-letters", "show", "0:1-0"], 1, "no dead letter 0:1-0"),
+        (["dead-letters", "retry", "0:1-0"], 1, "no dead letter 0:1-0"),
+        (["dead-letters", "retry"], 2, "--all"),
+        (["dead-letters", "retry", "0:1-0", "--code", "x"], 2, "--code"),
+        (["dead-letters", "purge", "0:1-0", "--all", "--yes"], 2, "--all"),
+        (["dead-letters", "purge", "--all", "--yes", "--older-than", "1w"], 2, "7d"),
     ],
 )
 def test_a_mistake_is_one_line_and_no_traceback(
@@ -129,3 +141,89 @@ def test_generate_needs_no_queue(rose: Rose) -> None:
     assert len(json.loads(ended.stdout)["text"].split()) >= 5
     streamed = rose("generate", "Once upon a time", "--max-new-tokens", "12")
     assert streamed.stdout == json.loads(ended.stdout)["text"] + "\n"
+
+
+# Dead letters
+
+
+def test_dead_letters_are_listed_shown_retried_and_purged(
+    rose: Rose,
+    client: Client,
+    raw: redis.Redis,
+    partition: Partition,
+    start_worker: Callable[..., WorkerProcess],
+) -> None:
+    # given: bytes that nobody can read, and a job too long for this worker
+    worker = start_worker(max_context=4)
+    raw.xadd(partition.jobs(Priority.NORMAL), {"job": b"\xc1garbage"})
+    long = client.submit([{"role": "user", "content": "secret\x1b[31m"}], max_new_tokens=2)
+    wait_until(lambda: raw.xlen(partition.dead) == 2)
+    worker.terminate()
+    # when: list
+    listed = rose("dead-letters", "list")
+    letters = [json.loads(x) for x in rose("dead-letters", "list", "--json").stdout.splitlines()]
+    by_code = {letter["code"]: letter for letter in letters}
+    too_long, garbage = by_code["prompt_too_long"], by_code["malformed_message"]
+    # then
+    assert listed.stdout.count("\n") == 3
+    assert all(letter["handle"] in listed.stdout for letter in letters)
+    assert (too_long["job_id"], garbage["job_id"], garbage["bytes"]) == (long.id, None, 8)
+    only = rose("dead-letters", "list", "--code", "malformed_message", "--json").stdout
+    assert [json.loads(line) for line in only.splitlines()] == [garbage]
+
+    # when: show
+    shown = rose("dead-letters", "show", too_long["handle"])
+    # then: the prompt only when asked for, and never with its control characters
+    assert long.id in shown.stdout
+    assert "secret" not in shown.stdout
+    assert "secret" not in rose("dead-letters", "show", too_long["handle"], "--json").stdout
+    with_prompt = rose("dead-letters", "show", too_long["handle"], "--prompt").stdout
+    assert "secret" in with_prompt
+    assert "\x1b" not in with_prompt
+    as_json = rose("dead-letters", "show", too_long["handle"], "--json", "--prompt").stdout
+    assert json.loads(as_json)["job"]["prompt"][0]["content"] == "secret\x1b[31m"
+    unreadable = json.loads(rose("dead-letters", "show", garbage["handle"], "--json").stdout)
+    assert unreadable["cannot_be_decoded"]["error"] == "malformed_message"
+    words = [sys.executable, "-m", "rose", "dead-letters", "show", garbage["handle"], "--raw"]
+    url = client.settings.redis_url.get_secret_value()
+    env = {**os.environ, "ROSE_REDIS_URL": url, "ROSE_QUEUE": partition.queue}
+    assert subprocess.run(words, capture_output=True, env=env).stdout == b"\xc1garbage"
+
+    # when: retry, with a worker that has room
+    retried = rose("dead-letters", "retry", "--all")
+    start_worker()
+    # then: what cannot be read stays, with its error
+    assert (retried.returncode, retried.stderr.count("\n")) == (1, 1)
+    old, _, new = retried.stdout.strip().partition(" -> ")
+    assert old == long.id
+    assert rose("result", new).stdout == "115 101 \n"
+    ((_, left),) = raw.xrange(partition.dead)
+    assert left[b"job"] == b"\xc1garbage"
+
+    # when: purge
+    unasked = rose("dead-letters", "purge", garbage["handle"])
+    kept = rose("dead-letters", "purge", "--all", "--older-than", "7d", "--yes")
+    gone = rose("dead-letters", "purge", "--all", "--yes", "--json")
+    # then
+    assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
+    assert kept.stdout == "0 dead letters purged\n"
+    assert gone.stdout == '{"purged": 1}\n'
+    assert rose("dead-letters", "list").stdout == ""
+
+
+def test_a_person_is_asked_before_a_purge(
+    broker: EmbeddedBroker, queue: str, raw: redis.Redis, partition: Partition
+) -> None:
+    # given
+    raw.xadd(partition.dead, {"job": b"x"})
+    env = {**os.environ, "ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
+    words = [sys.executable, "-m", "rose", "dead-letters", "purge", "--all"]
+    for answer, left in ((b"n\n", 1), (b"y\n", 0)):
+        # when
+        keyboard, terminal = os.openpty()
+        os.write(keyboard, answer)
+        subprocess.run(words, stdin=terminal, capture_output=True, env=env, timeout=60)
+        os.close(keyboard)
+        os.close(terminal)
+        # then
+        assert raw.xlen(partition.dead) == left

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+_PLAIN, _SHARDED = "local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'"
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -14,10 +16,17 @@ class Script:
     source: str
     sha1: str
 
+    @property
+    def sharded(self) -> Script:
+        """As it runs on a cluster: it publishes to the subscribers of one shard."""
+        return load(self.name, sharded=True)
+
 
 @cache
-def load(name: str) -> Script:
+def load(name: str, *, sharded: bool = False) -> Script:
     folder = files(__name__)
     source = "\n".join((folder / f"{part}.lua").read_text() for part in ("common", name))
+    if sharded:
+        source = source.replace(_PLAIN, _SHARDED, 1)
     # Not for security: Redis names scripts by their SHA-1.
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())

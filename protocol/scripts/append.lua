@@ -9,7 +9,7 @@ for item = 0, #KEYS / 2 - 1 do
   local state, tokens = KEYS[item * 2 + 1], KEYS[item * 2 + 2]
   local epoch, index, count = string.match(ARGV[item * 2 + 1], '^(%d+) (%d+) (%d+)$')
   local event = ARGV[item * 2 + 2]
-  local known = redis.pcall('HMGET', state, 'epoch', 'tokens', 'cancel', 'status')
+  local known = ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') or {}
   local logged = tonumber(known[2] or '0') or -1
   local after = tonumber(index) + tonumber(count)
   local outcome
@@ -23,7 +23,7 @@ for item = 0, #KEYS / 2 - 1 do
     outcome = 'GAP'
   else
     redis.call('HSET', state, 'tokens', after)
-    redis.call('PUBLISH', channel_of(state), event)
+    redis.call(PUBLISH, channel_of(state), event)
     outcome = known[3] and 'CANCEL'
   end
   if outcome then

@@ -16,5 +16,5 @@ if known[1] == 'queued' and known[2] == '0' then
   redis.call('PERSIST', state)
   return 'CANCELLED'
 end
-redis.call('PUBLISH', control, job_id)
+redis.call(PUBLISH, control, job_id)
 return 'REQUESTED'

@@ -8,6 +8,9 @@
 --   tokens    tokens in the log                 cost    its share of load.tokens
 --   cancel    "1" once asked for                worker, enqueued_ms, started_ms, ended_ms
 
+-- On a cluster this reads 'SPUBLISH': protocol/scripts/__init__.py.
+local PUBLISH = 'PUBLISH'
+
 local function is_terminal(status)
   return status == 'finished' or status == 'failed' or status == 'cancelled'
 end
@@ -15,6 +18,14 @@ end
 -- Anybody may write into Redis: is this a number that a script of ours has written?
 local function is_count(value)
   return value and #value < 16 and string.find(value, '^%d+$') ~= nil
+end
+
+-- The reply to a read; nil where its key holds something else than it should, which is one job's
+-- matter. Any other error (a missing right, memory, a replica) is Redis' trouble, and raised.
+local function ask(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' or not reply.err then return reply end
+  if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
 end
 
 -- The keys of a job differ in one word, and no part of them may hold a colon.
@@ -54,5 +65,5 @@ local function end_job(state, tokens, load, status, event, now_ms, ttl_s)
   redis.call('EXPIRE', state, ttl_s)
   redis.call('EXPIRE', tokens, ttl_s)
   if is_count(known[2]) then redis.pcall('HINCRBY', load, 'tokens', -tonumber(known[2])) end
-  redis.call('PUBLISH', channel_of(state), event)
+  redis.call(PUBLISH, channel_of(state), event)
 end

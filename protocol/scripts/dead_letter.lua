@@ -8,8 +8,8 @@ local job_id, event = unpack(ARGV, 11, 12)
 
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
-  local known = redis.pcall('HMGET', state, 'status', 'stream', 'entry')
-  if known.err then -- the key holds something else, which was never this job's
+  local known = ask('HMGET', state, 'status', 'stream', 'entry')
+  if not known then -- the key holds something else, which was never this job's
     redis.call('DEL', state)
     known = {}
   end

@@ -9,7 +9,7 @@ local reply = {}
 for item = 0, (#KEYS - 1) / 3 - 1 do
   local stream, state, tokens = unpack(KEYS, item * 3 + 2, item * 3 + 4)
   local epoch, index, status, entry = string.match(ARGV[item * 2 + 4], '^(%d+) (%d+) (%a+) (%S+)$')
-  local known = redis.pcall('HMGET', state, 'epoch', 'tokens', 'status')
+  local known = ask('HMGET', state, 'epoch', 'tokens', 'status') or {}
   local outcome
   if known[1] ~= epoch then
     outcome = 'FENCED'

@@ -9,8 +9,8 @@ local group, consumer, now_ms, ttl_s, alone = unpack(ARGV, 1, 5)
 
 local function take(stream, state, tokens, entry)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
-  local known = redis.pcall('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch')
-  if known.err then return 'MALFORMED' end
+  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch')
+  if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- Cancelled while it waited, or ended by a worker that died before its acknowledgement.
     redis.call('EXPIRE', state, ttl_s)
@@ -20,7 +20,7 @@ local function take(stream, state, tokens, entry)
   end
   -- Entry ids are unique within a stream only: two streams may have the same one.
   local other = known[3] and (known[2] ~= stream or known[3] ~= entry)
-  if other and #redis.pcall('XRANGE', known[2], known[3], known[3]) == 1 then
+  if other and #(ask('XRANGE', known[2], known[3], known[3]) or {}) == 1 then
     -- A plain XADD that a client retried: the same job a second time. The first entry stands.
     acknowledge(stream, group, entry)
     return 'DUPLICATE'
@@ -30,8 +30,8 @@ local function take(stream, state, tokens, entry)
     if known[i] and not is_count(known[i]) then return 'MALFORMED' end
   end
   local logged = tonumber(known[4] or '0')
-  local last = redis.pcall('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
-  if last.err or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
+  local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
+  if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
   if attempts > 0 and alone ~= '1' then return 'SUSPECT' end

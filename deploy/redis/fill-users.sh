@@ -1,0 +1,31 @@
+#!/bin/sh
+# Fills users.acl in: prints it with the hashes of the passwords, as Redis reads it.
+#
+#   export PRODUCER_PASSWORD WORKER_PASSWORD SCALER_PASSWORD OPERATOR_PASSWORD
+#   ./fill-users.sh >/run/redis/users.acl
+#
+# NAME_PASSWORD_FILE may name a file that holds the password instead, such as a mounted secret.
+# Needs sh, awk and sha256sum, as every Redis image has them. Passwords reach no command line.
+set -eu
+
+for user in PRODUCER WORKER SCALER OPERATOR; do
+  eval "password=\${${user}_PASSWORD:-} file=\${${user}_PASSWORD_FILE:-}"
+  if [ -z "$password" ] && [ -n "$file" ]; then password=$(cat "$file"); fi
+  if [ "${#password}" -lt 16 ]; then
+    echo "fill-users.sh: ${user}_PASSWORD: give at least 16 characters, or ${user}_PASSWORD_FILE" >&2
+    exit 2
+  fi
+  hash=$(printf %s "$password" | sha256sum)
+  export "${user}_SHA256=${hash%% *}"
+done
+
+awk '
+  /^#/ || /^$/ { next }
+  /^user/ { if (user) print user; user = "" }
+  { sub(/^ +/, " "); user = user $0 }
+  match(user, /#[A-Z]+_SHA256/) {
+    name = substr(user, RSTART + 1, RLENGTH - 1)
+    user = substr(user, 1, RSTART) ENVIRON[name] substr(user, RSTART + RLENGTH)
+  }
+  END { print user }
+' "$(dirname "$0")/users.acl"
