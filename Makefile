@@ -4,7 +4,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test check bench model clean
+.PHONY: demo test check bench bench-queue model fuzz chaos chaos-bites clean
 
 demo: .venv/demo
 	$(BIN)/rose demo
@@ -21,11 +21,27 @@ check: .venv/dev
 bench: .venv/demo
 	$(BIN)/python -m benchmarks.service
 
+# Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
+chaos: .venv/dev
+	$(BIN)/python -m chaos $(CHAOS)
+
+# Takes out one safeguard after another: the harness must notice each time.
+chaos-bites: .venv/dev
+	$(BIN)/python -m chaos --bite
+
+# BENCH_QUEUE="--peers-python PYTHON --bullmq FOLDER" for other queues, where they are installed.
+bench-queue: .venv/demo
+	$(BIN)/python -m benchmarks.queue $(BENCH_QUEUE)
+
 # Trains the built-in model again into build/model, from the generator's text, in two runs.
 model: .venv/demo
 	$(BIN)/python -m roseinfer.demo_model.train --out build/model-first
 	$(BIN)/python -m roseinfer.demo_model.train --start build/model-first --out build/model \
 		--drill 0 --seed 3 --steps 900 --tokens 2048 --lr 1e-3
+
+# A million damaged messages through a worker; FUZZ='--messages 10000 --seed 1' for another run.
+fuzz: .venv/dev
+	$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -26,6 +26,8 @@ log = logging.getLogger("rose.engine")
 class StepReport:
     outputs: list[Output]
     stats: EngineStats
+    stepped: bool = True
+    """False: no step, but the last jobs were aborted, and the gauges must know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class EngineThread:
         failure: BaseException | None = None
         try:
             while not self._stopping:
-                self._obey(wait=not self._engine.has_work)
+                aborted = self._obey(wait=not self._engine.has_work)
                 self._progress_at = time.monotonic()
                 if self._engine.has_work and not self._stopping:
                     outputs = self._engine.step(self._alone)
@@ -112,6 +114,8 @@ class EngineThread:
                         self._alone = None
                     self._report(StepReport(outputs, self._engine.stats()))
                     self._slow_down()
+                elif aborted:
+                    self._report(StepReport([], self._engine.stats(), stepped=False))
         except BaseException as error:  # noqa: BLE001 - handed to asyncio, which ends the worker
             failure = error
         self._call_soon(self._on_report)
@@ -130,26 +134,29 @@ class EngineThread:
         else:
             self.ended.set_exception(failure)
 
-    def _obey(self, *, wait: bool) -> None:
-        """Carry out the commands there are; with `wait`, idle until there is one."""
+    def _obey(self, *, wait: bool) -> bool:
+        """Carry out the commands there are; with `wait`, idle until there is one. True if a job
+        was aborted."""
+        aborted = False
         while True:
             if wait:
                 self._progress_at = float("inf")  # idle: nothing can stall
             try:
                 command = self._commands.get(block=wait)
             except queue.Empty:
-                return
+                return aborted
             match command:
                 case _Add(prepared, alone):
                     self._engine.add(prepared)
                     if alone:
                         self._alone = prepared.job_id
                 case _Abort(job_id):
+                    aborted = True
                     self._engine.abort(job_id)
                     if self._alone == job_id:
                         self._alone = None
                 case None:
-                    return
+                    return aborted
             wait = False
 
     def _report(self, report: StepReport) -> None:

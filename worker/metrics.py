@@ -94,11 +94,13 @@ class Metrics:
         )
 
     def observe_step(self, stats: EngineStats) -> None:
-        self._batch.set(stats.batch_sequences)
-        self._kv_usage.set(stats.kv_usage_ratio)
         self._batch_size.observe(stats.step_sequences)
         for phase, seconds in stats.phase_s.items():
             self._step.labels(phase).observe(seconds)
+
+    def observe_stats(self, stats: EngineStats) -> None:
+        self._batch.set(stats.batch_sequences)
+        self._kv_usage.set(stats.kv_usage_ratio)
         self._advance(self._preemptions, "preemptions", stats.preemptions_total)
         self._advance(self._prefix_query, "prefix_query", stats.prefix_query_tokens_total)
         self._advance(self._prefix_hit, "prefix_hit", stats.prefix_hit_tokens_total)

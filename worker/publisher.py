@@ -68,7 +68,9 @@ class Publisher:
             sum(len(lane.tokens) for lane in self._lanes.values()) < _MOST_PENDING
             and (report := self._engine.take_report()) is not None
         ):
-            self._metrics.observe_step(report.stats)
+            self._metrics.observe_stats(report.stats)
+            if report.stepped:
+                self._metrics.observe_step(report.stats)
             for output in report.outputs:
                 self._accept(output)
 

@@ -243,6 +243,19 @@ def test_a_cancelled_job_stops_and_frees_its_slot(
     assert has_no_jobs(raw, partition)
 
 
+def test_the_gauges_know_when_the_last_job_was_cancelled(
+    client: Client, start_worker: StartWorker
+) -> None:
+    # given
+    worker = start_worker(**SLOW)
+    job = client.submit("abc", max_new_tokens=100_000)
+    wait_until(lambda: worker.metrics().get("rose_batch_sequences") == 1)
+    # when
+    job.cancel()
+    # then: though no step follows
+    wait_until(lambda: worker.metrics().get("rose_batch_sequences") == 0)
+
+
 def test_a_cancellation_whose_message_was_lost_is_seen_at_the_next_token(
     client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
 ) -> None:

@@ -1,0 +1,31 @@
+"""A short run of the whole harness: some of every fault, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from chaos.plan import FaultKind
+from tests.conftest import needs_redis_server
+
+
+@needs_redis_server
+def test_a_short_run_survives_some_of_every_fault() -> None:
+    # when
+    run = subprocess.run(
+        [sys.executable, "-m", "chaos", "--jobs", "120", "--seed", "1", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    # then
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert set(result["invariants"].values()) == {0}
+    assert result["jobs"] >= 120
+    assert result["outcomes"]["finished"] > 80
+    assert all(result["faults"][kind] > 0 for kind in FaultKind)
+    assert result["faults"]["workers that poison killed"] >= 3
+    assert result["outcomes"]["crash_loop"] == 1

@@ -1,0 +1,58 @@
+"""A journal outlives its writer, and is read while it grows."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from chaos.journal import Journal, Tail, read
+
+_WRITER = """
+import sys
+from pathlib import Path
+from chaos.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+for number in range(10**9):
+    journal.write(number, "ü\\n" * 20)
+"""
+
+
+def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
+    # given
+    path = tmp_path / "journal"
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)])
+    tail = Tail(path)
+    seen = []
+    while len(seen) < 1000:
+        seen += tail.new()
+    # when
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    # then
+    seen += tail.new()
+    assert path.read_bytes().endswith(b"\n")
+    assert [number for number, _ in seen] == list(range(len(seen)))
+    assert read(path) == seen
+
+
+def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
+    # given
+    path = tmp_path / "journal"
+    Journal(path).write(1, "one")
+    tail = Tail(path)
+    # when
+    with path.open("a") as file:
+        file.write('[2, "tw')
+        file.flush()
+        first = tail.new()
+        file.write('o"]\n')
+    # then
+    assert first == [[1, "one"]]
+    assert tail.new() == [[2, "two"]]
+    assert tail.new() == []
+
+
+def test_no_journal_has_no_entries(tmp_path: Path) -> None:
+    assert read(tmp_path / "none") == []
