@@ -18,7 +18,7 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.cluster
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import (
     AskError,
     BusyLoadingError,
@@ -92,6 +92,7 @@ class _AsyncBehindSentinel(redis.asyncio.Redis):
 
 SyncRedis = redis.Redis | Cluster
 AsyncRedis = redis.asyncio.Redis | AsyncCluster
+AnyRedis = TypeVar("AnyRedis", redis.Redis, redis.asyncio.Redis)
 
 
 def check_url(settings: QueueSettings) -> None:
@@ -116,15 +117,15 @@ def connect(settings: QueueSettings, *, retries: int | None = None) -> SyncRedis
         if address.kind is Kind.CLUSTER:
             return _connect_to_cluster(address, options, repeats)
         if address.kind is Kind.SENTINEL:
-            sentinel = redis.Sentinel(
-                address.nodes, sentinel_kwargs={**options, **address.sentinel}, **options
-            )
+            # Not twice to the same Sentinel: the next may know more.
+            own = {**options, **address.sentinel, "retry": Retry(NoBackoff(), 0)}
+            sentinel = redis.Sentinel(address.nodes, sentinel_kwargs=own, **options)
             given = {**address.options, "retry": retry}
             behind: redis.Redis = sentinel.master_for(
                 address.service, redis_class=_BehindSentinel, **given
             )
             return behind
-        return redis.Redis.from_url(address.plain, retry=retry, **options)
+        return _tried(redis.Redis.from_url(address.plain, retry=retry, **options))
 
 
 def _connect_to_cluster(address: Address, options: dict[str, Any], repeats: int) -> Cluster:
@@ -166,15 +167,23 @@ def connect_async(
             cluster.repeats = repeats
             return cluster
         if address.kind is Kind.SENTINEL:
+            own = {**options, **address.sentinel, "retry": AsyncRetry(NoBackoff(), 0)}
             sentinel = redis.asyncio.sentinel.Sentinel(
-                address.nodes, sentinel_kwargs={**options, **address.sentinel}, **options
+                address.nodes, sentinel_kwargs=own, **options
             )
             given = {**address.options, "retry": retry}
             behind: redis.asyncio.Redis = sentinel.master_for(
                 address.service, redis_class=_AsyncBehindSentinel, **given
             )
             return behind
-        return redis.asyncio.Redis.from_url(address.plain, retry=retry, **options)
+        return _tried(redis.asyncio.Redis.from_url(address.plain, retry=retry, **options))
+
+
+def _tried(client: AnyRedis) -> AnyRedis:
+    """A pool is lazy: without this a misspelt option would come up at the first call."""
+    pool = client.connection_pool
+    pool.connection_class(**pool.connection_kwargs)
+    return client
 
 
 def _backoff() -> ExponentialWithJitterBackoff:

@@ -64,7 +64,8 @@ class DeadLetters:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
-        self._redis = connect(settings)
+        with broker_errors():
+            self._redis = connect(settings)
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,8 @@ class QueueSettings(BaseSettings):
 
     redis_url: SecretStr = Field(
         default=SecretStr("redis://127.0.0.1:6379/0"),
-        description="redis://, rediss:// (TLS) or unix:// URL; may hold user and password",
+        description="redis://, rediss:// (TLS), unix://, redis+cluster:// or redis+sentinel:// "
+        "URL; may hold user and password",
     )
     queue: str = Field(default="default", description="queue name; one queue serves one model")
     partitions: int = Field(

@@ -10,6 +10,7 @@ CONNECTION_LOST, or by None, which says: look into the log.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,6 +26,9 @@ from producer.settings import QueueSettings
 #: Messages kept for a listener that does not keep up.
 _INBOX_SIZE = 1000
 
+#: Thousands of listeners may have lost the same node.
+_EXPLORE_EVERY_S = 0.5
+
 
 class AsyncSubscriptions:
     """Belongs to one event loop. Connects at the first `listen`; `aclose` ends it for good."""
@@ -38,6 +42,7 @@ class AsyncSubscriptions:
         self._lines: dict[str, Line] = {}
         self._exploring = Attempt(self._explore)
         self._explored = False
+        self._explored_at = -_EXPLORE_EVERY_S
         self._closed = False
 
     @asynccontextmanager
@@ -79,7 +84,8 @@ class AsyncSubscriptions:
         if isinstance(client, redis.asyncio.Redis):
             pool = client.connection_pool
             return self._line_to("", lambda: pool.connection_class(**pool.connection_kwargs))
-        if not self._explored:
+        recently = asyncio.get_running_loop().time() - self._explored_at < _EXPLORE_EVERY_S
+        if not self._explored and not recently:
             await self._exploring.make()
         node = client.get_node_from_key(channel)
         if node is None:
@@ -98,4 +104,4 @@ class AsyncSubscriptions:
         client: Any = self._redis
         await client.aclose()
         await client.initialize()
-        self._explored = True
+        self._explored, self._explored_at = True, asyncio.get_running_loop().time()

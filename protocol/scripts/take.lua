@@ -7,6 +7,16 @@
 -- take it alone); NOT_OWNER; MALFORMED (somebody else has written into its state or its log)
 local group, consumer, now_ms, ttl_s, alone = unpack(ARGV, 1, 5)
 
+-- Is there an entry where the state says that the job waits? Only a stream beside this one is asked,
+-- and only for what can be an id.
+local function waits_at(stream, known_stream, known_entry)
+  local partition = string.match(stream, '^.*:')
+  if string.sub(known_stream, 1, #partition) ~= partition then return false end
+  local ms, number = string.match(known_entry, '^(%d+)-(%d+)$')
+  if not ms or #ms > 19 or #number > 19 then return false end
+  return #(ask('XRANGE', known_stream, known_entry, known_entry) or {}) == 1
+end
+
 local function take(stream, state, tokens, entry)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
   local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch')
@@ -19,8 +29,8 @@ local function take(stream, state, tokens, entry)
     return 'ENDED'
   end
   -- Entry ids are unique within a stream only: two streams may have the same one.
-  local other = known[3] and (known[2] ~= stream or known[3] ~= entry)
-  if other and #(ask('XRANGE', known[2], known[3], known[3]) or {}) == 1 then
+  local other = known[2] and known[3] and (known[2] ~= stream or known[3] ~= entry)
+  if other and waits_at(stream, known[2], known[3]) then
     -- A plain XADD that a client retried: the same job a second time. The first entry stands.
     acknowledge(stream, group, entry)
     return 'DUPLICATE'

@@ -6,18 +6,19 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
+from unittest import mock
 
 import pytest
 import redis
 
 from demo.broker import EmbeddedBroker
-from producer import ProducerSettings
+from producer import AsyncClient, ProducerSettings
 from producer.connection import CONNECTION_LOST
 from producer.subscription_pool import SubscriptionPool
 from producer.subscriptions import AsyncSubscriptions
 from rose_errors import BrokerUnavailable
-from tests.bench import wait_until
+from tests.bench import Bench, token, wait_until
 from tests.conftest import needs_redis_server
 from tests.proxy import Proxy
 
@@ -209,13 +210,13 @@ async def test_a_channel_that_is_forbidden_concerns_no_other(own_redis: Embedded
 @needs_redis_server
 async def test_a_connection_that_says_nothing_is_found_dead(own_redis: EmbeddedBroker) -> None:
     with Proxy(own_redis.port) as proxy:
-        settings = ProducerSettings(redis_url=proxy.url, redis_timeout_s=0.3)  # type: ignore[arg-type]
+        settings = ProducerSettings(redis_url=proxy.url, redis_timeout_s=0.2)  # type: ignore[arg-type]
         subscriptions = AsyncSubscriptions(settings)
         async with subscriptions.listen("c") as inbox:
             # when: it is quiet but alive
-            assert await inbox.get(1) is None
+            assert await inbox.get(0.7) is None
             # and when nothing comes through any more
-            proxy.delay_s = 3
+            proxy.delay_s = 2
             # then
             with pytest.raises(CONNECTION_LOST):
                 await inbox.get(10)
@@ -302,3 +303,40 @@ def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker) -> None:
             admin.publish("c", "x")
             assert second.get(5) == b"x"
     pool.close()
+
+
+async def test_a_stream_that_does_not_keep_up_loses_nothing(
+    any_broker: EmbeddedBroker, settings: ProducerSettings, queue: str
+) -> None:
+    # given: a consumer that has stopped at the first event
+    bench = Bench(any_broker, queue)
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    async with AsyncClient(bench.client.settings) as client:
+        small = AsyncSubscriptions(settings, inbox_size=2)
+        with mock.patch.object(client, "_subscriptions", small):
+            async with aclosing(client.job(job.id).stream(timeout_s=20)) as events:
+                bench.append(lease, token(0))
+                seen = [await anext(events)]
+                # when: more comes than its inbox holds
+                for index in range(1, 30):
+                    bench.append(lease, token(index))
+                    await asyncio.sleep(0)
+                bench.finish(lease, 30)
+                seen += [event async for event in events]
+        await small.aclose()
+    # then
+    assert [event.index for event in seen] == list(range(31))
+    bench.close()
+
+
+def test_a_forked_process_leaves_the_connections_to_its_parent(
+    pool: SubscriptionPool, channel: str
+) -> None:
+    # given
+    with pool.listen(channel) as before:
+        pass
+    # when: this were the child
+    with mock.patch("os.getpid", return_value=-1), pool.listen(channel) as after:
+        # then
+        assert after is not before

@@ -1,0 +1,70 @@
+"""The queue's benchmark runs and says what it measured; how fast decides nothing here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.queue.board import Board, Figure
+from benchmarks.queue.cases.drain import rate
+from benchmarks.queue.report import as_page
+from tests.conftest import needs_redis_server
+
+_ROOT = Path(__file__).parents[2]
+
+
+@needs_redis_server
+def test_the_benchmark_measures_the_plain_loop_and_the_queue() -> None:
+    # when
+    command = [sys.executable, "-m", "benchmarks.queue", "--scale", "tiny", "--json"]
+    run = subprocess.run(
+        [*command, "--only", "submit,drain,tokens,latency"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # then
+    told = json.loads(run.stdout)
+    measured = {
+        name: {row["contender"] for row in case["rows"]} for name, case in told["cases"].items()
+    }
+    assert measured["drain"] >= {"plain loop", "roseinfer"}
+    assert measured["latency"] >= {"plain loop", "roseinfer"}
+    assert measured["submit"] >= {"plain loop", "roseinfer", "roseinfer (sync client)"}
+    assert measured["tokens"] >= {"plain loop", "plain loop, our events", "roseinfer"}
+    rows = [row for case in told["cases"].values() for row in case["rows"]]
+    assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)
+    assert all(case["checks"] for case in told["cases"].values())
+    assert told["environment"]["command"].startswith("python -m benchmarks.queue")
+
+
+def test_an_unknown_case_is_refused() -> None:
+    # when
+    command = [sys.executable, "-m", "benchmarks.queue", "--only", "drain,latancy"]
+    run = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    # then
+    assert run.returncode == 2
+    assert "unknown latancy" in run.stderr
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    # given a machine that is ten times slower in the second of three rounds
+    board = Board("speed")
+    for ours, plain in ((50.0, 100.0), (5.0, 10.0), (60.0, 100.0)):
+        board.add([Figure("jobs/s", "ours", ours), Figure("jobs/s", "plain loop", plain)])
+    # when
+    above, below = ("jobs/s", "ours"), ("jobs/s", "plain loop")
+    board.check_ratio("ours to plain", above, below, "at least 0.55", lambda r: r >= 0.55)
+    # then
+    assert board.checks[0].reached == "0.50 (0.50 to 0.60)"
+    assert not board.checks[0].met
+    assert "| jobs/s | ours | 50 | 5 | 60 | 0.50 |" in as_page({"command": "x"}, {"a": board})
+
+
+def test_a_drain_counts_what_finished_after_its_first_moment() -> None:
+    assert rate([10.0, 10.0, 10.0, 11.0, 12.0, 12.0]) == pytest.approx(1.5)
