@@ -17,9 +17,9 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 
+from cli.common import AsJson, Queue, RedisUrl, complain, given, out, print_json
+from cli.dead_letters import letters
 from producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
-from producer.command import AsJson, Queue, RedisUrl, complain, given, out, print_json
-from producer.dead_letters_command import letters
 from protocol import CancelledEvent, FinishedEvent, error_of
 from protocol.jobs import describe
 from rose_errors import ConfigurationError, InvalidRequest, RoseError

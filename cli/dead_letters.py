@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from producer.command import AsJson, Queue, RedisUrl, complain, given, out, print_json
+from cli.common import AsJson, Queue, RedisUrl, complain, given, out, print_json
 from producer.dead_letters import DeadLetter, DeadLetters
 from producer.settings import ProducerSettings
 from rose_errors import BrokerUnavailable, InvalidParameter, RoseError
