@@ -1,0 +1,33 @@
+"""What tests of a worker with the null engine share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import redis
+
+from demo.workers import WorkerProcess
+from producer import Job
+from protocol import GROUP, Partition
+
+StartWorker = Callable[..., WorkerProcess]
+
+#: Slow enough to do something to a job while it runs.
+SLOW = {"min_step_s": 0.02}
+
+
+def echoed(prompt: bytes, count: int) -> tuple[int, ...]:
+    """What the null engine answers."""
+    return tuple(prompt[i % len(prompt)] for i in range(count))
+
+
+def running(job: Job, tokens: int = 1) -> bool:
+    status = job.status()
+    return status.status == "running" and status.tokens >= tokens
+
+
+def has_no_jobs(raw: redis.Redis, partition: Partition) -> bool:
+    return all(
+        raw.xlen(stream) == 0 and raw.xpending(stream, GROUP)["pending"] == 0
+        for stream in partition.all_jobs
+    )

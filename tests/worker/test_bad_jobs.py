@@ -1,0 +1,181 @@
+"""Jobs that cannot run, that kill, or whose keys others have written to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgpack
+import pytest
+import redis
+
+from demo.broker import EmbeddedBroker
+from producer import (
+    Client,
+    FailedEvent,
+)
+from protocol import Partition, Priority
+from rose_errors import JobFailed, PromptTooLong
+from tests.bench import Bench, wait_until
+from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
+from tests.worker.mortal import POISON
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"job": b"\xc1garbage"}, "malformed_message"),
+        ({"something": b"else"}, "malformed_message"),
+        ({"job": b"\x91" * 5000}, "malformed_message"),
+        ({"job": b"\0" * (2**20 + 1)}, "job_too_large"),
+        ({"job": msgpack.packb({"v": 1, "id": "0-bad", "prompt": 5})}, "invalid_parameter"),
+        ({"job": msgpack.packb({"v": 2, "id": "0-bad", "prompt": "x"})}, "invalid_parameter"),
+        (
+            {"job": msgpack.packb({"id": "0-bad", "prompt": "x", "sampling": {"heat": 1}})},
+            "invalid_parameter",
+        ),
+        ({"job": msgpack.packb({"id": "0-bad", "prompt": "x" * 200})}, "prompt_too_long"),
+    ],
+)
+def test_a_job_that_cannot_run_is_a_dead_letter_and_the_worker_goes_on(
+    client: Client,
+    start_worker: StartWorker,
+    raw: redis.Redis,
+    partition: Partition,
+    fields: dict[str, bytes],
+    code: str,
+) -> None:
+    # given
+    start_worker(max_context=100)
+    # when
+    raw.xadd(partition.jobs(Priority.NORMAL), dict(fields))
+    after = client.submit("fine", max_new_tokens=2)
+    # then
+    assert after.result(20).token_ids == echoed(b"fine", 2)
+    ((_, letter),) = raw.xrange(partition.dead)
+    assert letter[b"code"].decode() == code
+    assert letter[b"message"]
+    assert letter[b"job"] == fields.get("job", b"")[: 2**20]
+    if b"0-bad" in fields.get("job", b""):
+        (event,) = client.job("0-bad").stream(timeout_s=20)
+        assert isinstance(event, FailedEvent)
+        assert event.code == code
+    assert has_no_jobs(raw, partition)
+
+
+def test_a_token_log_that_cannot_be_read_costs_one_job(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given
+    job = client.submit("x")
+    raw.xadd(partition.tokens(job.id), {"event": b"garbage"}, id="1-0")
+    raw.hset(partition.state(job.id), "tokens", 1)
+    # when
+    start_worker()
+    # then
+    assert client.submit("ab", max_new_tokens=2).result(20).token_ids == echoed(b"ab", 2)
+    wait_until(lambda: job.status().status == "failed")
+    assert raw.xlen(partition.dead) == 1
+
+
+def test_what_only_the_worker_can_know_reaches_the_caller_as_its_own_error(
+    client: Client, start_worker: StartWorker
+) -> None:
+    # given: too long for the model, but submit cannot be certain for chat
+    start_worker(max_context=50)
+    job = client.submit([{"role": "user", "content": "x" * 60}])
+    # when / then
+    with pytest.raises(PromptTooLong, match="60 tokens"):
+        job.result(20)
+    with pytest.raises(PromptTooLong, match="context is 50"):
+        client.submit("x" * 60)
+
+
+def test_a_job_that_kills_its_workers_is_given_up(
+    broker: EmbeddedBroker, queue: str, client: Client, start_worker: StartWorker
+) -> None:
+    # given: three workers have taken it and died without a token
+    bench = Bench(broker, queue)
+    job = client.submit("poison")
+    lease = bench.start("dead-1")
+    for name in ("dead-2", "dead-3"):
+        bench.steal(lease, name)
+    # when
+    start_worker(max_attempts=3)
+    # then
+    with pytest.raises(JobFailed, match="3 workers in a row") as caught:
+        job.result(20)
+    assert caught.value.code == "crash_loop"
+    bench.close()
+
+
+def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given: all in one batch from the start, with nobody to say which of them kills
+    poison = client.submit([POISON])
+    mates = client.submit_many([[n, n + 1] for n in range(12)])
+    settings = {"program": ["tests.worker.mortal"], "lease_s": 0.5, "ready": False}
+    worker = start_worker(**settings)
+    deaths = 0
+    # when: whoever dies is started again, as a supervisor would
+    while poison.status().status != "failed":
+        if not worker.running:
+            deaths += 1
+            worker.start()
+        time.sleep(0.05)
+    # then
+    with pytest.raises(JobFailed, match="3 workers in a row") as caught:
+        poison.result(20)
+    assert caught.value.code == "crash_loop"
+    assert deaths == 3
+    for n, mate in enumerate(mates):
+        assert mate.result(30).token_ids == tuple((n, n + 1)[i % 2] for i in range(256))
+    assert [letter[b"code"] for _, letter in raw.xrange(partition.dead)] == [b"crash_loop"]
+    assert has_no_jobs(raw, partition)
+
+
+# What somebody else has written to the keys of a job
+
+
+def spoil_log_ahead(raw: redis.Redis, partition: Partition, job_id: str) -> None:
+    raw.xadd(partition.tokens(job_id), {"event": b"garbage"}, id="999999-0")
+
+
+def spoil_log_type(raw: redis.Redis, partition: Partition, job_id: str) -> None:
+    raw.delete(partition.tokens(job_id))
+    raw.set(partition.tokens(job_id), "something else")
+
+
+def spoil_state(raw: redis.Redis, partition: Partition, job_id: str) -> None:
+    raw.delete(partition.state(job_id))
+    raw.set(partition.state(job_id), "something else")
+
+
+@pytest.mark.parametrize("spoil", [spoil_log_ahead, spoil_log_type, spoil_state])
+@pytest.mark.parametrize("when", ["while it waits", "while it runs"])
+def test_spoilt_keys_cost_the_job_they_belong_to_and_no_other(
+    client: Client,
+    start_worker: StartWorker,
+    raw: redis.Redis,
+    partition: Partition,
+    spoil: Callable[[redis.Redis, Partition, str], None],
+    when: str,
+) -> None:
+    # given
+    if when == "while it runs":
+        start_worker(lease_s=0.5, **SLOW)
+    spoilt = client.submit("abc", max_new_tokens=100_000)
+    mates = client.submit_many(["de"] * 3)
+    if when == "while it runs":
+        wait_until(lambda: running(spoilt, tokens=3))
+    # when
+    spoil(raw, partition, spoilt.id)
+    if when == "while it waits":
+        start_worker(lease_s=0.5)
+    # then
+    for mate in mates:
+        assert mate.result(30).token_ids == echoed(b"de", 256)
+    wait_until(lambda: has_no_jobs(raw, partition))
+    ((_, letter),) = raw.xrange(partition.dead)
+    assert letter[b"code"] == b"malformed_message"
