@@ -165,6 +165,11 @@ def _spec(request: Request, settings: ProducerSettings, now: int) -> JobSpec:
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
     if request.idempotency_key == "":
         raise InvalidParameter("idempotency_key: must not be empty; leave it out for none")
+    if request.job_id is not None and partition_of(request.job_id) >= settings.partitions:
+        raise InvalidParameter(
+            f"job_id: {request.job_id!r} is of partition {partition_of(request.job_id)}, and the "
+            f"queue has {settings.partitions}: begin it with a letter, or with another number"
+        )
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
     return validated(
         lambda: JobSpec(

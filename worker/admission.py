@@ -11,9 +11,23 @@ import logging
 import time
 from collections.abc import Sequence
 
-from protocol import JobSpec, Partition, TokenEvent, decode_event, decode_job, readable_job_id
+from protocol import (
+    JobSpec,
+    Partition,
+    TokenEvent,
+    decode_event,
+    decode_job,
+    partition_of,
+    readable_job_id,
+)
 from protocol.calls import Lease, NotTaken, Taken, now_ms
-from rose_errors import DeadlineExceeded, InvalidRequest, MalformedMessage, RoseError
+from rose_errors import (
+    DeadlineExceeded,
+    InvalidParameter,
+    InvalidRequest,
+    MalformedMessage,
+    RoseError,
+)
 from worker.broker import Broker, DeadLetter
 from worker.engine import Engine, Prepared
 from worker.engine_thread import EngineThread
@@ -207,8 +221,15 @@ class _CrashLoop(RoseError):
 
 
 def _spec(claim: Claim) -> JobSpec:
-    claim.spec = claim.spec or decode_job(claim.entry.raw or b"")
-    return claim.spec
+    """Raises: JobTooLarge, MalformedMessage, InvalidParameter"""
+    spec = claim.spec = claim.spec or decode_job(claim.entry.raw or b"")
+    here, there = claim.entry.partition.index, partition_of(spec.id)
+    if here != there:
+        raise InvalidParameter(
+            f"id: {spec.id!r} is of partition {there}, where its subscriber listens, and it was "
+            f"enqueued in partition {here}"
+        )
+    return spec
 
 
 def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alone: bool) -> HeldJob:

@@ -283,6 +283,7 @@ def test_submit_many_says_what_was_accepted_before_a_refusal(bench: Bench) -> No
         {"deadline_s": -1},
         {"idempotency_key": ""},
         {"job_id": "a b"},
+        {"job_id": "1-of-a-partition-there-is-not"},
         {"tempreature": 0.1},
         {"metadata": {"k": object()}},
     ],

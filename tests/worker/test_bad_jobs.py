@@ -35,6 +35,7 @@ from tests.worker.mortal import POISON
             "invalid_parameter",
         ),
         ({"job": msgpack.packb({"id": "0-bad", "prompt": "x" * 200})}, "prompt_too_long"),
+        ({"job": msgpack.packb({"id": "7-elsewhere", "prompt": "x"})}, "invalid_parameter"),
     ],
 )
 def test_a_job_that_cannot_run_is_a_dead_letter_and_the_worker_goes_on(

@@ -1,0 +1,1 @@
+"""Bytes that nobody meant: a million of them through a real worker, and an atheris target."""
