@@ -332,6 +332,8 @@ async def run_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]
 async def _evaluate_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
     if not calls:
         return []
+    if len(calls) == 1:
+        return [await _evaluate_async(client, calls[0])]
     replies = await _pipeline(client, calls).execute(raise_on_error=False)
     if any(isinstance(reply, NoScriptError) for reply in replies):
         await load_scripts_async(client, {call.script.name for call in calls})

@@ -65,8 +65,21 @@ class Entry:
     """The job as it came; None for an entry without the field."""
 
     @property
+    def key(self) -> tuple[str, str]:
+        return self.stream, self.id
+
+    @property
     def enqueued_ms(self) -> int:
         return int(self.id.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    entries: list[Entry]
+    seen: list[bytes]
+    """of each stream, the last entry that anybody has read"""
+    taken: Taken | None
+    """the expected entry, if it is among these and was granted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +143,37 @@ class Broker:
                 if not pending:
                     await self._redis.xgroup_delconsumer(stream, GROUP, self.consumer)
 
-    async def fetch(self, partition: Partition, count: int) -> tuple[list[Entry], list[bytes]]:
-        """New entries, at most `count` in all, the most urgent first; does not wait. And for each
-        stream the last entry that anybody has read."""
-        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
-        found, seen = await run_async(self._redis, call)
+    async def fetch(
+        self, partition: Partition, count: int, expected: tuple[Entry, str] | None = None
+    ) -> Fetched:
+        """Read new entries, at most `count` in all, the most urgent first; does not wait.
+
+        `expected`, an entry and its job id, is taken in the same round trip if it was read.
+        """
+        batch = [calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)]
+        if expected is not None:
+            batch.append(self._take(partition, [expected], alone=False))
+        (found, seen), *taken = await run_many_async(self._redis, batch)
+        granted = calls.taken(taken[0][0]) if taken else None
         entries = [
             Entry(partition, stream.decode(), entry_id.decode(), raw)
             for stream, flat in found
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
-        return entries, seen
+        return Fetched(entries, seen, granted if isinstance(granted, Taken) else None)
 
-    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> bool:
-        """Wait until there may be entries after those seen, for half a second at most.
+    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> Entry | None:
+        """Wait for an entry after those seen, for half a second at most.
 
         Reads for no group: what it returns is nobody's yet, so nothing is lost when it is cut off,
         and no slot must be kept free for it.
         """
-        streams: dict[Any, Any] = dict(zip(partition.all_jobs, seen, strict=True))
-        return bool(await self._reader.xread(streams, count=1, block=_LISTEN_MS))
+        after: dict[Any, Any] = dict(zip(partition.all_jobs, seen, strict=True))
+        reply: Any = await self._reader.xread(after, count=1, block=_LISTEN_MS)
+        for stream, entries in reply:
+            for entry_id, fields in entries:
+                return Entry(partition, stream.decode(), entry_id.decode(), fields.get(b"job"))
+        return None
 
     async def reclaim(
         self, partition: Partition, stream: str, lease_s: float, start: str, count: int
@@ -171,7 +195,13 @@ class Broker:
         """Begin on entries, each with its job id; an outcome for each, in order."""
         if not entries:
             return []
-        call = calls.take(
+        reply = await run_async(self._redis, self._take(partition, entries, alone=alone))
+        return [calls.taken(item) for item in reply]
+
+    def _take(
+        self, partition: Partition, entries: Sequence[tuple[Entry, str]], *, alone: bool
+    ) -> Call:
+        return calls.take(
             partition,
             [(entry.stream, entry.id, job_id) for entry, job_id in entries],
             self.consumer,
@@ -179,7 +209,6 @@ class Broker:
             ttl_s=self._ttl_s,
             alone=alone,
         )
-        return [calls.taken(item) for item in await run_async(self._redis, call)]
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
         """The logged events of a job that has been taken: nobody else appends to it."""

@@ -14,9 +14,10 @@ import time
 from redis.exceptions import ResponseError
 
 from producer.connection import BROKER_ERRORS
-from protocol import Partition, readable_job_id
+from protocol import JobSpec, Partition, decode_job, readable_job_id
+from rose_errors import RoseError
 from worker.admission import Admission
-from worker.broker import Broker
+from worker.broker import Broker, Entry
 from worker.jobs import Claim, JobTable
 from worker.metrics import Metrics
 from worker.settings import WorkerSettings
@@ -47,7 +48,7 @@ class Intake:
         self._admission = admission
         self._metrics = metrics
         self._draining = False
-        self._heard = False
+        self._rang: Entry | None = None
         self._seen: list[bytes] | None = None
         self._reclaim_due = 0.0
         self._reclaim_from: dict[str, str] = {}
@@ -106,18 +107,23 @@ class Intake:
             await self._fetch()
 
     async def _fetch(self) -> None:
+        rang, self._rang = self._rang, None
+        expected = _named(rang)
         with self._table.reserve(self._table.free_slots) as count:
-            entries, seen = await self._broker.fetch(self._partition, count)
-            self._table.claim(entries)
-        if self._heard and not entries:
+            fetched = await self._broker.fetch(
+                self._partition, count, expected and (expected[0], expected[1].id)
+            )
+            self._table.claim(fetched.entries)
+            if expected is not None and fetched.taken is not None:
+                self._table.grant(*expected, fetched.taken)
+        if rang is not None and not fetched.entries:
             await asyncio.sleep(random.uniform(0, _MISSED_S))  # noqa: S311 - jitter, no secret
-        self._heard = False
         # Fewer than asked for: there are no more before the next ones ring.
-        self._seen = seen if len(entries) < count else None
+        self._seen = fetched.seen if len(fetched.entries) < count else None
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None
-        self._heard = await self._broker.listen(self._partition, seen)
+        self._rang = await self._broker.listen(self._partition, seen)
 
     async def _wait_for_change(self) -> None:
         try:
@@ -148,3 +154,13 @@ class Intake:
             await self._broker.create_groups()
         except BROKER_ERRORS as error:
             log.warning("intake cannot create the consumer groups: %s", error)
+
+
+def _named(entry: Entry | None) -> tuple[Entry, JobSpec] | None:
+    """With its job, where it can be read; what cannot is given up once it is ours."""
+    if entry is None:
+        return None
+    try:
+        return entry, decode_job(entry.raw or b"")
+    except RoseError:
+        return None

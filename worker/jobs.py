@@ -31,10 +31,6 @@ class Claim:
     """The last worker died on it without a new token: it must be taken alone."""
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.entry.stream, self.entry.id
-
-    @property
     def size(self) -> int:
         """Bytes of the job as it came."""
         return len(self.entry.raw or b"")
@@ -99,13 +95,17 @@ class JobTable:
         """Those that are not held already: an own one comes back when its renewal was late."""
         held = {(job.lease.stream, job.lease.entry) for job in self._jobs.values()}
         for entry in entries:
-            claim = Claim(entry)
-            if claim.key not in held:
-                self._claims.setdefault(claim.key, claim)
+            if entry.key not in held:
+                self._claims.setdefault(entry.key, Claim(entry))
+
+    def grant(self, entry: Entry, spec: JobSpec, grant: Taken) -> None:
+        """An entry was taken as soon as it was read."""
+        claim = self._claims.setdefault(entry.key, Claim(entry))
+        claim.spec, claim.grant = spec, grant
 
     def drop_claim(self, claim: Claim) -> bool:
         """It becomes a job, was given up, or is lost; False when it was lost before."""
-        found = self._claims.pop(claim.key, None) is not None
+        found = self._claims.pop(claim.entry.key, None) is not None
         if found:
             self._signal()
         return found

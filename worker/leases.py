@@ -57,7 +57,7 @@ class LeaseKeeper:
         jobs = [job for job in self._table if job.lease.partition == partition]
         claims = [claim for claim in self._table.claims if claim.entry.partition == partition]
         entries = [(job.lease.stream, job.lease.entry) for job in jobs]
-        entries += [claim.key for claim in claims]
+        entries += [claim.entry.key for claim in claims]
         try:
             lost = await self._broker.renew(entries)
         except BROKER_ERRORS as error:
@@ -71,5 +71,5 @@ class LeaseKeeper:
                 self._thread.abort(job.spec.id)
                 log.warning("the lease of job %s is lost", job.spec.id)
         for claim in claims:
-            if claim.key in lost:
+            if claim.entry.key in lost:
                 self._table.drop_claim(claim)
