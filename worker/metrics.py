@@ -111,12 +111,14 @@ class Metrics:
             self._queue_wait.observe(job.taken_at - job.enqueued_at)
 
     def observe_tokens(self, job: HeldJob, count: int, now: float) -> None:
-        self._generated.inc(count)
         if job.last_token_at is not None:
             self._inter_token.observe((now - job.last_token_at) / count)
         elif not job.resumed:
             self._ttft.observe(now - job.enqueued_at)
         job.last_token_at = now
+
+    def generated(self, count: int) -> None:
+        self._generated.inc(count)
 
     def observe_end(self, job: HeldJob, event: Event, now: float) -> None:
         self._jobs.labels(event.type).inc()

@@ -109,16 +109,18 @@ class Publisher:
             )
             lane.end(job, finished)
 
-    def settle_tokens(self, job: HeldJob, count: int, outcome: str, now: float) -> None:
+    def settle_tokens(self, job: HeldJob, count: int, outcome: str, now: float) -> int:
+        """Returns how many tokens are in the log now that were not before."""
         if outcome in ("FENCED", "GAP"):
             self._lose(job, outcome)
-            return
+            return 0
         self._metrics.observe_tokens(job, count, now)
         if job.alone:
             self._table.progressed(job)
         if outcome == "CANCEL" and self._table.holds(job):
             # The message on the control channel was lost; the flag is not.
             self.cancel(job.spec.id)
+        return count
 
     def settle_end(self, job: HeldJob, event: Event, outcome: str, now: float) -> None:
         if outcome in ("FENCED", "GAP"):
@@ -201,7 +203,10 @@ class _Lane:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
         now = time.monotonic()
-        for (job, append), outcome in zip(tokens, appended, strict=True):
+        stored = sum(
             self._publisher.settle_tokens(job, append.count, outcome, now)
+            for (job, append), outcome in zip(tokens, appended, strict=True)
+        )
+        self._metrics.generated(stored)
         for (job, end), outcome in zip(ends, ended, strict=True):
             self._publisher.settle_end(job, end, outcome, now)
