@@ -1,0 +1,1 @@
+"""Runners of other queues. Each is started in an environment where its queue is installed."""

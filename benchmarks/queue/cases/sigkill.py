@@ -1,0 +1,171 @@
+"""A worker killed with SIGKILL while it runs 50 jobs, and started again at once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import redis.asyncio
+
+from benchmarks.queue.board import Board, Check, Figure
+from benchmarks.queue.cases.sigkill_peers import kill_and_restart
+from benchmarks.queue.ours import PARTITION, Ours, open_client, read_ended, requests, start_worker
+from benchmarks.queue.peers import Peer
+from benchmarks.queue.plain import connect
+from benchmarks.queue.stage import fresh_redis
+from demo.workers import WorkerProcess
+from producer import AsyncJob, FinishedEvent, TokenEvent
+from protocol import decode_event
+
+COMPLETED = "jobs completed"
+SEAMLESS = "jobs resumed from their last token"
+LOGGED = "tokens logged at the kill"
+AGAIN = "tokens computed again"
+RESUMED = "resumed after the kill, s"
+RESUMED_LAST = "last one resumed after the kill, s"
+DONE = "last one done after the kill, s"
+
+JOBS = 50
+LEASE_S = 10.0
+_STEP_S = 0.05
+_LONGEST_S = 120.0
+_COUNT_TRIES = 40
+
+
+@dataclass(slots=True)
+class _Listener:
+    """A subscriber, and when it heard of which tokens."""
+
+    job: AsyncJob
+    heard: list[tuple[int, float]] = field(default_factory=list)
+    finished: float | None = None
+
+    async def run(self) -> None:
+        async with aclosing(self.job.stream(timeout_s=_LONGEST_S)) as events:
+            async for event in events:
+                now = time.monotonic()
+                if isinstance(event, TokenEvent):
+                    self.heard.append((event.index, now))
+                elif isinstance(event, FinishedEvent):
+                    self.finished = now
+
+    def resumed(self, logged: int) -> float | None:
+        """When the first token came that was not logged at the kill."""
+        return next((at for index, at in self.heard if index >= logged), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sigkill:
+    new_tokens: int
+    rounds: int
+    peers: Sequence[Peer]
+    """take part in the first round only: what they do is a matter of timers and takes minutes"""
+    title: str = f"SIGKILL with {JOBS} running jobs of 5 s, restarted at once, defaults"
+
+    async def round(self, board: Board, turn: int) -> None:
+        board.add(await self._ours())
+        for peer in self.peers if turn == 0 else ():
+            try:
+                survived = await kill_and_restart(peer, JOBS, _LONGEST_S)
+            except RuntimeError as error:
+                board.notes.append(str(error))
+                continue
+            board.add([Figure(COMPLETED, peer.name, survived.completed)])
+            if survived.last_done_s is not None:
+                board.add([Figure(DONE, peer.name, survived.last_done_s)])
+
+    async def _ours(self) -> list[Figure]:
+        with fresh_redis() as broker, self._worker(broker.url) as first:
+            first.wait_ready()
+            async with connect(broker.url) as observer, open_client(broker.url) as client:
+                jobs = await client.submit_many(requests(JOBS, self.new_tokens))
+                listeners = [_Listener(job) for job in jobs]
+                listening = [asyncio.create_task(one.run()) for one in listeners]
+                ids = [job.id for job in jobs]
+                await self._half_way(observer, ids)
+                first.kill()
+                killed = time.monotonic()
+                with self._worker(broker.url) as second:
+                    logged = await _logged(observer, ids)
+                    await asyncio.gather(*listening)
+                    left = JOBS * self.new_tokens - sum(logged)
+                    computed = await _computed(second, at_least=left)
+                    seamless = await self._seamless(observer, ids)
+        done = [one.finished for one in listeners if one.finished is not None]
+        resumed = [one.resumed(n) for one, n in zip(listeners, logged, strict=True)]
+        waits = [at - killed for at in resumed if at is not None]
+        figures = {
+            COMPLETED: len(done),
+            SEAMLESS: seamless,
+            LOGGED: sum(logged),
+            AGAIN: computed - left,
+            RESUMED: statistics.median(waits),
+            RESUMED_LAST: max(waits),
+            DONE: max(done) - killed,
+        }
+        return [Figure(metric, Ours.name, value) for metric, value in figures.items()]
+
+    def judge(self, board: Board) -> None:
+        for metric in (COMPLETED, SEAMLESS):
+            fewest = min(board.rows[metric, Ours.name])
+            board.checks.append(
+                Check(metric, f"{fewest:.0f} of {JOBS}", f"{JOBS} of {JOBS}", fewest == JOBS)
+            )
+        most = max(board.rows[AGAIN, Ours.name])
+        board.checks.append(Check(AGAIN, f"{most:.0f}", "none", most == 0))
+        longest, limit = max(board.rows[RESUMED_LAST, Ours.name]), LEASE_S + 2
+        board.checks.append(
+            Check(RESUMED_LAST, f"{longest:.1f}", f"at most {limit:g}", longest <= limit)
+        )
+
+    def _worker(self, url: str) -> WorkerProcess:
+        """Defaults, but with slots for all and a step as slow as a large model's."""
+        return start_worker(url, max_batch_size=JOBS, min_step_s=_STEP_S)
+
+    async def _half_way(self, observer: redis.asyncio.Redis, ids: Sequence[str]) -> None:
+        while min(await _logged(observer, ids)) < self.new_tokens // 2:
+            await asyncio.sleep(_STEP_S)
+
+    async def _seamless(self, observer: redis.asyncio.Redis, ids: Sequence[str]) -> int:
+        """Jobs of exactly two workers whose log counts every token once, in order."""
+        ended = await read_ended(observer, ids)
+        pipeline = observer.pipeline(transaction=False)
+        for job_id in ids:
+            pipeline.xrange(PARTITION.tokens(job_id))
+        logs = await pipeline.execute()
+        return sum(
+            job.epoch == 2 and _contiguous([fields[b"event"] for _, fields in log]) == job.tokens
+            for job, log in zip(ended, logs, strict=True)
+        )
+
+
+async def _computed(worker: WorkerProcess, *, at_least: int) -> float:
+    """Tokens that the worker has made; it counts them a moment after its subscribers have them."""
+    for _ in range(_COUNT_TRIES):
+        count = worker.metrics()["rose_generated_tokens_total"]
+        if count >= at_least:
+            break
+        await asyncio.sleep(_STEP_S)
+    return count
+
+
+def _contiguous(events: Sequence[bytes]) -> int | None:
+    """How many tokens a finished log holds; None where it has a hole or a repeat."""
+    cursor = 0
+    for raw in events:
+        event = decode_event(raw)
+        if event.index != cursor:
+            return None
+        cursor = event.cursor
+    return cursor
+
+
+async def _logged(observer: redis.asyncio.Redis, ids: Sequence[str]) -> list[int]:
+    pipeline = observer.pipeline(transaction=False)
+    for job_id in ids:
+        pipeline.hget(PARTITION.state(job_id), "tokens")
+    return [int(count or 0) for count in await pipeline.execute()]

@@ -1,0 +1,156 @@
+"""The queue itself: clients as a service would use them, `rose worker` with the null engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio
+
+from benchmarks.queue.plain import chunks, connect
+from demo.workers import WorkerProcess
+from producer import AsyncClient, Client, Request
+from protocol import JobSpec, Partition, Priority, Sampling, encode_job, new_job_id
+
+_POLL_S = 0.1
+_WARM_UP = 500
+PARTITION = Partition("default")
+_STATE = ("status", "tokens", "epoch", "started_ms", "ended_ms")
+
+#: A job of about 100 bytes on the wire.
+PROMPT = "Once upon a time, "
+
+
+def payload() -> bytes:
+    """The bytes of one of our jobs."""
+    sampling = Sampling(max_new_tokens=1)
+    return encode_job(JobSpec(id=new_job_id(0), prompt=PROMPT, sampling=sampling))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What Redis holds of a finished job. Times in Unix seconds."""
+
+    tokens: int
+    epoch: int
+    started: float
+    ended: float
+    log_entries: int
+    """with the terminal event"""
+
+
+class Ours:
+    name = "roseinfer"
+    most_jobs = None
+
+    def __init__(self, max_batch_size: int) -> None:
+        """`max_batch_size`: of the worker that drains."""
+        self._max_batch_size = max_batch_size
+
+    async def submit(self, url: str, jobs: int) -> float:
+        """Seconds for AsyncClient.submit_many."""
+        async with open_client(url) as client:
+            await client.submit_many(requests(_WARM_UP))
+            wanted = requests(jobs)
+            began = time.perf_counter()
+            await client.submit_many(wanted)
+            return time.perf_counter() - began
+
+    async def enqueue(self, url: str, jobs: int) -> None:
+        async with open_client(url) as client:
+            await client.submit_many(requests(jobs))
+
+    def worker(self, url: str) -> WorkerProcess:
+        return start_worker(url, max_batch_size=self._max_batch_size)
+
+    def serving_worker(self, url: str) -> WorkerProcess:
+        return start_worker(url)
+
+    async def finish_times(self, url: str, jobs: int) -> list[float]:
+        """Waits for all jobs; Unix seconds.
+
+        Raises:
+            RuntimeError: a job lacks its log, its epoch or its end.
+        """
+        ended = await wait_ended(url, jobs)
+        for job in ended:
+            if (job.tokens, job.epoch, job.log_entries) != (1, 1, 2):
+                raise RuntimeError(f"a job of one token ended as {job}")
+        return [job.ended for job in ended]
+
+    async def latencies(self, url: str, jobs: int) -> list[float]:
+        """Seconds from submit to result, one job after another."""
+        async with open_client(url) as client:
+            return [await _round_trip(client) for _ in range(jobs)]
+
+
+class OursSync:
+    """The synchronous client, which differs in submitting only."""
+
+    name = "roseinfer (sync client)"
+    most_jobs = None
+
+    async def submit(self, url: str, jobs: int) -> float:
+        return await asyncio.to_thread(_submit_sync, url, jobs)
+
+
+def requests(jobs: int, new_tokens: int = 1) -> list[Request]:
+    return [Request(PROMPT, sampling={"max_new_tokens": new_tokens}) for _ in range(jobs)]
+
+
+def open_client(url: str) -> AsyncClient:
+    return AsyncClient(redis_url=url, max_queued_jobs=None)
+
+
+def start_worker(url: str, **settings: Any) -> WorkerProcess:
+    """A worker that writes no line for each job, as one under such a load would be run."""
+    return WorkerProcess("bench", url, engine="null", log_level="warning", **settings)
+
+
+async def wait_ended(url: str, jobs: int) -> list[Ended]:
+    """What all jobs of the queue have become, once none waits or runs."""
+    async with connect(url) as client:
+        while await client.xlen(PARTITION.jobs(Priority.NORMAL)):
+            await asyncio.sleep(_POLL_S)
+        prefix = PARTITION.state("").encode()
+        keys = [key async for key in client.scan_iter(prefix + b"*", count=1000)]
+        ids = [key.removeprefix(prefix).decode() for key in keys]
+        ended = [job for chunk in chunks(ids, _WARM_UP) for job in await read_ended(client, chunk)]
+    if len(ended) != jobs:
+        raise RuntimeError(f"{len(ended)} jobs ended, {jobs} were submitted")
+    return ended
+
+
+async def read_ended(client: redis.asyncio.Redis, ids: Sequence[str]) -> list[Ended]:
+    """Raises: RuntimeError: one has not finished."""
+    pipeline = client.pipeline(transaction=False)
+    for job_id in ids:
+        pipeline.hmget(PARTITION.state(job_id), _STATE)
+        pipeline.xlen(PARTITION.tokens(job_id))
+    replies = await pipeline.execute()
+    ended = []
+    for (status, tokens, epoch, *times), entries in zip(replies[::2], replies[1::2], strict=True):
+        if status != b"finished":
+            raise RuntimeError(f"a job is {status}, not finished")
+        started, end = (int(ms) / 1000 for ms in times)
+        ended.append(Ended(int(tokens), int(epoch), started, end, entries))
+    return ended
+
+
+async def _round_trip(client: AsyncClient) -> float:
+    began = time.perf_counter()
+    job = await client.submit(PROMPT, max_new_tokens=1)
+    await job.result(timeout_s=30)
+    return time.perf_counter() - began
+
+
+def _submit_sync(url: str, jobs: int) -> float:
+    with Client(redis_url=url, max_queued_jobs=None) as client:
+        client.submit_many(requests(_WARM_UP))
+        wanted = requests(jobs)
+        began = time.perf_counter()
+        client.submit_many(wanted)
+        return time.perf_counter() - began
