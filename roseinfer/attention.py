@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from roseinfer import kernels
 from roseinfer.batch import AttentionGroup, PackedBatch
 from roseinfer.kv_cache import KVCache
 
@@ -127,8 +128,30 @@ class _PagedLayer:
         query = call.query[0].transpose(0, 1)  # [T, Hq, D]
         out = query.new_zeros(*query.shape[:2], self._values.shape[-1])
         for group in batch.groups:
-            out[group.start : group.stop] = self._attend_group(call, query, group)
+            if group.is_decode and self._has_kernel(call):
+                self._attend_decoding(call, query, group, out)
+            else:
+                out[group.start : group.stop] = self._attend_group(call, query, group)
         return out.unsqueeze(0)
+
+    def _has_kernel(self, call: AttentionCall) -> bool:
+        plain = call.softcap is None and call.sinks is None
+        return plain and kernels.can_attend(call.query, self._keys)
+
+    def _attend_decoding(
+        self, call: AttentionCall, query: Tensor, group: AttentionGroup, out: Tensor
+    ) -> None:
+        kernels.attend(
+            query[group.start : group.stop],
+            self._keys,
+            self._values,
+            group.tables,
+            group.positions,
+            out[group.start : group.stop],
+            block_size=group.block_size,
+            scaling=call.scaling,
+            window=call.window,
+        )
 
     def _attend_group(self, call: AttentionCall, query: Tensor, group: AttentionGroup) -> Tensor:
         """Attend for one group; [B * n, Hq, Dv].
