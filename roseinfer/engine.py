@@ -16,6 +16,7 @@ from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import limits, tokenizing
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.fusing import fuse
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
 from roseinfer.model import PackedModel
@@ -115,6 +116,7 @@ class InferenceEngine:
         self.max_bytes_per_token = tokenizing.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         context = limits.context_length(model, options.max_context)
+        fuse(model)
         pack_linears(model)
         layers = probe(model)
         if options.tokens is None:

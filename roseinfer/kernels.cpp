@@ -29,12 +29,16 @@ inline float widen(bfloat value) {
     return out;
 }
 
-inline bfloat narrow(float value) {  // to nearest, ties to even, as torch rounds
+inline float widen(float value) { return value; }
+
+inline void narrow(float value, bfloat *to) {  // to nearest, ties to even, as torch rounds
     std::uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
-    if (value != value) return 0x7FC0;
-    return static_cast<bfloat>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    const std::uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    *to = static_cast<bfloat>(value != value ? 0x7FC0 : rounded);
 }
+
+inline void narrow(float value, float *to) { *to = value; }
 
 // What follows is inlined into their caller's copies, and so use that copy's vectors.
 #define INLINE inline __attribute__((always_inline))
@@ -75,6 +79,20 @@ INLINE void softmax(float *line, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) line[i] = exp_negative(line[i] - highest);
     for (std::int64_t i = 0; i < count; ++i) total += line[i];
     for (std::int64_t i = 0; i < count; ++i) line[i] /= total;
+}
+
+// One row of an RMS norm. As the models do it: the mean in float32, the quotient rounded to the
+// row's type before the weight is applied.
+template <class T>
+INLINE void norm_row(const T *from, const T *weight, T *to, std::int64_t count, float epsilon) {
+    float sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += widen(from[i]) * widen(from[i]);
+    const float by = 1.0f / std::sqrt(sum / static_cast<float>(count) + epsilon);
+    for (std::int64_t i = 0; i < count; ++i) {
+        T scaled;
+        narrow(widen(from[i]) * by, &scaled);
+        narrow(widen(scaled) * widen(weight[i]), to + i);
+    }
 }
 
 }  // namespace
@@ -130,7 +148,7 @@ INLINE void attend_heads(const Attention *a, std::int64_t row, std::int64_t firs
                 add_scaled(sum + h * dv, values + kv * dv, scores[h * count + p - begin], dv);
     }
     bfloat *out = a->out + row * a->out_stride;
-    for (std::int64_t i = first * share * dv; i < last * share * dv; ++i) out[i] = narrow(sum[i]);
+    for (std::int64_t i = first * share * dv; i < last * share * dv; ++i) narrow(sum[i], out + i);
 }
 
 // The usual head sizes as constants, for loops without remainders.
@@ -163,6 +181,32 @@ void rose_attend(const Attention *a) {
             attend_row(a, item / parts, first, first + heads, scores.data(), query.data(),
                        sum.data());
         }
+    }
+}
+
+WIDEST static void norm_bfloat(const bfloat *from, const bfloat *weight, bfloat *to,
+                               std::int64_t count, float epsilon) {
+    norm_row(from, weight, to, count, epsilon);
+}
+
+WIDEST static void norm_float(const float *from, const float *weight, float *to,
+                              std::int64_t count, float epsilon) {
+    norm_row(from, weight, to, count, epsilon);
+}
+
+// RMS norm of `rows` contiguous rows of `count`, float32 or bfloat16.
+void rose_rms_norm(int is_float, const void *from, const void *weight, void *to, std::int64_t rows,
+                   std::int64_t count, float epsilon) {
+#pragma omp parallel for if (rows * count > 65536)
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t at = row * count;
+        if (is_float)
+            norm_float(static_cast<const float *>(from) + at, static_cast<const float *>(weight),
+                       static_cast<float *>(to) + at, count, epsilon);
+        else
+            norm_bfloat(static_cast<const bfloat *>(from) + at,
+                        static_cast<const bfloat *>(weight), static_cast<bfloat *>(to) + at,
+                        count, epsilon);
     }
 }
 

@@ -11,7 +11,7 @@ import os
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-import torch  # noqa: F401 - first: the kernels then share its OpenMP threads
+import torch  # first: the kernels then share its OpenMP threads
 from torch import Tensor
 
 _SWITCH = "ROSE_KERNELS"
@@ -40,6 +40,11 @@ def _load() -> ctypes.CDLL | None:
             library = ctypes.CDLL(str(path))
             library.rose_attend.argtypes = [ctypes.POINTER(_Attention)]
             library.rose_attend.restype = None
+            pointer, count = ctypes.c_void_p, ctypes.c_int64
+            library.rose_rms_norm.argtypes = [
+                ctypes.c_int, pointer, pointer, pointer, count, count, ctypes.c_float
+            ]
+            library.rose_rms_norm.restype = None
             return library
     return None
 
@@ -105,3 +110,31 @@ def attend(
         scaling,
     )
     _library.rose_attend(ctypes.byref(call))
+
+
+def can_normalise(x: Tensor, weight: Tensor) -> bool:
+    """Whether `rms_norm` takes these."""
+    return (
+        _library is not None
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype
+        and x.dtype in (torch.float32, torch.bfloat16)
+    )
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """RMS norm over the last dimension of `x`, weighted by `weight`."""
+    assert _library is not None  # noqa: S101 - callers ask can_normalise first
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    count = x.shape[-1]
+    _library.rose_rms_norm(
+        x.dtype == torch.float32,
+        x.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        x.numel() // count,
+        count,
+        epsilon,
+    )
+    return out
