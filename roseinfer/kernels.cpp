@@ -103,12 +103,12 @@ struct Attention {
     const bfloat *query;         // [rows, kv_heads * share, key_dim], row_stride and head_stride
     const bfloat *keys;          // [slots, kv_heads, key_dim]
     const bfloat *values;        // [slots, kv_heads, value_dim]
-    const std::int64_t *tables;  // [rows, table_width], block numbers
+    const std::int64_t *tables;  // block numbers, rows table_stride apart
     const std::int64_t *positions;  // [rows], of the query in its sequence
     bfloat *out;                 // [rows, kv_heads * share, value_dim], rows out_stride apart
     std::int64_t rows, kv_heads, share, key_dim, value_dim;
     std::int64_t row_stride, head_stride, out_stride;
-    std::int64_t table_width, block_size;
+    std::int64_t table_stride, block_size;
     std::int64_t window;  // keys that a query sees, itself included; 0: all before it
     float scaling;
 };
@@ -123,7 +123,7 @@ INLINE void attend_heads(const Attention *a, std::int64_t row, std::int64_t firs
     const std::int64_t end = a->positions[row] + 1, share = a->share;
     const std::int64_t begin = a->window ? std::max<std::int64_t>(0, end - a->window) : 0;
     const std::int64_t count = end - begin;
-    const std::int64_t *table = a->tables + row * a->table_width;
+    const std::int64_t *table = a->tables + row * a->table_stride;
     for (std::int64_t h = first * share; h < last * share; ++h) {
         const bfloat *from = a->query + row * a->row_stride + h * a->head_stride;
         for (std::int64_t d = 0; d < dk; ++d) query[h * dk + d] = widen(from[d]) * a->scaling;

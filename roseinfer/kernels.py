@@ -25,7 +25,7 @@ class _Attention(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("tables", "positions", "out")),
         *((name, ctypes.c_int64) for name in ("rows", "kv_heads", "share", "key_dim", "value_dim")),
         *((name, ctypes.c_int64) for name in ("row_stride", "head_stride", "out_stride")),
-        *((name, ctypes.c_int64) for name in ("table_width", "block_size", "window")),
+        *((name, ctypes.c_int64) for name in ("table_stride", "block_size", "window")),
         ("scaling", ctypes.c_float),
     )
 
@@ -82,10 +82,10 @@ def attend(
     scaling: float,
     window: int | None,
 ) -> None:
-    """Attention of single queries [B, Hq, D] over a paged cache, into `out` [B, Hq, Dv].
+    """Attention of queries [T, Hq, D] over a paged cache, into `out` [T, Hq, Dv], each by itself.
 
-    `keys` [slots, Hkv, D] and `values` [slots, Hkv, Dv] are contiguous, and so are `tables` [B, W]
-    and each row of `out`; `positions` [B] are contiguous. All on CPU.
+    `keys` [slots, Hkv, D] and `values` [slots, Hkv, Dv] are contiguous, and so are `tables` [B, W],
+    the T `positions` and each row of `out`. T is B, or any number of queries if B is 1. All on CPU.
     """
     assert _library is not None  # noqa: S101 - callers ask can_attend first
     rows, heads, key_dim = query.shape
@@ -104,7 +104,7 @@ def attend(
         query.stride(0),
         query.stride(1),
         out.stride(0),
-        tables.shape[1],
+        tables.shape[1] if len(tables) > 1 else 0,
         block_size,
         window or 0,
         scaling,
