@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor, nn
 
 from roseinfer import kernels
-from roseinfer.packed_linear import PackedLinear, can_pack
+from roseinfer.packed_linear import PackedLinear, is_plain
 
 _PROBE_ROWS = 3
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # relative, of the whole output
@@ -64,12 +64,12 @@ class _Slice(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The plain weight, unpacked anew: for code that reads it, not for products."""
-        return self._shared.product.weight.split(self._shared.sizes)[self._index]
+        return torch.split(self._shared.product.weight, self._shared.sizes)[self._index]
 
     @property
     def bias(self) -> Tensor | None:
         whole = self._shared.product.bias
-        return None if whole is None else whole.split(self._shared.sizes)[self._index]
+        return None if whole is None else torch.split(whole, self._shared.sizes)[self._index]
 
     def forward(self, x: Tensor) -> Tensor:
         return self._shared.output(x, self._index)
@@ -104,9 +104,7 @@ def fuse(model: nn.Module) -> int:
 
 def _share(parent: nn.Module, names: Sequence[str]) -> bool:
     linears: list[Any] = [getattr(parent, name, None) for name in names]
-    if not all(type(linear) is nn.Linear and can_pack(linear.weight) for linear in linears):
-        return False
-    if any(linear._forward_hooks or linear._forward_pre_hooks for linear in linears):
+    if not all(isinstance(linear, nn.Linear) and is_plain(linear) for linear in linears):
         return False
     if len({(x.in_features, x.weight.dtype, x.bias is None) for x in linears}) != 1:
         return False

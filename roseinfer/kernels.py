@@ -42,7 +42,13 @@ def _load() -> ctypes.CDLL | None:
             library.rose_attend.restype = None
             pointer, count = ctypes.c_void_p, ctypes.c_int64
             library.rose_rms_norm.argtypes = [
-                ctypes.c_int, pointer, pointer, pointer, count, count, ctypes.c_float
+                ctypes.c_int,
+                pointer,
+                pointer,
+                pointer,
+                count,
+                count,
+                ctypes.c_float,
             ]
             library.rose_rms_norm.restype = None
             return library

@@ -8,6 +8,8 @@ tied to the embedding) is held twice.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -41,7 +43,7 @@ class PackedLinear(nn.Module):
         return product
 
 
-def can_pack(weight: Tensor) -> bool:
+def _can_pack(weight: Tensor) -> bool:
     """Whether this machine's torch has a packed product for `weight`."""
     return (
         torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -57,7 +59,7 @@ def pack_linears(model: nn.Module) -> int:
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if _is_plain(child) and can_pack(child.weight)
+        if is_plain(child)
     ]
     packed: dict[int, PackedLinear] = {}  # by identity: a module may be used in two places
     for parent, name, child in found:
@@ -67,13 +69,18 @@ def pack_linears(model: nn.Module) -> int:
     return len(packed)
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """A subclass may mean something else by `forward`, and so may hooks."""
-    return type(module) in (nn.Linear, Conv1D) and not (
-        module._forward_hooks or module._forward_pre_hooks
+def is_plain(module: Any) -> bool:
+    """Whether `module` is a linear layer and nothing more that can be packed.
+
+    A subclass may mean something else by `forward`, and so may hooks.
+    """
+    return (
+        type(module) in (nn.Linear, Conv1D)
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and _can_pack(module.weight)
     )
 
 
-def _pack(module: nn.Module) -> PackedLinear:
-    weight: Tensor = module.weight.T if isinstance(module, Conv1D) else module.weight
+def _pack(module: Any) -> PackedLinear:
+    weight = module.weight.T if isinstance(module, Conv1D) else module.weight
     return PackedLinear(weight, module.bias)
