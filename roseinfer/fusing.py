@@ -92,7 +92,8 @@ class FusedRMSNorm(nn.Module):
 def fuse(model: nn.Module) -> int:
     """Replace what is recognised in `model`, which is on CPU; returns how many parts were."""
     replaced = 0
-    for parent in list(model.modules()):
+    # Not the leaves: a layer that is replaced must be freed.
+    for parent in [module for module in model.modules() if any(True for _ in module.children())]:
         replaced += _share(parent, _ATTENTION)
         if all(hasattr(parent, name) for name in _MLP):
             replaced += _share(parent, _MLP[:2])

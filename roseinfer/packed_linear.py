@@ -9,6 +9,7 @@ tied to the embedding) is held twice.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -54,19 +55,26 @@ def _can_pack(weight: Tensor) -> bool:
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace the linear layers of `model` where that is possible; returns how many were."""
-    found = [
-        (parent, name, child)
+    """Replace the linear layers of `model` where that is possible; returns how many were.
+
+    One after the other, so that the weights are never all in memory twice.
+    """
+    places = [
+        (parent, name)
         for parent in model.modules()
         for name, child in parent.named_children()
         if is_plain(child)
     ]
-    packed: dict[int, PackedLinear] = {}  # by identity: a module may be used in two places
-    for parent, name, child in found:
-        if id(child) not in packed:
-            packed[id(child)] = _pack(child)
-        setattr(parent, name, packed[id(child)])
-    return len(packed)
+    # A layer may be used in two places, and then stays one. Weak: a replaced layer must be freed.
+    packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()
+    count = 0
+    for parent, name in places:
+        plain = getattr(parent, name)
+        if plain not in packed:
+            packed[plain] = _pack(plain)
+            count += 1
+        setattr(parent, name, packed[plain])
+    return count
 
 
 def is_plain(module: Any) -> bool:
