@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)
 
 
 def save_llama_135m(folder: Path) -> Path:
@@ -20,6 +26,31 @@ def save_llama_135m(folder: Path) -> Path:
         max_position_embeddings=2048,
         tie_word_embeddings=True,
     )
+    return _save(config, folder)
+
+
+def save_gpt2(folder: Path) -> Path:
+    """GPT-2 small, 124M parameters in bfloat16."""
+    return _save(GPT2Config(), folder)
+
+
+def save_qwen3_600m(folder: Path) -> Path:
+    """The shape of Qwen3-0.6B in bfloat16, about 1.2 GB."""
+    config = Qwen3Config(
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+    return _save(config, folder)
+
+
+def _save(config: PreTrainedConfig, folder: Path) -> Path:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)

@@ -1,5 +1,6 @@
 """A continuous-batching inference engine for transformers' causal language models."""
 
+import roseinfer._openmp  # noqa: F401
 from roseinfer.engine import InferenceEngine
 from roseinfer.sampling import SamplingParams
 from roseinfer.scheduler import (

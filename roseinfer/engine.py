@@ -16,9 +16,11 @@ from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import limits, tokenizing
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.fusing import fuse
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
 from roseinfer.model import PackedModel
+from roseinfer.packed_linear import pack_linears
 from roseinfer.probe import probe
 from roseinfer.sampling import SamplingParams, sample
 from roseinfer.scheduler import OfflineScheduler, Scheduler
@@ -95,7 +97,8 @@ class InferenceEngine:
     ) -> InferenceEngine:
         """An engine for a model that is already in memory, on the device it is on.
 
-        The model's attention implementation is replaced by the engine's.
+        The engine takes the model over: its attention implementation is replaced by the engine's,
+        and on CPU its linear layers by ones with packed weights.
         """
         engine = cls.__new__(cls)
         model.eval().set_attn_implementation(IMPLEMENTATION)
@@ -113,6 +116,8 @@ class InferenceEngine:
         self.max_bytes_per_token = tokenizing.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         context = limits.context_length(model, options.max_context)
+        fuse(model)
+        pack_linears(model)
         layers = probe(model)
         if options.tokens is None:
             tokens = limits.default_cache_tokens(layers.shapes, context, self.device, model.dtype)

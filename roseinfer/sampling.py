@@ -104,7 +104,7 @@ class SamplingRow:
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax."""
     if all(not row.params.do_sample for row in rows):
-        return _to_ints(logits.argmax(dim=-1))
+        return _to_ints(_argmax(logits))
     device = logits.device
     chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
     params = [rows[i].params for i in chosen]
@@ -114,9 +114,14 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     ).to(device)
     index, seeds, positions = counters.unbind()
     scores = filter_logits(logits[index].double(), params)
-    ids = logits.argmax(dim=-1)
+    ids = _argmax(logits)
     ids[index] = _inverse_cdf(scores, uniform(seeds, positions))
     return _to_ints(ids)
+
+
+def _argmax(logits: Tensor) -> Tensor:
+    # In float32, which on CPU takes a fifth of the time that bfloat16 does.
+    return logits.float().argmax(dim=-1)
 
 
 def _to_ints(ids: Tensor) -> list[int]:

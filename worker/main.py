@@ -34,6 +34,7 @@ def _load(settings: WorkerSettings) -> Engine:
     if settings.engine == "null":
         return NullEngine(settings)
     # Here and not above: torch takes seconds to import, and Redis is asked first.
+    import roseinfer._openmp  # noqa: F401 - before torch
     from worker.rose_engine import RoseEngine
 
     return RoseEngine.load(settings)
