@@ -14,7 +14,7 @@ from pathlib import Path
 import torch  # first: the kernels then share its OpenMP threads
 from torch import Tensor
 
-_SWITCH = "ROSE_KERNELS"
+_SWITCH = "ROSEINFER_KERNELS"
 
 
 class _Attention(ctypes.Structure):
@@ -31,7 +31,7 @@ class _Attention(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL | None:
-    """The library beside this file; None if it was not built or ROSE_KERNELS is 0."""
+    """The library beside this file; None if it was not built or ROSEINFER_KERNELS is 0."""
     if os.environ.get(_SWITCH) == "0":
         return None
     for suffix in EXTENSION_SUFFIXES:
