@@ -255,6 +255,8 @@ def append(items: Iterable[Append]) -> Call:
 
 def outcomes(reply: Sequence[Any], count: int) -> list[str]:
     """One for each of the `count` items of an append or a finish: OK where the reply is silent."""
+    if not reply:
+        return ["OK"] * count
     said = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
     return [said.get(item, "OK") for item in range(count)]
 

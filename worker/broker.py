@@ -305,8 +305,7 @@ def _parts(items: Sequence[T]) -> list[Sequence[T]]:
 
 
 def _outcomes(replies: Sequence[Any], items: Sequence[Any]) -> list[str]:
-    return [
-        outcome
-        for reply, part in zip(replies, _parts(items), strict=True)
-        for outcome in calls.outcomes(reply, len(part))
-    ]
+    outcomes: list[str] = []
+    for reply, part in zip(replies, _parts(items), strict=True):
+        outcomes += calls.outcomes(reply, len(part))
+    return outcomes
