@@ -60,6 +60,8 @@ def list_letters(
     if table.row_count:
         # Rows of a narrow terminal wrap, so that a handle can always be copied whole.
         Console(highlight=False, width=max(out.width, 180)).print(table)
+    elif not as_json:
+        out.print("no dead letters")
 
 
 @letters.command()

@@ -21,7 +21,7 @@ from producer.connection import broker_errors, connect, run
 from producer.settings import QueueSettings
 from protocol import JobSpec, Partition, calls, decode_job, encode_job, new_job_id
 from protocol.calls import now_ms
-from rose_errors import DeadLetterNotFound, InvalidParameter, MalformedMessage
+from rose_errors import DeadLetterNotFound, InvalidParameter, MalformedMessage, RoseError
 
 _HANDLE = re.compile(r"(\d{1,4}):(\d{1,20})-(\d{1,20})", re.ASCII)
 
@@ -108,7 +108,10 @@ class DeadLetters:
         partition, entry = self._find(handle)
         if letter.stream not in partition.all_jobs:
             raise MalformedMessage(f"dead letter {handle} is of no job stream of this queue")
-        old, now = letter.decode(), now_ms()
+        try:
+            old, now = letter.decode(), now_ms()
+        except RoseError as error:
+            raise type(error)(f"dead letter {handle} cannot run again, it stays: {error}") from None
         passed = old.deadline_ms is not None and old.deadline_ms <= now
         job = old.model_copy(
             update={

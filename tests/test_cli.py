@@ -208,7 +208,7 @@ def test_dead_letters_are_listed_shown_retried_and_purged(
     assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
     assert kept.stdout == "0 dead letters purged\n"
     assert gone.stdout == '{"purged": 1}\n'
-    assert rose("dead-letters", "list").stdout == ""
+    assert rose("dead-letters", "list").stdout == "no dead letters\n"
 
 
 def test_a_person_is_asked_before_a_purge(
