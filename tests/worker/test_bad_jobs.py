@@ -17,6 +17,7 @@ from producer import (
 from protocol import Partition, Priority
 from rose_errors import JobFailed, PromptTooLong
 from tests.bench import Bench, wait_until
+from tests.conftest import needs_redis_server
 from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 from tests.worker.mortal import POISON
 
@@ -153,6 +154,7 @@ def spoil_state(raw: redis.Redis, partition: Partition, job_id: str) -> None:
     raw.set(partition.state(job_id), "something else")
 
 
+@needs_redis_server  # the stand-in does not survive errors inside a script
 @pytest.mark.parametrize("spoil", [spoil_log_ahead, spoil_log_type, spoil_state])
 @pytest.mark.parametrize("when", ["while it waits", "while it runs"])
 def test_spoilt_keys_cost_the_job_they_belong_to_and_no_other(
