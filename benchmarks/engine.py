@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,11 +23,11 @@ from typing import Any
 import torch
 import transformers
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from benchmarks.models import save_gpt2, save_llama_135m, save_qwen3_600m
 from benchmarks.service import Workload, run_in_process
+from benchmarks.tables import spread
 from roseinfer import InferenceEngine, kernels
 from roseinfer.demo_model import MODEL_PATH
 
@@ -114,20 +113,16 @@ def measure(folder: Path, args: argparse.Namespace, console: Console) -> tuple[l
 
 
 def show(title: str, rounds: Sequence[Round], weights: int, console: Console) -> None:
-    table = Table(title=f"{title}, {len(rounds)} rounds, {weights / 1e6:.0f} MB of weights")
-    for column in ("", "median", "min", "max"):
-        table.add_column(column, justify="right" if column else "left")
-    for label, values, digits in (
+    heading = f"{title}, {len(rounds)} rounds, {weights / 1e6:.0f} MB of weights"
+    rows = [
         ("ours, tokens/s", [r.ours for r in rounds], 0),
         ("transformers generate, tokens/s", [r.generate for r in rounds], 0),
         ("ratio, round by round", [r.ours / r.generate for r in rounds], 2),
         ("one request, tokens/s", [r.alone for r in rounds], 1),
         ("memory, GB/s", [r.memory / 1e9 for r in rounds], 1),
         ("one request, share of the limit", [r.share_of_limit(weights) for r in rounds], 2),
-    ):
-        figures = (statistics.median(values), min(values), max(values))
-        table.add_row(label, *(f"{value:.{digits}f}" for value in figures))
-    console.print(table)
+    ]
+    console.print(spread(heading, rows))
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ import asyncio
 import json
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -25,9 +24,9 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.models import save_llama_135m
+from benchmarks.tables import spread
 from demo.broker import EmbeddedBroker
 from demo.workers import WorkerProcess
 from producer import AsyncClient, AsyncJob, Request, TokenEvent
@@ -147,17 +146,13 @@ def measure(model: Path, dtype: str, requests: int, rounds: int, console: Consol
 
 
 def show(name: str, rounds: Sequence[Round], console: Console) -> None:
-    table = Table(title=f"{name}: generated tokens per second, {len(rounds)} rounds")
-    for column in ("", "median", "min", "max"):
-        table.add_column(column, justify="right" if column else "left")
-    for label, values, digits in (
+    title = f"{name}: generated tokens per second, {len(rounds)} rounds"
+    rows = [
         ("in process", [r.in_process for r in rounds], 0),
         ("through Redis", [r.through_redis for r in rounds], 0),
         ("ratio, round by round", [r.ratio for r in rounds], 3),
-    ):
-        figures = (statistics.median(values), min(values), max(values))
-        table.add_row(label, *(f"{value:.{digits}f}" for value in figures))
-    console.print(table)
+    ]
+    console.print(spread(title, rows))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from protocol import JobSpec, Partition, decode_job, readable_job_id
 from rose_errors import RoseError
 from worker.admission import Admission
 from worker.broker import Broker, Entry
-from worker.jobs import Claim, JobTable
+from worker.jobs import JobTable
 from worker.metrics import Metrics
 from worker.settings import WorkerSettings
 
@@ -75,7 +75,7 @@ class Intake:
 
     async def hand_back(self) -> None:
         """Claims that were not begun on: for another worker, at once."""
-        claims = self._claims()
+        claims = self._table.claims_of(self._partition)
         entries = [claim.entry for claim in claims]
         await self._broker.release(
             self._partition,
@@ -84,13 +84,10 @@ class Intake:
         for claim in claims:
             self._table.drop_claim(claim)
 
-    def _claims(self) -> list[Claim]:
-        return [claim for claim in self._table.claims if claim.entry.partition == self._partition]
-
     async def _fill(self) -> None:
         """One thing at a time. What Redis' troubles interrupt goes on from where it stood."""
         await self._reclaim_if_due()
-        claims = self._claims()
+        claims = self._table.claims_of(self._partition)
         fresh = [claim for claim in claims if not claim.suspect]
         if fresh:
             await self._admission.begin(self._partition, fresh)

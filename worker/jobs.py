@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from protocol import JobSpec
+from protocol import JobSpec, Partition
 from protocol.calls import Lease, Taken
 from worker.broker import Entry
 
@@ -68,12 +68,6 @@ class JobTable:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def __iter__(self) -> Iterator[HeldJob]:
-        return iter(list(self._jobs.values()))
-
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._jobs
-
     def get(self, job_id: str) -> HeldJob | None:
         return self._jobs.get(job_id)
 
@@ -81,10 +75,12 @@ class JobTable:
         """It, and not another life of the same job."""
         return self._jobs.get(job.spec.id) is job
 
-    @property
-    def claims(self) -> list[Claim]:
+    def jobs_of(self, partition: Partition) -> list[HeldJob]:
+        return [job for job in self._jobs.values() if job.lease.partition == partition]
+
+    def claims_of(self, partition: Partition) -> list[Claim]:
         """Oldest first."""
-        return list(self._claims.values())
+        return [claim for claim in self._claims.values() if claim.entry.partition == partition]
 
     @property
     def replays_a_suspect(self) -> bool:

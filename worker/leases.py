@@ -54,8 +54,7 @@ class LeaseKeeper:
             await asyncio.gather(*(self._renew(p) for p in self._broker.partitions))
 
     async def _renew(self, partition: Partition) -> None:
-        jobs = [job for job in self._table if job.lease.partition == partition]
-        claims = [claim for claim in self._table.claims if claim.entry.partition == partition]
+        jobs, claims = self._table.jobs_of(partition), self._table.claims_of(partition)
         entries = [(job.lease.stream, job.lease.entry) for job in jobs]
         entries += [claim.entry.key for claim in claims]
         try:

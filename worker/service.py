@@ -193,7 +193,7 @@ class _Service:
 
     async def _hand_back(self) -> None:
         for partition in self._broker.partitions:
-            held = [job for job in self._table if job.lease.partition == partition]
+            held = self._table.jobs_of(partition)
             if held:
                 await self._broker.release(
                     partition,
