@@ -16,16 +16,11 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from roseinfer import kernels
 from roseinfer.batch import AttentionGroup, PackedBatch
 from roseinfer.kv_cache import KVCache
 
 IMPLEMENTATION = "rose_blocks"
 _BOUND_AS = "rose_attention"
-
-# The compiled kernel takes one query at a time, which suits decoding at any length; for the many
-# queries of a prompt's chunk it beats torch's tiles only while the context is short.
-_KERNEL_CONTEXT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +127,8 @@ class _PagedLayer:
         query = call.query[0].transpose(0, 1)  # [T, Hq, D]
         out = query.new_zeros(*query.shape[:2], self._values.shape[-1])
         for group in batch.groups:
-            if self._has_kernel(call, group):
-                self._attend_by_row(call, query, group, out)
-            else:
-                out[group.start : group.stop] = self._attend_group(call, query, group)
+            out[group.start : group.stop] = self._attend_group(call, query, group)
         return out.unsqueeze(0)
-
-    def _has_kernel(self, call: AttentionCall, group: AttentionGroup) -> bool:
-        plain = call.softcap is None and call.sinks is None
-        short = group.is_decode or group.tables.shape[1] * group.block_size <= _KERNEL_CONTEXT
-        return plain and short and kernels.can_attend(call.query, self._keys)
-
-    def _attend_by_row(
-        self, call: AttentionCall, query: Tensor, group: AttentionGroup, out: Tensor
-    ) -> None:
-        kernels.attend(
-            query[group.start : group.stop],
-            self._keys,
-            self._values,
-            group.tables,
-            group.positions,
-            out[group.start : group.stop],
-            block_size=group.block_size,
-            scaling=call.scaling,
-            window=call.window,
-        )
 
     def _attend_group(self, call: AttentionCall, query: Tensor, group: AttentionGroup) -> Tensor:
         """Attend for one group; [B * n, Hq, Dv].

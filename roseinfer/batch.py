@@ -79,11 +79,6 @@ class AttentionGroup:
     block_size: int
     _views: dict[tuple[int | None, int], KVView] = field(default_factory=dict)
 
-    @property
-    def is_decode(self) -> bool:
-        """Whether each sequence has a single new token."""
-        return self.stop - self.start == self.sequences
-
     def view(self, window: int | None, share: int) -> KVView:
         """The keys that a sliding window of `window` tokens (None: no window) leaves visible.
 

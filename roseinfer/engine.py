@@ -16,12 +16,9 @@ from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import limits, tokenizing
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
-from roseinfer.fusing import fuse
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
-from roseinfer.model import PackedModel
-from roseinfer.packed_linear import pack_linears
-from roseinfer.probe import probe
+from roseinfer.runners import build_runner
 from roseinfer.sampling import SamplingParams, sample
 from roseinfer.scheduler import OfflineScheduler, Scheduler
 from roseinfer.session import InferenceSession
@@ -98,7 +95,8 @@ class InferenceEngine:
         """An engine for a model that is already in memory, on the device it is on.
 
         The engine takes the model over: its attention implementation is replaced by the engine's,
-        and on CPU its linear layers by ones with packed weights.
+        and on CPU its linear layers by ones with packed weights. Where the compiled decoder runs it,
+        the model itself cannot be called any more.
         """
         engine = cls.__new__(cls)
         model.eval().set_attn_implementation(IMPLEMENTATION)
@@ -116,17 +114,21 @@ class InferenceEngine:
         self.max_bytes_per_token = tokenizing.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         context = limits.context_length(model, options.max_context)
-        fuse(model)
-        pack_linears(model)
-        layers = probe(model)
+        self._runner, layers = build_runner(model, context)
         if options.tokens is None:
             tokens = limits.default_cache_tokens(layers.shapes, context, self.device, model.dtype)
         else:
             tokens = options.tokens
         num_blocks = _num_blocks(tokens, options.block_size)
         self.cache = KVCache(
-            layers.shapes, num_blocks, options.block_size, device=self.device, dtype=model.dtype
+            layers.shapes,
+            num_blocks,
+            options.block_size,
+            device=self.device,
+            dtype=model.dtype,
+            padding=self._runner.cache_padding,
         )
+        self._runner.bind(self.cache)
         # A request never outgrows the cache, so the oldest one can always go on.
         self.context_length = min(context, self.cache.pool.total * options.block_size)
         if self.context_length < context:
@@ -135,7 +137,6 @@ class InferenceEngine:
                 self.context_length,
                 context,
             )
-        self._packed = PackedModel(model, layers.modules, self.cache)
 
     # Sessions
 
@@ -209,9 +210,8 @@ class InferenceEngine:
         """
         if not chunks:
             return StepLogits([], torch.empty(0, self.vocab_size))
-        batch = self._packed.pack(chunks)
-        logits = self._packed.forward(batch)
-        return StepLogits([c.session for c in batch.order if c.is_last], logits)
+        order, logits = self._runner.run(chunks)
+        return StepLogits([c.session for c in order if c.is_last], logits)
 
     def sample(self, logits: StepLogits) -> dict[InferenceSession, int]:
         """The next token of each session that has logits."""

@@ -169,7 +169,11 @@ class LayerShape:
 
 
 class KVCache:
-    """Keys and values of every layer: tensors [num_blocks * block_size, kv_heads, head_dim]."""
+    """Keys and values of every layer: tensors [num_blocks * block_size, kv_heads, head_dim].
+
+    With `padding` above 1 a block has room for a multiple of it in keys, and a value's head_dim is
+    one: for runners that read whole vectors, in an order of their own.
+    """
 
     def __init__(
         self,
@@ -179,14 +183,22 @@ class KVCache:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        padding: int = 1,
     ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks, block_size)
-        slots = num_blocks * block_size
 
         # Zeros, not empty: what lies under the mask is multiplied by zero, and 0 * nan is nan.
-        def storage(heads: int, dim: int) -> Tensor:
-            return torch.zeros(slots, heads, dim, device=device, dtype=dtype)
+        def storage(room: int, heads: int, dim: int) -> Tensor:
+            return torch.zeros(num_blocks * room, heads, dim, device=device, dtype=dtype)
 
-        self.keys = [storage(shape.kv_heads, shape.key_dim) for shape in shapes]
-        self.values = [storage(shape.kv_heads, shape.value_dim) for shape in shapes]
+        room = _padded(block_size, padding)
+        self.keys = [storage(room, shape.kv_heads, shape.key_dim) for shape in shapes]
+        self.values = [
+            storage(block_size, shape.kv_heads, _padded(shape.value_dim, padding))
+            for shape in shapes
+        ]
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -1,19 +1,19 @@
 """The load probe: does the engine compute for this model what the model itself would?
 
-Attention is the only part of a model that the engine replaces, and it can only replace calls that
-go through transformers' attention interface and mean what they say. Three checks, cheapest first:
+The engine replaces a model's attention, or with the compiled decoder all of it. Three checks,
+cheapest first:
 
 1. the configuration names no kind of layer that the engine lacks;
-2. a tiny forward pass shows that each layer calls the engine once, and what windows it passes;
+2. a tiny forward pass shows that each layer calls attention once, and with what;
 3. two short sequences, packed and cut into chunks, give the logits that the model's own attention
    gives for each sequence alone.
 
-A wrong answer is worse than a refusal: every failure raises UnsupportedModel.
+A wrong answer is worse than a refusal: the first two raise UnsupportedModel, and whoever asks for
+the third must not use what fails it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from roseinfer.attention import IMPLEMENTATION, AttentionCall, bind_everywhere, 
 from roseinfer.batch import Chunk
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type, text_config, vocab_size
-from roseinfer.model import PackedModel
+from roseinfer.model import Runner
 from roseinfer.sampling import SamplingParams
 from roseinfer.session import InferenceSession
 from roseinfer.text import TextStream
@@ -45,15 +45,34 @@ _DEFAULT_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class LayerCall:
+    """How a layer calls attention; see AttentionCall."""
+
+    module: nn.Module
+    shape: LayerShape
+    window: int | None
+    scaling: float
+    softcap: float | None
+    has_sinks: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionLayers:
-    """The attention modules of a model, in the order in which a forward pass calls them."""
+    """The attention layers of a model, in the order in which a forward pass calls them."""
 
-    modules: list[nn.Module]
-    shapes: list[LayerShape]
+    calls: list[LayerCall]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [call.module for call in self.calls]
+
+    @property
+    def shapes(self) -> list[LayerShape]:
+        return [call.shape for call in self.calls]
 
 
-def probe(model: Any) -> AttentionLayers:
-    """Find the attention layers of `model`, or raise UnsupportedModel with the reason.
+def find_layers(model: Any) -> AttentionLayers:
+    """The attention layers of `model`, or UnsupportedModel with the reason.
 
     The model must be in evaluation mode, its attention set to IMPLEMENTATION.
     """
@@ -61,14 +80,12 @@ def probe(model: Any) -> AttentionLayers:
     try:
         calls = _record_calls(model)
         _check_calls(model, calls)
-        layers = AttentionLayers([call.module for call in calls], [call.shape for call in calls])
-        _check_logits(model, layers)
     finally:
         unbind(model)
-    return layers
+    return AttentionLayers(calls)
 
 
-def _refuse(model: Any, reason: str) -> UnsupportedModel:
+def refuse(model: Any, reason: str) -> UnsupportedModel:
     return UnsupportedModel(f"model type {model_type(model)!r} is not supported: {reason}")
 
 
@@ -79,36 +96,32 @@ def _check_config(model: Any) -> None:
     config = text_config(model)
     odd = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
     if odd:
-        raise _refuse(model, f"it has layers of type {', '.join(odd)}")
+        raise refuse(model, f"it has layers of type {', '.join(odd)}")
     if getattr(config, "attention_chunk_size", None):
-        raise _refuse(model, "its attention is chunked")
+        raise refuse(model, "its attention is chunked")
 
 
 # 2. The calls
 
 
 @dataclass(slots=True)
-class _Call:
-    module: nn.Module
-    shape: LayerShape
-    window: int | None
-
-
-@dataclass(slots=True)
 class _Recorder:
     """Answers attention calls with zeros and remembers them."""
 
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[LayerCall] = field(default_factory=list)
 
     def attend(self, call: AttentionCall) -> Tensor:
         shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
-        self.calls.append(_Call(call.module, shape, call.window))
+        sinks = call.sinks is not None
+        self.calls.append(
+            LayerCall(call.module, shape, call.window, call.scaling, call.softcap, sinks)
+        )
         heads, tokens = call.query.shape[1:3]
         return call.query.new_zeros(1, tokens, heads, shape.value_dim)
 
 
 @torch.inference_mode()
-def _record_calls(model: Any) -> list[_Call]:
+def _record_calls(model: Any) -> list[LayerCall]:
     recorder = _Recorder()
     bind_everywhere(model, recorder)
     ids = _token_ids(model, 3)
@@ -116,21 +129,21 @@ def _record_calls(model: Any) -> list[_Call]:
     try:
         model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
     except Exception as error:
-        raise _refuse(model, f"a packed forward pass failed: {_one_line(error)}") from error
+        raise refuse(model, f"a packed forward pass failed: {_one_line(error)}") from error
     return recorder.calls
 
 
-def _check_calls(model: Any, calls: list[_Call]) -> None:
+def _check_calls(model: Any, calls: list[LayerCall]) -> None:
     layers = getattr(text_config(model), "num_hidden_layers", None)
     if not calls:
-        raise _refuse(model, "its layers bypass transformers' attention interface")
+        raise refuse(model, "its layers bypass transformers' attention interface")
     if len({id(call.module) for call in calls}) != len(calls):
-        raise _refuse(model, "an attention module is called more than once in a forward pass")
+        raise refuse(model, "an attention module is called more than once in a forward pass")
     if layers is not None and len(calls) != layers:
-        raise _refuse(model, f"only {len(calls)} of its {layers} layers are attention layers")
+        raise refuse(model, f"only {len(calls)} of its {layers} layers are attention layers")
     for index, (call, window) in enumerate(zip(calls, _windows(model, len(calls)), strict=True)):
         if call.window != window:
-            raise _refuse(
+            raise refuse(
                 model,
                 f"layer {index} has a sliding window of {window} in its configuration, "
                 f"but calls attention with {call.window}",
@@ -150,47 +163,64 @@ def _windows(model: Any, layers: int) -> list[int | None]:
 # 3. The logits
 
 
-@torch.inference_mode()
-def _check_logits(model: Any, layers: AttentionLayers) -> None:
-    sequences = [_token_ids(model, length, salt=i) for i, length in enumerate(_LENGTHS)]
-    try:
-        ours = _packed_logits(model, layers, sequences)
-        theirs = _reference_logits(model, sequences)
-    except Exception as error:
-        raise _refuse(model, f"the probe's forward pass failed: {_one_line(error)}") from error
-    errors = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1).clamp_min(1e-6)
-    mean = float(errors.mean())
-    tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
-    if not mean <= tolerance:
-        raise _refuse(
-            model,
-            f"the engine's logits differ from the model's own (relative error {mean:.2g}, "
-            f"tolerated {tolerance:g})",
-        )
+class Reference:
+    """Logits as the model's own code and attention give them, before anything is replaced."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises UnsupportedModel if the model cannot be run at all."""
+        self._model = model
+        self._sequences = [_token_ids(model, length, salt=i) for i, length in enumerate(_LENGTHS)]
+        self.tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
+        try:
+            self._logits = _reference_logits(model, self._sequences)
+        except Exception as error:
+            raise refuse(model, f"the probe's forward pass failed: {_one_line(error)}") from error
+
+    def error(self, runner: Runner, layers: AttentionLayers) -> float:
+        """The mean relative error of the logits of `runner`, which is left unbound.
+
+        Raises UnsupportedModel if it fails altogether.
+        """
+        try:
+            ours = _packed_logits(self._model, runner, layers, self._sequences)
+        except Exception as error:
+            reason = f"the probe's forward pass failed: {_one_line(error)}"
+            raise refuse(self._model, reason) from error
+        errors = (ours - self._logits).norm(dim=-1) / self._logits.norm(dim=-1).clamp_min(1e-6)
+        return float(errors.mean())
 
 
-def _packed_logits(model: Any, layers: AttentionLayers, sequences: list[Tensor]) -> Tensor:
+def _packed_logits(
+    model: Any, runner: Runner, layers: AttentionLayers, sequences: list[Tensor]
+) -> Tensor:
     """Logits [sum of lengths, V] as the engine computes them, sequence after sequence."""
     num_blocks = 1 + sum(-(-length // _BLOCK_SIZE) for length in _LENGTHS)
-    cache = KVCache(layers.shapes, num_blocks, _BLOCK_SIZE, device=model.device, dtype=model.dtype)
-    packed = PackedModel(model, layers.modules, cache)
+    cache = KVCache(
+        layers.shapes,
+        num_blocks,
+        _BLOCK_SIZE,
+        device=model.device,
+        dtype=model.dtype,
+        padding=runner.cache_padding,
+    )
+    runner.bind(cache)
     sessions = [_session(ids, cache) for ids in sequences]
     parts: list[list[Tensor]] = [[] for _ in sessions]
     for counts in _CHUNKS:
         chunks = [Chunk(s, count) for s, count in zip(sessions, counts, strict=True)]
-        batch = packed.pack(chunks)
-        rows = torch.arange(batch.input_ids.shape[1], device=model.device)
-        logits = packed.forward(dataclasses.replace(batch, logit_rows=rows)).float()
+        order, logits = runner.run(chunks, every_row=True)
         start = 0
-        for chunk in batch.order:
-            parts[sessions.index(chunk.session)].append(logits[start : start + chunk.count])
+        for chunk in order:
+            found = logits[start : start + chunk.count].float()
+            parts[sessions.index(chunk.session)].append(found)
             chunk.session.computed += chunk.count
             start += chunk.count
     return torch.cat([logits for part in parts for logits in part])
 
 
+@torch.inference_mode()
 def _reference_logits(model: Any, sequences: list[Tensor]) -> Tensor:
-    """The same logits from the model's own attention, each sequence by itself."""
+    """The logits from the model's own attention, each sequence by itself."""
     model.set_attn_implementation("eager")
     try:
         return torch.cat([model(input_ids=ids[None]).logits[0].float() for ids in sequences])

@@ -1,0 +1,168 @@
+// The decoder of common families, a whole step in one call.
+//
+// One team of threads goes through all layers; a barrier ends each part. Activations are float32
+// whatever the weights are.
+
+struct Scratch {
+    float *hidden, *normal, *qkv, *attended, *inner, *scores;
+    std::int64_t qkv_width, inner_width, room, size;
+};
+
+INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, int threads,
+                       float *at) {
+    Scratch s;
+    const auto take = [&](std::int64_t count) {
+        float *here = at + s.size;
+        s.size += (count + 15) / 16 * 16;
+        return here;
+    };
+    s.size = 0;
+    s.qkv_width = (m.heads + m.kv_heads) * m.key_dim + m.kv_heads * m.value_dim;
+    s.inner_width = m.inner * (m.gated ? 2 : 1);
+    s.room = longest + m.block_size + 2 * WIDTH;
+    s.hidden = take(rows * m.hidden);
+    s.normal = take(rows * m.hidden);
+    s.qkv = take(rows * s.qkv_width);
+    s.attended = take(rows * m.heads * m.value_dim);
+    s.inner = take(rows * s.inner_width);
+    s.scores = take(threads * ROWS * s.room);
+    return s;
+}
+
+INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float *to) {
+    for (std::int64_t i = 0; i < m.hidden; ++i) {
+        float value;
+        if (!m.embedding) {
+            const std::int64_t panel = id / WIDTH * m.hidden * WIDTH, column = id % WIDTH;
+            const std::int64_t pair = panel + (i / 2 * WIDTH + column) * 2 + i % 2;
+            const std::int64_t alone = panel + i * WIDTH + column;
+            value = m.head.is_bfloat ? widen(static_cast<const bfloat *>(m.head.panels)[pair])
+                                     : static_cast<const float *>(m.head.panels)[alone];
+        } else {
+            const std::int64_t at = id * m.hidden + i;
+            value = m.embedding_is_bfloat ? widen(static_cast<const bfloat *>(m.embedding)[at])
+                                          : static_cast<const float *>(m.embedding)[at];
+        }
+        to[i] = value * m.embedding_scale +
+                (m.positions ? m.positions[position * m.hidden + i] : 0.0f);
+    }
+}
+
+// The position of `row` in its sequence. Rows must be asked for in ascending order: `sequence`, 0 at
+// first, follows.
+INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t &sequence) {
+    while (row >= step.first[sequence + 1]) ++sequence;
+    return step.computed[sequence] + row - step.first[sequence];
+}
+
+// Of one row of q, k and v: norms and rotation; then k and v go to the cache.
+INLINE void place(const Model &m, const Layer &layer, const std::int64_t *table,
+                  std::int64_t position, float *qkv) {
+    for (std::int64_t h = 0; h < m.heads + m.kv_heads; ++h) {
+        float *head = qkv + h * m.key_dim;
+        const Norm &norm = h < m.heads ? layer.query : layer.key;
+        if (norm.weight) normalise(norm, head, head, m.key_dim, m.epsilon);
+        if (layer.cosines)
+            rotate(head, layer.cosines + position * (m.rotary / 2),
+                   layer.sines + position * (m.rotary / 2), m.rotary);
+        if (h < m.heads)
+            for (std::int64_t d = 0; d < m.key_dim; ++d) head[d] *= layer.scaling;
+    }
+    const float *keys = qkv + m.heads * m.key_dim, *values = keys + m.kv_heads * m.key_dim;
+    if (m.cache_is_bfloat)
+        remember<bfloat>(m, layer, table, position, keys, values);
+    else
+        remember<float>(m, layer, table, position, keys, values);
+}
+
+// Adds the product to the hidden states, through a norm if the family has one there.
+static void add(const Model &m, const Matrix &matrix, const Norm &after, const float *from,
+                std::int64_t stride, std::int64_t rows, const Scratch &s) {
+    if (!after.weight)
+        return product(matrix, from, stride, rows, {s.hidden, m.hidden}, Into::Sum);
+    product(matrix, from, stride, rows, {s.normal, m.hidden}, Into::Place);
+#pragma omp for
+    for (std::int64_t row = 0; row < rows; ++row) {
+        float *normal = s.normal + row * m.hidden, *hidden = s.hidden + row * m.hidden;
+        normalise(after, normal, normal, m.hidden, m.epsilon);
+        for (std::int64_t i = 0; i < m.hidden; ++i) hidden[i] += normal[i];
+    }
+}
+
+static void normalise_rows(const Model &m, const Norm &norm, std::int64_t rows, const Scratch &s) {
+#pragma omp for
+    for (std::int64_t row = 0; row < rows; ++row)
+        normalise(norm, s.hidden + row * m.hidden, s.normal + row * m.hidden, m.hidden, m.epsilon);
+}
+
+static void attention_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
+    normalise_rows(m, layer.before_attention, step.rows, s);
+    product(layer.qkv, s.normal, m.hidden, step.rows, {s.qkv, s.qkv_width}, Into::Place);
+    std::int64_t sequence = 0;
+#pragma omp for
+    for (std::int64_t row = 0; row < step.rows; ++row) {
+        const std::int64_t position = position_of(step, row, sequence);
+        place(m, layer, step.tables + step.table_at[sequence], position, s.qkv + row * s.qkv_width);
+    }
+    attend(m, layer, step, s.qkv, s.qkv_width, s.attended,
+           s.scores + omp_get_thread_num() * ROWS * s.room, s.room);
+    add(m, layer.output, layer.after_attention, s.attended, m.heads * m.value_dim, step.rows, s);
+}
+
+static void mlp_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
+    normalise_rows(m, layer.before_mlp, step.rows, s);
+    product(layer.gate_up, s.normal, m.hidden, step.rows, {s.inner, s.inner_width}, Into::Place);
+#pragma omp for
+    for (std::int64_t row = 0; row < step.rows; ++row) activate(m, s.inner + row * s.inner_width);
+    add(m, layer.down, layer.after_mlp, s.inner, s.inner_width, step.rows, s);
+}
+
+static void logits_part(const Model &m, const Step &step, const Scratch &s) {
+#pragma omp for
+    for (std::int64_t i = 0; i < step.logit_rows; ++i)
+        normalise(m.last, s.hidden + step.wanted[i] * m.hidden, s.normal + i * m.hidden, m.hidden,
+                  m.epsilon);
+    const std::int64_t vocabulary = m.head.outputs;
+    product(m.head, s.normal, m.hidden, step.logit_rows, {step.logits, vocabulary}, Into::Place);
+    if (m.logit_softcap != 0.0f) {
+#pragma omp for
+        for (std::int64_t i = 0; i < step.logit_rows; ++i)
+            cap(step.logits + i * vocabulary, vocabulary, m.logit_softcap);
+    }
+}
+
+static std::int64_t longest_of(const Step &step) {
+    std::int64_t longest = 0;
+    for (std::int64_t i = 0; i < step.sequences; ++i) {
+        const std::int64_t end = step.computed[i] + step.first[i + 1] - step.first[i];
+        longest = end > longest ? end : longest;
+    }
+    return longest;
+}
+
+// Floats of scratch that a step of `rows` rows, the longest context `longest`, needs.
+std::int64_t scratch(const Model &m, std::int64_t rows, std::int64_t longest) {
+    return lay_out(m, rows, longest, omp_get_max_threads(), nullptr).size;
+}
+
+void decode(const Model &m, const Step &step) {
+    const Scratch s =
+        lay_out(m, step.rows, longest_of(step), omp_get_max_threads(), step.scratch);
+#pragma omp parallel
+    {
+        std::int64_t sequence = 0;
+#pragma omp for
+        for (std::int64_t row = 0; row < step.rows; ++row)
+            embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
+        for (std::int64_t i = 0; i < m.count; ++i) {
+            attention_part(m, m.layers[i], step, s);
+            mlp_part(m, m.layers[i], step, s);
+        }
+        if (step.logit_rows > 0) logits_part(m, step, s);
+    }
+}
+
+void multiply(const Matrix &m, const float *a, std::int64_t rows, float *c) {
+#pragma omp parallel
+    product(m, a, m.inputs, rows, {c, m.outputs}, Into::Place);
+}

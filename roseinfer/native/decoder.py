@@ -1,0 +1,230 @@
+"""A decoder of a common family, run by the compiled library on packed weights."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.batch import Chunk
+from roseinfer.kv_cache import KVCache, LayerShape
+from roseinfer.native import library as c
+from roseinfer.native.families import LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.native.weights import PackedMatrix, concatenate
+from roseinfer.probe import AttentionLayers
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def build_decoder(model: Any, layers: AttentionLayers, context: int) -> NativeDecoder | None:
+    """A decoder for `model`, contexts up to `context` tokens; None if it cannot be compiled.
+
+    The decoder takes the weights of linear layers and embeddings over, one layer at a time: `model`
+    cannot be run any more, until `restore`.
+    """
+    if not (c.available() and model.device.type == "cpu" and model.dtype in _DTYPES):
+        return None
+    parts = find_parts(model)
+    if parts is None or not _fits(model, parts, layers):
+        return None
+    return NativeDecoder(parts, layers, context)
+
+
+def _fits(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
+    """Whether all is as the library assumes."""
+    linears = [
+        linear
+        for layer in parts.layers
+        for linear in (*layer.qkv, layer.output, *layer.gate_up, layer.down)
+    ]
+    linears.append(parts.head)
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return (
+        not hooked
+        and all(type(linear).__name__ in ("Linear", "Conv1D") for linear in linears)
+        and {p.dtype for p in model.parameters()} == {model.dtype}
+        and all(weight_of(linear).shape[1] % 2 == 0 for linear in linears)
+        and len(layers.shapes) == len(parts.layers)
+        and len(set(layers.shapes)) == 1
+        and layers.shapes[0].key_dim <= c.MAX_HEAD_DIM
+        and not any(call.has_sinks for call in layers.calls)
+    )
+
+
+class NativeDecoder:
+    """Steps of packed batches, in one call each. Not thread-safe."""
+
+    # Keys of a block, and values of a head, are padded to whole vectors.
+    cache_padding = c.PANEL_WIDTH
+
+    def __init__(self, parts: Parts, layers: AttentionLayers, context: int) -> None:
+        self._weights = _Weights()
+        self._kept: list[Tensor] = []  # what the structures point to
+        self._layers = (c.Layer * len(parts.layers))()
+        for struct, part, call in zip(self._layers, parts.layers, layers.calls, strict=True):
+            self._set_layer(struct, part)
+            struct.window = call.window or 0
+            struct.scaling, struct.softcap = call.scaling, call.softcap or 0.0
+        self._set_angles(parts, context)
+        self._struct = self._model(parts, layers.shapes[0], context)
+        self._vocabulary: int = self._struct.head.outputs
+        self._scratch = torch.empty(0)
+        self._cache: KVCache | None = None
+
+    # Setting up
+
+    def _model(self, parts: Parts, shape: LayerShape, context: int) -> c.Model:
+        # Of a tied embedding the head's panels serve; another one stays the model's.
+        tied = parts.head.weight is parts.embedding.weight
+        embedding = None if tied else self._keep(parts.embedding.weight.detach())
+        positions = None
+        if parts.positions is not None:
+            positions = self._keep(parts.positions.weight.detach()[:context].float())
+        head = self._weights.take([parts.head])
+        return c.Model(
+            layers=self._layers,
+            embedding=_pointer(embedding),
+            positions=_pointer(positions),
+            head=head.struct,
+            last=self._norm(parts.last),
+            embedding_is_bfloat=head.dtype == torch.bfloat16,
+            count=len(parts.layers),
+            hidden=head.inputs,
+            heads=self._layers[0].output.inputs // shape.value_dim,
+            kv_heads=shape.kv_heads,
+            key_dim=shape.key_dim,
+            value_dim=shape.value_dim,
+            rotary=self._rotary,
+            inner=self._layers[0].down.inputs,
+            gated=len(parts.layers[0].gate_up) == 2,
+            activation=parts.activation,
+            epsilon=parts.epsilon,
+            embedding_scale=parts.embedding_scale,
+            logit_softcap=parts.logit_softcap,
+        )
+
+    def _set_layer(self, struct: c.Layer, part: LayerParts) -> None:
+        struct.qkv = self._weights.take(part.qkv).struct
+        struct.output = self._weights.take([part.output]).struct
+        struct.gate_up = self._weights.take(part.gate_up).struct
+        struct.down = self._weights.take([part.down]).struct
+        for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
+            setattr(struct, name, self._norm(getattr(part, name)))
+        struct.query, struct.key = self._norm(part.query), self._norm(part.key)
+
+    def _set_angles(self, parts: Parts, context: int) -> None:
+        self._rotary = 0
+        if parts.angles is None:
+            return
+        for kind in {part.kind for part in parts.layers}:
+            cosines, sines = (self._keep(table) for table in parts.angles(kind, context))
+            self._rotary = 2 * cosines.shape[1]
+            for struct, part in zip(self._layers, parts.layers, strict=True):
+                if part.kind == kind:
+                    struct.cosines, struct.sines = cosines.data_ptr(), sines.data_ptr()
+
+    def _norm(self, part: NormPart | None) -> c.Norm:
+        if part is None:
+            return c.Norm(None, None)
+        bias = None if part.bias is None else _pointer(self._keep(part.bias))
+        return c.Norm(_pointer(self._keep(part.weight)), bias)
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        tensor = tensor.contiguous()
+        self._kept.append(tensor)
+        return tensor
+
+    def restore(self) -> None:
+        """Give the model its weights back; this decoder cannot be used any more."""
+        self._weights.restore()
+
+    def bind(self, cache: KVCache) -> None:
+        """Use `cache`, made with `cache_padding`, from now on."""
+        self._cache = cache
+        self._struct.block_size = cache.block_size
+        self._struct.cache_is_bfloat = cache.keys[0].dtype == torch.bfloat16
+        for struct, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
+
+    # Steps
+
+    def run(self, chunks: Sequence[Chunk], *, every_row: bool = False) -> tuple[list[Chunk], Tensor]:
+        """Compute `chunks`; returns them in row order, and logits, float32.
+
+        Logits are [S, V] for the S chunks that reach their session's last token, or [T, V] for
+        every row.
+        """
+        batch = _Batch(chunks)
+        wanted = array("q", range(len(batch.ids))) if every_row else batch.last_rows
+        logits = torch.empty(len(wanted), self._vocabulary)
+        needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest)
+        if len(self._scratch) < needed:
+            self._scratch = torch.empty(needed)
+        step = c.Step(
+            *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
+            *(_address(values) for values in (batch.tables, batch.table_at, wanted)),
+            logits.data_ptr(),
+            self._scratch.data_ptr(),
+            len(batch.ids),
+            len(chunks),
+            len(wanted),
+        )
+        c.library().rose_decode(self._struct, step)
+        return list(chunks), logits
+
+
+class _Batch:
+    """The arrays of one step, see `struct Step` in types.h."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self.ids, self.first, self.computed = array("q"), array("q", [0]), array("q")
+        self.tables, self.table_at, self.last_rows = array("q"), array("q"), array("q")
+        self.longest = 0
+        for chunk in chunks:
+            session = chunk.session
+            self.ids.extend(session.tokens[session.computed : chunk.end])
+            self.first.append(len(self.ids))
+            self.computed.append(session.computed)
+            self.table_at.append(len(self.tables))
+            self.tables.extend(session.blocks)
+            self.longest = max(self.longest, chunk.end)
+            if chunk.is_last:
+                self.last_rows.append(len(self.ids) - 1)
+
+
+class _Weights:
+    """Packed weights, and the modules that they were taken from."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[list[Any], PackedMatrix]] = []
+
+    def take(self, linears: list[Any]) -> PackedMatrix:
+        """The linear layers' weights as one matrix; they lose theirs."""
+        weights = [weight_of(linear).detach() for linear in linears]
+        matrix = concatenate(weights, [linear.bias for linear in linears])
+        for linear in linears:
+            linear.weight.data = linear.weight.data.new_empty(0)
+        self._taken.append((linears, matrix))
+        return matrix
+
+    def restore(self) -> None:
+        for linears, matrix in self._taken:
+            sizes = [_outputs(linear) for linear in linears]
+            for linear, weight in zip(linears, matrix.unpack().split(sizes), strict=True):
+                plain = weight.T if type(linear).__name__ == "Conv1D" else weight
+                linear.weight.data = plain.contiguous()
+
+
+def _outputs(linear: Any) -> int:
+    return int(linear.nf if type(linear).__name__ == "Conv1D" else linear.out_features)
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _address(values: array[int]) -> int:
+    return values.buffer_info()[0]

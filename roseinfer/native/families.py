@@ -1,0 +1,172 @@
+"""Where the parts of a decoder lie in transformers' models of the families that are compiled.
+
+Nothing is taken on trust: whoever builds a decoder from these compares its logits with the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from roseinfer.limits import text_config
+from roseinfer.native.library import GELU_TANH, SILU
+
+_ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH, "gelu_new": GELU_TANH}
+_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+
+# Cosines and sines [positions, rotary / 2] of the first so many positions, for a type of layer.
+Angles = Callable[[str, int], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class NormPart:
+    """Float32 [n]; a layer norm if there is a bias."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """Linear layers whose names say what they make; those of one input are listed together."""
+
+    qkv: list[Any]
+    output: Any
+    gate_up: list[Any]
+    down: Any
+    before_attention: NormPart
+    before_mlp: NormPart
+    after_attention: NormPart | None = None
+    after_mlp: NormPart | None = None
+    query: NormPart | None = None
+    key: NormPart | None = None
+    kind: str = ""  # its type, where the family has several
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A whole model. The head's weights may be the embedding's."""
+
+    layers: list[LayerParts]
+    embedding: Any
+    head: Any
+    last: NormPart
+    epsilon: float
+    activation: int
+    positions: Any | None = None  # an embedding to be added
+    angles: Angles | None = None
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
+
+
+def find_parts(model: Any) -> Parts | None:
+    """The parts of `model`; None if its family is not compiled, or this one of it is unusual."""
+    kind = getattr(text_config(model), "model_type", None)
+    if kind == "gpt2":
+        return _gpt2(model)
+    if kind in _LLAMA_LIKE and hasattr(model.model, "layers"):
+        return _llama_like(model)
+    return None
+
+
+def weight_of(linear: Any) -> Tensor:
+    """Weights [outputs, inputs], whichever way the layer keeps them."""
+    weight: Tensor = linear.weight
+    return weight.T if isinstance(linear, Conv1D) else weight
+
+
+def _llama_like(model: Any) -> Parts | None:
+    inner, config = model.model, text_config(model)
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    epsilons = {
+        norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+        for norm in inner.modules()
+        if type(norm).__name__.endswith("RMSNorm")
+    }
+    if activation not in _ACTIVATIONS or len(epsilons) != 1:
+        return None
+    scale = getattr(inner.embed_tokens, "embed_scale", None)
+    return Parts(
+        layers=[_llama_layer(layer) for layer in inner.layers],
+        embedding=inner.embed_tokens,
+        head=model.lm_head,
+        last=_rms_norm(inner.norm),
+        epsilon=epsilons.pop(),
+        activation=_ACTIVATIONS[activation],
+        angles=_angles(inner.rotary_emb),
+        embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
+        logit_softcap=getattr(config, "final_logit_softcapping", None) or 0.0,
+    )
+
+
+def _llama_layer(layer: Any) -> LayerParts:
+    attention, mlp = layer.self_attn, layer.mlp
+    # The families with two norms in each branch call the one before the MLP by another name.
+    four = hasattr(layer, "pre_feedforward_layernorm")
+    second = layer.pre_feedforward_layernorm if four else layer.post_attention_layernorm
+    return LayerParts(
+        qkv=[attention.q_proj, attention.k_proj, attention.v_proj],
+        output=attention.o_proj,
+        gate_up=[mlp.gate_proj, mlp.up_proj],
+        down=mlp.down_proj,
+        before_attention=_rms_norm(layer.input_layernorm),
+        before_mlp=_rms_norm(second),
+        after_attention=_rms_norm(layer.post_attention_layernorm) if four else None,
+        after_mlp=_rms_norm(layer.post_feedforward_layernorm) if four else None,
+        query=_rms_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key=_rms_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        kind=getattr(attention, "layer_type", None) or "",
+    )
+
+
+def _rms_norm(norm: Any) -> NormPart:
+    weight = norm.weight.detach().float()
+    # Gemma's are stored as what they differ from one by.
+    return NormPart(weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone())
+
+
+def _angles(rotary: Any) -> Angles:
+    """What the model's own rotary embedding gives."""
+    several = hasattr(rotary, "layer_types")
+
+    def angles(kind: str, positions: int) -> tuple[Tensor, Tensor]:
+        asked = (torch.empty(0), torch.arange(positions)[None], *((kind,) if several else ()))
+        cosines, sines = rotary(*asked)
+        half = cosines.shape[-1] // 2  # the other half repeats it
+        return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
+
+    return angles
+
+
+def _gpt2(model: Any) -> Parts | None:
+    inner, config = model.transformer, model.config
+    if config.activation_function not in _ACTIVATIONS or config.scale_attn_by_inverse_layer_idx:
+        return None
+    return Parts(
+        layers=[
+            LayerParts(
+                qkv=[block.attn.c_attn],
+                output=block.attn.c_proj,
+                gate_up=[block.mlp.c_fc],
+                down=block.mlp.c_proj,
+                before_attention=_layer_norm(block.ln_1),
+                before_mlp=_layer_norm(block.ln_2),
+            )
+            for block in inner.h
+        ],
+        embedding=inner.wte,
+        head=model.lm_head,
+        last=_layer_norm(inner.ln_f),
+        epsilon=config.layer_norm_epsilon,
+        activation=_ACTIVATIONS[config.activation_function],
+        positions=inner.wpe,
+    )
+
+
+def _layer_norm(norm: nn.LayerNorm) -> NormPart:
+    return NormPart(norm.weight.detach().float().clone(), norm.bias.detach().float().clone())

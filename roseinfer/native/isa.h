@@ -1,0 +1,14 @@
+// All of the decoder, in namespace ISA, with vectors of LANES floats. Whoever includes this has set
+// both, and the target; types.h came before, so that no header of others is built for it.
+
+namespace rose {
+namespace ISA {
+
+#include "simd.h"
+#include "product.h"
+#include "layers.h"
+#include "attention.h"
+#include "decoder.h"
+
+}  // namespace ISA
+}  // namespace rose

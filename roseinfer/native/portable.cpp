@@ -1,0 +1,5 @@
+#include "types.h"
+
+#define ISA portable
+constexpr int LANES = 4;
+#include "isa.h"

@@ -1,0 +1,84 @@
+// Vectors as wide as this build's instruction set has them, and what is computed on them.
+//
+// Included once per instruction set, each time in a namespace of its own (see isa.h): the compiler
+// makes each copy from the same source. Everything here is inlined into its callers.
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vfloat __attribute__((vector_size(4 * LANES)));
+typedef std::uint32_t vbits __attribute__((vector_size(4 * LANES)));
+typedef std::uint16_t vhalf __attribute__((vector_size(2 * LANES)));
+// The same in memory: at any address, and whatever type the memory was written as.
+typedef float vfloat_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef std::uint32_t vbits_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef std::uint16_t vhalf_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+// A panel is WIDTH columns of a matrix; a WIDTH of floats takes PARTS vectors.
+constexpr int WIDTH = 16;
+constexpr int PARTS = WIDTH / LANES;
+
+INLINE vfloat load(const float *from) { return *reinterpret_cast<const vfloat_at *>(from); }
+INLINE void store(float *to, vfloat value) { *reinterpret_cast<vfloat_at *>(to) = value; }
+
+// bfloat16 is the upper half of a float32.
+INLINE vfloat load(const bfloat *from) {
+    const vhalf half = *reinterpret_cast<const vhalf_at *>(from);
+    return reinterpret_cast<vfloat>(__builtin_convertvector(half, vbits) << 16);
+}
+
+INLINE float widen(float value) { return value; }
+
+INLINE float widen(bfloat value) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(value) << 16;
+    float out;
+    __builtin_memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+INLINE void narrow(float value, float *to) { *to = value; }
+
+INLINE void narrow(float value, bfloat *to) {  // to nearest, ties to even, as torch rounds
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    const std::uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    *to = static_cast<bfloat>(value != value ? 0x7FC0 : rounded);
+}
+
+INLINE vfloat fill(float value) { return value - vfloat{}; }
+INLINE vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
+INLINE vfloat smaller(vfloat a, vfloat b) { return a < b ? a : b; }
+
+INLINE float sum(vfloat v) {
+    float total = 0;
+    for (int i = 0; i < LANES; ++i) total += v[i];
+    return total;
+}
+
+INLINE float largest(vfloat v) {
+    float most = v[0];
+    for (int i = 1; i < LANES; ++i) most = v[i] > most ? v[i] : most;
+    return most;
+}
+
+// e^x to about 2 ulp, flushed to e^-87 and e^88 outside: x = n ln 2 + r, and e^r from its Taylor
+// series, |r| <= ln 2 / 2. Adding and subtracting 1.5 * 2^23 rounds to an integer.
+INLINE vfloat exponential(vfloat x) {
+    x = smaller(larger(x, fill(-87.0f)), fill(88.0f));
+    const vfloat shifted = x * 1.44269504f + 12582912.0f;
+    const vfloat n = shifted - 12582912.0f;
+    const vfloat r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    vfloat e = fill(1.0f / 5040);
+    e = e * r + 1.0f / 720;
+    e = e * r + 1.0f / 120;
+    e = e * r + 1.0f / 24;
+    e = e * r + 1.0f / 6;
+    e = e * r + 0.5f;
+    e = e * r + 1.0f;
+    e = e * r + 1.0f;
+    const vbits power = (reinterpret_cast<vbits>(shifted) - 0x4B400000u + 127u) << 23;
+    return e * reinterpret_cast<vfloat>(power);
+}
+
+INLINE vfloat tangent(vfloat x) {  // hyperbolic
+    return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f);
+}

@@ -1,0 +1,60 @@
+// What Python hands over: library.py repeats these field by field. All memory is Python's.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <omp.h>
+
+namespace rose {
+
+using bfloat = std::uint16_t;
+
+// Weights [outputs, inputs], packed: see product.h. `bias` [outputs] is padded to whole panels.
+struct Matrix {
+    const void *panels;
+    const float *bias;
+    std::int64_t outputs, inputs, is_bfloat;
+};
+
+// Over the last dimension, with a bias a layer norm, without one an RMS norm. No weight: no norm.
+struct Norm {
+    const float *weight, *bias;
+};
+
+struct Layer {
+    Matrix qkv, output, gate_up, down;  // gate_up: the gate's outputs, if any, then the others
+    Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
+    const float *cosines, *sines;  // [positions, rotary / 2], or null
+    void *keys, *values;           // see attention.h
+    std::int64_t window;           // keys that a query sees, itself included; 0: all before it
+    float scaling, softcap;        // of the scores; 0: no cap
+};
+
+enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1 };
+
+struct Model {
+    const Layer *layers;
+    const void *embedding;   // [vocabulary, hidden]; null: the head's weights serve
+    const float *positions;  // [context, hidden] to be added, or null
+    Matrix head;
+    Norm last;
+    std::int64_t embedding_is_bfloat, cache_is_bfloat;
+    std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary, inner;
+    std::int64_t gated, activation, block_size;
+    float epsilon, embedding_scale, logit_softcap;
+};
+
+// One packed batch: `sequences` sequences with some new tokens each, side by side in `rows` rows.
+struct Step {
+    const std::int64_t *ids;       // [rows]
+    const std::int64_t *first;     // [sequences + 1], the first row of each; the last: rows
+    const std::int64_t *computed;  // [sequences], tokens before the new ones
+    const std::int64_t *tables;    // block numbers, sequence after sequence
+    const std::int64_t *table_at;  // [sequences], where each one's table begins
+    const std::int64_t *wanted;    // [logit_rows], the rows whose logits are wanted
+    float *logits;                 // [logit_rows, vocabulary]
+    float *scratch;                // as much as rose_scratch says
+    std::int64_t rows, sequences, logit_rows;
+};
+
+}  // namespace rose
