@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.models import save_gpt2, save_llama_135m, save_qwen3_600m
 from benchmarks.service import Workload, run_in_process
 from benchmarks.tables import spread
-from roseinfer import InferenceEngine, kernels
+from roseinfer import InferenceEngine, native
 from roseinfer.demo_model import MODEL_PATH
 
 _MODELS = {"llama-135m": save_llama_135m, "gpt2": save_gpt2, "qwen3-0.6b": save_qwen3_600m}
@@ -136,7 +136,7 @@ def main() -> None:
     console.print(
         f"torch {torch.__version__}, transformers {transformers.__version__}, "
         f"{os.cpu_count()} CPUs, {torch.get_num_threads()} threads, "
-        f"compiled kernels: {'yes' if kernels.available() else 'no'}"
+        f"compiled kernels: {'yes' if native.available() else 'no'}"
     )
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
         rounds, weights = measure(_MODELS[args.model](Path(folder)), args, console)

@@ -95,8 +95,8 @@ class InferenceEngine:
         """An engine for a model that is already in memory, on the device it is on.
 
         The engine takes the model over: its attention implementation is replaced by the engine's,
-        and on CPU its linear layers by ones with packed weights. Where the compiled decoder runs it,
-        the model itself cannot be called any more.
+        and on CPU its linear layers by ones with packed weights. Where the compiled decoder runs
+        it, the model itself cannot be called any more.
         """
         engine = cls.__new__(cls)
         model.eval().set_attn_implementation(IMPLEMENTATION)

@@ -151,7 +151,9 @@ class NativeDecoder:
 
     # Steps
 
-    def run(self, chunks: Sequence[Chunk], *, every_row: bool = False) -> tuple[list[Chunk], Tensor]:
+    def run(
+        self, chunks: Sequence[Chunk], *, every_row: bool = False
+    ) -> tuple[list[Chunk], Tensor]:
         """Compute `chunks`; returns them in row order, and logits, float32.
 
         Logits are [S, V] for the S chunks that reach their session's last token, or [T, V] for
@@ -213,7 +215,7 @@ class _Weights:
     def restore(self) -> None:
         for linears, matrix in self._taken:
             sizes = [_outputs(linear) for linear in linears]
-            for linear, weight in zip(linears, matrix.unpack().split(sizes), strict=True):
+            for linear, weight in zip(linears, torch.split(matrix.unpack(), sizes), strict=True):
                 plain = weight.T if type(linear).__name__ == "Conv1D" else weight
                 linear.weight.data = plain.contiguous()
 

@@ -66,6 +66,8 @@ int rose_choose(int build) {
 
 int rose_builds() { return count; }
 
+int rose_current() { return chosen; }
+
 std::int64_t rose_scratch(const Model *m, std::int64_t rows, std::int64_t longest) {
     return builds[chosen].scratch(*m, rows, longest);
 }

@@ -36,7 +36,9 @@ class PackedMatrix:
 
     def unpack(self) -> Tensor:
         """The weights as they were, [outputs, inputs]."""
-        panels = self.panels.view(-1, self.inputs // _pair(self.dtype), PANEL_WIDTH, _pair(self.dtype))
+        panels = self.panels.view(
+            -1, self.inputs // _pair(self.dtype), PANEL_WIDTH, _pair(self.dtype)
+        )
         return panels.transpose(1, 2).reshape(-1, self.inputs)[: self.outputs].contiguous()
 
     def multiply(self, x: Tensor) -> Tensor:

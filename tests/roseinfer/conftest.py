@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from roseinfer import InferenceEngine
+from roseinfer.native import library
 from tests.roseinfer.models import byte_tokenizer, tiny_llama
 
 
@@ -16,6 +17,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def no_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an installation without a compiler: transformers' code runs every family."""
+    monkeypatch.setattr(library, "_library", None)
 
 
 @pytest.fixture(scope="session")

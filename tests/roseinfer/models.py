@@ -90,6 +90,9 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
+# Those that roseinfer/native runs.
+COMPILED = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"}
+
 
 def build(architecture: str, **changes: Any) -> Any:
     config_name, model_name, extra = ARCHITECTURES[architecture]

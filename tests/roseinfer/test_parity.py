@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer import InferenceEngine, OnlineScheduler, native
+from roseinfer.native import library
 from tests.roseinfer.models import (
     ARCHITECTURES,
+    COMPILED,
     build,
     drain,
     greedy,
@@ -24,15 +26,27 @@ PROMPTS = prompts(3, 20, 9, 41)
 
 
 @functools.lru_cache(maxsize=1)
-def prepared(architecture: str) -> tuple[InferenceEngine, list[list[int]]]:
+def prepared(architecture: str, run_by: str) -> tuple[InferenceEngine, list[list[int]]]:
     model: Any = build(architecture)
     expected = [reference(model, prompt, COUNT) for prompt in PROMPTS]
-    return InferenceEngine.from_model(model, kv_cache_tokens=2048), expected
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=2048)
+    compiled = isinstance(engine._runner, native.NativeDecoder)
+    assert compiled == (run_by == "compiled"), "not run by what was asked for"
+    return engine, expected
 
 
-@pytest.fixture(params=sorted(ARCHITECTURES))
-def case(request: pytest.FixtureRequest) -> Any:
-    engine, expected = prepared(request.param)
+# Families that are compiled, where they can be; the others have one way only.
+CASES = [
+    *((name, "compiled") for name in sorted(COMPILED) if native.available()),
+    *((name, "transformers") for name in sorted(ARCHITECTURES)),
+]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param[1] == "transformers":
+        monkeypatch.setattr(library, "_library", None)
+    engine, expected = prepared(*request.param)
     yield engine, expected
     engine.cache.pool.check_integrity()
     assert engine.cache.pool.used == 0

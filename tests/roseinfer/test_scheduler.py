@@ -14,6 +14,7 @@ import torch
 from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import InferenceEngine, OfflineScheduler, OnlineScheduler, SamplingParams, StepOutput
 from roseinfer.engine import StepLogits
+from roseinfer.native import library
 from roseinfer.session import InferenceSession
 from tests.roseinfer.models import (
     build,
@@ -243,12 +244,17 @@ def _logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, lis
     return seen
 
 
+@pytest.mark.parametrize("run_by", ["the compiled decoder", "transformers"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mistral"])
-def test_logits_are_bitwise_the_same_in_any_company(architecture: str) -> None:
+def test_logits_are_bitwise_the_same_in_any_company(
+    architecture: str, run_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On CPU, in float32: batch size, chunking and neighbours leave no trace in the last bit.
 
     Not so for mixtures of experts: how many rows an expert gets depends on the whole batch.
     """
+    if run_by == "transformers":
+        monkeypatch.setattr(library, "_library", None)
     engine = InferenceEngine.from_model(build(architecture), kv_cache_tokens=4096)
     asked = prompts(3, 20, 9, 41, 17, 33)
 

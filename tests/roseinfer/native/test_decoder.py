@@ -1,0 +1,126 @@
+"""The compiled decoder computes what transformers' code does, or leaves the model to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from roseinfer import InferenceEngine, OnlineScheduler, native
+from roseinfer.native import decoder as decoder_module
+from roseinfer.native import library
+from roseinfer.native.families import Parts, find_parts
+from tests.roseinfer.models import build, drain, greedy, prompts, reference, tokens
+
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason="the installation could not compile the decoder"
+)
+
+
+def is_compiled(engine: InferenceEngine) -> bool:
+    return isinstance(engine._runner, native.NativeDecoder)
+
+
+def answers(engine: InferenceEngine, asked: list[list[int]], count: int) -> list[list[int]]:
+    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=16)
+    names = [scheduler.add_request(prompt, params=greedy(count)) for prompt in asked]
+    outputs = drain(scheduler)
+    return [tokens(outputs[name]) for name in names]
+
+
+# Shapes that a kernel could get wrong: blocks and heads that are not whole vectors, more query
+# heads for a key than a tile has rows, biases, tied and untied embeddings, a window of one block.
+ODD = {
+    "small blocks": ("llama", {}, 3),
+    "large blocks": ("mistral", {"sliding_window": 32}, 32),
+    "narrow heads": ("qwen3", {"head_dim": 6}, 8),
+    "many heads share one": ("llama", {"num_attention_heads": 16, "num_key_value_heads": 1}, 16),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}, 16),
+    "tied": ("llama", {"tie_word_embeddings": True, "vocab_size": 131}, 16),
+    "an odd vocabulary": ("gpt2", {"vocab_size": 131}, 16),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_odd_shapes(name: str, threads: int) -> None:
+    architecture, changes, block_size = ODD[name]
+    model = build(architecture, **changes)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # biases start as zeros and norms as ones: no test of either
+            torch.nn.init.normal_(parameter, 1.0, 0.2, generator=torch.Generator().manual_seed(3))
+    asked = prompts(3, 20, 9, 61)
+    expected = [reference(model, prompt, 8) for prompt in asked]
+    torch.set_num_threads(threads)  # the conftest sets it back
+    engine = InferenceEngine.from_model(model, block_size=block_size, kv_cache_tokens=1024)
+    assert is_compiled(engine)
+    assert answers(engine, asked, 8) == expected
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen3", "gpt2", "gemma2"])
+def test_bfloat16_is_nearer_to_float32_than_transformers(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only weights and cache are rounded, not what lies between."""
+    exact, fast = _logits(architecture, torch.float32), _logits(architecture, torch.bfloat16)
+    monkeypatch.setattr(library, "_library", None)
+    plain = _logits(architecture, torch.bfloat16)
+    assert (fast - exact).norm() < (plain - exact).norm()
+
+
+def _logits(architecture: str, dtype: torch.dtype) -> Tensor:
+    """Logits of prompts computed in chunks, of which some are a single token."""
+    model: Any = build(architecture).to(torch.bfloat16).to(dtype)
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
+    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=8)
+    seen: list[Tensor] = []
+    forward = engine.forward
+
+    def record(chunks: Any) -> Any:
+        logits = forward(chunks)
+        seen.append(logits.values[: len(logits.sessions)].float())
+        return logits
+
+    engine.forward = record  # type: ignore[method-assign]
+    for prompt in prompts(9, 30, 17):
+        scheduler.add_request(prompt, params=greedy(1))
+    drain(scheduler)
+    return torch.cat(seen)
+
+
+def test_a_decoder_that_differs_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: a family whose residual is not what the decoder assumes
+    def wrong(model: Any) -> Parts | None:
+        parts = find_parts(model)
+        assert parts is not None
+        parts.layers[0], parts.layers[1] = parts.layers[1], parts.layers[0]
+        return parts
+
+    monkeypatch.setattr(decoder_module, "find_parts", wrong)
+    model = build("llama")
+    expected = [reference(model, prompt, 8) for prompt in prompts(20)]
+    # when
+    with caplog.at_level(logging.WARNING):
+        engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
+    # then: transformers' code runs it, on weights that came back
+    assert "compiled decoder differs" in caplog.text
+    assert not is_compiled(engine)
+    assert answers(engine, prompts(20), 8) == expected
+
+
+def test_what_is_unusual_is_left_to_transformers() -> None:
+    hooked = build("llama")
+    hooked.model.layers[0].mlp.register_forward_hook(lambda *_: None)
+    unusual = [
+        build("gpt2", scale_attn_by_inverse_layer_idx=True),
+        build("llama", hidden_act="relu"),
+        hooked,
+        build("llama").to(torch.float16),
+    ]
+    for model in unusual:
+        assert not is_compiled(InferenceEngine.from_model(model, kv_cache_tokens=64))
