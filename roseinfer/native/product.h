@@ -28,25 +28,19 @@ INLINE vfloat weights(const bfloat *panel, std::int64_t k) {
     return reinterpret_cast<vfloat>(k % 2 ? pair & 0xFFFF0000u : pair << 16);
 }
 
-// Bytes to fetch ahead for each input of a panel. Plain float32 comes best by the hardware's own
-// guess (measured); bfloat16, half as wide, leaves it too little time.
-constexpr std::int64_t fetched(const float *) { return 0; }
-constexpr std::int64_t fetched(const bfloat *) { return 2 * WIDTH; }
-
 // From one part of a panel to the next, in elements.
 constexpr int part(const float *) { return LANES; }
 constexpr int part(const bfloat *) { return 2 * LANES; }
 
 // `a` [R, inputs], rows `stride` apart, times P panels that lie `panel` elements apart. Meanwhile
-// memory is fetched from `ahead` on, `step` bytes for each input.
-template <int R, int P, class W>
+// memory is fetched from `ahead` on, FETCH bytes for each input.
+template <int R, int P, int FETCH = 0, class W>
 INLINE void accumulate(Sums<R, P> &sums, const float *a, std::int64_t stride, const W *b,
-                       std::int64_t panel, std::int64_t inputs, const char *ahead,
-                       std::int64_t step) {
+                       std::int64_t panel, std::int64_t inputs, const char *ahead = nullptr) {
     for (std::int64_t k = 0; k < inputs; k += 2)
 #pragma GCC unroll 2
         for (int i = 0; i < 2; ++i) {
-            __builtin_prefetch(ahead + (k + i) * step, 0, 2);
+            if constexpr (FETCH > 0) __builtin_prefetch(ahead + (k + i) * FETCH, 0, 2);
             vfloat weight[P * PARTS];
 #pragma GCC unroll 8
             for (int v = 0; v < P * PARTS; ++v)
@@ -88,8 +82,7 @@ static void few(const Matrix &m, const float *a, std::int64_t stride, std::int64
     const std::int64_t panel = m.inputs * WIDTH;
     Sums<R, P> sums = {};
     const W *weights = static_cast<const W *>(m.panels) + first * panel;
-    accumulate<R, P>(sums, a, stride, weights, panel, m.inputs,
-                     reinterpret_cast<const char *>(weights + P * panel), P * fetched(weights));
+    accumulate<R, P>(sums, a, stride, weights, panel, m.inputs);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -105,8 +98,8 @@ static void few_rows(const Matrix &m, const float *a, std::int64_t stride, std::
     if constexpr (R > 1) {
         if (rows < R) return few_rows<W, R - 1>(m, a, stride, rows, first, panels, c, into);
     }
-    // With few rows there are registers for two panels, and two hide the latency of one.
-    constexpr int P = R * PARTS <= 4 || LANES == 16 ? 2 : 1;
+    // With few rows there are registers for more panels, and memory likes to be asked for several.
+    constexpr int P = R * PARTS <= 2 ? 4 : R * PARTS <= 4 || LANES == 16 ? 2 : 1;
     std::int64_t p = first;
     for (; p + P <= first + panels; p += P) few<R, P, W>(m, a, stride, p, c, into);
     if constexpr (P > 1) {
@@ -131,16 +124,16 @@ INLINE const float *piece(const bfloat *panel, std::int64_t k, std::int64_t coun
     return room;
 }
 
-template <int R = ROWS>
+template <int FETCH, int R = ROWS>
 static void pass(float *sums, const float *a, std::int64_t stride, std::int64_t rows,
-                 const float *weights, std::int64_t depth, const char *ahead, std::int64_t step) {
+                 const float *weights, std::int64_t depth, const char *ahead) {
     if constexpr (R > 1) {
-        if (rows < R) return pass<R - 1>(sums, a, stride, rows, weights, depth, ahead, step);
+        if (rows < R) return pass<FETCH, R - 1>(sums, a, stride, rows, weights, depth, ahead);
     }
     Sums<R, 1> here;
 #pragma GCC unroll 24
     for (int i = 0; i < R * PARTS; ++i) here.of[i / PARTS][i % PARTS] = load(sums + i * LANES);
-    accumulate<R, 1>(here, a, stride, weights, 0, depth, ahead, step);
+    accumulate<R, 1, FETCH>(here, a, stride, weights, 0, depth, ahead);
 #pragma GCC unroll 24
     for (int i = 0; i < R * PARTS; ++i) store(sums + i * LANES, here.of[i / PARTS][i % PARTS]);
 }
@@ -148,21 +141,22 @@ static void pass(float *sums, const float *a, std::int64_t stride, std::int64_t 
 template <class W>
 static void many_rows(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                       std::int64_t panel, Rows c, Into into) {
+    // While the first rows pass, the next piece comes. Plain float32 comes best by the processor's
+    // own guess (measured); bfloat16, half as wide, leaves that too little time.
+    constexpr int FETCH = sizeof(W) == 2 ? WIDTH * sizeof(W) : 0;
     float room[DEPTH * WIDTH], sums[BLOCK * WIDTH] = {};
     const W *from = static_cast<const W *>(m.panels) + panel * m.inputs * WIDTH;
     // Tiles of like size: six, six and one would waste most of the last.
-    const std::int64_t tiles = (rows + ROWS - 1) / ROWS;
+    const std::int64_t tiles = (rows + ROWS - 1) / ROWS, first = rows / tiles;
     for (std::int64_t k = 0; k < m.inputs; k += DEPTH) {
         const std::int64_t depth = m.inputs - k < DEPTH ? m.inputs - k : DEPTH;
         const float *weights = piece(from, k, depth, room);
-        // The next piece, which may be the next panel's first, comes while the first rows pass.
         const char *ahead = reinterpret_cast<const char *>(from + (k + depth) * WIDTH);
-        std::int64_t step = fetched(from);
-        for (std::int64_t i = 0; i < tiles; ++i) {
+        pass<FETCH>(sums, a + k, stride, first, weights, depth, ahead);
+        for (std::int64_t i = 1; i < tiles; ++i) {
             const std::int64_t row = rows * i / tiles, next = rows * (i + 1) / tiles;
-            pass(sums + row * WIDTH, a + row * stride + k, stride, next - row, weights, depth,
-                 ahead, step);
-            step = 0;
+            pass<0>(sums + row * WIDTH, a + row * stride + k, stride, next - row, weights, depth,
+                    nullptr);
         }
     }
     for (std::int64_t row = 0; row < rows; ++row)
