@@ -205,7 +205,7 @@ class Admission:
         ]
         await self._broker.dead_letter(letters)
         for claim, letter in zip(refused, letters, strict=True):
-            self._metrics.invalid_message()
+            self._metrics.dead_letter(letter.code)
             # The code alone: a chat template's message may quote the prompt.
             log.warning(
                 "entry %s (job %s) is a dead letter: %s",
@@ -242,6 +242,7 @@ def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alon
         prompt_tokens=prepared.prompt_tokens,
         enqueued_at=time.monotonic() - waited_s,
         resumed=grant.logged > 0 or grant.epoch > 1,
+        first_index=grant.logged,
         alone=alone,
     )
 

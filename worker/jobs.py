@@ -48,6 +48,8 @@ class HeldJob:
     enqueued_at: float
     resumed: bool
     """Another worker, or this one before, has begun on it."""
+    first_index: int = 0
+    """Tokens that were in the log when it was taken."""
     alone: bool = False
     """A suspect: nothing else is begun before it has a new token in its log."""
     taken_at: float = field(default_factory=time.monotonic)

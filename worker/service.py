@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from producer.connection import BROKER_ERRORS, broker_errors
-from rose_errors import MalformedMessage
 from worker.admission import Admission
 from worker.broker import Broker
 from worker.control import Control
@@ -25,10 +24,10 @@ from worker.leases import LeaseKeeper
 from worker.metrics import Metrics
 from worker.publisher import Publisher
 from worker.settings import WorkerSettings
+from worker.watch import Watch
 
 log = logging.getLogger("rose.worker")
 
-_WATCH_S = 5.0
 #: At the end of a drain: how long to wait for the last tokens to reach Redis.
 _FLUSH_S = 5.0
 
@@ -96,7 +95,7 @@ class _Service:
     def __init__(self, settings: WorkerSettings, broker: Broker, engine: Engine) -> None:
         self._settings = settings
         self._broker = broker
-        self._metrics = metrics = Metrics(engine.model, engine.capacity)
+        metrics = Metrics(engine.model, engine.capacity)
         self._table = table = JobTable(engine.capacity)
         self._thread = thread = EngineThread(
             engine,
@@ -112,13 +111,13 @@ class _Service:
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, metrics)
-        self._redis_problem: str | None = None
+        self._watch = Watch(broker, metrics)
         self._http = HttpServer(
             settings.http_host,
             settings.http_port,
             metrics.registry,
             healthy=self._health,
-            ready=lambda: self._redis_problem,
+            ready=lambda: self._watch.problem,
         )
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,7 +135,7 @@ class _Service:
         """Serve until `stop`. What ends by itself before has failed: raises its error."""
         self._thread.start()
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
-        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch())
+        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch.run())
         self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
@@ -207,18 +206,6 @@ class _Service:
         if self._thread.stalled_s > self._settings.stall_timeout_s:
             return f"a step has taken {self._thread.stalled_s:.0f} s"
         return None
-
-    async def _watch(self) -> None:
-        """Looks at Redis now and then, for readiness and for the gauges of the queue."""
-        while True:
-            try:
-                self._metrics.observe_queue(await self._broker.queue_status())
-                await self._broker.forget_dead_consumers()
-                self._redis_problem = None
-            except (*BROKER_ERRORS, MalformedMessage) as error:
-                self._metrics.redis_error("watch")
-                self._redis_problem = f"Redis: {error}"
-            await asyncio.sleep(_WATCH_S)
 
 
 async def _until_empty(table: JobTable) -> None:
