@@ -1,8 +1,8 @@
 """What the worker exports to Prometheus: prefix `rose_`, base units, label `model`.
 
-docs/metrics.md lists it all. Every series is there from the start with value 0: one that began with
-its first event would hide that event from `rate` and `increase`. The exception are the gauges of the
-queue, which only the worker has that reads the queue for all of them (`worker.watch`).
+docs/metrics.md lists it all. Every series is there from the start with value 0: one that began
+with its first event would hide that event from `rate` and `increase`. The exception are the gauges
+of the queue, which only the worker has that reads the queue for all of them (`worker.watch`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEAD_LETTER_REASONS = (
 )
 
 # A time of creation for each series would nearly double their number.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:

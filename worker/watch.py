@@ -1,8 +1,8 @@
 """Looks at Redis now and then: whether it answers, and, for one worker, how the queue stands.
 
-What the queue's gauges say is the same whoever reads it, so of all workers one is elected to read it:
-who holds the key `reader`, a lease of its own. The others ask for that key and no more. So a
-hundred workers cost Redis twenty small calls a second, and one reading.
+What the queue's gauges say is the same whoever reads it, so of all workers one is elected to do so:
+who holds the key `reader`, which is a lease. The others ask for that key and no more. So a hundred
+workers cost Redis twenty small calls a second, and one reading of the queue in five seconds.
 """
 
 from __future__ import annotations
