@@ -24,6 +24,7 @@ from worker.leases import LeaseKeeper
 from worker.metrics import Metrics
 from worker.publisher import Publisher
 from worker.settings import WorkerSettings
+from worker.tasks import cancel_all
 from worker.watch import Watch
 
 log = logging.getLogger("rose.worker")
@@ -171,9 +172,7 @@ class _Service:
         log.info("drained")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await asyncio.to_thread(self._http.close)
 
     async def _finish_held(self, hurry: asyncio.Event) -> None:

@@ -18,25 +18,34 @@ from worker.metrics import Metrics
 log = logging.getLogger("rose.watch")
 
 _INTERVAL_S = 5.0
-#: A reader that is killed is followed by another after at most this and an interval.
-_READER_LEASE_S = 3 * _INTERVAL_S
+#: A reader that is killed is followed by another after this and an interval at most.
+_LEASE_S = 3 * _INTERVAL_S
 
 
 class Watch:
-    def __init__(self, broker: Broker, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        metrics: Metrics,
+        *,
+        interval_s: float = _INTERVAL_S,
+        lease_s: float = _LEASE_S,
+    ) -> None:
         self._broker = broker
         self._metrics = metrics
+        self._interval_s = interval_s
+        self._lease_s = lease_s
         self.problem: str | None = None
         """what keeps this worker from being ready"""
 
     async def run(self) -> None:
         while True:
             await self._look()
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(self._interval_s)
 
     async def _look(self) -> None:
         try:
-            if await self._broker.elect_reader(_READER_LEASE_S):
+            if await self._broker.elect_reader(self._lease_s):
                 await self._read()
             else:
                 self._metrics.forget_queue()
