@@ -61,7 +61,7 @@ OVERVIEW = Dashboard(
                 Panel(
                     "Workers ready",
                     "Workers that have their model loaded and reach Redis.",
-                    [Query(f"sum(rose_ready{_M})")],
+                    [Query(f"sum(rose_ready{_M}) or vector(0)")],
                     "short",
                     kind="stat",
                     width=3,
