@@ -47,6 +47,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "load": ("hget", "hincrby"),
         "model": ("hmget", "hset"),
         "dead": ("xadd", "xtrim", "xlen", "expire"),
+        "reader": ("get", "set", "pttl", "pexpire"),
         "channel": ("publish",),
         "control": ("subscribe",),
     },
@@ -66,6 +67,8 @@ _HARMLESS = {
     "hmget": ("{}", "field"),
     "hset": ("{}", "field", "value", "odd"),
     "persist": ("{}",),
+    "pexpire": ("{}", "never"),
+    "pttl": ("{}",),
     "publish": ("{}", "doctor"),
     "script|load": ("return 1",),
     "set": ("{}", "value", "wrong"),
@@ -118,13 +121,14 @@ def _keys(partition: Partition) -> dict[str, str]:
         "load": partition.load,
         "model": partition.model,
         "dead": partition.dead,
+        "reader": partition.reader,
         "channel": partition.channel(nobody),
         "control": partition.control,
     }
 
 
 def _pattern(partition: Partition, kind: str) -> str:
-    one_of_a_kind = kind in ("load", "model", "dead", "control")
+    one_of_a_kind = kind in ("load", "model", "dead", "reader", "control")
     return partition.load.removesuffix("load") + kind + ("" if one_of_a_kind else ":*")
 
 

@@ -32,6 +32,7 @@ from worker.broker import Broker, DeadLetter
 from worker.engine import Engine, Prepared
 from worker.engine_thread import EngineThread
 from worker.jobs import Claim, HeldJob, JobTable
+from worker.logs import about
 from worker.metrics import Metrics
 from worker.publisher import Publisher
 from worker.settings import WorkerSettings
@@ -179,6 +180,7 @@ class Admission:
                 grant.logged,
                 grant.epoch,
                 ", alone: a worker died on it" if job.alone else "",
+                extra=about(job.spec.id),
             )
 
     def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
@@ -212,6 +214,7 @@ class Admission:
                 letter.entry.id,
                 letter.job_id,
                 letter.code,
+                extra=about(letter.job_id),
             )
             self._table.drop_claim(claim)
 

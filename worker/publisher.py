@@ -29,6 +29,7 @@ from worker.broker import Broker
 from worker.engine import Output
 from worker.engine_thread import EngineThread
 from worker.jobs import HeldJob, JobTable
+from worker.logs import about
 from worker.metrics import Metrics
 
 log = logging.getLogger("rose.publisher")
@@ -133,6 +134,7 @@ class Publisher:
             event.type,
             event.index,
             now - job.taken_at,
+            extra=about(job.spec.id),
         )
 
     def _lose(self, job: HeldJob, outcome: str) -> None:
@@ -140,7 +142,9 @@ class Publisher:
         self._metrics.fenced()
         if self._table.holds(job):
             self._let_go(job.spec.id)
-            log.warning("job %s is not ours any more (%s)", job.spec.id, outcome)
+            log.warning(
+                "job %s is not ours any more (%s)", job.spec.id, outcome, extra=about(job.spec.id)
+            )
 
 
 class _Lane:

@@ -40,6 +40,8 @@ class Worker:
         """`load` makes the engine; it runs in a thread, since a model takes its time."""
         self._settings = settings
         self._load = load
+        made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = settings.name or made_up
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -53,9 +55,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._on_signal, signum)
-        name = self._settings.name
-        name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        broker = Broker(self._settings, name)
+        broker = Broker(self._settings, self.name)
         try:
             await broker.start()
             engine = await asyncio.to_thread(self._load)
