@@ -23,6 +23,7 @@ from cli.dead_letters import letters
 from cli.doctor import examine
 from cli.findings import tell
 from cli.rights import Role
+from cli.top import top
 from producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
 from protocol import CancelledEvent, FinishedEvent, error_of
 from protocol.jobs import describe
@@ -40,6 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(letters, name="dead-letters")
+app.command()(top)
 
 _ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
 _WORKER_NEEDS = (*_ENGINE_NEEDS, "prometheus_client")

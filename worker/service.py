@@ -117,6 +117,7 @@ class _Service:
             settings.http_host,
             settings.http_port,
             metrics.registry,
+            name=broker.consumer,
             healthy=self._health,
             ready=lambda: self._watch.problem,
         )
