@@ -326,7 +326,7 @@ def _option(name: str, field: FieldInfo) -> Any:
 
 
 def _option_type(field: FieldInfo) -> Any:
-    kinds = {"int": int, "float": float}
+    kinds = {"int": int, "float": float, "bool": bool}
     name = str(field.annotation).replace(" | None", "").removeprefix("<class '").removesuffix("'>")
     kind: Any = kinds.get(name, str)
     return kind | None

@@ -68,7 +68,7 @@ def test_the_command_prints_frames_json_and_a_picture(
     drawn = (tmp_path / "top.svg").read_text()
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     assert "no&#160;worker&#160;answers" in drawn
-    assert "url(https" not in drawn.replace("\"", "")
+    assert "url(https" not in drawn.replace('"', "")
 
 
 def test_places_are_hosts_with_or_without_a_port() -> None:

@@ -53,6 +53,8 @@ class HeldJob:
     alone: bool = False
     """A suspect: nothing else is begun before it has a new token in its log."""
     taken_at: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+    """of this worker's"""
     last_token_at: float | None = None
     deadline: asyncio.TimerHandle | None = None
 

@@ -8,10 +8,12 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from producer.connection import BROKER_ERRORS, broker_errors
+from rose_errors import ConfigurationError
 from worker.admission import Admission
 from worker.broker import Broker
 from worker.control import Control
@@ -26,6 +28,9 @@ from worker.publisher import Publisher
 from worker.settings import WorkerSettings
 from worker.tasks import cancel_all
 from worker.watch import Watch
+
+if TYPE_CHECKING:
+    from worker.tracing import Tracing
 
 log = logging.getLogger("rose.worker")
 
@@ -104,7 +109,8 @@ class _Service:
             min_step_s=settings.min_step_s,
             on_report=lambda: self._publisher.collect(),
         )
-        self._publisher = publisher = Publisher(broker, thread, table, metrics)
+        self._tracing = _tracing(settings, broker, engine)
+        self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
         admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
         self._intakes = [
             Intake(settings, partition, broker, table, admission, metrics)
@@ -175,6 +181,8 @@ class _Service:
     async def close(self) -> None:
         await cancel_all(self._tasks)
         await asyncio.to_thread(self._http.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     async def _finish_held(self, hurry: asyncio.Event) -> None:
         """Wait until every held job has ended, the grace period has, or somebody hurries us."""
@@ -199,6 +207,9 @@ class _Service:
                     [(job.lease.stream, job.spec.id, job.lease.entry) for job in held],
                 )
                 log.info("handed back %d jobs", len(held))
+                if self._tracing is not None:
+                    for job in held:
+                        self._tracing.left(job, time.monotonic(), "released")
 
     def _health(self) -> str | None:
         if not self._thread.alive:
@@ -206,6 +217,19 @@ class _Service:
         if self._thread.stalled_s > self._settings.stall_timeout_s:
             return f"a step has taken {self._thread.stalled_s:.0f} s"
         return None
+
+
+def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracing | None:
+    """Raises: ConfigurationError: it is asked for and not installed."""
+    if not settings.tracing:
+        return None
+    try:
+        from worker.tracing import Tracing
+    except ImportError as error:
+        raise ConfigurationError(
+            f"ROSE_TRACING needs {error.name}: install roseinfer[tracing]"
+        ) from None
+    return Tracing(engine.model, broker.consumer)
 
 
 async def _until_empty(table: JobTable) -> None:
