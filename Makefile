@@ -4,7 +4,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test check bench bench-queue model fuzz chaos chaos-bites clean
+.PHONY: demo test check dashboards pictures bench bench-queue model fuzz chaos chaos-bites clean
 
 demo: .venv/demo
 	$(BIN)/rose demo
@@ -17,6 +17,15 @@ check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m deploy.grafana --check
+
+# Writes the JSON of the Grafana dashboards again; `make check` says when it is stale.
+dashboards: .venv/demo
+	$(BIN)/python -m deploy.grafana
+
+# Draws docs/img anew: what `rose top` and `rose demo` show while they really run.
+pictures: .venv/demo
+	$(BIN)/python -m demo.pictures docs/img
 
 bench: .venv/demo
 	$(BIN)/python -m benchmarks.service

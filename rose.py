@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -19,6 +20,10 @@ from rich.table import Table
 
 from cli.common import AsJson, Queue, RedisUrl, complain, given, out, print_json
 from cli.dead_letters import letters
+from cli.doctor import examine
+from cli.findings import tell
+from cli.rights import Role
+from cli.top import top
 from producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
 from protocol import CancelledEvent, FinishedEvent, error_of
 from protocol.jobs import describe
@@ -36,8 +41,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(letters, name="dead-letters")
+app.command()(top)
 
 _ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
+_WORKER_NEEDS = (*_ENGINE_NEEDS, "prometheus_client")
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
 
@@ -236,7 +243,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """See it at work: streams, a worker killed in mid-sentence, and no token lost or doubled."""
-    _require(*_ENGINE_NEEDS, "prometheus_client")
+    _require(*_WORKER_NEEDS)
     from demo.run import run_demo
 
     if not run_demo(full_speed=full_speed, fake_redis=fake_redis, as_json=as_json):
@@ -253,8 +260,37 @@ def worker(**flags: Any) -> None:
     run(settings)
 
 
+@app.command()
+def doctor(
+    role: Annotated[
+        Role | None, typer.Option(help="What the user of the URL must be able to do.")
+    ] = None,
+    load: Annotated[bool, typer.Option(help="Load the model, where there is an engine.")] = True,
+    model: Annotated[str | None, typer.Option(help="Folder or hub name; else built in.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check Redis, rights, clock, queue and this machine; exit 1 when something fails."""
+    reject_unknown_variables()
+    place = given(redis_url=redis_url, queue=queue)
+    settings = WorkerSettings(**place, **given(model=model, device=device))
+    findings = examine(ProducerSettings(**place), role)
+    if settings.engine == "rose" and not _missing(*_WORKER_NEEDS):
+        from worker.doctor import examine as examine_machine
+
+        findings = chain(findings, examine_machine(settings, load=load))
+    if not tell(findings, as_json=as_json):
+        sys.exit(1)
+
+
+def _missing(*modules: str) -> list[str]:
+    return [name for name in modules if find_spec(name) is None]
+
+
 def _require(*modules: str) -> None:
-    missing = [name for name in modules if find_spec(name) is None]
+    missing = _missing(*modules)
     if missing:
         raise ConfigurationError(f"this needs {' and '.join(missing)}: install roseinfer[worker]")
 
@@ -290,7 +326,7 @@ def _option(name: str, field: FieldInfo) -> Any:
 
 
 def _option_type(field: FieldInfo) -> Any:
-    kinds = {"int": int, "float": float}
+    kinds = {"int": int, "float": float, "bool": bool}
     name = str(field.annotation).replace(" | None", "").removeprefix("<class '").removesuffix("'>")
     kind: Any = kinds.get(name, str)
     return kind | None

@@ -60,6 +60,16 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
         signal.signal(signum, _leave)
     console = Console(quiet=as_json)
     view = _view(console, as_json=as_json)
+    report = play(view, full_speed=full_speed, fake_redis=fake_redis)
+    if as_json:
+        print(json.dumps(_as_json(report)))  # noqa: T201 - what --json asks for
+    else:
+        show(report, console)
+    return report.is_right
+
+
+def play(view: View, *, full_speed: bool = False, fake_redis: bool = False) -> Report:
+    """Raises: RoseError: a part of it did not start."""
     with EmbeddedBroker(fake=True if fake_redis else None) as broker, ExitStack() as stack:
         workers = [
             stack.enter_context(
@@ -82,9 +92,7 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
                     f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read "
                     "along (--full-speed turns it off)"
                 )
-            report = asyncio.run(_Demo(broker.url, workers, view).run())
-    _show(report, console, as_json=as_json)
-    return report.is_right
+            return asyncio.run(_Demo(broker.url, workers, view).run())
 
 
 def _leave(signum: int, _: FrameType | None) -> None:
@@ -98,10 +106,8 @@ def _view(console: Console, *, as_json: bool) -> View:
     return LiveView(console) if console.is_terminal else PlainView(console)
 
 
-def _show(report: Report, console: Console, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(_as_json(report)))  # noqa: T201 - what --json asks for
-        return
+def show(report: Report, console: Console) -> None:
+    """The comparison, stream by stream, and the verdict."""
     console.print(result_table(report.records, report.undisturbed))
     verdict = "no token missing, none doubled"
     if report.moved == 0:
@@ -115,7 +121,7 @@ def _show(report: Report, console: Console, *, as_json: bool) -> None:
         f"{len(report.records)} streams, {report.tokens} tokens in {report.seconds:.1f} s: "
         f"{verdict}.",
         style="bold green" if report.is_right else "bold red",
-        soft_wrap=True,
+        soft_wrap=not console.record,  # a picture has a width
     )
 
 

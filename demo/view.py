@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -54,7 +54,12 @@ class LiveView(View):
         self._console.print(Text(line, style="bold"))
 
     def refresh(self, state: DemoState) -> None:
-        self._live.update(Group(_header(state), _streams(state)))
+        self._live.update(draw(state))
+
+
+def draw(state: DemoState) -> RenderableType:
+    """All streams as they stand."""
+    return Group(_header(state), _streams(state))
 
 
 class PlainView(View):

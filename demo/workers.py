@@ -39,11 +39,11 @@ class WorkerProcess:
         """`settings` as in worker.settings, underscores for dashes. `program`: a module, and its
         arguments before the settings."""
         self.name = name
-        self._http_port = free_port()
+        self.http_port = free_port()
         given = {
             "name": name,
             "redis_url": redis_url,
-            "http_port": self._http_port,
+            "http_port": self.http_port,
             **settings,
         }
         self._command = [sys.executable, "-m", *program] + [
@@ -112,7 +112,7 @@ class WorkerProcess:
 
     def http(self, path: str) -> str | None:
         """The page, or None when there is no good answer."""
-        url = f"http://127.0.0.1:{self._http_port}{path}"
+        url = f"http://127.0.0.1:{self.http_port}{path}"
         try:
             with urllib.request.urlopen(url, timeout=2) as answer:
                 body: bytes = answer.read()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from producer.settings import ProducerSettings
+from producer.tracing import traceparent
 from protocol import (
     ChatMessage,
     JobSpec,
@@ -171,13 +172,15 @@ def _spec(request: Request, settings: ProducerSettings, now: int) -> JobSpec:
             f"queue has {settings.partitions}: begin it with a letter, or with another number"
         )
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
+    job_id = request.job_id or new_job_id(_partition(request, settings))
     return validated(
         lambda: JobSpec(
-            id=request.job_id or new_job_id(_partition(request, settings)),
+            id=job_id,
             prompt=request.prompt,  # type: ignore[arg-type]  # validated: sequences become tuples
             sampling=Sampling(**request.sampling),
             deadline_ms=deadline_ms,
             metadata=dict(request.metadata),
+            traceparent=traceparent(settings.queue, job_id),
         )
     )
 

@@ -152,6 +152,15 @@ def queue_status(partition: Partition) -> Call:
     return Call(load("queue_status"), keys, [GROUP])
 
 
+def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:
+    """Be, remain, or with a lease of 0 no longer be, the worker that reads the queue's gauges."""
+    return Call(load("elect"), [partition.reader], [consumer, lease_ms])
+
+
+def oldest_waiting(partition: Partition) -> Call:
+    return Call(load("oldest_waiting"), partition.all_jobs, [GROUP])
+
+
 def fetch(partition: Partition, consumer: str, count: int, *, ageing_ms: int) -> Call:
     return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count, ageing_ms])
 

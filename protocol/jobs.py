@@ -13,6 +13,8 @@ from rose_errors import InvalidParameter
 
 JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 
+TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 T = TypeVar("T")
 
@@ -81,6 +83,8 @@ class JobSpec(_Message):
     deadline_ms: int | None = Field(default=None, ge=0)
     """Unix time in milliseconds after which nobody wants the answer any more."""
     metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
+    """W3C trace context of whoever submitted it; left out where nobody traces."""
 
     @property
     def token_estimate(self) -> int:

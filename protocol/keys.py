@@ -66,6 +66,11 @@ class Partition:
         return self._key("control")
 
     @property
+    def reader(self) -> str:
+        """String: the worker that reads the queue's gauges for all; it expires."""
+        return self._key("reader")
+
+    @property
     def load(self) -> str:
         """Hash: `tokens` = estimated tokens of all jobs that have not ended."""
         return self._key("load")

@@ -47,6 +47,11 @@ def allowed() -> dict[str, set[Right]]:
     return {line.split()[1]: set(_rights(line)) for line in filled_users().splitlines()}
 
 
+def rules(line: str) -> list[str]:
+    """Those of a user, for ACL SETUSER: a selector is one of them."""
+    return re.findall(r"\([^)]*\)|\S+", line)[2:]
+
+
 def _rights(line: str) -> Iterator[Right]:
     for selector in re.findall(r"\(([^)]*)\)", line):
         kinds = _KIND.findall(selector)

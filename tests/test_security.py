@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from tests.bench import wait_until
 from tests.conftest import needs_redis_server
 from tests.listeners import Listeners
 from tests.proxy import Proxy
-from tests.redis_users import DEPLOY, PASSWORDS, Watch, allowed, filled_users
+from tests.redis_users import DEPLOY, PASSWORDS, Watch, allowed, filled_users, rules
 from tests.users_at_work import PARTITION, USERS, produce_and_serve, scale, settings, url
 
 pytestmark = needs_redis_server
@@ -317,8 +316,8 @@ def test_the_streams_of_a_revoked_user_end_with_an_error(
     server: EmbeddedBroker, admin: redis.Redis, revoke: list[str]
 ) -> None:
     # given: a user with a producer's rights, who listens
-    (rules,) = [line for line in filled_users().splitlines() if line.startswith("user producer ")]
-    admin.execute_command("ACL", "SETUSER", "leaver", "reset", *_rules(rules))
+    (user,) = [line for line in filled_users().splitlines() if line.startswith("user producer ")]
+    admin.execute_command("ACL", "SETUSER", "leaver", "reset", *rules(user))
     given = settings("producer", server.port).model_copy(
         update={"redis_url": SecretStr(url("leaver", server.port, PASSWORDS["producer"]))}
     )
@@ -333,8 +332,3 @@ def test_the_streams_of_a_revoked_user_end_with_an_error(
         listeners.join()
         assert [type(error) for error in listeners.errors] == [BrokerUnavailable] * 2
         assert all(PASSWORDS["producer"] not in str(error) for error in listeners.errors)
-
-
-def _rules(line: str) -> list[str]:
-    """A user's rules, a selector as one of them."""
-    return re.findall(r"\([^)]*\)|\S+", line)[2:]

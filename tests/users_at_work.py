@@ -71,6 +71,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             wait_until(lambda: moving.status().epoch == 2)
             assert drained.terminate() == 0
             logs += drained.log
+        admin.delete(PARTITION.reader)  # the victim's lease; it would lapse by itself
         with serving(proxies, "third", min_step_s=0.02) as last:
             assert_echo(listeners.events(), "ab", 100)
             admin.script_flush()

@@ -32,6 +32,7 @@ from worker.broker import Broker, DeadLetter
 from worker.engine import Engine, Prepared
 from worker.engine_thread import EngineThread
 from worker.jobs import Claim, HeldJob, JobTable
+from worker.logs import about
 from worker.metrics import Metrics
 from worker.publisher import Publisher
 from worker.settings import WorkerSettings
@@ -179,6 +180,7 @@ class Admission:
                 grant.logged,
                 grant.epoch,
                 ", alone: a worker died on it" if job.alone else "",
+                extra=about(job.spec.id),
             )
 
     def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
@@ -205,13 +207,14 @@ class Admission:
         ]
         await self._broker.dead_letter(letters)
         for claim, letter in zip(refused, letters, strict=True):
-            self._metrics.invalid_message()
+            self._metrics.dead_letter(letter.code)
             # The code alone: a chat template's message may quote the prompt.
             log.warning(
                 "entry %s (job %s) is a dead letter: %s",
                 letter.entry.id,
                 letter.job_id,
                 letter.code,
+                extra=about(letter.job_id),
             )
             self._table.drop_claim(claim)
 
@@ -242,6 +245,7 @@ def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alon
         prompt_tokens=prepared.prompt_tokens,
         enqueued_at=time.monotonic() - waited_s,
         resumed=grant.logged > 0 or grant.epoch > 1,
+        first_index=grant.logged,
         alone=alone,
     )
 

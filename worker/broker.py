@@ -27,6 +27,7 @@ from protocol import (
     Event,
     FailedEvent,
     Partition,
+    Priority,
     calls,
     encode_event,
 )
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 WORKER_SCRIPTS = (
     *("fetch", "take", "append", "finish", "renew", "release", "dead_letter", "forget"),
-    "queue_status",
+    *("queue_status", "elect", "oldest_waiting"),
 )
 
 #: Log entries of one read: a log may hold a million tokens.
@@ -134,7 +135,9 @@ class Broker:
             await client.aclose()
 
     async def leave(self) -> None:
-        """Remove this consumer from the groups where it owns nothing any more."""
+        """Remove this consumer from the groups where it owns nothing any more, and let another one
+        read the queue."""
+        await self.elect_reader(0)
         for partition in self.partitions:
             for stream in partition.all_jobs:
                 pending = await self._redis.xpending_range(
@@ -294,6 +297,23 @@ class Broker:
         await run_many_async(
             self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]
         )
+
+    async def elect_reader(self, lease_s: float) -> bool:
+        """Is this the worker that reads the queue for the gauges of all? A lease of 0 resigns.
+
+        Reaches every partition, elected or not, so that a worker knows whether it can.
+        """
+        first, *others = self.partitions
+        for partition in others:
+            await self._redis.exists(partition.jobs(Priority.NORMAL))
+        call = calls.elect(first, self.consumer, lease_ms=int(lease_s * 1000))
+        return bool(await run_async(self._redis, call))
+
+    async def oldest_waiting_ms(self) -> int | None:
+        """When the oldest job that nobody has read was enqueued, Unix milliseconds."""
+        replies = [await run_async(self._redis, calls.oldest_waiting(p)) for p in self.partitions]
+        entries = [entry for reply in replies for entry in reply if entry]
+        return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
 
     async def queue_status(self) -> QueueStatus:
         replies = [await run_async(self._redis, calls.queue_status(p)) for p in self.partitions]

@@ -20,14 +20,21 @@ Check = Callable[[], str | None]
 
 
 class HttpServer:
-    """Serves until `close`.
+    """Serves until `close`; each answer names the worker, for whoever joins them with its leases.
 
     Raises:
         ConfigurationError: the address cannot be bound.
     """
 
     def __init__(
-        self, host: str, port: int, registry: CollectorRegistry, *, healthy: Check, ready: Check
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        *,
+        name: str,
+        healthy: Check,
+        ready: Check,
     ) -> None:
         routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
@@ -41,6 +48,7 @@ class HttpServer:
                 status, kind, body = route() if route else (404, "text/plain", b"not found\n")
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
+                self.send_header("Rose-Worker", name)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

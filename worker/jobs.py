@@ -48,9 +48,13 @@ class HeldJob:
     enqueued_at: float
     resumed: bool
     """Another worker, or this one before, has begun on it."""
+    first_index: int = 0
+    """Tokens that were in the log when it was taken."""
     alone: bool = False
     """A suspect: nothing else is begun before it has a new token in its log."""
     taken_at: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+    """of this worker's"""
     last_token_at: float | None = None
     deadline: asyncio.TimerHandle | None = None
 

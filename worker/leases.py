@@ -15,6 +15,7 @@ from protocol import Partition
 from worker.broker import Broker
 from worker.engine_thread import EngineThread
 from worker.jobs import JobTable
+from worker.logs import about
 from worker.metrics import Metrics
 from worker.settings import WorkerSettings
 
@@ -68,7 +69,7 @@ class LeaseKeeper:
             if (job.lease.stream, job.lease.entry) in lost and self._table.holds(job):
                 self._table.pop(job.spec.id)
                 self._thread.abort(job.spec.id)
-                log.warning("the lease of job %s is lost", job.spec.id)
+                log.warning("the lease of job %s is lost", job.spec.id, extra=about(job.spec.id))
         for claim in claims:
             if claim.entry.key in lost:
                 self._table.drop_claim(claim)

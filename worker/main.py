@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 
+from worker import logs
 from worker.engine import Engine
 from worker.null_engine import NullEngine
 from worker.service import Worker
@@ -18,16 +17,9 @@ def run(settings: WorkerSettings) -> None:
     Raises:
         RoseError: it cannot start.
     """
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    asyncio.run(_run(settings))
-
-
-async def _run(settings: WorkerSettings) -> None:
-    await Worker(settings, lambda: _load(settings)).run()
+    worker = Worker(settings, lambda: _load(settings))
+    logs.configure(settings, worker.name)
+    asyncio.run(worker.run())
 
 
 def _load(settings: WorkerSettings) -> Engine:

@@ -1,6 +1,8 @@
 """What the worker exports to Prometheus: prefix `rose_`, base units, label `model`.
 
-Tokens per second is `rate(rose_generated_tokens_total[1m])`.
+docs/metrics.md lists it all. Every series is there from the start with value 0: one that began
+with its first event would hide that event from `rate` and `increase`. The exception are the gauges
+of the queue, which only the worker has that reads the queue for all of them (`worker.watch`).
 """
 
 from __future__ import annotations
@@ -8,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 
 from producer.results import QueueStatus
 from protocol import Event, FinishedEvent
-from worker.engine import EngineStats, ModelInfo
+from worker.engine import EngineStats, FinishReason, ModelInfo
+from worker.histogram import Histogram, Series
 from worker.jobs import HeldJob
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -22,8 +25,23 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 
 _STEP_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
+# The values that labels take. Others would be counted too: none comes from a job or a user.
+_OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
+_OPS = ("intake", "publish", "renew", "control", "watch")
+_PHASES = ("schedule", "forward", "sample", "postprocess")
+_CRASH_LOOP = "crash_loop"
+_DEAD_LETTER_REASONS = (
+    *("malformed_message", "invalid_parameter", "prompt_too_long", "job_too_large"),
+    _CRASH_LOOP,
+)
+
+# A time of creation for each series would nearly double their number.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 
 class Metrics:
+    """For the event loop's thread; `registry` may be read by any."""
+
     def __init__(self, model: ModelInfo, capacity: int) -> None:
         self.registry = CollectorRegistry()
         self._model = model.name
@@ -32,12 +50,13 @@ class Metrics:
         self._make_counters()
         self._make_histograms()
         self._batch_capacity.set(capacity)
-        Info("rose_build", "Version of roseinfer", registry=self.registry).info(
-            {"version": version("roseinfer")}
-        )
-        Info("rose_model", "The model served", ["model"], registry=self.registry).labels(
-            model.name
-        ).info(
+        self._describe(model)
+
+    def _describe(self, model: ModelInfo) -> None:
+        build = Info("rose_build", "Version of roseinfer", registry=self.registry)
+        build.info({"version": version("roseinfer")})
+        served = Info("rose_model", "The model served", ["model"], registry=self.registry)
+        served.labels(model.name).info(
             {
                 "device": model.device,
                 "dtype": model.dtype,
@@ -46,20 +65,40 @@ class Metrics:
         )
 
     def _make_gauges(self) -> None:
+        self._ready = self._gauge("ready", "1 while Redis is reached and jobs can be taken, else 0")
         self._batch = self._gauge("batch_sequences", "Requests in the running batch")
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
-        self._lag = self._gauge("queue_lag_jobs", "Jobs that no worker has read yet")
-        self._queue_pending = self._gauge("queue_pending_jobs", "Jobs that workers hold")
-        self._oldest = self._gauge(
-            "queue_oldest_pending_age_seconds", "Age of the oldest job that a worker holds"
+        self._lag = self._queue_gauge("queue_lag_jobs", "Jobs that no worker has read yet")
+        self._pending = self._queue_gauge("queue_pending_jobs", "Jobs that workers hold")
+        self._oldest_pending = self._queue_gauge(
+            "queue_oldest_pending_age_seconds",
+            "Since the oldest job that a worker holds was enqueued; 0 if none",
         )
-        self._dead = self._gauge("dead_letter_jobs", "Dead letters kept")
+        self._oldest_waiting = self._queue_gauge(
+            "queue_oldest_waiting_age_seconds",
+            "Since the oldest job that no worker has read was enqueued; 0 if none",
+        )
+        self._queued_tokens = self._queue_gauge(
+            "queue_tokens", "Estimated tokens of all jobs that have not ended"
+        )
+        self._dead = self._queue_gauge("dead_letter_jobs", "Dead letters kept")
 
     def _make_counters(self) -> None:
-        self._jobs = self._counter("jobs", "Jobs ended, by outcome", "outcome")
-        self._reasons = self._counter("finish_reasons", "Jobs finished, by reason", "reason")
-        self._redelivered = self._counter("jobs_redelivered", "Jobs taken over by their lease")
+        self._jobs = self._counters("jobs", "Jobs ended, by outcome", "outcome", _OUTCOMES)
+        self._reasons = self._counters(
+            "finish_reasons", "Jobs finished, by reason", "reason", get_args(FinishReason)
+        )
+        self._dead_letters = self._counters(
+            "dead_letters",
+            "Jobs given up, by the code of the error",
+            "reason",
+            _DEAD_LETTER_REASONS,
+        )
+        self._invalid = self._counter("invalid_messages", "Jobs given up that could not begin")
+        self._redelivered = self._counter(
+            "jobs_redelivered", "Jobs taken over from workers that lost them or handed them back"
+        )
         self._fenced = self._counter("fenced_appends", "Appends refused: the job has moved on")
         self._preemptions = self._counter("preemptions", "Requests that gave up their KV blocks")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of jobs taken")
@@ -70,8 +109,7 @@ class Metrics:
         self._prefix_hit = self._counter(
             "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
         )
-        self._redis_errors = self._counter("redis_errors", "Failed Redis calls", "op")
-        self._invalid = self._counter("invalid_messages", "Jobs refused as dead letters")
+        self._redis_errors = self._counters("redis_errors", "Failed Redis calls", "op", _OPS)
 
     def _make_histograms(self) -> None:
         self._ttft = self._histogram(
@@ -86,17 +124,24 @@ class Metrics:
         self._duration = self._histogram(
             "job_duration_seconds", "From enqueue to the terminal event", _LATENCY_S
         )
-        self._step = self._histogram(
-            "step_duration_seconds", "Engine step, by phase", _STEP_S, "phase"
-        )
         self._batch_size = self._histogram(
             "batch_size_sequences", "Requests computed in a step", _BATCH
         )
+        self._step = Histogram(
+            "rose_step_duration_seconds",
+            "Engine step, by phase",
+            _STEP_S,
+            ["model", "phase"],
+            [(self._model, phase) for phase in _PHASES],
+        )
+        self.registry.register(self._step)
+
+    # The engine
 
     def observe_step(self, stats: EngineStats) -> None:
         self._batch_size.observe(stats.step_sequences)
         for phase, seconds in stats.phase_s.items():
-            self._step.labels(phase).observe(seconds)
+            self._step.series(self._model, phase).observe(seconds)
 
     def observe_stats(self, stats: EngineStats) -> None:
         self._batch.set(stats.batch_sequences)
@@ -105,15 +150,24 @@ class Metrics:
         self._advance(self._prefix_query, "prefix_query", stats.prefix_query_tokens_total)
         self._advance(self._prefix_hit, "prefix_hit", stats.prefix_hit_tokens_total)
 
+    def _advance(self, counter: Counter, name: str, total: int) -> None:
+        """The engine counts for itself; the counter follows its total."""
+        if total != self._totals[name]:
+            counter.inc(total - self._totals[name])
+            self._totals[name] = total
+
+    # Jobs
+
     def observe_take(self, job: HeldJob) -> None:
         self._prompt_tokens.inc(job.prompt_tokens)
         if not job.resumed:
             self._queue_wait.observe(job.taken_at - job.enqueued_at)
 
     def observe_tokens(self, job: HeldJob, count: int, now: float) -> None:
+        """They came in one event, so each of them is said to have taken its share of the time."""
         if job.last_token_at is not None:
-            self._inter_token.observe((now - job.last_token_at) / count)
-        elif not job.resumed:
+            self._inter_token.observe((now - job.last_token_at) / count, count)
+        elif job.first_index == 0:
             self._ttft.observe(now - job.enqueued_at)
         job.last_token_at = now
 
@@ -121,17 +175,19 @@ class Metrics:
         self._generated.inc(count)
 
     def observe_end(self, job: HeldJob, event: Event, now: float) -> None:
-        self._jobs.labels(event.type).inc()
+        self._jobs[event.type].inc()
         if isinstance(event, FinishedEvent):
-            self._reasons.labels(event.reason).inc()
+            self._reasons[event.reason].inc()
         self._duration.observe(now - job.enqueued_at)
 
-    def observe_queue(self, status: QueueStatus) -> None:
-        self._lag.set(sum(status.waiting.values()))
-        self._queue_pending.set(status.running)
-        began_ms = status.oldest_running_ms
-        self._oldest.set(0 if began_ms is None else max(0.0, time.time() - began_ms / 1000))
-        self._dead.set(status.dead_letters)
+    def dead_letter(self, reason: str) -> None:
+        """`reason`: the code of the error."""
+        self._jobs["dead_letter"].inc()
+        self._dead_letters[reason].inc()
+        if reason != _CRASH_LOOP:
+            self._invalid.inc()
+
+    # Delivery
 
     def redelivered(self, count: int) -> None:
         self._redelivered.inc(count)
@@ -140,49 +196,70 @@ class Metrics:
         self._fenced.inc()
 
     def redis_error(self, op: str) -> None:
-        self._redis_errors.labels(op).inc()
+        self._redis_errors[op].inc()
 
-    def invalid_message(self) -> None:
-        self._invalid.inc()
+    # The queue
 
-    def _advance(self, counter: Counter, name: str, total: int) -> None:
-        """The engine counts for itself; the counter follows its total."""
-        counter.inc(total - self._totals[name])
-        self._totals[name] = total
+    def ready(self, is_ready: bool) -> None:
+        self._ready.set(is_ready)
 
-    # One family each, already bound to this worker's model: `x.inc()` or `x.labels(phase).inc()`.
+    def observe_queue(self, status: QueueStatus, oldest_waiting_ms: int | None) -> None:
+        """What the elected reader sees; `oldest_waiting_ms`: when it was enqueued."""
+        for gauge, value in (
+            (self._lag, sum(status.waiting.values())),
+            (self._pending, status.running),
+            (self._oldest_pending, _age_s(status.oldest_running_ms)),
+            (self._oldest_waiting, _age_s(oldest_waiting_ms)),
+            (self._queued_tokens, status.queued_tokens),
+            (self._dead, status.dead_letters),
+        ):
+            gauge.labels(self._model, status.queue).set(value)
+
+    def forget_queue(self) -> None:
+        """Somebody else reads it, or nobody can: what was last seen is no more said."""
+        for gauge in (
+            *(self._lag, self._pending, self._oldest_pending, self._oldest_waiting),
+            *(self._queued_tokens, self._dead),
+        ):
+            gauge.clear()
+
+    # Families, already bound to this worker's model
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         gauge = Gauge(f"rose_{name}", help_text, ["model"], registry=self.registry)
         return gauge.labels(self._model)
 
-    def _counter(self, name: str, help_text: str, label: str | None = None) -> Any:
-        family = Counter(f"rose_{name}", help_text, self._labels(label), registry=self.registry)
-        return family.labels(self._model) if label is None else _Bound(family, self._model)
+    def _queue_gauge(self, name: str, help_text: str) -> Gauge:
+        """Not bound: it has no series before this worker reads the queue."""
+        return Gauge(f"rose_{name}", help_text, ["model", "queue"], registry=self.registry)
 
-    def _histogram(
-        self, name: str, help_text: str, buckets: Sequence[float], label: str | None = None
-    ) -> Any:
-        family = Histogram(
-            f"rose_{name}",
-            help_text,
-            self._labels(label),
-            registry=self.registry,
-            buckets=buckets,
-        )
-        return family.labels(self._model) if label is None else _Bound(family, self._model)
+    def _counter(self, name: str, help_text: str) -> Counter:
+        family = Counter(f"rose_{name}", help_text, ["model"], registry=self.registry)
+        return family.labels(self._model)
 
-    @staticmethod
-    def _labels(label: str | None) -> list[str]:
-        return ["model"] if label is None else ["model", label]
+    def _counters(self, name: str, help_text: str, label: str, values: Sequence[str]) -> _Counters:
+        labels = ["model", label]
+        family = Counter(f"rose_{name}", help_text, labels, registry=self.registry)
+        return _Counters(family, self._model, values)
+
+    def _histogram(self, name: str, help_text: str, buckets: Sequence[float]) -> Series:
+        family = Histogram(f"rose_{name}", help_text, buckets, ["model"], [(self._model,)])
+        self.registry.register(family)
+        return family.series(self._model)
 
 
-class _Bound:
-    """A family with the model's label filled in and one more to go."""
+class _Counters(dict[str, Counter]):
+    """The counters of a family by the value of its one label beside the model."""
 
-    def __init__(self, family: Counter | Histogram, model: str) -> None:
+    def __init__(self, family: Counter, model: str, values: Sequence[str]) -> None:
+        super().__init__((value, family.labels(model, value)) for value in values)
         self._family = family
         self._model = model
 
-    def labels(self, value: str) -> Any:
-        return self._family.labels(self._model, value)
+    def __missing__(self, value: str) -> Counter:
+        counter = self[value] = self._family.labels(self._model, value)
+        return counter
+
+
+def _age_s(enqueued_ms: int | None) -> float:
+    return 0.0 if enqueued_ms is None else max(0.0, time.time() - enqueued_ms / 1000)

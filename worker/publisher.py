@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from producer.connection import BROKER_ERRORS
 from protocol import (
@@ -29,7 +30,11 @@ from worker.broker import Broker
 from worker.engine import Output
 from worker.engine_thread import EngineThread
 from worker.jobs import HeldJob, JobTable
+from worker.logs import about
 from worker.metrics import Metrics
+
+if TYPE_CHECKING:  # needs OpenTelemetry
+    from worker.tracing import Tracing
 
 log = logging.getLogger("rose.publisher")
 
@@ -44,11 +49,17 @@ _MOST_PENDING = 2000
 
 class Publisher:
     def __init__(
-        self, broker: Broker, engine: EngineThread, table: JobTable, metrics: Metrics
+        self,
+        broker: Broker,
+        engine: EngineThread,
+        table: JobTable,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
     ) -> None:
         self._engine = engine
         self._table = table
         self._metrics = metrics
+        self._tracing = tracing
         self._lanes = {
             partition: _Lane(self, broker, partition, metrics) for partition in broker.partitions
         }
@@ -115,6 +126,8 @@ class Publisher:
             self._lose(job, outcome)
             return 0
         self._metrics.observe_tokens(job, count, now)
+        if job.first_token_at is None:
+            job.first_token_at = now
         if job.alone:
             self._table.progressed(job)
         if outcome == "CANCEL" and self._table.holds(job):
@@ -127,12 +140,15 @@ class Publisher:
             self._lose(job, outcome)
             return
         self._metrics.observe_end(job, event, now)
+        if self._tracing is not None:
+            self._tracing.ended(job, event, now)
         log.info(
             "job %s %s after %d tokens in %.2f s",
             job.spec.id,
             event.type,
             event.index,
             now - job.taken_at,
+            extra=about(job.spec.id),
         )
 
     def _lose(self, job: HeldJob, outcome: str) -> None:
@@ -140,7 +156,11 @@ class Publisher:
         self._metrics.fenced()
         if self._table.holds(job):
             self._let_go(job.spec.id)
-            log.warning("job %s is not ours any more (%s)", job.spec.id, outcome)
+            if self._tracing is not None:
+                self._tracing.left(job, time.monotonic(), "fenced")
+            log.warning(
+                "job %s is not ours any more (%s)", job.spec.id, outcome, extra=about(job.spec.id)
+            )
 
 
 class _Lane:

@@ -8,11 +8,12 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from producer.connection import BROKER_ERRORS, broker_errors
-from rose_errors import MalformedMessage
+from rose_errors import ConfigurationError
 from worker.admission import Admission
 from worker.broker import Broker
 from worker.control import Control
@@ -25,10 +26,14 @@ from worker.leases import LeaseKeeper
 from worker.metrics import Metrics
 from worker.publisher import Publisher
 from worker.settings import WorkerSettings
+from worker.tasks import cancel_all
+from worker.watch import Watch
+
+if TYPE_CHECKING:
+    from worker.tracing import Tracing
 
 log = logging.getLogger("rose.worker")
 
-_WATCH_S = 5.0
 #: At the end of a drain: how long to wait for the last tokens to reach Redis.
 _FLUSH_S = 5.0
 
@@ -40,6 +45,8 @@ class Worker:
         """`load` makes the engine; it runs in a thread, since a model takes its time."""
         self._settings = settings
         self._load = load
+        made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = settings.name or made_up
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -53,9 +60,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._on_signal, signum)
-        name = self._settings.name
-        name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        broker = Broker(self._settings, name)
+        broker = Broker(self._settings, self.name)
         try:
             await broker.start()
             engine = await asyncio.to_thread(self._load)
@@ -96,7 +101,7 @@ class _Service:
     def __init__(self, settings: WorkerSettings, broker: Broker, engine: Engine) -> None:
         self._settings = settings
         self._broker = broker
-        self._metrics = metrics = Metrics(engine.model, engine.capacity)
+        metrics = Metrics(engine.model, engine.capacity)
         self._table = table = JobTable(engine.capacity)
         self._thread = thread = EngineThread(
             engine,
@@ -104,7 +109,8 @@ class _Service:
             min_step_s=settings.min_step_s,
             on_report=lambda: self._publisher.collect(),
         )
-        self._publisher = publisher = Publisher(broker, thread, table, metrics)
+        self._tracing = _tracing(settings, broker, engine)
+        self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
         admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
         self._intakes = [
             Intake(settings, partition, broker, table, admission, metrics)
@@ -112,13 +118,14 @@ class _Service:
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, metrics)
-        self._redis_problem: str | None = None
+        self._watch = Watch(broker, metrics)
         self._http = HttpServer(
             settings.http_host,
             settings.http_port,
             metrics.registry,
+            name=broker.consumer,
             healthy=self._health,
-            ready=lambda: self._redis_problem,
+            ready=lambda: self._watch.problem,
         )
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,7 +143,7 @@ class _Service:
         """Serve until `stop`. What ends by itself before has failed: raises its error."""
         self._thread.start()
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
-        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch())
+        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch.run())
         self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
@@ -172,10 +179,10 @@ class _Service:
         log.info("drained")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await asyncio.to_thread(self._http.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     async def _finish_held(self, hurry: asyncio.Event) -> None:
         """Wait until every held job has ended, the grace period has, or somebody hurries us."""
@@ -200,6 +207,9 @@ class _Service:
                     [(job.lease.stream, job.spec.id, job.lease.entry) for job in held],
                 )
                 log.info("handed back %d jobs", len(held))
+                if self._tracing is not None:
+                    for job in held:
+                        self._tracing.left(job, time.monotonic(), "released")
 
     def _health(self) -> str | None:
         if not self._thread.alive:
@@ -208,17 +218,18 @@ class _Service:
             return f"a step has taken {self._thread.stalled_s:.0f} s"
         return None
 
-    async def _watch(self) -> None:
-        """Looks at Redis now and then, for readiness and for the gauges of the queue."""
-        while True:
-            try:
-                self._metrics.observe_queue(await self._broker.queue_status())
-                await self._broker.forget_dead_consumers()
-                self._redis_problem = None
-            except (*BROKER_ERRORS, MalformedMessage) as error:
-                self._metrics.redis_error("watch")
-                self._redis_problem = f"Redis: {error}"
-            await asyncio.sleep(_WATCH_S)
+
+def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracing | None:
+    """Raises: ConfigurationError: it is asked for and not installed."""
+    if not settings.tracing:
+        return None
+    try:
+        from worker.tracing import Tracing
+    except ImportError as error:
+        raise ConfigurationError(
+            f"ROSE_TRACING needs {error.name}: install roseinfer[tracing]"
+        ) from None
+    return Tracing(engine.model, broker.consumer)
 
 
 async def _until_empty(table: JobTable) -> None:

@@ -73,6 +73,12 @@ class WorkerSettings(QueueSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error; info has two lines a job"
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="text, or json: a JSON object a line, with job and consumer"
+    )
+    tracing: bool = Field(
+        default=False, description="spans by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
     name: str | None = Field(
         default=None, description="consumer name; must be unique; made up if not given"
     )

@@ -38,6 +38,16 @@ local function owns(stream, group, consumer, entry)
   return pending ~= nil and pending[2] == consumer
 end
 
+-- The last entry that anybody has read; nil where there is no stream or no group.
+local function last_delivered(stream, group)
+  if redis.call('EXISTS', stream) == 0 then return nil end
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local named = {}
+    for i = 1, #info, 2 do named[info[i]] = info[i + 1] end
+    if named['name'] == group then return named['last-delivered-id'] end
+  end
+end
+
 local function acknowledge(stream, group, entry)
   redis.call('XACK', stream, group, entry)
   redis.call('XDEL', stream, entry)

@@ -6,15 +6,6 @@
 -- times, and the last entry of each stream that anybody has read: what is new comes after it
 local group, consumer, left, ageing = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local function last_delivered(stream)
-  if redis.call('EXISTS', stream) == 0 then return nil end
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local named = {}
-    for i = 1, #info, 2 do named[info[i]] = info[i + 1] end
-    if named['name'] == group then return named['last-delivered-id'] end
-  end
-end
-
 -- When the first entry that nobody has read counts as enqueued; nil where there is none.
 local function head(level, last)
   local entry = redis.call('XRANGE', KEYS[level], '(' .. last, '+', 'COUNT', 1)[1]
@@ -23,7 +14,7 @@ end
 
 local heads, seen, waiting = {}, {}, 0
 for level = 1, #KEYS do
-  seen[level] = last_delivered(KEYS[level])
+  seen[level] = last_delivered(KEYS[level], group)
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. KEYS[level]) end
   heads[level] = head(level, seen[level])
   if heads[level] then waiting = waiting + 1 end

@@ -120,13 +120,24 @@ def queue_status(bench: Bench) -> Call:
     return calls.queue_status(bench.partition)
 
 
+def elect(bench: Bench) -> Call:
+    return calls.elect(bench.partition, "w", lease_ms=60_000)
+
+
+def oldest_waiting(bench: Bench) -> Call:
+    bench.client.submit("x")
+    return calls.oldest_waiting(bench.partition)
+
+
 PREPARED: dict[str, Callable[[Bench], Call]] = {
     "append": append,
     "cancel": cancel,
     "dead_letter": give_up,
+    "elect": elect,
     "fetch": fetch,
     "finish": finish,
     "forget": forget,
+    "oldest_waiting": oldest_waiting,
     "queue_status": queue_status,
     "release": release,
     "renew": renew,
@@ -134,11 +145,11 @@ PREPARED: dict[str, Callable[[Bench], Call]] = {
     "submit": submit,
     "take": take,
 }
+ONLY_READ = {"oldest_waiting", "queue_status"}
 #: They ask for no memory before they have given some back, or for none at all.
-RUN_WITHOUT_MEMORY = {"fetch", "forget", "queue_status", "renew", "retry"}
+RUN_WITHOUT_MEMORY = {"fetch", "forget", *ONLY_READ, "renew", "retry"}
 
-
-TROUBLES = {"OOM": (out_of_memory, RUN_WITHOUT_MEMORY), "READONLY": (read_only, {"queue_status"})}
+TROUBLES = {"OOM": (out_of_memory, RUN_WITHOUT_MEMORY), "READONLY": (read_only, ONLY_READ)}
 
 
 def everything(bench: Bench) -> dict[bytes, bytes]:

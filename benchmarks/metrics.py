@@ -1,0 +1,92 @@
+"""What the metrics cost a step: the worker's own calls to them, beside steps of the built-in model.
+
+    python -m benchmarks.metrics [--rounds N]
+
+Both in CPU time of one thread, so that a busy machine changes nothing. In a worker the metrics run
+on the event loop's thread and the step on another, so this is the most that they can cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+
+from benchmarks.tables import spread
+from protocol import JobSpec, Partition
+from protocol.calls import Lease
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from worker.engine import EngineStats, ModelInfo
+from worker.jobs import HeldJob
+from worker.metrics import Metrics
+
+_STEPS = 50
+_WARM_UP = 10
+_BATCHES = (1, 8, 32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    engine = InferenceEngine(None)
+    rows = []
+    for batch in _BATCHES:
+        steps = [_step_s(engine, batch) for _ in range(rounds)]
+        metrics = [_metrics_s(batch) for _ in range(rounds)]
+        shares = [100 * cost / step for cost, step in zip(metrics, steps, strict=True)]
+        rows += [
+            (f"batch of {batch}: step, ms", [1e3 * step for step in steps], 2),
+            (f"batch of {batch}: metrics, us", [1e6 * cost for cost in metrics], 1),
+            (f"batch of {batch}: share, %", shares, 2),
+        ]
+    Console().print(spread(f"{rounds} rounds of {_STEPS} steps, CPU time of one thread", rows))
+
+
+def _step_s(engine: InferenceEngine, batch: int) -> float:
+    """A decode step of the built-in model."""
+    scheduler = OnlineScheduler(engine, batch)
+    params = SamplingParams(max_new_tokens=_STEPS + _WARM_UP + 1, ignore_eos=True)
+    for number in range(batch):
+        scheduler.add_request(f"Once upon a time {number}", params=params)
+    for _ in range(_WARM_UP):
+        scheduler.step()
+    return _each(_STEPS, scheduler.step)
+
+
+def _metrics_s(batch: int) -> float:
+    """All that a worker observes for one step: as `worker.publisher` does."""
+    metrics = Metrics(ModelInfo("m", 512, None, "cpu", "float32"), batch)
+    lease = Lease(Partition("q"), "0-a", "s", "1-0", 1)
+    jobs = [
+        HeldJob(JobSpec(id=f"0-{n}", prompt="x"), lease, 0, 1, 0.0, resumed=False)
+        for n in range(batch)
+    ]
+    phases = {"schedule": 1e-4, "forward": 5e-3, "sample": 2e-4, "postprocess": 1e-4}
+    stats = EngineStats(batch, batch, 0.5, 0, 0, 0, phases)
+
+    def observe() -> None:
+        now = time.monotonic()
+        metrics.observe_stats(stats)
+        metrics.observe_step(stats)
+        for job in jobs:
+            metrics.observe_tokens(job, 1, now)
+        metrics.generated(batch)
+
+    return _each(20 * _STEPS, observe)
+
+
+def _each(times: int, work: Callable[[], object]) -> float:
+    """CPU seconds of one call, the mean."""
+    started = time.process_time()
+    for _ in range(times):
+        work()
+    return (time.process_time() - started) / times
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What runs beside the workers: Redis, Prometheus, Grafana. No part of the installed package."""

@@ -1,0 +1,1 @@
+"""The Grafana dashboards, written by code: `python -m deploy.grafana`."""

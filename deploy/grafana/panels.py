@@ -1,0 +1,213 @@
+"""Panels and dashboards as Grafana reads them: only what ours need of its JSON.
+
+Panels flow from left to right in a grid of 24 columns, as high as the highest of their line; each
+row begins a new line. Numbers and places follow from the order, so nothing is counted by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+_COLUMNS = 24
+#: Of the JSON: Grafana 10.4 and newer.
+_SCHEMA = 39
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+Kind = Literal["timeseries", "stat", "heatmap", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    expr: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`unit` as Grafana names it. `steps`: a colour from each value on, the first one from below.
+
+    Quantities that share a whole may be `stacked`; `most` fixes the top of the axis.
+    """
+
+    title: str
+    description: str
+    queries: Sequence[Query]
+    unit: str
+    kind: Kind = "timeseries"
+    width: int = 8
+    height: int = 8
+    steps: Mapping[float, str] = field(default_factory=dict)
+    stacked: bool = False
+    most: float | None = None
+
+    def to_json(self, number: int, x: int, y: int) -> dict[str, Any]:
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": _DATASOURCE,
+            "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
+            "targets": [
+                self._target(query, ref) for query, ref in zip(self.queries, "ABCD", strict=False)
+            ],
+            "fieldConfig": {"defaults": self._defaults(), "overrides": []},
+            "options": self._options(),
+            **self._transformations(),
+        }
+
+    def _target(self, query: Query, ref: str) -> dict[str, Any]:
+        now = self.kind in ("stat", "table")
+        return {
+            "refId": ref,
+            "datasource": _DATASOURCE,
+            "expr": query.expr,
+            "legendFormat": query.legend or "__auto",
+            "format": {"heatmap": "heatmap", "table": "table"}.get(self.kind, "time_series"),
+            "instant": now,
+            "range": not now,
+        }
+
+    def _defaults(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"unit": self.unit, "min": 0}
+        if self.most is not None:
+            found["max"] = self.most
+        if self.steps:
+            steps = [
+                {"color": colour, "value": value if n else None}
+                for n, (value, colour) in enumerate(self.steps.items())
+            ]
+            found["thresholds"] = {"mode": "absolute", "steps": steps}
+        if self.kind == "timeseries":
+            found["custom"] = {
+                "drawStyle": "line",
+                "lineWidth": 1,
+                "fillOpacity": 30 if self.stacked else 8,
+                "showPoints": "never",
+                "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
+            }
+        return found
+
+    def _options(self) -> dict[str, Any]:
+        if self.kind == "timeseries":
+            return {
+                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+                "tooltip": {"mode": "multi", "sort": "desc"},
+            }
+        if self.kind == "stat":
+            return {
+                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+                "colorMode": "background" if self.steps else "value",
+                "graphMode": "none",
+                "textMode": "auto",
+            }
+        if self.kind == "heatmap":
+            return {
+                "calculate": False,
+                "cellGap": 1,
+                "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5},
+                "yAxis": {"unit": self.unit, "axisPlacement": "left"},
+                "tooltip": {"mode": "single", "yHistogram": True},
+                "legend": {"show": True},
+            }
+        return {"showHeader": True}
+
+    def _transformations(self) -> dict[str, Any]:
+        if self.kind != "table":
+            return {}
+        hidden = {"excludeByName": {"Time": True, "Value": True, "__name__": True, "job": True}}
+        return {"transformations": [{"id": "organize", "options": hidden}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    name: str
+    """of its file, and with `rose-` before it, its identity in Grafana"""
+    title: str
+    description: str
+    rows: Sequence[Row]
+
+    @property
+    def panels(self) -> list[Panel]:
+        return [panel for row in self.rows for panel in row.panels]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "uid": f"rose-{self.name}",
+            "title": self.title,
+            "description": self.description,
+            "tags": ["roseinfer"],
+            "schemaVersion": _SCHEMA,
+            "editable": False,
+            "graphTooltip": 1,
+            "refresh": "5s",
+            "time": {"from": "now-30m", "to": "now"},
+            "timezone": "browser",
+            "links": [
+                {
+                    "type": "dashboards",
+                    "title": "roseinfer",
+                    "tags": ["roseinfer"],
+                    "keepTime": True,
+                    "includeVars": True,
+                }
+            ],
+            "templating": {"list": [_datasource_variable(), _model_variable()]},
+            "annotations": {"list": []},
+            "panels": list(self._laid_out()),
+        }
+
+    def _laid_out(self) -> Iterator[dict[str, Any]]:
+        number, y = 1, 0
+        for row in self.rows:
+            yield {
+                "id": number,
+                "type": "row",
+                "title": row.title,
+                "collapsed": False,
+                "panels": [],
+                "gridPos": {"x": 0, "y": y, "w": _COLUMNS, "h": 1},
+            }
+            number, y, x, highest = number + 1, y + 1, 0, 0
+            for panel in row.panels:
+                if x + panel.width > _COLUMNS:
+                    x, y, highest = 0, y + highest, 0
+                yield panel.to_json(number, x, y)
+                number, x, highest = number + 1, x + panel.width, max(highest, panel.height)
+            y += highest
+
+
+def _datasource_variable() -> dict[str, Any]:
+    return {
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+        "refresh": 1,
+    }
+
+
+def _model_variable() -> dict[str, Any]:
+    query = "label_values(rose_batch_capacity_sequences, model)"
+    return {
+        "name": "model",
+        "label": "Model",
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": "model"},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }

@@ -1,0 +1,36 @@
+"""Trace context for jobs, where the application traces with OpenTelemetry.
+
+Nothing is imported for it, and nothing is done unless the application has set up a provider.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def traceparent(queue: str, job_id: str) -> str | None:
+    """A span `create QUEUE` below the caller's, as a W3C `traceparent`; None where nobody traces.
+
+    Named and attributed as OpenTelemetry's conventions for messaging say.
+    """
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    # redis-py loads OpenTelemetry wherever it is installed: that says nothing.
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    attributes = {
+        "messaging.system": "roseinfer",
+        "messaging.operation.name": "create",
+        "messaging.operation.type": "create",
+        "messaging.destination.name": queue,
+        "messaging.message.id": job_id,
+    }
+    span = trace.get_tracer("roseinfer").start_span(
+        f"create {queue}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+    )
+    span.end()
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    flags = int(context.trace_flags)
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"

@@ -1,0 +1,11 @@
+-- The oldest entry of each stream that nobody has read: its id is when it was enqueued. The entry
+-- itself, which holds a prompt, stays in Redis.
+-- KEYS  job streams        ARGV  group
+-- Reply: for each stream an entry id, or "" where nothing waits
+local oldest = {}
+for level, stream in ipairs(KEYS) do
+  local last = last_delivered(stream, ARGV[1])
+  local entry = last and redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+  oldest[level] = entry and entry[1] or ''
+end
+return oldest

@@ -1,0 +1,56 @@
+"""docker-compose.yml and the Dockerfile, as far as they say what runs and how."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+@cache
+def services() -> dict[str, Any]:
+    """With each variable at its default, as where nothing is set."""
+    text = _VARIABLE.sub(lambda found: found[2], (ROOT / "docker-compose.yml").read_text())
+    found: dict[str, Any] = yaml.safe_load(text.replace("$$", "$"))["services"]
+    return found
+
+
+@cache
+def image() -> dict[str, Any]:
+    """ENV, HEALTHCHECK, ENTRYPOINT and CMD of the image that runs."""
+    text = DOCKERFILE.read_text().replace("\\\n", " ")
+    stage = text[text.index(" AS runtime\n") :]
+    return {
+        "env": dict(re.findall(r"(?:ENV|\s)\s*([A-Z_]+)=(\S+)", _line(stage, "ENV"))),
+        "health": json.loads(_line(stage, "HEALTHCHECK").partition(" CMD ")[2]),
+        "entrypoint": json.loads(_line(stage, "ENTRYPOINT").partition(" ")[2]),
+        "cmd": json.loads(re.findall(r"^CMD (.*)$", stage, re.MULTILINE)[-1]),
+    }
+
+
+def _line(stage: str, instruction: str) -> str:
+    found = re.search(rf"^{instruction} .*$", stage, re.MULTILINE)
+    assert found is not None, instruction
+    return found[0]
+
+
+def build_context() -> list[str]:
+    """The files and folders of the project that an image is built of."""
+    lines = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
+    assert lines[1] == "*"
+    return [line[1:] for line in lines if line.startswith("!")]
+
+
+def seconds(duration: str) -> float:
+    """`1m30s` in seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    return sum(float(n) * units[unit] for n, unit in re.findall(r"([\d.]+)([smh])", duration))

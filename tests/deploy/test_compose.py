@@ -1,0 +1,90 @@
+"""The compose file and the Dockerfile: valid, and as careful as they claim."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.files import DOCKERFILE, ROOT, image, seconds, services
+from worker.settings import WorkerSettings
+
+OURS = ("worker", "worker-gpu", "load")
+
+
+def test_the_compose_file_follows_the_specification() -> None:
+    schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    jsonschema.validate(stack, json.loads(schema.read_text()))
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    hadolint = shutil.which("hadolint", path=Path(sys.executable).parent)
+    if hadolint is None:
+        pytest.skip("needs hadolint")
+    linted = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True)
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_nothing_listens_beyond_loopback_and_nothing_is_privileged() -> None:
+    for name, service in services().items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert not {"privileged", "network_mode", "cap_add"} & set(service), name
+
+
+def test_what_is_mounted_is_there() -> None:
+    for service in services().values():
+        for source in (volume.partition(":")[0] for volume in service.get("volumes", [])):
+            assert not source.startswith(".") or (ROOT / source).exists(), source
+
+
+def test_every_image_has_a_version() -> None:
+    for name, service in services().items():
+        if "build" not in service:
+            assert re.search(r":v?\d+\.\d+", service["image"]), name
+
+
+def test_a_worker_has_time_to_drain() -> None:
+    for name in ("worker", "worker-gpu"):
+        service = services()[name]
+        grace_s = float(service["environment"]["ROSE_GRACE_S"])
+        # A last step, the last tokens, and Redis' timeout.
+        assert seconds(service["stop_grace_period"]) >= grace_s + 30 + 5 + 5
+
+
+def test_workers_are_given_settings_that_they_know() -> None:
+    known = {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
+    for given in (services()["worker"], services()["worker-gpu"], {"environment": image()["env"]}):
+        assert {name for name in given["environment"] if name.startswith("ROSE_")} <= known
+
+
+def test_models_do_not_share_a_queue() -> None:
+    assert services()["worker-gpu"]["environment"]["ROSE_QUEUE"] != "default"
+    assert "ROSE_QUEUE" not in services()["worker"]["environment"]
+
+
+def test_prometheus_looks_where_the_workers_are() -> None:
+    prometheus = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (job,) = prometheus["scrape_configs"]
+    (discovery,) = job["dns_sd_configs"]
+    assert discovery["names"] == ["worker"]
+    assert discovery["port"] == WorkerSettings.model_fields["http_port"].default
+    assert services()["worker-gpu"]["networks"]["default"]["aliases"] == ["worker"]
+
+
+def test_the_image_runs_as_nobody_in_particular() -> None:
+    last = DOCKERFILE.read_text().split(" AS runtime\n")[1]
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    for tool in ("gcc", "g++", "make", "build-essential"):
+        assert tool not in last

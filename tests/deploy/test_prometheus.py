@@ -1,0 +1,189 @@
+"""The shipped configuration in a real Prometheus: rules, and every expression under load."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from demo.broker import EmbeddedBroker, free_port
+from demo.workers import WorkerProcess
+from deploy.expressions import RULES, Expression, of_dashboards, of_rules, rules
+from producer import Client, Job, Request
+from tests.bench import wait_until
+from tests.conftest import needs_redis_server
+
+SHIPPED = RULES.parent
+RUNBOOKS = "docs/operations.md"
+
+needs_prometheus = pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")),
+    reason="needs prometheus and promtool on PATH (Debian: apt-get install prometheus)",
+)
+
+
+# The files
+
+
+@needs_prometheus
+def test_promtool_accepts_the_configuration_and_its_rules() -> None:
+    words = ["promtool", "check", "config", SHIPPED / "prometheus.yml"]
+    said = subprocess.run(words, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+@needs_prometheus
+def test_every_alert_fires_when_it_should() -> None:
+    cases = sorted(SHIPPED.glob("tests/*.yml"))
+    said = subprocess.run(["promtool", "test", "rules", *cases], capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_every_alert_has_a_case_and_words_and_a_runbook() -> None:
+    cases = "".join(path.read_text() for path in SHIPPED.glob("tests/*.yml"))
+    fired = set(re.findall(r"alertname: (\w+)\n +exp_alerts: *[&*\n]", cases))
+    for alert in rules("alert"):
+        name, said = alert["alert"], alert["annotations"]
+        assert name in fired
+        assert said["summary"]
+        assert said["description"]
+        assert said["runbook_url"] == f"{RUNBOOKS}#alert-{name.lower()}"
+        assert alert["labels"]["severity"] in ("critical", "warning")
+
+
+# A live one
+
+
+class Prometheus:
+    """With the shipped configuration, in fast motion, for one worker."""
+
+    def __init__(self, folder: Path, worker: WorkerProcess) -> None:
+        config = folder / "prometheus"
+        shutil.copytree(SHIPPED, config)
+        settings = yaml.safe_load((config / "prometheus.yml").read_text())
+        for name in ("scrape_interval", "scrape_timeout", "evaluation_interval"):
+            settings["global"][name] = "1s"
+        (config / "prometheus.yml").write_text(yaml.safe_dump(settings))
+        target = [{"targets": [f"127.0.0.1:{worker.http_port}"]}]
+        (config / "targets" / "workers.yml").write_text(yaml.safe_dump(target))
+        self._address = f"127.0.0.1:{free_port()}"
+        self._log = folder / "prometheus.log"
+        self._words = [
+            "prometheus",
+            f"--config.file={config / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={self._address}",
+        ]
+
+    def __enter__(self) -> Prometheus:
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(self._words, stdout=output, stderr=output)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        assert self._process.poll() is None, self._log.read_text()[-2000:]
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            return json.load(reply)["data"]
+
+    def ask(self, promql: str) -> list[float]:
+        """The values now. Raises HTTPError where it is no expression."""
+        return [float(sample["value"][1]) for sample in self.get("query", query=promql)["result"]]
+
+    @property
+    def ready(self) -> bool:
+        try:
+            return self.ask("up") == [1]
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def worker(broker: EmbeddedBroker, queue: str) -> Iterator[WorkerProcess]:
+    given: dict[str, str | float] = {"queue": queue, "max_batch_size": 2, "torch_threads": 1}
+    with WorkerProcess("watched", broker.url, **given) as worker:
+        yield worker
+
+
+@pytest.fixture
+def prometheus(worker: WorkerProcess, tmp_path: Path) -> Iterator[Prometheus]:
+    with Prometheus(tmp_path, worker) as prometheus:
+        yield prometheus
+
+
+@needs_redis_server
+@needs_prometheus
+@pytest.mark.timeout(180)
+def test_every_expression_returns_data_under_load(
+    client: Client, worker: WorkerProcess, prometheus: Prometheus
+) -> None:
+    # given: more jobs than slots, with a beginning in common, until everything has an answer
+    worker.wait_ready()
+    wait_until(lambda: prometheus.ready, 60)
+    load = Load(client)
+    panels, rated = list(of_dashboards()), list(of_rules())
+    open_ones = {one.where + one.promql: one for one in panels + rated}
+    deadline = time.monotonic() + 60
+    # when
+    while open_ones and time.monotonic() < deadline:
+        load.keep_up()
+        open_ones = {
+            key: one for key, one in open_ones.items() if not answered(prometheus.ask(asked(one)))
+        }
+    # then
+    assert [(one.where, asked(one)) for one in open_ones.values()] == []
+    groups = prometheus.get("rules")["groups"]
+    states = [(rule["name"], rule["health"]) for group in groups for rule in group["rules"]]
+    assert [state for state in states if state[1] != "ok"] == []
+    assert len(states) == len(rated)
+    print(f"{len(panels)} expressions of panels, {len(rated)} of rules: each returned data")
+    # and: what Prometheus counts in the end is what is in the logs
+    tokens = load.tokens()
+    wait_until(lambda: prometheus.ask("sum(rose_generated_tokens_total)") == [tokens])
+    wait_until(lambda: prometheus.ask("sum(rose_batch_sequences)") == [0])
+
+
+def asked(one: Expression) -> str:
+    """An alert without its comparisons, and with all that it looks at: well or not, it has data."""
+    if not one.where.startswith("alert "):
+        return one.plain
+    bare = re.sub(r" (>|==) [\d.]+( \* [\d.]+)?", "", one.plain)
+    return bare.replace("unless", "and")
+
+
+def answered(values: list[float]) -> bool:
+    return any(math.isfinite(value) for value in values)
+
+
+class Load:
+    """Jobs of the built-in model, always some more than it has slots."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._jobs: list[Job] = []
+
+    def keep_up(self) -> None:
+        if self._client.queue_status().waiting["normal"] < 4:
+            story = "Once upon a time, there was a shy cow named Luna. She lived on the farm. "
+            asked = {"max_new_tokens": 20, "ignore_eos": True}
+            more = [Request(f"{story}{n}", sampling=asked) for n in range(8)]
+            self._jobs += self._client.submit_many(more)
+
+    def tokens(self) -> int:
+        """Generated for all of them, once they have ended."""
+        return sum(len(job.result(60).token_ids) for job in self._jobs)

@@ -1,0 +1,57 @@
+"""The worker's log as machines read it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+
+import redis
+
+from demo.workers import WorkerProcess
+from producer import Client
+from protocol import Partition, Priority
+from tests.bench import wait_until
+from worker.logs import JsonFormatter
+
+
+def test_json_lines_name_job_and_consumer_and_never_quote_a_prompt(
+    client: Client,
+    raw: redis.Redis,
+    partition: Partition,
+    start_worker: Callable[..., WorkerProcess],
+) -> None:
+    # given: debug tells most
+    worker = start_worker(log_format="json", log_level="debug", max_context=20)
+    # when: a job that runs, one that is too long, and one that cannot be read
+    ran = client.submit("secret words", max_new_tokens=3)
+    too_long = client.submit([{"role": "user", "content": "secret words" * 5}], max_new_tokens=3)
+    raw.xadd(partition.jobs(Priority.NORMAL), {"job": b"\xc1secret words"})
+    assert ran.result(20).token_ids
+    wait_until(lambda: raw.xlen(partition.dead) == 2)
+    worker.terminate()
+    # then
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert all({"time", "level", "logger", "message", "consumer"} <= line.keys() for line in lines)
+    assert {line["consumer"] for line in lines} == {"w0"}
+    by_job = {line["job"]: line["message"] for line in lines if "job" in line}
+    assert "finished" in by_job[ran.id]
+    assert "prompt_too_long" in by_job[too_long.id]
+    assert "secret" not in worker.log
+
+
+def test_an_exception_is_told_without_its_words() -> None:
+    # given
+    prompt = "secret"
+    try:
+        int(prompt)
+    except ValueError:
+        trouble = sys.exc_info()
+    record = logging.LogRecord("rose", logging.ERROR, "x.py", 1, "it broke", None, trouble)
+    # when
+    line = JsonFormatter("w").format(record)
+    # then
+    assert json.loads(line)["exception"] == "ValueError"
+    assert "test_logs.py" in json.loads(line)["traceback"]
+    assert "secret" not in line

@@ -1,0 +1,222 @@
+"""What the worker says of itself, against what is in Redis and what subscribers saw."""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import prometheus_client
+import pytest
+import redis
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from demo.workers import WorkerProcess
+from producer import Client, Job, Request
+from producer.results import QueueStatus
+from protocol import JobSpec, Partition, Priority
+from protocol.calls import Lease
+from tests.bench import wait_until
+from tests.worker.echo import SLOW, StartWorker
+from worker.engine import EngineStats, ModelInfo
+from worker.histogram import Histogram
+from worker.jobs import HeldJob
+from worker.metrics import Metrics
+
+DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
+SLOTS = 4
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(ModelInfo("m", 100, 4, "cpu", "float32"), capacity=8)
+
+
+def samples(page: str) -> Samples:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def value(found: Samples, name: str, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+def of(metrics: Metrics, name: str, **labels: str) -> float:
+    return value(samples(generate_latest(metrics.registry).decode()), name, model="m", **labels)
+
+
+def held(*, logged: int = 0, resumed: bool = False, enqueued_at: float = 0.0) -> HeldJob:
+    lease = Lease(Partition("q"), "0-a", "s", "1-0", 1)
+    spec = JobSpec(id="0-a", prompt="x")
+    return HeldJob(spec, lease, logged, 1, enqueued_at, resumed, first_index=logged, taken_at=1.0)
+
+
+def when_seen(job: Job) -> list[float]:
+    """Of each event of a job, the wall clock when it reached a subscriber."""
+    return [time.time() for _ in job.stream(timeout_s=60)]
+
+
+def test_under_load_they_say_what_redis_and_the_subscribers_saw(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given: three times as many jobs as slots, and one that cannot be read
+    worker = start_worker(max_batch_size=SLOTS, **SLOW)
+    before = samples(worker.http("/metrics") or "")
+    lengths = [4 + 2 * n for n in range(3 * SLOTS)]
+    jobs = client.submit_many([Request(f"{n:02}", sampling={"max_new_tokens": n}) for n in lengths])
+    raw.xadd(partition.jobs(Priority.LOW), {"job": b"garbage"})
+    # when
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        watching = pool.map(when_seen, jobs)
+        while jobs[-1].status().status != "finished":
+            check_gauges(worker, raw, partition, jobs)
+        seen = list(watching)
+    wait_until(lambda: worker.metrics()["rose_job_duration_seconds_count"] == len(jobs))
+    # then: counted are the tokens in the logs, once each
+    after = samples(worker.http("/metrics") or "")
+    plain = worker.metrics()
+    assert plain["rose_generated_tokens_total"] == sum(lengths)
+    assert plain["rose_prompt_tokens_total"] == 2 * len(jobs)
+    assert plain["rose_inter_token_latency_seconds_count"] == sum(lengths) - len(jobs)
+    assert value(after, "rose_jobs_total", model="null", outcome="finished") == len(jobs)
+    assert value(after, "rose_finish_reasons_total", model="null", reason="length") == len(jobs)
+    # a step computes as many tokens as requests, and never more than there are slots
+    assert plain["rose_batch_size_sequences_sum"] == sum(lengths)
+    steps = plain["rose_batch_size_sequences_count"]
+    size = "rose_batch_size_sequences_bucket"
+    assert value(after, size, model="null", le=f"{SLOTS}.0") == steps
+    # what could not be read
+    reasons = {"reason": "malformed_message", "model": "null"}
+    assert value(after, "rose_dead_letters_total", **reasons) == 1
+    assert value(after, "rose_jobs_total", model="null", outcome="dead_letter") == 1
+    assert plain["rose_invalid_messages_total"] == 1
+    check_times(plain, jobs, seen)
+    # and no series came to those that were there before
+    assert {key for key in after.keys() - before.keys() if "queue" not in dict(key[1])} == set()
+
+
+def check_gauges(
+    worker: WorkerProcess, raw: redis.Redis, partition: Partition, jobs: list[Job]
+) -> None:
+    """In mid-work: no token is counted before it is in the log, no slot that there is not."""
+    found = worker.metrics()
+    logged = sum(int(raw.hget(partition.state(job.id), "tokens") or 0) for job in jobs)
+    assert found["rose_generated_tokens_total"] <= logged
+    assert found["rose_batch_sequences"] <= SLOTS
+
+
+def check_times(found: dict[str, float], jobs: list[Job], seen: list[list[float]]) -> None:
+    """Each sum lies between two others that are below and above it whatever the machine does: a
+    take is in Redis before its job's wait is measured, a first token is counted before the second
+    is sent, an end is dated before it is stored. Redis' times are whole milliseconds."""
+    states = [job.status() for job in jobs]
+    rounding = 0.002 * len(jobs)
+    enqueued = sum(state.enqueued_ms or 0 for state in states) / 1000
+    taken = sum(state.started_ms or 0 for state in states) / 1000
+    ended = sum(state.ended_ms or 0 for state in states) / 1000
+    first, second = (sum(times[n] for times in seen) for n in (0, 1))
+    least = taken - enqueued - rounding
+    wait, ttft = found["rose_queue_wait_seconds_sum"], found["rose_time_to_first_token_seconds_sum"]
+    duration = found["rose_job_duration_seconds_sum"]
+    assert found["rose_queue_wait_seconds_count"] == len(jobs)
+    assert found["rose_time_to_first_token_seconds_count"] == len(jobs)
+    assert least > 0.5  # they did wait for each other
+    assert least <= wait <= first - enqueued + rounding
+    assert wait <= ttft <= second - enqueued + rounding
+    assert ttft + found["rose_inter_token_latency_seconds_sum"] <= duration + 1e-6
+    assert ended - enqueued - rounding <= duration
+
+
+def test_every_series_is_there_before_its_first_event(metrics: Metrics) -> None:
+    for name, label, values in (
+        ("jobs", "outcome", ("finished", "failed", "cancelled", "dead_letter")),
+        ("finish_reasons", "reason", ("eos", "stop", "length")),
+        ("dead_letters", "reason", ("malformed_message", "prompt_too_long", "crash_loop")),
+        ("redis_errors", "op", ("intake", "publish", "renew", "control", "watch")),
+    ):
+        for one in values:
+            assert of(metrics, f"rose_{name}_total", **{label: one}) == 0
+    assert of(metrics, "rose_step_duration_seconds_count", phase="forward") == 0
+
+
+def test_a_first_token_counts_from_enqueue_whichever_worker_brings_it(metrics: Metrics) -> None:
+    # given: one that nobody has begun on, and one whose first worker died before it had a token
+    for job in (held(), held(resumed=True)):
+        metrics.observe_take(job)
+        # when
+        metrics.observe_tokens(job, 1, now=3.0)
+    # then: only the first one's wait was the queue's
+    assert of(metrics, "rose_time_to_first_token_seconds_sum") == 6
+    assert of(metrics, "rose_queue_wait_seconds_sum") == 1
+
+
+def test_a_job_that_goes_on_has_no_first_token(metrics: Metrics) -> None:
+    job = held(logged=5, resumed=True)
+    # when: three tokens in one event
+    metrics.observe_tokens(job, 1, now=3.0)
+    metrics.observe_tokens(job, 3, now=3.6)
+    # then
+    assert of(metrics, "rose_time_to_first_token_seconds_count") == 0
+    assert of(metrics, "rose_inter_token_latency_seconds_count") == 3
+    assert of(metrics, "rose_inter_token_latency_seconds_sum") == pytest.approx(0.6)
+
+
+def test_the_engines_own_totals_are_followed(metrics: Metrics) -> None:
+    # when
+    for total in (3, 3, 10):
+        metrics.observe_stats(EngineStats(2, 2, 0.25, total, 10 * total, total, {"forward": 0.5}))
+    metrics.observe_step(EngineStats(2, 2, 0.25, 0, 0, 0, {"forward": 0.5}))
+    # then
+    assert of(metrics, "rose_preemptions_total") == 10
+    assert of(metrics, "rose_prefix_cache_query_tokens_total") == 100
+    assert of(metrics, "rose_prefix_cache_hit_tokens_total") == 10
+    assert of(metrics, "rose_kv_cache_usage_ratio") == 0.25
+    assert of(metrics, "rose_step_duration_seconds_sum", phase="forward") == 0.5
+
+
+def test_a_crash_loop_is_no_invalid_message(metrics: Metrics) -> None:
+    metrics.dead_letter("crash_loop")
+    assert of(metrics, "rose_dead_letters_total", reason="crash_loop") == 1
+    assert of(metrics, "rose_invalid_messages_total") == 0
+
+
+def test_the_histogram_is_prometheus_clients(metrics: Metrics) -> None:
+    # given: values on, between, below and beyond the bounds
+    bounds = (0.1, 0.5, 1, 2.5)
+    observed = (0.0, 0.1, 0.10001, 0.5, 0.7, 1, 2.5, 3, 1e9)
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    one = Histogram("h", "help", bounds, ["a"], [("x",)])
+    ours.register(one)
+    other = prometheus_client.Histogram("h", "help", ["a"], registry=theirs, buckets=bounds)
+    # when
+    for number in observed:
+        one.series("x").observe(number, times=2)
+        for _ in range(2):
+            other.labels("x").observe(number)
+    # then
+    found = samples(generate_latest(ours).decode())
+    assert found == samples(generate_latest(theirs).decode())
+    assert found["h_count", frozenset({("a", "x")})] == 2 * len(observed)
+
+
+def test_the_page_lists_every_metric(metrics: Metrics) -> None:
+    # given: one that reads the queue too
+    status = QueueStatus("q", {"normal": 1}, 1, 0, 5, "m", 100, {"w": 1}, None)
+    metrics.observe_queue(status, None)
+    # when
+    rows = []
+    for family in metrics.registry.collect():
+        end = {"counter": "_total", "info": "_info"}.get(family.type, "")
+        labels = dict.fromkeys(label for sample in family.samples for label in sample.labels)
+        shown = ", ".join(f"`{label}`" for label in labels if label not in ("model", "le"))
+        # What prometheus_client says of the type of an info is that it is a gauge.
+        rows.append(f"| `{family.name}{end}` | {family.type} | {shown} | {family.documentation} |")
+    # then
+    assert re.findall(r"^\| `rose_.*$", DOC.read_text(), re.MULTILINE) == rows

@@ -1,0 +1,191 @@
+"""One worker reads the queue for the gauges of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+from prometheus_client import generate_latest
+from pydantic import SecretStr
+
+from demo.broker import EmbeddedBroker
+from protocol import Partition, Priority
+from tests.bench import Bench
+from tests.conftest import needs_redis_server
+from worker.broker import Broker
+from worker.engine import ModelInfo
+from worker.metrics import Metrics
+from worker.settings import WorkerSettings
+from worker.tasks import cancel_all
+from worker.watch import Watch
+
+INTERVAL_S = 0.05
+#: It lapses when a test says so.
+LEASE_S = 300
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Watcher:
+    """What of a worker looks at the queue."""
+
+    def __init__(self, settings: WorkerSettings, name: str) -> None:
+        self.broker = Broker(settings, name)
+        self.metrics = Metrics(ModelInfo("m", 100, 4, "cpu", "float32"), capacity=1)
+        self.watch = Watch(self.broker, self.metrics, interval_s=INTERVAL_S, lease_s=LEASE_S)
+        self._running: asyncio.Task[None] | None = None
+
+    def says(self, line: str) -> bool:
+        return f"\nrose_{line}\n" in generate_latest(self.metrics.registry).decode()
+
+    @property
+    def reads(self) -> bool:
+        return "\nrose_queue_lag_jobs{" in generate_latest(self.metrics.registry).decode()
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(self.watch.run())
+
+    async def stop(self) -> None:
+        """At once, as a killed worker."""
+        if self._running is not None:
+            await cancel_all([self._running])
+            self._running = None
+
+
+Watchers = Callable[[str], Watcher]
+
+
+@asynccontextmanager
+async def watching(url: str, queue: str) -> AsyncIterator[Watchers]:
+    settings = WorkerSettings(
+        redis_url=SecretStr(url), queue=queue, redis_timeout_s=1, redis_retries=1
+    )
+    started: list[Watcher] = []
+
+    def watcher(name: str) -> Watcher:
+        started.append(Watcher(settings, name))
+        return started[-1]
+
+    yield watcher
+    for one in started:
+        await one.stop()
+        await one.broker.close()
+
+
+@pytest.fixture
+async def watchers(any_broker: EmbeddedBroker, queue: str) -> AsyncIterator[Watchers]:
+    async with watching(any_broker.url, queue) as watcher:
+        yield watcher
+
+
+@pytest.fixture
+def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(any_broker, queue)
+    yield bench
+    bench.close()
+
+
+async def test_one_reads_until_it_is_gone_then_another(watchers: Watchers, bench: Bench) -> None:
+    # given
+    first, second = watchers("first"), watchers("second")
+    await first.broker.start()
+    first.start()
+    await until(lambda: first.reads)
+    second.start()
+    await until(lambda: second.says('ready{model="m"} 1.0'))
+    # then: some looks later still
+    await asyncio.sleep(5 * INTERVAL_S)
+    assert first.reads
+    assert not second.reads
+    # when: it is killed, and its lease lapses
+    await first.stop()
+    bench.redis.delete(bench.partition.reader)
+    await until(lambda: second.reads)
+    # and: back, it is one of the others
+    first.start()
+    await until(lambda: not first.reads)
+    assert second.reads
+
+
+async def test_a_worker_that_leaves_makes_room_at_once(watchers: Watchers) -> None:
+    # given
+    first, second = watchers("first"), watchers("second")
+    await first.broker.start()
+    assert await first.broker.elect_reader(1000)
+    assert not await second.broker.elect_reader(1000)
+    # when
+    await second.broker.leave()
+    assert not await second.broker.elect_reader(1000)  # it was not its to give
+    await first.broker.leave()
+    # then
+    assert await second.broker.elect_reader(1000)
+
+
+@needs_redis_server  # fakeredis answers differently where a call inside a script fails
+async def test_what_somebody_else_has_written_there_keeps_nobody_from_reading(
+    broker: EmbeddedBroker, queue: str, raw: redis.Redis, partition: Partition
+) -> None:
+    reader = Broker(WorkerSettings(redis_url=SecretStr(broker.url), queue=queue), "w")
+    await reader.start()
+    for spoil in (
+        lambda: raw.set(partition.reader, "for ever"),
+        lambda: raw.hset(partition.reader, "a", "b"),
+    ):
+        # given
+        raw.delete(partition.reader)
+        spoil()
+        # then
+        assert await reader.elect_reader(1000)
+    await reader.close()
+
+
+async def test_the_gauges_say_how_the_queue_stands(watchers: Watchers, bench: Bench) -> None:
+    # given: one job is held, two wait
+    reader = watchers("r")
+    await reader.broker.start()
+    normal = bench.partition.jobs(Priority.NORMAL)
+    bench.client.submit_many(["a", "b"])
+    bench.start("w")
+    (_, (entry, _)) = bench.redis.xrange(normal)
+    await asyncio.sleep(0.002)  # entries are dated in milliseconds
+    bench.client.submit("c", priority="high")
+    # when
+    reader.start()
+    # then
+    queue = f'{{model="m",queue="{bench.partition.queue}"}}'
+    await until(lambda: reader.says(f"queue_lag_jobs{queue} 2.0"))
+    assert reader.says(f"queue_pending_jobs{queue} 1.0")
+    # the oldest of those that wait is neither the one that is held nor the most urgent one
+    assert await reader.broker.oldest_waiting_ms() == int(entry.partition(b"-")[0])
+    bench.fetch("w", 2)
+    assert await reader.broker.oldest_waiting_ms() is None
+
+
+@needs_redis_server
+async def test_without_redis_nothing_is_said_of_the_queue(
+    own_redis: EmbeddedBroker, queue: str
+) -> None:
+    async with watching(own_redis.url, queue) as watcher:
+        # given
+        worker = watcher("w")
+        await worker.broker.start()
+        worker.start()
+        await until(lambda: worker.says('ready{model="m"} 1.0'))
+        assert worker.reads
+        # when
+        own_redis.stop()
+        # then
+        await until(lambda: worker.says('ready{model="m"} 0.0'))
+        assert not worker.reads
+        assert worker.watch.problem is not None
+        # and: well again
+        own_redis.start()
+        await worker.broker.start()
+        await until(lambda: worker.reads and worker.watch.problem is None)
