@@ -11,7 +11,7 @@ import torch
 import roseinfer._openmp  # noqa: F401 - before torch
 from cli.findings import Finding, fail, ok, warn
 from rose_errors import ConfigurationError, ModelError
-from roseinfer import kernels
+from roseinfer import native
 from roseinfer.loading import parse_device
 from worker.rose_engine import RoseEngine
 from worker.settings import WorkerSettings
@@ -25,10 +25,10 @@ def examine(settings: WorkerSettings, *, load: bool) -> Iterator[Finding]:
         yield fail("device", str(error), "set ROSE_DEVICE, or leave it out for the best there is")
         return
     yield _device(device, chosen=settings.device is not None)
-    if device.type == "cpu" and not kernels.available():
+    if device.type == "cpu" and not native.available():
         yield warn(
-            "kernels",
-            "the compiled kernels are missing: attention in bfloat16 is slower",
+            "compiled decoder",
+            "it was not built: common models run at half the speed or less",
             "install a C++ compiler, then roseinfer again",
         )
     if load:
