@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rose_errors import InvalidParameter, RoseError
 from roseinfer.engine import InferenceEngine
-from roseinfer.sampling import SamplingParams
+from roseinfer.params import SamplingParams
 
 
 def parser(description: str, *, several_prompts: bool) -> argparse.ArgumentParser:
