@@ -29,6 +29,11 @@ _LONGEST_REPORT = 300
 _MOST_STATES = 25_000
 
 
+# Between two pieces of JSON a space, or a line break and an indent: a model may write as it likes,
+# and cannot lose itself in white space. A schema's own "x-guidance" overrides it.
+_WHITE_SPACE = r"[ ]|\n[ ]{0,40}"
+
+
 class GrammarCompiler:
     """Compiles grammars for one tokenizer. Threads may share it."""
 
@@ -75,7 +80,9 @@ def _to_lark(grammar: Grammar) -> str:
     try:
         match grammar.kind:
             case "json_schema":
-                return LLMatcher.grammar_from_json_schema(grammar.source)
+                return LLMatcher.grammar_from_json_schema(
+                    grammar.source, {"whitespace_pattern": _WHITE_SPACE}
+                )
             case "regex":
                 return LLMatcher.grammar_from_regex(grammar.source)
         return LLMatcher.grammar_from_lark(grammar.source)
