@@ -31,7 +31,7 @@ _MOST_STATES = 25_000
 
 # Between two pieces of JSON a space, or a line break and an indent: a model may write as it likes,
 # and cannot lose itself in white space. A schema's own "x-guidance" overrides it.
-_WHITE_SPACE = r"[ ]|\n[ ]{0,40}"
+_WHITE_SPACE = r"[ ]|\n[ ]{0,16}"
 
 
 class GrammarCompiler:
