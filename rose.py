@@ -53,7 +53,7 @@ app = typer.Typer(
 app.add_typer(letters, name="dead-letters")
 app.command()(top)
 
-_ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
+_ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "llguidance")
 _WORKER_NEEDS = (*_ENGINE_NEEDS, "prometheus_client")
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
