@@ -18,7 +18,17 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 
-from cli.common import AsJson, Queue, RedisUrl, complain, given, out, print_json
+from cli.common import (
+    AsJson,
+    Queue,
+    RedisUrl,
+    bias_of,
+    complain,
+    given,
+    out,
+    print_json,
+    text_of,
+)
 from cli.dead_letters import letters
 from cli.doctor import examine
 from cli.findings import tell
@@ -43,7 +53,7 @@ app = typer.Typer(
 app.add_typer(letters, name="dead-letters")
 app.command()(top)
 
-_ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
+_ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "llguidance")
 _WORKER_NEEDS = (*_ENGINE_NEEDS, "prometheus_client")
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
@@ -84,8 +94,39 @@ def submit(
     top_p: Annotated[float | None, typer.Option(help="Keep this much probability.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Keep this share of the likeliest.")] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1: fewer tokens of prompt and output again.")
+    ] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="Above 0: fewer tokens of the output again.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="The same, for each time that one came.")
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token likelier, or less.")
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop at this text.")] = None,
+    stop_token_ids: Annotated[
+        list[int] | None, typer.Option("--stop-token-id", help="Stop at this token.")
+    ] = None,
     ignore_eos: Annotated[bool | None, typer.Option(help="Go on after the end.")] = None,
+    min_new_tokens: Annotated[int | None, typer.Option(help="Least tokens to generate.")] = None,
+    logprobs: Annotated[
+        bool | None, typer.Option("--logprobs", help="With --json: log-probabilities of tokens.")
+    ] = None,
+    top_logprobs: Annotated[
+        int | None, typer.Option(help="And of so many of the likeliest ones.")
+    ] = None,
+    json_schema: Annotated[
+        str | None, typer.Option(help="The text is JSON of this schema; @FILE reads it.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="The text matches this expression; @FILE reads it.")
+    ] = None,
+    grammar: Annotated[
+        str | None, typer.Option(help="The text fits this Lark grammar; @FILE reads it.")
+    ] = None,
     priority: Annotated[str, typer.Option(help="high, normal or low.")] = "normal",
     deadline: Annotated[
         float | None, typer.Option(help="Seconds after which nobody wants it.")
@@ -105,8 +146,19 @@ def submit(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=None if logit_bias is None else [bias_of(word) for word in logit_bias],
         stop=stop,
+        stop_token_ids=stop_token_ids,
         ignore_eos=ignore_eos,
+        min_new_tokens=min_new_tokens,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        json_schema=text_of(json_schema),
+        regex=text_of(regex),
+        grammar=text_of(grammar),
     )
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     requests = [
@@ -145,7 +197,7 @@ def stream_job(
 def _show_stream(job: Job, cursor: int, as_json: bool) -> None:
     for event in job.stream(cursor):
         if as_json:
-            print_json(event.model_dump() | {"cursor": event.cursor})
+            print_json(event.model_dump(exclude_none=True) | {"cursor": event.cursor})
         elif isinstance(event, TokenEvent):
             sys.stdout.write(event.text)
             sys.stdout.flush()

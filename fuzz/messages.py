@@ -18,6 +18,7 @@ from protocol import (
     FinishedEvent,
     JobSpec,
     TokenEvent,
+    TokenLogprob,
     encode_event,
     encode_job,
 )
@@ -39,11 +40,28 @@ _JOBS: tuple[dict[str, Any], ...] = (
         "deadline_ms": 2**41,
         "metadata": {"user": "x", "n": 1, "f": 0.5, "none": None, "flag": True},
     },
+    {
+        "prompt": "x",
+        "sampling": {
+            "max_new_tokens": 2,
+            "min_new_tokens": 1,
+            "repetition_penalty": 1.1,
+            "presence_penalty": 0.5,
+            "frequency_penalty": -0.5,
+            "logit_bias": ((7, -1.5),),
+        },
+    },
+    {"prompt": "x", "sampling": {"max_new_tokens": 1, "logprobs": True, "top_logprobs": 2}},
+    {"prompt": "x", "sampling": {"max_new_tokens": 1, "json_schema": '{"type": "object"}'}},
+    {"prompt": "x", "sampling": {"max_new_tokens": 1, "regex": "[a-z]+"}},
 )
 
 _EVENTS: tuple[Event, ...] = (
     TokenEvent(index=0, token_ids=(5, 6), text="é"),
     TokenEvent(index=3, token_ids=(7,), text=""),
+    TokenEvent(
+        index=4, token_ids=(7,), text="x", logprobs=(TokenLogprob(-0.5, ((7, -0.5), (1, -2.0))),)
+    ),
     FinishedEvent(index=2, reason="eos", prompt_tokens=7),
     CancelledEvent(index=1),
     FailedEvent(index=0, code="crash_loop", message="three workers died"),

@@ -25,6 +25,7 @@ from protocol import (
     Priority,
     Sampling,
     TokenEvent,
+    TokenLogprob,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "Result",
     "Sampling",
     "TokenEvent",
+    "TokenLogprob",
 ]

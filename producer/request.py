@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,8 @@ class Request:
     """One prompt with its options, for `submit_many`.
 
     `deadline_s` counts from now. The same `idempotency_key` again returns the first job. `sampling`
-    holds the fields of `protocol.Sampling` (max_new_tokens, temperature, seed, stop, ...).
+    holds the fields of `protocol.Sampling` (max_new_tokens, temperature, seed, stop, ...); here
+    `json_schema` may also be a mapping, and `logit_bias` one of token ids to biases.
     """
 
     prompt: PromptLike
@@ -177,12 +179,25 @@ def _spec(request: Request, settings: ProducerSettings, now: int) -> JobSpec:
         lambda: JobSpec(
             id=job_id,
             prompt=request.prompt,  # type: ignore[arg-type]  # validated: sequences become tuples
-            sampling=Sampling(**request.sampling),
+            sampling=Sampling(**_on_the_wire(request.sampling)),
             deadline_ms=deadline_ms,
             metadata=dict(request.metadata),
             traceparent=traceparent(settings.queue, job_id),
         )
     )
+
+
+def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """With a JSON schema as text and biases as pairs. Raises: InvalidParameter"""
+    fields = dict(sampling)
+    if isinstance(schema := fields.get("json_schema"), Mapping | bool):
+        try:
+            fields["json_schema"] = json.dumps(schema, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidParameter(f"json_schema: cannot be written as JSON: {error}") from None
+    if isinstance(bias := fields.get("logit_bias"), Mapping):
+        fields["logit_bias"] = tuple(bias.items())
+    return fields
 
 
 def _partition(request: Request, settings: ProducerSettings) -> int:

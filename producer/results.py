@@ -15,6 +15,7 @@ from protocol import (
     FinishedEvent,
     Priority,
     TokenEvent,
+    TokenLogprob,
     error_of,
 )
 from rose_errors import JobNotFound, MalformedMessage
@@ -22,13 +23,17 @@ from rose_errors import JobNotFound, MalformedMessage
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished job. `token_ids` are the generated ones, the end-of-text id included."""
+    """A finished job. `token_ids` are the generated ones, the end-of-text id included.
+
+    `logprobs` has one for each of them, if the job asked for them.
+    """
 
     job_id: str
     text: str
     token_ids: tuple[int, ...]
     finish_reason: Literal["eos", "stop", "length"]
     prompt_tokens: int
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,7 @@ class ResultBuilder:
         self._job_id = job_id
         self._text: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
 
     def add(self, event: Event) -> Result | None:
         """The result once the job is finished.
@@ -198,6 +204,7 @@ class ResultBuilder:
             case TokenEvent():
                 self._text.append(event.text)
                 self._token_ids.extend(event.token_ids)
+                self._logprobs.extend(event.logprobs or ())
             case FinishedEvent():
                 return Result(
                     self._job_id,
@@ -205,6 +212,7 @@ class ResultBuilder:
                     tuple(self._token_ids),
                     event.reason,
                     event.prompt_tokens,
+                    tuple(self._logprobs) or None,
                 )
             case CancelledEvent() | FailedEvent():
                 raise error_of(event, self._job_id)

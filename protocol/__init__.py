@@ -22,6 +22,7 @@ from protocol.events import (
     FailedEvent,
     FinishedEvent,
     TokenEvent,
+    TokenLogprob,
     error_of,
 )
 from protocol.jobs import ChatMessage, JobSpec, Priority, Sampling, new_job_id, validated
@@ -42,6 +43,7 @@ __all__ = [
     "Priority",
     "Sampling",
     "TokenEvent",
+    "TokenLogprob",
     "decode_event",
     "decode_job",
     "encode_event",

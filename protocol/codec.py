@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.events import Event
+from protocol.events import Event, TokenEvent, TokenLogprob
 from protocol.jobs import JOB_ID_PATTERN, JobSpec, describe
 from rose_errors import InvalidParameter, JobTooLarge, MalformedMessage
 
@@ -70,14 +70,28 @@ def readable_job_id(raw: bytes) -> str | None:
 
 
 def encode_event(event: Event) -> bytes:
+    if isinstance(event, TokenEvent):
+        return encode_tokens(event.index, event.token_ids, event.text, event.logprobs)
     # An event is flat: its fields are what model_dump() would copy, at twice the cost.
     return _pack(vars(event))
 
 
-def encode_tokens(index: int, token_ids: Sequence[int], text: str) -> bytes:
-    """As `encode_event` of a TokenEvent, for a worker that has tens of thousands a second."""
+def encode_tokens(
+    index: int,
+    token_ids: Sequence[int],
+    text: str,
+    logprobs: Sequence[TokenLogprob] | None = None,
+) -> bytes:
+    """As `encode_event` of a TokenEvent, for a worker that has tens of thousands a second.
+
+    Without `logprobs` there is no such field; with it, numbers are of single precision.
+    """
     event = {"index": index, "type": "tokens", "token_ids": token_ids, "text": text}
-    packed: bytes = msgpack.packb(event)
+    packed: bytes
+    if logprobs is None:
+        packed = msgpack.packb(event)
+    else:
+        packed = msgpack.packb(event | {"logprobs": logprobs}, use_single_float=True)
     return packed
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from protocol.jobs import MAX_TOP_LOGPROBS
 from rose_errors import (
     DeadlineExceeded,
     InvalidParameter,
@@ -40,6 +41,18 @@ class _Event(BaseModel):
         return f"{self.cursor}-{1 if self.is_terminal else 0}"
 
 
+_Logprob = Annotated[float, Field(allow_inf_nan=False)]
+_Ranked = Annotated[tuple[int, _Logprob], Field(strict=False)]
+
+
+class TokenLogprob(NamedTuple):
+    """The natural logarithm of a token's probability, before temperature, penalties and filters;
+    `top`: (token id, the same of it) of the likeliest tokens, as many as the job asks for."""
+
+    logprob: _Logprob
+    top: Annotated[tuple[_Ranked, ...], Field(max_length=MAX_TOP_LOGPROBS, strict=False)]
+
+
 class TokenEvent(_Event):
     """Tokens `index` to `index + len(token_ids) - 1`, and the text they add.
 
@@ -50,6 +63,8 @@ class TokenEvent(_Event):
     type: Literal["tokens"] = "tokens"
     token_ids: tuple[int, ...] = Field(min_length=1, strict=False, fail_fast=True)
     text: str
+    logprobs: tuple[TokenLogprob, ...] | None = Field(default=None, strict=False, fail_fast=True)
+    """One for each of `token_ids`, if the job asks for them."""
 
     @property
     def cursor(self) -> int:

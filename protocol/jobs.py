@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, LiteralString, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from rose_errors import InvalidParameter
 
@@ -17,6 +26,10 @@ TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 T = TypeVar("T")
+
+#: Of a JSON schema, a regular expression or a grammar: what a worker compiles is bounded first.
+MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_TOP_LOGPROBS = 20
 
 # A report travels in error events: its length must not be the sender's to choose.
 _MOST_LINES = 8
@@ -42,11 +55,35 @@ class ChatMessage(_Message):
     content: str
 
 
+def _bounded(text: str) -> str:
+    size = len(text.encode())
+    if size > MAX_GRAMMAR_BYTES:
+        raise PydanticCustomError("too_long", f"has {size} bytes, the limit is {MAX_GRAMMAR_BYTES}")
+    return text
+
+
+def _json(text: str) -> str:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PydanticCustomError("no_json", f"is no JSON text: {type(error).__name__}") from None
+    return text
+
+
+GrammarText = Annotated[str, Field(min_length=1), AfterValidator(_bounded)]
+Bias = tuple[TokenId, Annotated[float, Field(ge=-100.0, le=100.0)]]
+
+
 class Sampling(_Message):
     """How tokens are chosen. `temperature=0` is greedy; a seed makes sampling repeatable.
 
     Without a seed the worker derives one from the job id, so that a job that moves to another
     worker goes on with the same random numbers.
+
+    Logits go through repetition penalty (prompt and output), frequency and presence penalty
+    (output), `logit_bias` and the grammar before temperature and filters. `logprobs` are of the
+    logits before all of that. At most one of `json_schema` (JSON text), `regex` and `grammar`
+    (Lark) says what the text must be.
     """
 
     max_new_tokens: int = Field(default=256, ge=1, le=1_000_000)
@@ -64,6 +101,42 @@ class Sampling(_Message):
         default=(), max_length=64, strict=False, fail_fast=True
     )
     ignore_eos: bool = False
+    min_new_tokens: int = Field(default=0, ge=0, le=1_000_000)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=100.0)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    logit_bias: tuple[Annotated[Bias, Field(strict=False)], ...] = Field(
+        default=(), max_length=1024, strict=False, fail_fast=True
+    )
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
+    json_schema: Annotated[GrammarText, AfterValidator(_json)] | None = None
+    regex: GrammarText | None = None
+    grammar: GrammarText | None = None
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if problem := next(self._contradictions(), None):
+            raise PydanticCustomError("contradiction", problem)
+        return self
+
+    def _contradictions(self) -> Iterator[LiteralString]:
+        if self.min_new_tokens > self.max_new_tokens:
+            yield "min_new_tokens is more than max_new_tokens"
+        if self.top_logprobs and not self.logprobs:
+            yield "top_logprobs needs logprobs"
+        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+            yield "logit_bias names a token id twice"
+        given = (self.json_schema, self.regex, self.grammar)
+        if given.count(None) < 2:
+            yield "only one of json_schema, regex and grammar can be given"
+        if self.has_grammar and self.ignore_eos:
+            yield "ignore_eos cannot go with json_schema, regex or grammar: eos may end these"
+
+    @property
+    def has_grammar(self) -> bool:
+        """The text must fit a schema, a regular expression or a grammar."""
+        return not (self.json_schema is None and self.regex is None and self.grammar is None)
 
 
 Prompt = (

@@ -2,7 +2,7 @@
 
 import roseinfer._openmp  # noqa: F401
 from roseinfer.engine import InferenceEngine
-from roseinfer.sampling import SamplingParams
+from roseinfer.params import SamplingParams
 from roseinfer.scheduler import (
     OfflineScheduler,
     OnlineScheduler,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rose_errors import InvalidParameter, RoseError
 from roseinfer.engine import InferenceEngine
-from roseinfer.sampling import SamplingParams
+from roseinfer.params import SamplingParams
 
 
 def parser(description: str, *, several_prompts: bool) -> argparse.ArgumentParser:
@@ -52,6 +52,20 @@ def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
     sampling.add_argument("--temperature", type=float, help="with --do-sample (default: 1.0)")
     sampling.add_argument("--top-k", type=int, help="draw from the k likeliest tokens")
     sampling.add_argument("--top-p", type=float, help="draw from the likeliest of this total")
+    sampling.add_argument("--min-new-tokens", type=int, default=0, help="do not end before")
+    sampling.add_argument(
+        "--repetition-penalty", type=float, default=1.0, help="above 1: less of prompt and output"
+    )
+    sampling.add_argument(
+        "--presence-penalty", type=float, default=0.0, help="above 0: less of the output"
+    )
+    sampling.add_argument(
+        "--frequency-penalty", type=float, default=0.0, help="the same, each time that it came"
+    )
+    fitting = sampling.add_mutually_exclusive_group()
+    fitting.add_argument("--json-schema", help="generate JSON of this schema (JSON text)")
+    fitting.add_argument("--regex", help="generate what this expression matches")
+    fitting.add_argument("--grammar", help="generate what this Lark grammar describes")
 
 
 def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
@@ -77,6 +91,13 @@ def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
         top_k=arguments.top_k,
         top_p=1.0 if arguments.top_p is None else arguments.top_p,
         ignore_eos=not arguments.stop_on_eos,
+        min_new_tokens=arguments.min_new_tokens,
+        repetition_penalty=arguments.repetition_penalty,
+        presence_penalty=arguments.presence_penalty,
+        frequency_penalty=arguments.frequency_penalty,
+        json_schema=arguments.json_schema,
+        regex=arguments.regex,
+        grammar=arguments.grammar,
     )
 
 

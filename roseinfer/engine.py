@@ -7,21 +7,25 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import limits, tokenizing
+from roseinfer.adjusting import Adjustment
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
+from roseinfer.logprobs import TokenLogprob, logprobs
+from roseinfer.params import SamplingParams
 from roseinfer.runners import build_runner
-from roseinfer.sampling import SamplingParams, sample
+from roseinfer.sampling import sample
 from roseinfer.scheduler import OfflineScheduler, Scheduler
-from roseinfer.session import InferenceSession
+from roseinfer.session import InferenceSession, ends_of
 from roseinfer.text import Detokenizer
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +40,13 @@ class StepLogits:
 
     sessions: list[InferenceSession]
     values: Tensor
+
+
+class SampledToken(NamedTuple):
+    """What the sampler drew for a session; `logprob` is there if the request asks for it."""
+
+    token_id: int
+    logprob: TokenLogprob | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ class InferenceEngine:
         self.eos_token_ids = limits.eos_token_ids(model, tokenizer)
         self.max_bytes_per_token = tokenizing.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
+        self._grammars = GrammarCompiler(tokenizer, self.vocab_size, self.eos_token_ids)
         context = limits.context_length(model, options.max_context)
         self._runner, layers = build_runner(model, context)
         if options.tokens is None:
@@ -165,7 +177,8 @@ class InferenceEngine:
         steps.
 
         Raises PromptTooLong if no token fits after the prompt, and InvalidParameter for an empty
-        prompt, ids outside the vocabulary, or stop strings without a tokenizer.
+        prompt, ids outside the vocabulary, a grammar that cannot be compiled or that
+        `generated_ids` do not follow, and stop strings or a grammar without a tokenizer.
         """
         params = (params or SamplingParams()).seeded()
         prompt_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -173,14 +186,30 @@ class InferenceEngine:
         self._check_ids("generated_ids", generated_ids)
         if params.stop and self.tokenizer is None:
             raise InvalidParameter("stop needs a tokenizer: use stop_token_ids instead")
-        return InferenceSession(
+        self._check_ids("logit_bias", [token_id for token_id, _ in params.logit_bias])
+        session = InferenceSession(
             request_id if request_id is not None else uuid.uuid4().hex,
             prompt_ids,
             params,
             self._detokenizer.stream(prompt_ids, params.stop),
             generated_ids=generated_ids,
             eos_token_ids=self.eos_token_ids,
+            adjustment=self._adjustment(params, prompt_ids),
             context_length=self.context_length,
+        )
+        if session.error is not None:
+            raise InvalidParameter(session.error)
+        return session
+
+    def _adjustment(self, params: SamplingParams, prompt_ids: Sequence[int]) -> Adjustment | None:
+        grammar = params.constraint
+        if not params.adjusts:
+            return None
+        return Adjustment(
+            params,
+            prompt_ids,
+            ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
+            matcher=self._grammars.compile(grammar) if grammar is not None else None,
         )
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
@@ -213,13 +242,18 @@ class InferenceEngine:
         order, logits = self._runner.run(chunks)
         return StepLogits([c.session for c in order if c.is_last], logits)
 
-    def sample(self, logits: StepLogits) -> dict[InferenceSession, int]:
+    def sample(self, logits: StepLogits) -> dict[InferenceSession, SampledToken]:
         """The next token of each session that has logits."""
         if not logits.sessions:
             return {}
         rows = [session.sampling_row for session in logits.sessions]
-        token_ids = sample(logits.values[: len(rows)], rows)
-        return dict(zip(logits.sessions, token_ids, strict=True))
+        values = logits.values[: len(rows)]
+        token_ids = sample(values, rows)
+        wanted = logprobs(values, token_ids, [row.params for row in rows])
+        return {
+            session: SampledToken(token_id, wanted.get(row))
+            for row, (session, token_id) in enumerate(zip(logits.sessions, token_ids, strict=True))
+        }
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:
         """Bring `sessions` up to date in one forward pass and append a token to each.
@@ -236,12 +270,12 @@ class InferenceEngine:
                 session.blocks_wanted(session.num_known, pool.block_size)
             )
         chunks = [Chunk(session, session.num_pending) for session in sessions]
-        token_ids = self.sample(self.forward(chunks))
+        sampled = self.sample(self.forward(chunks))
         for session in sessions:
             session.computed = session.num_known
             session.register_full_blocks(pool)
-            session.append(token_ids[session])
-        return [token_ids[session] for session in sessions]
+            session.append(sampled[session].token_id)
+        return [sampled[session].token_id for session in sessions]
 
     # Whole requests
 
@@ -278,7 +312,10 @@ class InferenceEngine:
         *,
         max_batch_size: int = 32,
     ) -> Iterator[tuple[int, str]]:
-        """Pieces of text as they become certain, each with the index of its prompt."""
+        """Pieces of text as they become certain, each with the index of its prompt.
+
+        Raises InvalidParameter also where a grammar turns out to be too complex on the way.
+        """
         scheduler: Scheduler = OfflineScheduler(self, max_batch_size)
         index = {
             scheduler.add_request(prompt, params=params): i for i, prompt in enumerate(prompts)
@@ -286,6 +323,8 @@ class InferenceEngine:
         try:
             while scheduler.has_unfinished():
                 for output in scheduler.advance():
+                    if output.error is not None:
+                        raise InvalidParameter(output.error)
                     if output.text:
                         yield index[output.request_id], output.text
         finally:

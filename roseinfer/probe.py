@@ -26,7 +26,7 @@ from roseinfer.batch import Chunk
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type, text_config, vocab_size
 from roseinfer.model import Runner
-from roseinfer.sampling import SamplingParams
+from roseinfer.params import SamplingParams
 from roseinfer.session import InferenceSession
 from roseinfer.text import TextStream
 

@@ -8,115 +8,78 @@ process; that is what lets a request continue elsewhere after a crash.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rose_errors import InvalidParameter
-
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
-
-def _check(ok: bool, name: str, value: object, wanted: str) -> None:
-    if not ok:
-        raise InvalidParameter(f"{name}={value!r} is not possible: it must be {wanted}")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """What one request wants of the sampler. Raises InvalidParameter for impossible values.
-
-    `temperature` 0.0 means greedy. `top_k` None, `top_p` 1.0 and `min_p` 0.0 filter nothing.
-    A `seed` of None is replaced by a random one when the session is created. `stop` strings are
-    cut from the text; `stop_token_ids` end the request like EOS does. `ignore_eos` lets a request
-    run through EOS until another reason ends it.
-    """
-
-    max_new_tokens: int = 64
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_stops()
-
-    def _check_numbers(self) -> None:
-        count, top_k, seed = self.max_new_tokens, self.top_k, self.seed
-        _check(_is_int(count) and count >= 1, "max_new_tokens", count, "an integer of at least 1")
-        heat = self.temperature
-        _check(_is_number(heat) and 0 <= heat <= 1e6, "temperature", heat, "between 0 and 1e6")
-        fits = top_k is None or (_is_int(top_k) and top_k >= 1)
-        _check(fits, "top_k", top_k, "an integer of at least 1, or None for no limit")
-        _check(
-            _is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "above 0, up to 1"
-        )
-        _check(
-            _is_number(self.min_p) and 0 <= self.min_p < 1, "min_p", self.min_p, "from 0, below 1"
-        )
-        fits = seed is None or (_is_int(seed) and _INT64_MIN <= seed <= _INT64_MAX)
-        _check(fits, "seed", seed, "a signed 64-bit integer, or None")
-
-    def _check_stops(self) -> None:
-        fits = isinstance(self.stop, tuple) and all(isinstance(s, str) and s for s in self.stop)
-        _check(fits, "stop", self.stop, "a tuple of non-empty strings")
-        ids = self.stop_token_ids
-        fits = isinstance(ids, tuple) and all(_is_int(i) and i >= 0 for i in ids)
-        _check(fits, "stop_token_ids", ids, "a tuple of token ids")
-        _check(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
-
-    @property
-    def do_sample(self) -> bool:
-        """False for greedy decoding."""
-        return self.temperature > 0
-
-    def seeded(self) -> SamplingParams:
-        """The same parameters with a seed: the given one, or a fresh random one."""
-        if self.seed is not None:
-            return self
-        return replace(self, seed=secrets.randbits(63))
+from roseinfer.adjusting import Adjustment, adjust
+from roseinfer.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """One row's request to the sampler; `position` is the index of the token to generate."""
+    """One row's request to the sampler; `position` is the index of the token to generate.
+
+    `adjustment` is None for a request whose logits are taken as they are.
+    """
 
     params: SamplingParams
     position: int
+    adjustment: Adjustment | None = None
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax."""
-    if all(not row.params.do_sample for row in rows):
-        return _to_ints(_argmax(logits))
-    device = logits.device
-    chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
-    params = [rows[i].params for i in chosen]
-    counters = torch.tensor(
-        [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]],
-        dtype=torch.int64,
-    ).to(device)
-    index, seeds, positions = counters.unbind()
-    scores = filter_logits(logits[index].double(), params)
+    """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax.
+
+    `logits` are left as they are. Only rows with an adjustment pay for one.
+    """
     ids = _argmax(logits)
-    ids[index] = _inverse_cdf(scores, uniform(seeds, positions))
+    adjusted = _Adjusted.of(logits, rows)
+    if adjusted is not None:
+        ids[adjusted.index] = _argmax(adjusted.values)
+    chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
+    if chosen:
+        params = [rows[i].params for i in chosen]
+        counters = torch.tensor(
+            [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]],
+            dtype=torch.int64,
+        ).to(logits.device)
+        index, seeds, positions = counters.unbind()
+        scores = logits[index].double()
+        if adjusted is not None:
+            adjusted.replace(scores, chosen)
+        ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
     return _to_ints(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Adjusted:
+    """The rows of a batch that have adjustments; `values` [S, V] are their logits after them."""
+
+    rows: list[int]
+    index: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, rows: Sequence[SamplingRow]) -> _Adjusted | None:
+        found = [i for i, row in enumerate(rows) if row.adjustment is not None]
+        if not found:
+            return None
+        index = torch.tensor(found).to(logits.device)
+        values = logits[index].float()
+        wanted = [(row.adjustment, row.position) for row in rows if row.adjustment is not None]
+        adjust(values, wanted)
+        return cls(found, index, values)
+
+    def replace(self, scores: Tensor, chosen: Sequence[int]) -> None:
+        """Put the adjusted logits into `scores`, which holds the rows `chosen` of the batch."""
+        place = {row: number for number, row in enumerate(chosen)}
+        pairs = [(place[row], number) for number, row in enumerate(self.rows) if row in place]
+        if pairs:
+            targets, sources = torch.tensor(pairs).to(scores.device).unbind(1)
+            scores[targets] = self.values[sources].double()
 
 
 def _argmax(logits: Tensor) -> Tensor:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from rose_errors import ConfigurationError, InvalidParameter
 from roseinfer.batch import Chunk
-from roseinfer.sampling import SamplingParams
+from roseinfer.logprobs import TokenLogprob
+from roseinfer.params import SamplingParams
 from roseinfer.session import InferenceSession
 
 if TYPE_CHECKING:
-    from roseinfer.engine import InferenceEngine
+    from roseinfer.engine import InferenceEngine, SampledToken
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -34,7 +35,9 @@ class StepOutput:
     """What one step made of one request.
 
     `index` is the position of the first of `token_ids` among the request's generated tokens.
-    `text` is the text that became certain, `finish_reason` "eos", "stop" or "length" at the end.
+    `text` is the text that became certain, `finish_reason` "eos", "stop" or "length" at the end;
+    or "error", with the reason in `error`. `logprobs`, one for each of `token_ids`, are there for
+    a request that asks for them.
     """
 
     request_id: str
@@ -42,6 +45,8 @@ class StepOutput:
     token_ids: tuple[int, ...]
     text: str
     finish_reason: str | None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +169,8 @@ class Scheduler:
         """
         chunks = self._timed("schedule", self._schedule, only)
         logits = self._timed("forward", self.engine.forward, chunks)
-        token_ids = self._timed("sample", self.engine.sample, logits)
-        return self._timed("postprocess", self._postprocess, chunks, token_ids)
+        sampled = self._timed("sample", self.engine.sample, logits)
+        return self._timed("postprocess", self._postprocess, chunks, sampled)
 
     def _timed(
         self,
@@ -329,7 +334,7 @@ class Scheduler:
     # After the forward pass
 
     def _postprocess(
-        self, chunks: Sequence[Chunk], token_ids: Mapping[InferenceSession, int]
+        self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, SampledToken]
     ) -> list[StepOutput]:
         """Book what was computed, append what was sampled, let go of what has finished."""
         outputs = [self._report_ended(session) for session in self._ended]
@@ -339,19 +344,28 @@ class Scheduler:
             session = chunk.session
             session.computed += chunk.count
             session.register_full_blocks(self._pool)
-            if session in token_ids:
-                outputs.append(self._append(session, token_ids[session]))
+            if session in sampled:
+                outputs.append(self._append(session, sampled[session]))
         self._running = [session for session in self._running if not session.finished]
         return outputs
 
-    def _append(self, session: InferenceSession, token_id: int) -> StepOutput:
+    def _append(self, session: InferenceSession, sampled: SampledToken) -> StepOutput:
         index = session.num_generated
-        text = session.append(token_id)
-        self._counters.generated_tokens += 1
+        text = session.append(sampled.token_id)
+        taken = session.num_generated - index  # none where the grammar allows none
+        self._counters.generated_tokens += taken
         if session.finished:
             session.release_blocks(self._pool)
             self._forget(session)
-        return StepOutput(session.request_id, index, (token_id,), text, session.finish_reason)
+        return StepOutput(
+            session.request_id,
+            index,
+            (sampled.token_id,) * taken,
+            text,
+            session.finish_reason,
+            (sampled.logprob,) * taken if sampled.logprob is not None else None,
+            session.error,
+        )
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:
         self._forget(session)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from roseinfer.adjusting import Adjustment
 from roseinfer.kv_cache import BlockPool
-from roseinfer.sampling import SamplingParams, SamplingRow
+from roseinfer.params import SamplingParams
+from roseinfer.sampling import SamplingRow
 from roseinfer.text import TextStream
 
 
@@ -21,7 +23,8 @@ class InferenceSession:
         computed   |-------------->|             prefill, decode, resume, recompute: all the same
 
     `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
-    while the request runs, then "eos", "stop" or "length".
+    while the request runs, then "eos", "stop" or "length"; or "error"
+    where its grammar cannot go on.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class InferenceSession:
         *,
         generated_ids: Sequence[int] = (),
         eos_token_ids: AbstractSet[int] = frozenset(),
+        adjustment: Adjustment | None = None,
         context_length: int,
     ) -> None:
         """The engine's `new_session` checks the arguments; `params` must carry a seed.
@@ -51,7 +55,9 @@ class InferenceSession:
         self.finish_reason: str | None = None
         self.text = ""
         self._stream = text
-        self._ends = _ends(params, eos_token_ids)
+        self._ends = ends_of(params, eos_token_ids)
+        self._adjustment = adjustment
+        self._matcher = adjustment.matcher if adjustment is not None else None
         self._serials: list[int] = []  # of the content in the table's leading, full blocks
         for token_id in generated_ids:
             if self.finish_reason is None:
@@ -84,21 +90,45 @@ class InferenceSession:
 
     @property
     def sampling_row(self) -> SamplingRow:
-        return SamplingRow(self.params, self.num_generated)
+        return SamplingRow(self.params, self.num_generated, self._adjustment)
 
     def append(self, token_id: int) -> str:
-        """Take the next generated token; returns its text and sets `finish_reason` if it ends."""
-        self.tokens.append(token_id)
-        self.finish_reason = self._ends.get(token_id)
-        delta = "" if self.finish_reason else self._stream.push(token_id)
-        if self.finish_reason is None and self._stream.stopped:
-            self.finish_reason = "stop"
-        if self.finish_reason is None and self._is_full:
-            self.finish_reason = "length"
+        """Take the next generated token; returns its text and sets `finish_reason` if it ends.
+
+        Where the grammar has found that no token may come, this one is not taken.
+        """
+        delta = ""
+        if self.error is not None:
+            self.finish_reason = "error"
+        else:
+            self.tokens.append(token_id)
+            if self._adjustment is not None:
+                self._adjustment.add(token_id)
+            self.finish_reason = self._ends.get(token_id)
+            if self.finish_reason is None:
+                may_stop = self.num_generated > self.params.min_new_tokens
+                delta = self._stream.push(token_id, may_stop=may_stop)
+                self.finish_reason = self._reason_after(token_id)
         if self.finish_reason is not None:
             delta += self._stream.finish()
         self.text += delta
         return delta
+
+    def _reason_after(self, token_id: int) -> str | None:
+        """Why a token that is no end itself is the last one, if it is."""
+        matcher = self._matcher
+        if matcher is not None:
+            matcher.advance(token_id)
+            if matcher.error is not None:
+                return "error"
+        if self._stream.stopped or (matcher is not None and matcher.is_complete):
+            return "stop"
+        return "length" if self._is_full else None
+
+    @property
+    def error(self) -> str | None:
+        """Why the grammar cannot go on, if it cannot."""
+        return self._matcher.error if self._matcher is not None else None
 
     @property
     def _is_full(self) -> bool:
@@ -135,7 +165,8 @@ class InferenceSession:
         self.blocks, self._serials, self.computed = [], [], 0
 
 
-def _ends(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, str]:
+def ends_of(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, str]:
+    """The ids that end a request, and the reason that each of them is."""
     ends = dict.fromkeys(params.stop_token_ids, "stop")
     if not params.ignore_eos:
         ends |= dict.fromkeys(eos_token_ids, "eos")

@@ -51,15 +51,17 @@ class TextStream:
         """True once a stop string has appeared; everything from its first character on is cut."""
         return self._stops.found
 
-    def push(self, token_id: int) -> str:
+    def push(self, token_id: int, *, may_stop: bool = True) -> str:
         """Add one generated token; returns the characters that are now certain.
 
         A character whose bytes are not all there yet, and a tail that may turn out to be the
-        beginning of a stop string, are held back.
+        beginning of a stop string, are held back. No stop string is looked for in the text of
+        tokens that may not stop; these come before all others.
         """
         if self._tokenizer is None:
             return ""
-        return self._stops.push(self._stream.step(self._tokenizer, token_id) or "")
+        delta = self._stream.step(self._tokenizer, token_id) or ""
+        return self._stops.push(delta) if may_stop else delta
 
     def finish(self) -> str:
         """What was held back for a stop string that never came. Half a character is dropped."""

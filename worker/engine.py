@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
-from protocol import JobSpec
+from protocol import JobSpec, TokenLogprob
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -43,6 +43,10 @@ class Output:
     token_ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None
+    logprobs: Sequence[TokenLogprob] | None = None
+    """one for each of `token_ids`, if the job asks for them"""
+    error: str | None = None
+    """instead of a reason to finish: why the job cannot go on, a mistake of its own parameters"""
 
 
 @dataclass(frozen=True, slots=True)

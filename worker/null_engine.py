@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol import JobSpec
-from rose_errors import PromptTooLong
+from rose_errors import InvalidParameter, PromptTooLong
 from worker.engine import EngineStats, FinishReason, ModelInfo, Output, Prepared
 from worker.settings import WorkerSettings
 
@@ -38,6 +38,8 @@ class NullEngine:
         return bool(self._running)
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        if job.sampling.logprobs or job.sampling.has_grammar:
+            raise InvalidParameter("the null engine has neither log-probabilities nor grammars")
         text = (
             job.prompt if isinstance(job.prompt, str) else "".join(m.content for m in job.messages)
         )

@@ -26,6 +26,7 @@ from protocol import (
     encode_tokens,
 )
 from protocol.calls import Append
+from rose_errors import InvalidParameter
 from worker.broker import Broker
 from worker.engine import Output
 from worker.engine_thread import EngineThread
@@ -110,7 +111,7 @@ class Publisher:
         lane = self._lanes[job.lease.partition]
         if output.token_ids:
             count = len(output.token_ids)
-            event = encode_tokens(output.index, output.token_ids, output.text)
+            event = encode_tokens(output.index, output.token_ids, output.text, output.logprobs)
             lane.append(job, Append(job.lease, output.index, count, event))
             job.logged += count
         if output.finish_reason is not None:
@@ -119,6 +120,8 @@ class Publisher:
                 index=job.logged, reason=output.finish_reason, prompt_tokens=job.prompt_tokens
             )
             lane.end(job, finished)
+        elif output.error is not None:
+            self.fail(output.job_id, InvalidParameter.code, output.error)
 
     def settle_tokens(self, job: HeldJob, count: int, outcome: str, now: float) -> int:
         """Returns how many tokens are in the log now that were not before."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from protocol import JobSpec
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from protocol import JobSpec, TokenLogprob
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
 from worker.engine import EngineStats, ModelInfo, Output, Prepared, finish_reason
 from worker.settings import WorkerSettings
 
@@ -70,16 +70,7 @@ class RoseEngine:
         self._scheduler.abort(job_id)
 
     def step(self, only: str | None = None) -> list[Output]:
-        return [
-            Output(
-                output.request_id,
-                output.index,
-                output.token_ids,
-                output.text,
-                finish_reason(output.finish_reason),
-            )
-            for output in self._scheduler.step(only)
-        ]
+        return [_output(output) for output in self._scheduler.step(only)]
 
     def stats(self) -> EngineStats:
         stats = self._scheduler.stats()
@@ -107,6 +98,24 @@ class RoseEngine:
         return list(job.token_ids)
 
 
+def _output(output: StepOutput) -> Output:
+    return Output(
+        output.request_id,
+        output.index,
+        output.token_ids,
+        output.text,
+        None if output.error is not None else finish_reason(output.finish_reason),
+        _logprobs(output),
+        output.error,
+    )
+
+
+def _logprobs(output: StepOutput) -> list[TokenLogprob] | None:
+    if output.logprobs is None:
+        return None
+    return [TokenLogprob(own, top) for own, top in output.logprobs]
+
+
 def _sampling_params(job: JobSpec) -> SamplingParams:
     wanted = job.sampling
     return SamplingParams(
@@ -120,6 +129,16 @@ def _sampling_params(job: JobSpec) -> SamplingParams:
         stop=wanted.stop,
         stop_token_ids=wanted.stop_token_ids,
         ignore_eos=wanted.ignore_eos,
+        min_new_tokens=wanted.min_new_tokens,
+        repetition_penalty=wanted.repetition_penalty,
+        presence_penalty=wanted.presence_penalty,
+        frequency_penalty=wanted.frequency_penalty,
+        logit_bias=wanted.logit_bias,
+        logprobs=wanted.logprobs,
+        top_logprobs=wanted.top_logprobs,
+        json_schema=wanted.json_schema,
+        regex=wanted.regex,
+        grammar=wanted.grammar,
     )
 
 

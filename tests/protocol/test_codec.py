@@ -18,10 +18,12 @@ from protocol import (
     JobSpec,
     Sampling,
     TokenEvent,
+    TokenLogprob,
     decode_event,
     decode_job,
     encode_event,
     encode_job,
+    encode_tokens,
     readable_job_id,
     validated,
 )
@@ -47,7 +49,14 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
         {
             "id": "0-a",
             "prompt": prompt,
-            "sampling": {"temperature": 0.5, "stop": ["\n"], "seed": 2**63 - 1},
+            "sampling": {
+                "temperature": 0.5,
+                "stop": ["\n"],
+                "seed": 2**63 - 1,
+                "logit_bias": [[7, -1.5], [8, 2.0]],
+                "logprobs": True,
+                "json_schema": "{}",
+            },
             "deadline_ms": 5,
             "metadata": {"user": "x", "n": 1, "f": 0.5, "none": None, "flag": True},
         }
@@ -62,6 +71,12 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
     "event",
     [
         TokenEvent(index=3, token_ids=(5, 6), text="é"),
+        TokenEvent(
+            index=3,
+            token_ids=(5, 6),
+            text="é",
+            logprobs=(TokenLogprob(-0.5, ()), TokenLogprob(-3.25, ((5, -0.25), (7, -1.5)))),
+        ),
         FinishedEvent(index=2, reason="eos", prompt_tokens=7),
         CancelledEvent(index=0),
         FailedEvent(index=0, code="x", message="m"),
@@ -69,6 +84,30 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
 )
 def test_an_event_survives_the_wire(event: TokenEvent) -> None:
     assert decode_event(encode_event(event)) == event
+
+
+def test_token_events_without_logprobs_have_the_bytes_they_always_had() -> None:
+    # given: as version 1 first wrote them
+    raw = b"\x84\xa5index\x03\xa4type\xa6tokens\xa9token_ids\x92\x05\x06\xa4text\xa2\xc3\xa9"
+    # then
+    assert encode_tokens(3, (5, 6), "é") == raw
+    assert encode_event(TokenEvent(index=3, token_ids=(5, 6), text="é")) == raw
+
+
+def test_logprobs_are_small_on_the_wire() -> None:
+    top = tuple((100_000 + i, -i / 3) for i in range(20))
+    with_them = encode_tokens(3, (5,), "é", [TokenLogprob(-0.1, top)])
+    assert len(with_them) - len(encode_tokens(3, (5,), "é")) <= 20 * 11 + 20
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [5, [[]], [["x", []]], [[-1.0, [[1]]]], [[float("nan"), []]], [[-1.0, [[1, -1.0]] * 21]]],
+)
+def test_logprobs_of_a_wrong_kind_are_malformed(logprobs: object) -> None:
+    fields = {"index": 0, "type": "tokens", "token_ids": [1], "text": "", "logprobs": logprobs}
+    with pytest.raises(MalformedMessage, match="logprobs"):
+        decode_event(msgpack.packb(fields))
 
 
 def test_an_event_of_a_later_version_may_have_more_fields() -> None:
@@ -93,6 +132,21 @@ def test_an_event_of_a_later_version_may_have_more_fields() -> None:
         ({"seed": -1}, "seed"),
         ({"stop": [""]}, "stop"),
         ({"tempreature": 0.5}, "tempreature"),
+        ({"min_new_tokens": 300}, "min_new_tokens is more than max_new_tokens"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"logit_bias": [[1, 101.0]]}, "logit_bias"),
+        ({"logit_bias": [[1, 1.0], [1, 2.0]]}, "logit_bias names a token id twice"),
+        ({"logit_bias": [[i, 1.0] for i in range(1025)]}, "logit_bias"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"json_schema": "{"}, "json_schema: is no JSON"),
+        ({"json_schema": "[" * 60_000}, "json_schema: is no JSON"),
+        ({"regex": "é" * 40_000}, "regex: has 80000 bytes, the limit is 65536"),
+        ({"grammar": ""}, "grammar"),
+        ({"regex": "a", "grammar": "b"}, "only one of json_schema, regex and grammar"),
+        ({"regex": "a", "ignore_eos": True}, "ignore_eos"),
     ],
 )
 def test_an_impossible_parameter_is_named(sampling: dict[str, object], named: str) -> None:

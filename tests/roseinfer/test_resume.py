@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
+from roseinfer.logprobs import TokenLogprob
 from tests.roseinfer.models import drain, greedy, prompts, run_alone, text, tokens
 
 COUNT = 14
+SCHEMA = """{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", null]}},
+"required": ["a", "b"], "additionalProperties": false}"""
+FEATURES: dict[str, dict[str, Any]] = {
+    "penalties": {
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.7,
+        "frequency_penalty": 0.9,
+        "logit_bias": ((5, 3.0), (9, -4.0)),
+    },
+    "least": {"min_new_tokens": 6, "stop_token_ids": tuple(range(60, 180)), "ignore_eos": False},
+    "logprobs": {"logprobs": True, "top_logprobs": 3},
+    "schema": {"json_schema": SCHEMA, "ignore_eos": False, "max_new_tokens": 80},
+    "regex": {"regex": "[a-z]{3,9}( [0-9]+)?", "ignore_eos": False},
+    "grammar": {"grammar": 'start: ("ab" | "c" start) /[xyz]{2,6}/', "ignore_eos": False},
+}
+FEATURES["all"] = {
+    **FEATURES["penalties"],
+    **FEATURES["regex"],
+    **FEATURES["logprobs"],
+    "min_new_tokens": 6,
+}
 PARAMS = {
     "greedy": greedy(COUNT),
     "sampled": greedy(COUNT, temperature=1.5, top_p=0.95, seed=5),
     "stopped": greedy(COUNT, temperature=1.5, seed=6),
+    **{name: greedy(COUNT, **changes) for name, changes in FEATURES.items()},
+    **{
+        f"{name}, sampled": greedy(COUNT, temperature=1.5, seed=7, **changes)
+        for name, changes in FEATURES.items()
+    },
 }
 
 
@@ -32,9 +62,17 @@ def test_the_rest_follows(engine: InferenceEngine, kind: str) -> None:
         assert [_fields(output) for output in rest] == [_fields(o) for o in whole[done:]]
 
 
-def _fields(output: object) -> tuple[object, ...]:
-    names = ("index", "token_ids", "text", "finish_reason")
-    return tuple(getattr(output, name) for name in names)
+def _fields(output: StepOutput) -> tuple[object, ...]:
+    names = ("index", "token_ids", "text", "finish_reason", "error")
+    return *(getattr(output, name) for name in names), _rounded(output.logprobs)
+
+
+def _rounded(logprobs: Sequence[TokenLogprob] | None) -> object:
+    """A prefill and a decode step agree in all but the last bits."""
+    return [
+        (round(own, 3), [(token_id, round(value, 3)) for token_id, value in top])
+        for own, top in logprobs or ()
+    ]
 
 
 def test_resuming_among_others_and_in_chunks(engine: InferenceEngine) -> None:

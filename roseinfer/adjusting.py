@@ -1,0 +1,169 @@
+"""What a request does to its logits before they are filtered and drawn from.
+
+    repetition penalty -> frequency and presence penalty -> logit bias -> ends not yet -> grammar
+
+Each is a function of the request's parameters and of its tokens so far, so a request that resumes
+elsewhere from its logged ids goes on as it would have. All of a step's rows are adjusted together,
+at the entries that change: a penalty touches as many logits as there are distinct tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from roseinfer.grammars import Matcher
+from roseinfer.params import SamplingParams
+
+
+class TokenCounts:
+    """Distinct tokens, and how often each was generated: 0 for those of the prompt alone."""
+
+    def __init__(self, prompt_ids: Iterable[int]) -> None:
+        self.ids = array("q")
+        self.counts = array("q")
+        self._where: dict[int, int] = {}
+        for token_id in prompt_ids:
+            self._find(token_id)
+
+    def add(self, token_id: int) -> None:
+        self.counts[self._find(token_id)] += 1
+
+    def _find(self, token_id: int) -> int:
+        where = self._where.setdefault(token_id, len(self.ids))
+        if where == len(self.ids):
+            self.ids.append(token_id)
+            self.counts.append(0)
+        return where
+
+
+class Adjustment:
+    """One request's penalties, bias, ends and grammar, and what they must remember."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_ids: Sequence[int] = (),
+        *,
+        ends: Iterable[int] = (),
+        matcher: Matcher | None = None,
+    ) -> None:
+        """`ends` are the ids in the vocabulary that end the request."""
+        self.params = params
+        self.ends = sorted(ends)
+        self.matcher = matcher
+        self.bias_ids = array("q", [token_id for token_id, _ in params.logit_bias])
+        self.biases = array("d", [bias for _, bias in params.logit_bias])
+        self.counts: TokenCounts | None = None
+        if params.penalises:
+            # Presence and frequency are about the output: only repetition looks at the prompt.
+            self.counts = TokenCounts(prompt_ids if params.repetition_penalty != 1 else ())
+
+    def add(self, token_id: int) -> None:
+        """Take note of a generated token."""
+        if self.counts is not None:
+            self.counts.add(token_id)
+
+    def ends_to_mask(self, position: int) -> list[int]:
+        """The ids that the token at `position` must not be."""
+        return self.ends if position < self.params.min_new_tokens else []
+
+
+def adjust(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
+    """Adjust float32 `logits` [S, V] in place; of each row its adjustment and its position."""
+    _penalise(logits, [adjustment for adjustment, _ in rows])
+    _add_biases(logits, [adjustment for adjustment, _ in rows])
+    _mask_ends(logits, rows)
+    _constrain(logits, rows)
+
+
+def _penalise(logits: Tensor, rows: Sequence[Adjustment]) -> None:
+    counted = [(row, a.params, a.counts) for row, a in enumerate(rows) if a.counts is not None]
+    entries = _Entries.at(logits, [(row, counts.ids) for row, _, counts in counted])
+    if entries is None:
+        return
+    flat = array("q")
+    for _, _, counts in counted:
+        flat.extend(counts.counts)
+    times = entries.ints(flat).to(logits.dtype)
+    knobs = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for _, p, _ in counted]
+    repetition, frequency, presence = entries.spread(knobs).unbind(1)
+    values = entries.values()
+    values = torch.where(values < 0, values * repetition, values / repetition)
+    values = values - frequency * times
+    values = values - presence * (times > 0)
+    entries.put(values)
+
+
+def _add_biases(logits: Tensor, rows: Sequence[Adjustment]) -> None:
+    entries = _Entries.at(logits, [(row, a.bias_ids) for row, a in enumerate(rows)])
+    if entries is not None:
+        flat = array("d")
+        for adjustment in rows:
+            flat.extend(adjustment.biases)
+        biases = torch.frombuffer(flat, dtype=torch.float64).to(logits.device, logits.dtype)
+        entries.put(entries.values() + biases)
+
+
+def _mask_ends(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
+    masked = [
+        (row, array("q", a.ends_to_mask(position)))
+        for row, (a, position) in enumerate(rows)
+        if a.matcher is None  # which takes care of it: something must remain allowed
+    ]
+    entries = _Entries.at(logits, masked)
+    if entries is not None:
+        entries.put(torch.full_like(entries.values(), -torch.inf))
+
+
+def _constrain(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
+    matched = [
+        (row, a.matcher, a.ends_to_mask(position))
+        for row, (a, position) in enumerate(rows)
+        if a.matcher is not None
+    ]
+    if matched:
+        pairs = [(matcher, ends) for _, matcher, ends in matched]
+        allowed = Matcher.allowed(pairs, logits.shape[1], logits.device)
+        index = torch.tensor([row for row, _, _ in matched]).to(logits.device)
+        logits[index] = logits[index].masked_fill(~allowed, -torch.inf)
+
+
+class _Entries(NamedTuple):
+    """Some entries of `logits` [S, V], each once, listed row by row."""
+
+    logits: Tensor
+    rows: Tensor
+    columns: Tensor
+    lengths: Tensor  # entries of each listed row
+
+    @classmethod
+    def at(cls, logits: Tensor, columns: Sequence[tuple[int, array[int]]]) -> _Entries | None:
+        """The entries at each (row, columns); None if there are none."""
+        flat = array("q")
+        for _, ids in columns:
+            flat.extend(ids)
+        if not flat:
+            return None
+        listed = torch.tensor([[row, len(ids)] for row, ids in columns]).to(logits.device)
+        rows, lengths = listed.unbind(1)
+        index = torch.frombuffer(flat, dtype=torch.int64).to(logits.device)
+        return cls(logits, rows.repeat_interleave(lengths), index, lengths)
+
+    def values(self) -> Tensor:
+        return self.logits[self.rows, self.columns]
+
+    def put(self, values: Tensor) -> None:
+        self.logits[self.rows, self.columns] = values
+
+    def ints(self, flat: array[int]) -> Tensor:
+        return torch.frombuffer(flat, dtype=torch.int64).to(self.logits.device)
+
+    def spread(self, knobs: Sequence[Sequence[float]]) -> Tensor:
+        """[N, K]: the K numbers of an entry's row, for each of the N entries."""
+        table = torch.tensor(knobs, dtype=self.logits.dtype).to(self.logits.device)
+        return table.repeat_interleave(self.lengths, dim=0)

@@ -1,0 +1,152 @@
+"""Text that must fit a JSON schema, a regular expression or a Lark grammar, by llguidance.
+
+A grammar becomes a matcher: before a token is drawn it says which ones may come next, and takes the
+one that came. It knows nothing but the grammar and the tokens, so replaying logged ids rebuilds it.
+
+llguidance bounds what a grammar may cost, when it is compiled and in every step; one that goes
+over a bound has an error from then on, and its request ends with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from typing import Any
+
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.hf import from_tokenizer
+from torch import Tensor
+
+from rose_errors import InvalidParameter
+from roseinfer.params import Grammar
+
+# Errors quote the grammar; how much of it is not for the grammar to say.
+_LONGEST_REPORT = 300
+# Of the lexer, each 1 to 2 kB that a request holds to its end: ours is a tenth of the default.
+_MOST_STATES = 25_000
+
+
+# Between two pieces of JSON a space, or a line break and an indent: a model may write as it likes,
+# and cannot lose itself in white space. A schema's own "x-guidance" overrides it.
+_WHITE_SPACE = r"[ ]|\n[ ]{0,16}"
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer. Threads may share it."""
+
+    def __init__(
+        self, tokenizer: Any | None, vocab_size: int, eos_token_ids: AbstractSet[int]
+    ) -> None:
+        """`tokenizer` is transformers' fast kind, or None: then nothing can be compiled."""
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> Matcher:
+        """Raises InvalidParameter for a grammar that is wrong, or costs too much, and where there
+        is no tokenizer, or one that cannot be used."""
+        if self._tokenizer is None:
+            raise InvalidParameter(f"{grammar.kind} needs a tokenizer, and this engine has none")
+        with self._lock:
+            vocabulary = self._vocabulary
+        limits = LLParserLimits(max_lexer_states=_MOST_STATES, verbose_errors=False)
+        matcher = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
+        if matcher.is_error():
+            raise InvalidParameter(_report(grammar.kind, matcher.get_error()))
+        return Matcher(grammar.kind, matcher, vocabulary.vocab_size)
+
+    @cached_property
+    def _vocabulary(self) -> LLTokenizer:
+        """The tokenizer as llguidance knows it; takes up to a second for a large one."""
+        tokenizer = self._tokenizer
+        size = len(tokenizer or ())
+        ends = sorted(token_id for token_id in self._eos_token_ids if token_id < size)
+        if not ends:
+            raise InvalidParameter("a grammar needs an end-of-text token, which this model lacks")
+        try:
+            return from_tokenizer(tokenizer, n_vocab=max(size, self._vocab_size), eos_token=ends)
+        except Exception as error:
+            raise InvalidParameter(
+                _report("grammars do not work with this model's tokenizer", str(error))
+            ) from error
+
+
+def _to_lark(grammar: Grammar) -> str:
+    """In the notation that llguidance compiles. Raises InvalidParameter."""
+    try:
+        match grammar.kind:
+            case "json_schema":
+                return LLMatcher.grammar_from_json_schema(
+                    grammar.source, {"whitespace_pattern": _WHITE_SPACE}
+                )
+            case "regex":
+                return LLMatcher.grammar_from_regex(grammar.source)
+        return LLMatcher.grammar_from_lark(grammar.source)
+    except ValueError as error:
+        raise InvalidParameter(_report(grammar.kind, str(error))) from None
+
+
+def _report(what: str, error: str) -> str:
+    reason = " ".join(error.split())
+    return f"{what}: {reason[:_LONGEST_REPORT]}"
+
+
+class Matcher:
+    """Where one request stands in its grammar."""
+
+    def __init__(self, kind: str, state: LLMatcher, vocab_size: int) -> None:
+        self._kind = kind
+        self._state = state
+        self._vocab_size = vocab_size
+
+    def advance(self, token_id: int) -> None:
+        """Take the next token; one that does not fit is an error."""
+        self._state.consume_token(token_id)
+
+    @property
+    def error(self) -> str | None:
+        """Why it cannot go on, if it cannot."""
+        return _report(self._kind, self._state.get_error()) if self._state.is_error() else None
+
+    @property
+    def is_complete(self) -> bool:
+        """The text fits, and nothing may follow it."""
+        return self._state.is_stopped() and not self._state.is_error()
+
+    @staticmethod
+    def allowed(
+        matchers: Sequence[tuple[Matcher, Sequence[int]]], vocab_size: int, device: torch.device
+    ) -> Tensor:
+        """Which tokens may come next, bool [S, vocab_size] on `device`: a row for each matcher.
+
+        Beside a matcher stand ids that must not come unless its grammar allows no others. A
+        matcher that finds that it cannot go on has an error afterwards; its row means nothing.
+        """
+        words = -(-max(vocab_size, *(matcher._vocab_size for matcher, _ in matchers)) // 32)
+        masks = torch.zeros(len(matchers), words, dtype=torch.int32)
+        for mask, (matcher, excluded) in zip(masks, matchers, strict=True):
+            matcher._fill(mask)
+            _exclude(mask, excluded)
+        bits = torch.arange(8, dtype=torch.uint8, device=device)
+        octets = masks.view(torch.uint8).to(device).unsqueeze(-1)  # little-endian, as masks are
+        return (octets >> bits & 1).view(len(matchers), -1)[:, :vocab_size].bool()
+
+    def _fill(self, mask: Tensor) -> None:
+        own = mask[: -(-self._vocab_size // 32)]
+        self._state.unsafe_compute_mask_ptr(own.data_ptr(), own.numel() * own.itemsize)
+
+
+def _exclude(mask: Tensor, token_ids: Sequence[int]) -> None:
+    """Clear the bits of `token_ids` in the int32 `mask`, unless they are the only ones."""
+    if not token_ids:
+        return
+    rest = mask.clone()
+    for token_id in token_ids:
+        word, bit = divmod(token_id, 32)
+        rest[word] &= ~(1 << bit) if bit < 31 else 2**31 - 1
+    if rest.any():
+        mask.copy_(rest)

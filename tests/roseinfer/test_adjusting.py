@@ -1,0 +1,312 @@
+"""Penalties, bias and ends: what is drawn follows the distribution that they define."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MinNewTokensLengthLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+
+from rose_errors import InvalidParameter
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer.adjusting import Adjustment, adjust
+from roseinfer.sampling import SamplingRow, sample
+from tests.roseinfer.models import (
+    build,
+    drain,
+    greedy,
+    prompts,
+    run_alone,
+    text,
+    tiny_llama,
+    tokens,
+)
+
+VOCAB = 12
+PROMPT, OUTPUT = [1, 1, 2, 9], [2, 3, 3, 3, 5]
+LOGITS = [0.5, 1.9, -0.7, 1.2, -1.6, 0.0, 0.9, -0.2, 1.1, 0.7, -2.0, 0.3]
+ENDS = [6, 11]
+
+
+def row_of(
+    position: int | None = None,
+    prompt: Sequence[int] = PROMPT,
+    output: Sequence[int] = OUTPUT,
+    **params: Any,
+) -> SamplingRow:
+    wanted = SamplingParams(**params)
+    adjustment = Adjustment(wanted, prompt, ends=ENDS)
+    for token_id in output:
+        adjustment.add(token_id)
+    return SamplingRow(wanted, len(output) if position is None else position, adjustment)
+
+
+def exact_logits(position: int, **params: Any) -> list[float]:
+    """By the definitions, one token at a time, in plain double precision."""
+    p, counts, logits = SamplingParams(**params), Counter(OUTPUT), []
+    for token_id, logit in enumerate(LOGITS):
+        if token_id in PROMPT or counts[token_id]:
+            logit = logit * p.repetition_penalty if logit < 0 else logit / p.repetition_penalty
+        logit -= p.frequency_penalty * counts[token_id]
+        logit -= p.presence_penalty * (counts[token_id] > 0)
+        logit += dict(p.logit_bias).get(token_id, 0.0)
+        logits.append(-math.inf if token_id in ENDS and position < p.min_new_tokens else logit)
+    return logits
+
+
+def exact_distribution(position: int, **params: Any) -> list[float]:
+    """Adjusted logits through temperature, top-k, top-p and min-p, token by token."""
+    p = SamplingParams(**params)
+    weights = [math.exp(logit / p.temperature) for logit in exact_logits(position, **params)]
+    ranked = sorted(range(VOCAB), key=lambda i: -weights[i])[: p.top_k]
+    total = sum(weights[i] for i in ranked)
+    kept, mass = [], 0.0
+    for token_id in ranked:
+        if mass < p.top_p:
+            kept.append(token_id)
+        mass += weights[token_id] / total
+    best = weights[kept[0]]
+    kept = [i for i in kept if weights[i] >= p.min_p * best]
+    total = sum(weights[i] for i in kept)
+    return [weights[i] / total if i in kept else 0.0 for i in range(VOCAB)]
+
+
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3}
+DRAWS = 10_000
+LATE = {"min_new_tokens": DRAWS, "max_new_tokens": DRAWS}
+BIAS = {"logit_bias": ((0, 1.5), (3, 2.0), (8, -100.0))}
+CASES: dict[str, dict[str, Any]] = {
+    "repetition": {"repetition_penalty": 1.7},
+    "repetition that encourages": {"repetition_penalty": 0.6},
+    "presence": {"presence_penalty": 1.1},
+    "frequency": {"frequency_penalty": -0.6},
+    "bias": BIAS,
+    "min_new_tokens": LATE,
+    "all": {**PENALTIES, **BIAS, **LATE},
+    "all and top-k": {**PENALTIES, **BIAS, **LATE, "top_k": 5},
+    "all and top-p": {**PENALTIES, **BIAS, "top_p": 0.8},
+    "all and min-p": {**PENALTIES, **BIAS, "min_p": 0.2},
+    "everything": {
+        **PENALTIES,
+        **BIAS,
+        **LATE,
+        "top_k": 8,
+        "top_p": 0.9,
+        "min_p": 0.1,
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adjusted_logits_are_those_of_the_definitions(case: str) -> None:
+    row = row_of(**CASES[case])
+    assert row.adjustment is not None
+    ours = torch.tensor([LOGITS])
+    adjust(ours, [(row.adjustment, row.position)])
+    exact = torch.tensor([exact_logits(row.position, **CASES[case])])
+    torch.testing.assert_close(ours, exact)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "all" in case or "every" in case])
+def test_what_is_drawn_has_the_exact_distribution(case: str) -> None:
+    """Chi-square, one seed, ten thousand positions."""
+    params = {**CASES[case], "temperature": 0.8}
+    error, degrees = chi_square(draw(**params, seed=11), exact_distribution(0, **params))
+    assert error < degrees + 4 * (2 * degrees) ** 0.5  # four standard deviations
+
+
+def test_the_chi_square_notices_a_missing_penalty() -> None:
+    params = {"temperature": 0.8, "frequency_penalty": 0.3}
+    error, degrees = chi_square(
+        draw(**params, seed=11), exact_distribution(0, **params, presence_penalty=0.4)
+    )
+    assert error > 10 * degrees
+
+
+def draw(**params: Any) -> list[int]:
+    """A token for each position, all with the same tokens so far."""
+    shared = row_of(**params)
+    rows = [SamplingRow(shared.params, position, shared.adjustment) for position in range(DRAWS)]
+    return sample(torch.tensor([LOGITS]).expand(DRAWS, -1), rows)
+
+
+def chi_square(drawn: list[int], distribution: list[float]) -> tuple[float, int]:
+    """The statistic, and its degrees of freedom; what is impossible must not have been drawn."""
+    expected = DRAWS * torch.tensor(distribution, dtype=torch.float64)
+    seen = torch.bincount(torch.tensor(drawn), minlength=VOCAB).double()
+    possible = expected > 0
+    assert seen[~possible].sum() == 0
+    error = (seen - expected)[possible] ** 2 / expected[possible]
+    return float(error.sum()), int(possible.sum()) - 1
+
+
+penalised = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.7, 1.5]),
+        "top_p": st.floats(0.3, 1),
+        "repetition_penalty": st.floats(0.5, 2),
+        "presence_penalty": st.floats(-2, 2),
+        "frequency_penalty": st.floats(-2, 2),
+        "logit_bias": st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-9, 9), max_size=3).map(
+            lambda biases: tuple(biases.items())
+        ),
+        "min_new_tokens": st.integers(0, 8),
+    },
+)
+ids = st.lists(st.integers(0, VOCAB - 1), max_size=6)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(mates=st.lists(st.tuples(penalised, ids, ids), max_size=5), own=penalised, at=ids)
+def test_a_row_does_not_depend_on_its_mates(
+    mates: list[tuple[dict[str, Any], list[int], list[int]]], own: dict[str, Any], at: list[int]
+) -> None:
+    logits = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(1))
+    row = row_of(output=at, seed=3, **own)
+    plain = SamplingRow(SamplingParams(temperature=0.9, seed=8), 4)
+    company = [row_of(None, prompt, out, seed=9, **mate) for mate, prompt, out in mates]
+    before = logits.clone()
+    alone = sample(logits[:1], [row])
+    together = sample(logits[: 1 + len(mates)], [row, *company])
+    assert together[0] == alone[0]
+    beside = torch.cat([logits[5:], logits[: 1 + len(mates)]])
+    assert sample(beside, [plain, row, *company])[:2] == [*sample(logits[5:], [plain]), *alone]
+    assert torch.equal(logits, before)
+
+
+def test_rows_without_adjustments_are_not_adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    adjusted: list[int] = []
+
+    def record(logits: torch.Tensor, rows: Sequence[object]) -> None:
+        adjusted.append(len(rows))
+
+    monkeypatch.setattr("roseinfer.sampling.adjust", record)
+    logits = torch.randn(4, VOCAB)
+    plain = [SamplingRow(SamplingParams(temperature=i / 2, seed=i), i) for i in range(3)]
+    sample(logits[:3], plain)
+    assert adjusted == []
+    sample(logits, [*plain, row_of(presence_penalty=1.0)])
+    assert adjusted == [1]
+
+
+# Through the engine, against transformers
+
+
+def transformers_greedy(
+    model: Any, prompt: list[int], count: int, processors: Sequence[Any], eos: int
+) -> list[int]:
+    """Greedy decoding with transformers' own forward pass and logits processors."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        for _ in range(count):
+            scores = model(ids, use_cache=False).logits[:, -1].float()
+            for processor in processors:
+                scores = processor(ids, scores)
+            ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], dim=1)
+            if int(ids[0, -1]) == eos:
+                break
+    model.set_attn_implementation(before)
+    return [int(i) for i in ids[0, len(prompt) :]]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])
+def test_parity_with_transformers(architecture: str) -> None:
+    # given: an end that the model would choose early
+    model, prompt, count = build(architecture), prompts(20)[0], 24
+    plain = transformers_greedy(model, prompt, count, [], eos=-1)
+    penalty = RepetitionPenaltyLogitsProcessor(1.4)
+    penalised = transformers_greedy(model, prompt, count, [penalty], eos=-1)
+    eos = penalised[3]
+    least = MinNewTokensLengthLogitsProcessor(len(prompt), 9, eos, device="cpu")
+    expected = transformers_greedy(model, prompt, count, [penalty, least], eos)
+    model.generation_config.eos_token_id = eos
+    model.config.eos_token_id = eos
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
+    # when
+    params = SamplingParams(max_new_tokens=count, repetition_penalty=1.4)
+    early = run_alone(engine, prompt, params)
+    late = run_alone(engine, prompt, replace(params, min_new_tokens=9))
+    # then
+    assert plain != penalised
+    assert tokens(early) == penalised[: penalised.index(eos) + 1]
+    assert tokens(late) == expected
+    assert len(expected) > 9
+
+
+# Ends
+
+
+@pytest.fixture(scope="module")
+def eager_to_end() -> InferenceEngine:
+    """A model for which EOS (257) and 7 are the likeliest tokens at any time."""
+    return InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=512)
+
+
+def test_nothing_ends_a_request_before_min_new_tokens(eager_to_end: InferenceEngine) -> None:
+    likely = ((257, 100.0), (7, 60.0))
+    for least in (0, 1, 5):
+        for stops, reason in (((), "eos"), ((7, 257), "eos")):
+            params = SamplingParams(
+                max_new_tokens=9, min_new_tokens=least, logit_bias=likely, stop_token_ids=stops
+            )
+            out = run_alone(eager_to_end, prompts(9)[0], params)
+            assert len(tokens(out)) == least + 1
+            assert out[-1].finish_reason == reason
+            assert (7 in tokens(out)) is (not stops and least > 0)
+
+
+def test_stop_strings_are_looked_for_after_min_new_tokens(engine: InferenceEngine) -> None:
+    # given
+    prompt = prompts(30)[0]
+    pieces = [
+        output.text for output in run_alone(engine, prompt, greedy(14, temperature=1.5, seed=6))
+    ]
+    early = next(i for i, piece in enumerate(pieces) if piece.strip())
+    stop = pieces[early]
+    # when
+    cut = run_alone(engine, prompt, greedy(14, temperature=1.5, seed=6, stop=(stop,)))
+    late = run_alone(
+        engine, prompt, greedy(14, temperature=1.5, seed=6, stop=(stop,), min_new_tokens=early + 1)
+    )
+    # then
+    assert (len(cut), cut[-1].finish_reason) == (early + 1, "stop")
+    assert len(late) > early + 1
+    assert stop in text(late)
+    rest = "".join(pieces[early + 1 :])
+    expected = "".join(pieces[: early + 1]) + rest.partition(stop)[0]
+    assert text(late) == expected
+
+
+def test_a_bias_for_a_token_that_is_none_is_refused(engine: InferenceEngine) -> None:
+    with pytest.raises(InvalidParameter, match="logit_bias holds the token id 300"):
+        engine.new_session([1], params=SamplingParams(logit_bias=((300, 1.0),)))
+
+
+def test_mates_do_not_change_what_a_seed_draws(engine: InferenceEngine) -> None:
+    asked = prompts(12, 20, 7, 31)
+    wanted = [
+        greedy(12, temperature=1.2, seed=1, repetition_penalty=1.2),
+        greedy(12, temperature=1.2, seed=2, presence_penalty=1.0, logit_bias=((5, 3.0),)),
+        SamplingParams(max_new_tokens=12, temperature=1.2, seed=3, regex="[a-z ]{3,40}"),
+        greedy(12, temperature=1.2, seed=4),
+    ]
+    alone = [run_alone(engine, p, q) for p, q in zip(asked, wanted, strict=True)]
+    scheduler = OnlineScheduler(engine, max_step_tokens=16)
+    names = [scheduler.add_request(p, params=q) for p, q in zip(asked, wanted, strict=True)]
+    together = drain(scheduler)
+    for name, outputs in zip(names, alone, strict=True):
+        assert tokens(together[name]) == tokens(outputs)
+        assert text(together[name]) == text(outputs)
