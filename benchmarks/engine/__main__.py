@@ -77,7 +77,12 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--only", type=_names, default=list(CASES), help=f"some of {','.join(CASES)}")
     add("--model", choices=NAMES, action="append", help="repeatable; llama-135m if not given")
-    add("--dtype", choices=["float32", "bfloat16"], action="append", help="both if not given")
+    add(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        action="append",
+        help="repeatable; float32 if not given",
+    )
     add("--rounds", type=int, help="of each case")
     add("--requests", type=int, help="at once, in batch and service")
     add("--limit", type=float, help="seconds of a round of transformers' continuous batching")

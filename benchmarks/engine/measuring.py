@@ -86,7 +86,7 @@ class Measuring:
                     Continuous(peer, _CONTINUOUS_ROUNDS, _MAX_STEP_TOKENS, scale.limit_s),
                 ]
                 title = f"{scale.requests} requests at once: {name}"
-                batch = Batch(title, contenders, vocabulary, scale.requests)
+                batch = Batch(title, contenders, vocabulary, scale.requests, scale.most_tokens)
                 yield self._measure(f"batch/{model}/{dtype}", batch)
             if "single" in only:
                 weights = weight_bytes(peer)
@@ -114,7 +114,14 @@ class Measuring:
             limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
             with Stage(self._models[model], dtype, *limits) as stage:
                 title = f"Through Redis, {scale.requests} streaming subscribers: {name}"
-                service = Service(title, ours, stage.redis_url, scale.requests, scale.first_tokens)
+                service = Service(
+                    title,
+                    ours,
+                    stage.redis_url,
+                    requests=scale.requests,
+                    most_tokens=scale.most_tokens,
+                    singles=scale.first_tokens,
+                )
                 yield self._measure("service", service)
 
     def _measure(self, key: str, case: Case) -> Board:

@@ -15,13 +15,20 @@ _WARM_UP = (8, 8)  # requests, and tokens of each
 
 
 class Batch:
-    def __init__(self, title: str, contenders: Sequence[Contender], vocabulary: int, requests: int):
+    def __init__(
+        self,
+        title: str,
+        contenders: Sequence[Contender],
+        vocabulary: int,
+        requests: int,
+        most_tokens: int,
+    ) -> None:
         self.title = title
-        self._contenders = contenders
-        self._vocabulary, self._requests = vocabulary, requests
+        self._contenders, self._vocabulary = contenders, vocabulary
+        self._requests, self._most_tokens = requests, most_tokens
 
     def round(self, board: Board, turn: int) -> None:
-        work = Workload.draw(self._requests, self._vocabulary, seed=turn)
+        work = Workload.draw(self._requests, self._vocabulary, turn, self._most_tokens)
         if turn < 0:
             work = work.first(*_WARM_UP)
         runs: dict[str, Run] = {}

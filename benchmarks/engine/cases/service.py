@@ -35,17 +35,27 @@ _PROMPT_TOKENS = 64
 
 
 class Service:
-    def __init__(self, title: str, ours: Ours, redis_url: str, requests: int, singles: int) -> None:
+    def __init__(
+        self,
+        title: str,
+        ours: Ours,
+        redis_url: str,
+        *,
+        requests: int,
+        most_tokens: int,
+        singles: int,
+    ) -> None:
+        """`singles`: requests, one by one, whose time to the first token is taken in a round."""
         self.title = title
         self._ours, self._redis_url = ours, redis_url
-        self._requests, self._singles = requests, singles
+        self._requests, self._most_tokens, self._singles = requests, most_tokens, singles
 
     def round(self, board: Board, turn: int) -> None:
         asyncio.run(self._round(board, turn))
 
     async def _round(self, board: Board, turn: int) -> None:
         vocabulary = self._ours.engine.vocab_size
-        work = Workload.draw(self._requests, vocabulary, seed=turn)
+        work = Workload.draw(self._requests, vocabulary, turn, self._most_tokens)
         async with AsyncClient(redis_url=self._redis_url) as client:
             for place in in_turn([IN_PROCESS, THROUGH_REDIS], turn):
                 if place == IN_PROCESS:
