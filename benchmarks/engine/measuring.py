@@ -40,14 +40,14 @@ _CONTINUOUS_ROUNDS = 1
 class Measuring:
     def __init__(self, scale: Scale, folder: Path, vllm: Path | None, vllm_modes: str) -> None:
         """`folder` takes the models."""
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         self._scale, self._vllm = scale, vllm
         self._eager = {"compiled": [False], "eager": [True], "both": [False, True]}[vllm_modes]
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
         self.boards: dict[str, Board] = {}
         self.versions: dict[str, str] = {}
         self._progress = Console(stderr=True, highlight=False, soft_wrap=True)
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
 
     def facts(self) -> Facts:
         here = {
