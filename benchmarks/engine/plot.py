@@ -81,4 +81,4 @@ def _line(ax: Any, board: Board, metric: str, label: str) -> None:
     names = board.contenders(metric)
     places = [int(name.split()[0].replace(",", "")) for name in names]
     ax.plot(places, [board.median(metric, name) for name in names], marker="o", label=label)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.1 * ax.dataLim.y1)
