@@ -27,8 +27,9 @@ dashboards: .venv/demo
 pictures: .venv/demo
 	$(BIN)/python -m demo.pictures docs/img
 
-bench: .venv/demo
-	$(BIN)/python -m benchmarks.service
+# Fills docs/performance.md. BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run.
+bench: .venv/bench
+	$(BIN)/python -m benchmarks.engine --write docs/performance.md --plot docs/img/engine.svg $(BENCH)
 
 # Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
 chaos: .venv/dev
@@ -62,6 +63,11 @@ clean:
 .venv/demo: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing roseinfer with torch and transformers into .venv (once; takes minutes)"
 	$(INSTALL) -e '.[demo]'
+	@touch $@
+
+.venv/bench: .venv/demo
+	@echo "installing what the benchmarks need"
+	$(INSTALL) -e '.[bench]'
 	@touch $@
 
 .venv/dev: .venv/demo

@@ -13,6 +13,10 @@ from transformers import (
     Qwen3Config,
 )
 
+from roseinfer.demo_model import MODEL_PATH
+
+BUILT_IN = "built-in"
+
 
 def save_llama_135m(folder: Path) -> Path:
     """A Llama of 135M parameters in bfloat16, about 270 MB."""
@@ -48,6 +52,15 @@ def save_qwen3_600m(folder: Path) -> Path:
         tie_word_embeddings=True,
     )
     return _save(config, folder)
+
+
+_SAVERS = {"llama-135m": save_llama_135m, "gpt2": save_gpt2, "qwen3-0.6b": save_qwen3_600m}
+NAMES = (BUILT_IN, *_SAVERS)
+
+
+def model_folder(name: str, folder: Path) -> Path:
+    """Where the model called `name` lies; one with random weights is saved in `folder`."""
+    return MODEL_PATH if name == BUILT_IN else _SAVERS[name](folder / name)
 
 
 def _save(config: PreTrainedConfig, folder: Path) -> Path:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.queue.board import Board
+from benchmarks.board import Board
 from benchmarks.queue.cases import Case
 from benchmarks.queue.cases.drain import Drain
 from benchmarks.queue.cases.latency import Latency
@@ -33,8 +33,8 @@ from benchmarks.queue.cases.waiting import Waiting
 from benchmarks.queue.ours import Ours, OursSync, payload
 from benchmarks.queue.peers import Peer, find_peers
 from benchmarks.queue.plain import Plain
-from benchmarks.queue.report import as_json, as_page, environment, show
 from benchmarks.queue.scale import FULL, QUICK, TINY, Scale
+from benchmarks.report import as_json, as_page, environment, show
 
 _CASES = ("submit", "drain", "tokens", "latency", "waiting", "subscribers", "sigkill")
 _WITH_PEERS = {"submit", "drain", "latency", "sigkill"}
@@ -56,7 +56,7 @@ def build(scale: Scale, batch: int, peers: list[Peer]) -> dict[str, Case]:
 
 
 async def measure(case: Case, rounds: int, progress: Console) -> Board:
-    board = Board(case.title)
+    board = Board(case.title, base=Plain.name)
     for turn in range(case.rounds or rounds):
         began = time.perf_counter()
         await case.round(board, turn)
@@ -76,7 +76,8 @@ def main() -> None:
         peers, missing = find_peers(args.peers_python or [sys.executable], args.bullmq)
         if missing:
             progress.print(f"not installed, so not measured: {', '.join(missing)}")
-    facts = environment({name: v for peer in peers for name, v in peer.versions.items()})
+    versions = {name: v for peer in peers for name, v in peer.versions.items()}
+    facts = environment("benchmarks.queue", ("redis", "hiredis"), versions)
     progress.print(", ".join(f"{name} {value}" for name, value in facts.items()))
     cases = build(_scale(args), args.batch, peers)
     rounds = args.rounds or _scale(args).rounds

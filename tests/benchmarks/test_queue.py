@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.queue.board import Board, Figure
+from benchmarks.board import Board, Figure
 from benchmarks.queue.cases.drain import rate
-from benchmarks.queue.report import as_page
+from benchmarks.report import as_page
 from tests.conftest import needs_redis_server
 
 _ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_an_unknown_case_is_refused() -> None:
 
 def test_ratios_are_taken_within_a_round() -> None:
     # given a machine that is ten times slower in the second of three rounds
-    board = Board("speed")
+    board = Board("speed", base="plain loop")
     for ours, plain in ((50.0, 100.0), (5.0, 10.0), (60.0, 100.0)):
         board.add([Figure("jobs/s", "ours", ours), Figure("jobs/s", "plain loop", plain)])
     # when

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from benchmarks.queue.board import Board
-
-T = TypeVar("T")
+from benchmarks.board import Board
 
 
 class Case(Protocol):
@@ -23,8 +20,3 @@ class Case(Protocol):
 
     def judge(self, board: Board) -> None:
         """Hold what was measured against the targets."""
-
-
-def in_turn(contenders: Sequence[T], turn: int) -> list[T]:
-    """There and back: nobody is always first, and neighbours stay close in time."""
-    return list(contenders if turn % 2 == 0 else reversed(contenders))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.queue.board import Board, Figure
-from benchmarks.queue.cases import in_turn
+from benchmarks.board import Board, Figure
 from benchmarks.queue.ours import Ours
 from benchmarks.queue.plain import Plain
 from benchmarks.queue.stage import Worker, fresh_redis
+from benchmarks.turns import in_turn
 
 METRIC = "drain, jobs/s"
 _LONGEST_S = 300.0

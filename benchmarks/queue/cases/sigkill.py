@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import redis.asyncio
 
-from benchmarks.queue.board import Board, Check, Figure
+from benchmarks.board import Board, Check, Figure
 from benchmarks.queue.cases.sigkill_peers import kill_and_restart
 from benchmarks.queue.ours import PARTITION, Ours, open_client, read_ended, requests, start_worker
 from benchmarks.queue.peers import Peer

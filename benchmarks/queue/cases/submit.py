@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.queue.board import Board, Figure
-from benchmarks.queue.cases import in_turn
+from benchmarks.board import Board, Figure
 from benchmarks.queue.ours import Ours, OursSync
 from benchmarks.queue.plain import Plain
 from benchmarks.queue.stage import fresh_redis
+from benchmarks.turns import in_turn
 
 METRIC = "bulk submit, jobs/s"
 

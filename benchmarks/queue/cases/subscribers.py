@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import redis.asyncio
 
-from benchmarks.queue.board import Board, Check, Figure
+from benchmarks.board import Board, Check, Figure
 from benchmarks.queue.ours import Ours, open_client, requests, start_worker
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.queue.board import Board, Figure
-from benchmarks.queue.cases import in_turn
+from benchmarks.board import Board, Figure
 from benchmarks.queue.ours import Ours, open_client, requests, start_worker, wait_ended
 from benchmarks.queue.plain import Plain, add_events
 from benchmarks.queue.stage import fresh_redis
+from benchmarks.turns import in_turn
 from protocol import encode_tokens
 
 EVENTS = "log entries/s"

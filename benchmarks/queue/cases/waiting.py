@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import redis.asyncio
 
-from benchmarks.queue.board import Board, Figure
-from benchmarks.queue.cases import in_turn
+from benchmarks.board import Board, Figure
 from benchmarks.queue.ours import PARTITION, Ours, open_client, requests
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
+from benchmarks.turns import in_turn
 from protocol import Priority
 
 RATE = "drain, jobs/s"

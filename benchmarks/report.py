@@ -1,48 +1,45 @@
-"""The board as a table, as JSON, and as a page."""
+"""Boards as tables, as JSON, and as a page."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.queue.board import Board, Check, Row
-from benchmarks.queue.plain import Plain
+from benchmarks.board import Board, Check, Row
 
-_COLUMNS = ["measured", "who", "median", "min", "max", f"to {Plain.name}"]
+Facts = dict[str, str | float]
 
 
-def environment(peers: Mapping[str, str]) -> dict[str, str | float]:
-    """What the figures depend on. `peers`: versions by name."""
-    server = subprocess.run(
-        ["redis-server", "--version"], capture_output=True, text=True, check=True
-    ).stdout.split()
+def environment(program: str, packages: Sequence[str], others: Mapping[str, str]) -> Facts:
+    """What the figures depend on. `others`: versions by name."""
     return {
-        "command": " ".join(["python -m benchmarks.queue", *map(_nameless, sys.argv[1:])]),
+        "command": " ".join([f"python -m {program}", *map(_nameless, sys.argv[1:])]),
         "cores": os.cpu_count() or 0,
         "load before": round(os.getloadavg()[0], 1),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "redis-server": server[2].removeprefix("v="),
-        "redis-py": version("redis"),
-        "hiredis": _version("hiredis"),
-        **peers,
+        **({"redis-server": server} if (server := _redis_server()) else {}),
+        **{package: _version(package) for package in packages},
+        **others,
     }
 
 
 def show(board: Board, console: Console) -> None:
     table = Table(title=board.title, title_justify="left")
-    for column in _COLUMNS:
-        figures = column not in _COLUMNS[:2]
+    for column in _columns(board):
+        figures = column not in ("measured", "who")
         table.add_column(column, justify="right" if figures else "left", no_wrap=True)
     for row in board.rows:
         table.add_row(*cells(board, row))
@@ -53,14 +50,14 @@ def show(board: Board, console: Console) -> None:
         console.print(note)
 
 
-def as_page(facts: Mapping[str, Any], boards: Mapping[str, Board]) -> str:
+def as_page(facts: Facts, boards: Mapping[str, Board], heading: str = "##") -> str:
     """Markdown: a table and its targets for each case."""
     about = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "command")
     parts = [f"`{facts['command']}`: {about}."]
     for board in boards.values():
-        width = len(_COLUMNS)
-        rows = [_COLUMNS, ["---"] * width, *(cells(board, row) for row in board.rows)]
-        parts.append(f"## {board.title}")
+        columns = _columns(board)
+        rows = [columns, ["---"] * len(columns), *(cells(board, row) for row in board.rows)]
+        parts.append(f"{heading} {board.title}")
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         if board.checks:
             rows = [["asked for", "target", "reached", ""], ["---"] * 4]
@@ -73,12 +70,18 @@ def as_page(facts: Mapping[str, Any], boards: Mapping[str, Board]) -> str:
 def cells(board: Board, row: Row) -> list[str]:
     metric, contender = row
     values = board.rows[row]
-    plain = (metric, Plain.name)
-    ratio = ""
-    if plain in board.rows and contender != Plain.name:
-        ratio = f"{statistics.median(board.ratios(row, plain)):.2f}"
     figures = (statistics.median(values), min(values), max(values))
-    return [metric, contender, *(number(figure) for figure in figures), ratio]
+    shown = [metric, contender, *(number(figure) for figure in figures)]
+    if board.base is None:
+        return shown
+    base = (metric, board.base)
+    compared = base in board.rows and contender != board.base
+    return [*shown, f"{statistics.median(board.ratios(row, base)):.2f}" if compared else ""]
+
+
+def _columns(board: Board) -> list[str]:
+    columns = ["measured", "who", "median", "min", "max"]
+    return columns if board.base is None else [*columns, f"to {board.base}"]
 
 
 def number(value: float) -> str:
@@ -86,7 +89,20 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def as_json(facts: Mapping[str, Any], boards: Mapping[str, Board]) -> dict[str, Any]:
+def write_between(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the page's two markers called `name`.
+
+    Raises: ValueError: it has not got them.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, begin_found, rest = page.read_text().partition(begin)
+    _, end_found, after = rest.partition(end)
+    if not begin_found or not end_found:
+        raise ValueError(f"{page} lacks the line {begin} or, after it, the line {end}: add both")
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")
+
+
+def as_json(facts: Facts, boards: Mapping[str, Board]) -> dict[str, Any]:
     return {
         "environment": dict(facts),
         "cases": {name: _board_json(board) for name, board in boards.items()},
@@ -112,6 +128,13 @@ def _nameless(argument: str) -> str:
 
 def _verdict(check: Check) -> str:
     return "met" if check.met else "MISSED"
+
+
+def _redis_server() -> str | None:
+    if (program := shutil.which("redis-server")) is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return said.stdout.split()[2].removeprefix("v=")
 
 
 def _version(package: str) -> str:

@@ -31,9 +31,10 @@ class Check:
 
 @dataclass(slots=True)
 class Board:
-    """The figures of one case."""
+    """The figures of one case. `base`: the contender to whom all others are compared."""
 
     title: str
+    base: str | None = None
     rows: dict[Row, list[float]] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -49,8 +50,11 @@ class Board:
         return statistics.median(self.rows[metric, contender])
 
     def ratios(self, above: Row, below: Row) -> list[float]:
-        """Round by round, since the machine's speed drifts between them."""
-        return [a / b for a, b in zip(self.rows[above], self.rows[below], strict=True)]
+        """Round by round, since the machine's speed drifts between them.
+
+        Who takes part in fewer rounds takes part in the first ones.
+        """
+        return [a / b for a, b in zip(self.rows[above], self.rows[below], strict=False)]
 
     def check_ratio(
         self, what: str, above: Row, below: Row, target: str, met: Callable[[float], bool]
@@ -60,3 +64,9 @@ class Board:
             middle = statistics.median(ratios)
             reached = f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             self.checks.append(Check(what, reached, target, met(middle)))
+
+    def check_figure(self, what: str, row: Row, target: str, met: Callable[[float], bool]) -> None:
+        values = self.rows[row]
+        middle = statistics.median(values)
+        reached = f"{middle:.2f} ({min(values):.2f} to {max(values):.2f})"
+        self.checks.append(Check(what, reached, target, met(middle)))

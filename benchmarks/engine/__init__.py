@@ -1,0 +1,1 @@
+"""The engine by itself and in its service, beside its peers."""

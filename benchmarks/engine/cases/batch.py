@@ -1,0 +1,70 @@
+"""Batch: everybody the same requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.board import Board, Figure
+from benchmarks.engine.contenders import Contender, Run
+from benchmarks.engine.contenders.ours import Ours
+from benchmarks.turns import in_turn
+from benchmarks.workload import Workload
+
+METRIC = "tokens/s"
+_WARM_UP = (8, 8)  # requests, and tokens of each
+
+
+class Batch:
+    def __init__(
+        self,
+        title: str,
+        contenders: Sequence[Contender],
+        vocabulary: int,
+        requests: int,
+        most_tokens: int,
+    ) -> None:
+        self.title = title
+        self._contenders, self._vocabulary = contenders, vocabulary
+        self._requests, self._most_tokens = requests, most_tokens
+
+    def round(self, board: Board, turn: int) -> None:
+        work = Workload.draw(self._requests, self._vocabulary, turn, self._most_tokens)
+        if turn < 0:
+            work = work.first(*_WARM_UP)
+        runs: dict[str, Run] = {}
+        for contender in in_turn(self._contenders, turn):
+            if turn < (contender.most_rounds or turn + 1):
+                run = runs[contender.name] = contender.run(work)
+                run.check(work, contender.name)
+                board.add([Figure(METRIC, contender.name, run.rate)])
+        if turn == 0:
+            board.notes += [
+                note for name, run in runs.items() if (note := _note(name, run, runs, work))
+            ]
+
+    def judge(self, board: Board) -> None:
+        compare(board, METRIC)
+
+
+def compare(board: Board, metric: str) -> None:
+    """The engine to each peer."""
+    for name in board.contenders(metric):
+        if name != Ours.name:
+            board.check_ratio(
+                f"{Ours.name} to {name}",
+                (metric, Ours.name),
+                (metric, name),
+                "above 1",
+                lambda ratio: ratio > 1,
+            )
+
+
+def _note(name: str, run: Run, runs: dict[str, Run], work: Workload) -> str:
+    """Who was stopped, and whose tokens are not the engine's: the work was to be the same."""
+    if not run.complete:
+        return f"{name}: stopped after {run.seconds:.0f} s, at {run.tokens} of {work.tokens} tokens"
+    pairs = zip(run.outputs, runs[Ours.name].outputs, strict=True)
+    same = sum(list(theirs) == list(ours) for theirs, ours in pairs)
+    if same == len(run.outputs):
+        return ""
+    return f"{name}: the same tokens as {Ours.name} for {same} of {len(run.outputs)} requests"

@@ -1,0 +1,102 @@
+"""Growth: what a token costs as more requests wait, and as its context grows."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+
+from benchmarks.board import Board, Figure
+from benchmarks.engine.contenders.ours import Ours, exactly
+from benchmarks.workload import random_prompt
+from roseinfer import OnlineScheduler
+
+STEP = "step, µs per token"
+SCHEDULER = "of it schedule and post-process, µs per token"
+ADD = "add a request, µs"
+CONTEXT = "decode step, ms"
+_FLAT = 1.2
+_PROMPT_TOKENS = 8
+_NEW_TOKENS = 8
+
+
+class Waiting:
+    """The same steps with ever more requests in the queue, which stays as long as it is."""
+
+    title = "Waiting requests, built-in model: cost of a token"
+
+    def __init__(self, ours: Ours, waiting: Sequence[int], tokens: int) -> None:
+        self._ours, self._waiting, self._tokens = ours, waiting, tokens
+        self._numbers = itertools.count()
+
+    def round(self, board: Board, turn: int) -> None:
+        for waiting in self._waiting if turn >= 0 else self._waiting[:1]:
+            board.add(self._measure(waiting))
+
+    def judge(self, board: Board) -> None:
+        few, many = (f"{self._waiting[at]:,} waiting" for at in (0, -1))
+        for metric in (STEP, SCHEDULER):
+            board.check_ratio(
+                f"{metric}: {many} to {few}",
+                (metric, many),
+                (metric, few),
+                f"at most {_FLAT}",
+                lambda ratio: ratio <= _FLAT,
+            )
+
+    def _measure(self, waiting: int) -> list[Figure]:
+        scheduler = self._ours.scheduler()
+        names: list[str] = []
+        adding = sum(self._add(scheduler, names) for _ in range(scheduler.max_batch_size + waiting))
+        stepping = scheduling = 0.0
+        tokens = 0
+        while tokens < self._tokens:
+            began = time.perf_counter()
+            outputs = scheduler.step()
+            stepping += time.perf_counter() - began
+            times = scheduler.stats().step_times
+            scheduling += times.schedule + times.postprocess
+            tokens += sum(len(output.token_ids) for output in outputs)
+            finished = sum(output.finish_reason is not None for output in outputs)
+            adding += sum(self._add(scheduler, names) for _ in range(finished))
+        for name in names:
+            scheduler.abort(name)
+        who = f"{waiting:,} waiting"
+        return [
+            Figure(STEP, who, stepping / tokens * 1e6),
+            Figure(SCHEDULER, who, scheduling / tokens * 1e6),
+            Figure(ADD, who, adding / len(names) * 1e6),
+        ]
+
+    def _add(self, scheduler: OnlineScheduler, names: list[str]) -> float:
+        """Seconds of `add_request`. Every prompt is another: nothing is found in the cache."""
+        number = str(next(self._numbers))
+        prompt = random_prompt(_PROMPT_TOKENS, self._ours.engine.vocab_size, seed=number)
+        began = time.perf_counter()
+        names.append(scheduler.add_request(prompt, request_id=number, params=exactly(_NEW_TOKENS)))
+        return time.perf_counter() - began
+
+
+class Context:
+    """Decode steps of one request at ever more tokens of context, up to the model's limit."""
+
+    def __init__(self, title: str, ours: Ours, contexts: Sequence[int], steps: int) -> None:
+        self.title = title
+        self._ours, self._contexts, self._steps = ours, contexts, steps
+
+    def round(self, board: Board, turn: int) -> None:
+        for context in self._contexts if turn >= 0 else self._contexts[:1]:
+            size = context - self._steps - 1
+            prompt = random_prompt(size, self._ours.engine.vocab_size, seed=f"{context}/{turn}")
+            taken = self._ours.intervals(prompt, self._steps + 1)
+            board.add([Figure(CONTEXT, f"{context:,} tokens", statistics.median(taken) * 1e3)])
+
+    def judge(self, board: Board) -> None:
+        """Attention reads all of the context: what it costs is to be seen, and has no target."""
+
+
+def powers_of_two(first: int, last: int) -> list[int]:
+    """And `last` itself."""
+    powers = itertools.takewhile(lambda n: n < last, (first << i for i in itertools.count()))
+    return [*powers, last]

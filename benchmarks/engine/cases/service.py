@@ -1,0 +1,156 @@
+"""Service: what the queue costs, in tokens per second and in time to the first token.
+
+Through Redis means everything: producer, redis-server, worker, and a streaming subscriber for
+every request, all on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from benchmarks.board import Board, Figure
+from benchmarks.engine.contenders.ours import Ours
+from benchmarks.turns import in_turn
+from benchmarks.workload import Workload, random_prompt
+from demo.broker import EmbeddedBroker
+from demo.workers import WorkerProcess
+from producer import AsyncClient, AsyncJob, Request, TokenEvent
+from roseinfer.demo_model import MODEL_PATH
+
+RATE = "tokens/s"
+FIRST = "time to first token p50, ms"
+ADDED = "added by the queue, p50, ms"
+IN_PROCESS = "in process"
+THROUGH_REDIS = "through Redis"
+_LEAST_RATIO = 0.9
+_MOST_ADDED_MS = 3
+_LONGEST_S = 600
+_PROMPT_TOKENS = 64
+
+
+class Service:
+    def __init__(
+        self,
+        title: str,
+        ours: Ours,
+        redis_url: str,
+        *,
+        requests: int,
+        most_tokens: int,
+        singles: int,
+    ) -> None:
+        """`singles`: requests, one by one, whose time to the first token is taken in a round."""
+        self.title = title
+        self._ours, self._redis_url = ours, redis_url
+        self._requests, self._most_tokens, self._singles = requests, most_tokens, singles
+
+    def round(self, board: Board, turn: int) -> None:
+        asyncio.run(self._round(board, turn))
+
+    async def _round(self, board: Board, turn: int) -> None:
+        vocabulary = self._ours.engine.vocab_size
+        work = Workload.draw(self._requests, vocabulary, turn, self._most_tokens)
+        async with AsyncClient(redis_url=self._redis_url) as client:
+            for place in in_turn([IN_PROCESS, THROUGH_REDIS], turn):
+                if place == IN_PROCESS:
+                    run = await asyncio.to_thread(self._ours.run, work)
+                    board.add([Figure(RATE, place, run.rate)])
+                else:
+                    board.add([Figure(RATE, place, await through_redis(client, work))])
+            pairs = []
+            for number in range(self._singles):
+                prompt = random_prompt(_PROMPT_TOKENS, vocabulary, seed=f"first/{turn}/{number}")
+                alone = await asyncio.to_thread(self._ours.first_token, prompt)
+                pairs.append((alone, await first_token(client, prompt)))
+        board.add(
+            [
+                Figure(FIRST, IN_PROCESS, statistics.median(alone for alone, _ in pairs) * 1e3),
+                Figure(FIRST, THROUGH_REDIS, statistics.median(both for _, both in pairs) * 1e3),
+                Figure(ADDED, THROUGH_REDIS, statistics.median(b - a for a, b in pairs) * 1e3),
+            ]
+        )
+
+    def judge(self, board: Board) -> None:
+        board.check_ratio(
+            f"{RATE}: {THROUGH_REDIS} to {IN_PROCESS}",
+            (RATE, THROUGH_REDIS),
+            (RATE, IN_PROCESS),
+            f"at least {_LEAST_RATIO}",
+            lambda ratio: ratio >= _LEAST_RATIO,
+        )
+        board.check_figure(
+            f"time to first token {ADDED}",
+            (ADDED, THROUGH_REDIS),
+            f"at most {_MOST_ADDED_MS}",
+            lambda added: added <= _MOST_ADDED_MS,
+        )
+
+
+async def through_redis(client: AsyncClient, work: Workload) -> float:
+    """Tokens per second, from the submit to the last token at the last subscriber."""
+    requests = [
+        Request(prompt, sampling={"max_new_tokens": count, "ignore_eos": True})
+        for prompt, count in zip(work.prompts, work.new_tokens, strict=True)
+    ]
+    began = time.perf_counter()
+    jobs = await client.submit_many(requests)
+    counts = await asyncio.gather(*(_count_tokens(job) for job in jobs))
+    seconds = time.perf_counter() - began
+    if counts != work.new_tokens:
+        raise RuntimeError(f"{sum(counts)} tokens came, {work.tokens} were asked for")
+    return work.tokens / seconds
+
+
+async def first_token(client: AsyncClient, prompt: Sequence[int]) -> float:
+    """Seconds from the submit to the first token at its subscriber."""
+    began = time.perf_counter()
+    job = await client.submit(list(prompt), max_new_tokens=1, ignore_eos=True)
+    seconds = 0.0
+    async for event in job.stream(timeout_s=_LONGEST_S):
+        if isinstance(event, TokenEvent) and not seconds:
+            seconds = time.perf_counter() - began
+    return seconds
+
+
+async def _count_tokens(job: AsyncJob) -> int:
+    count = 0
+    async for event in job.stream(timeout_s=_LONGEST_S):
+        if isinstance(event, TokenEvent):
+            count += len(event.token_ids)
+    return count
+
+
+class Stage:
+    """A redis-server and a worker with the same model and limits as the engine in process."""
+
+    def __init__(self, model: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> None:
+        self._model, self._dtype = model, dtype
+        self._limits = max_batch_size, max_step_tokens
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        broker = self._stack.enter_context(EmbeddedBroker())
+        batch, step = self._limits
+        worker = self._stack.enter_context(
+            WorkerProcess(
+                "bench",
+                broker.url,
+                model=str(self._model),
+                dtype=self._dtype,
+                tokenizer=str(MODEL_PATH),
+                max_batch_size=batch,
+                max_step_tokens=step,
+            )
+        )
+        worker.wait_ready()
+        self.redis_url = broker.url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

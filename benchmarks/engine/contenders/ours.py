@@ -1,0 +1,63 @@
+"""The engine. It makes text of its tokens as well, which its peers here do not."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.engine.contenders import Run
+from benchmarks.workload import Workload
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer.demo_model import MODEL_PATH
+
+
+class Ours:
+    name = "roseinfer"
+    most_rounds = None
+
+    def __init__(self, folder: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> None:
+        self.engine = InferenceEngine(folder, tokenizer_name=str(MODEL_PATH), dtype=dtype)
+        self._limits = max_batch_size, max_step_tokens
+
+    def scheduler(self) -> OnlineScheduler:
+        return OnlineScheduler(self.engine, *self._limits, keep_finished=False)
+
+    def run(self, work: Workload) -> Run:
+        scheduler = self.scheduler()
+        outputs: dict[str, list[int]] = defaultdict(list)
+        began = time.perf_counter()
+        ids = [
+            scheduler.add_request(prompt, params=exactly(count))
+            for prompt, count in zip(work.prompts, work.new_tokens, strict=True)
+        ]
+        while scheduler.has_unfinished():
+            for output in scheduler.step():
+                outputs[output.request_id] += output.token_ids
+        seconds = time.perf_counter() - began
+        return Run(seconds, [outputs[request_id] for request_id in ids])
+
+    def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
+        arrivals = self._arrivals(prompt, new_tokens)[1:]
+        return [later - sooner for sooner, later in itertools.pairwise(arrivals)]
+
+    def first_token(self, prompt: Sequence[int]) -> float:
+        """Seconds from `add_request` to the first token of a request that is alone."""
+        began, first = self._arrivals(prompt, 1)
+        return first - began
+
+    def _arrivals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
+        """When the request came, and when each of its tokens did."""
+        scheduler = self.scheduler()
+        times = [time.perf_counter()]
+        scheduler.add_request(prompt, params=exactly(new_tokens))
+        while scheduler.has_unfinished():
+            if scheduler.step():
+                times.append(time.perf_counter())
+        return times
+
+
+def exactly(new_tokens: int) -> SamplingParams:
+    return SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)

@@ -1,0 +1,98 @@
+"""vLLM as a process that takes turns: a JSON request a line on stdin, an answer a line on stdout.
+
+    PYTHON_OF_VLLM with_vllm.py --model FOLDER --dtype float32|bfloat16 [--eager] ...
+
+    {"prompts": [[...]], "new_tokens": [...]}  ->  {"seconds": ..., "outputs": [[...]]}
+    {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
+
+It needs nothing but vLLM. The first line that it writes says which versions it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Linux: SIGKILL when the parent dies, or it would stay behind, stopped and with its memory."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def load(args: argparse.Namespace) -> Any:
+    """One process, no tokenizer: token ids in, token ids out, as from its peers."""
+    from vllm import LLM
+
+    return LLM(
+        model=args.model,
+        dtype=args.dtype,
+        skip_tokenizer_init=True,
+        enforce_eager=args.eager,
+        max_model_len=args.max_model_len,
+        max_num_seqs=args.max_batch_size,
+        seed=0,
+    )
+
+
+def params(new_tokens: int) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=new_tokens, detokenize=False)
+
+
+def run(llm: Any, prompts: list[list[int]], new_tokens: list[int]) -> dict[str, Any]:
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    wanted = [params(count) for count in new_tokens]
+    began = time.perf_counter()
+    answers = llm.generate(asked, wanted, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "outputs": [list(a.outputs[0].token_ids) for a in answers]}
+
+
+def stream(llm: Any, prompt: list[int], new_tokens: int) -> dict[str, Any]:
+    """The loop of `LLM.generate` by hand, to see each token come."""
+    engine = llm.llm_engine
+    engine.add_request(str(time.monotonic_ns()), {"prompt_token_ids": prompt}, params(new_tokens))
+    times: list[float] = []
+    while engine.has_unfinished_requests():
+        for answer in engine.step():
+            fresh = len(answer.outputs[0].token_ids) - len(times)
+            times += [time.perf_counter()] * fresh
+    return {"times": times}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--max-model-len", type=int, required=True)
+    parser.add_argument("--max-batch-size", type=int, required=True)
+    args = parser.parse_args()
+    end_with_parent()
+    # vLLM writes to stdout whatever it likes: answers go where stdout was.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    llm = load(args)
+    import torch
+    import vllm
+
+    print(json.dumps({"vllm": vllm.__version__, "torch": torch.__version__}), file=answers)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = run(llm, **asked) if "prompts" in asked else stream(llm, **asked)
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The engine's benchmark runs and says what it measured; how fast decides nothing here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from benchmarks.board import Board, Figure
+from benchmarks.engine.__main__ import main
+from benchmarks.engine.cases.interference import percentile
+from benchmarks.engine.contenders import Run
+from benchmarks.engine.contenders.continuous import Continuous
+from benchmarks.engine.contenders.vllm import Vllm
+from benchmarks.report import write_between
+from benchmarks.workload import Workload
+from roseinfer.demo_model import MODEL_PATH
+
+_STAND_IN = '''
+"""As much of vLLM as the runner asks for: it says the prompt's last token again and again."""
+from types import SimpleNamespace as Something
+
+__version__ = "0"
+
+class SamplingParams:
+    def __init__(self, *, max_tokens, **_):
+        self.max_tokens = max_tokens
+
+def _answer(prompt, tokens):
+    return Something(outputs=[Something(token_ids=prompt["prompt_token_ids"][-1:] * tokens)])
+
+class LLM:
+    def __init__(self, **_):
+        print("a greeting on stdout, as vLLM likes to print them", flush=True)
+        self.llm_engine = self
+
+    def generate(self, prompts, params, use_tqdm):
+        return [_answer(p, s.max_tokens) for p, s in zip(prompts, params)]
+
+    def add_request(self, _, prompt, params):
+        self._prompt, self._wanted, self._made = prompt, params.max_tokens, 0
+
+    def has_unfinished_requests(self):
+        return self._made < self._wanted
+
+    def step(self):
+        self._made += 1
+        return [_answer(self._prompt, self._made)]
+'''
+
+
+@pytest.mark.timeout(300)  # it loads a model in a worker, too: minutes where cores are fought for
+def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    page, data, plot = tmp_path / "page.md", tmp_path / "data.json", tmp_path / "plot.svg"
+    page.write_text(
+        "before\n<!-- benchmarks.engine: begin -->\nold\n<!-- benchmarks.engine: end -->\nafter\n"
+    )
+    # when
+    _run(monkeypatch, "--json", str(data), "--write", str(page), "--plot", str(plot))
+    # then
+    told = json.loads(data.read_text())
+    cases = told["cases"]
+    batch, kind = cases["batch/built-in/float32"], "tokens/s"
+    assert _who(batch, kind) == {
+        "roseinfer",
+        "transformers generate, static batch",
+        "past_key_values, re-padded each step",
+        "transformers continuous batching",
+    }
+    assert batch["notes"] == []  # all made the same tokens
+    assert _who(cases["single/built-in/float32"], "decode, tokens/s") == {"roseinfer"}
+    assert _who(cases["waiting"], "step, µs per token") == {"2 waiting", "20 waiting"}
+    assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}
+    assert len(cases["interference"]["rows"]) == 6
+    assert _who(cases["service"], "tokens/s") == {"in process", "through Redis"}
+    rows = [row for case in cases.values() for row in case["rows"] if "added" not in row["metric"]]
+    assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)
+    written = page.read_text()
+    assert written.startswith("before\n")
+    assert written.endswith("after\n")
+    assert "old" not in written
+    assert "| tokens/s | roseinfer |" in written
+    assert plot.read_text().startswith("<?xml")
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    """The command, in this process: a fresh one would spend its time on imports."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks.engine", "--scale", "tiny", *arguments])
+    main()
+
+
+def _who(case: dict[str, list[dict[str, str]]], metric: str) -> set[str]:
+    return {row["contender"] for row in case["rows"] if row["metric"] == metric}
+
+
+def test_an_unknown_case_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # when
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, "--only", "batch,singel")
+    # then
+    assert "unknown singel" in capsys.readouterr().err
+
+
+def test_vllm_is_frozen_while_it_is_not_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    (tmp_path / "vllm.py").write_text(_STAND_IN)
+    (tmp_path / "torch.py").write_text('__version__ = "1"\n')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    work = Workload.draw(3, vocabulary=10, seed=0)
+    # when
+    with Vllm(Path(sys.executable), MODEL_PATH, "float32", 512, 8, eager=True) as vllm:
+        _wait_frozen(vllm.pid)
+        run = vllm.run(work)
+        intervals = vllm.intervals([1, 2], new_tokens=5)
+        _wait_frozen(vllm.pid)
+        pid = vllm.pid
+    # then
+    assert vllm.versions == {"vllm": "0", "torch": "1"}
+    run.check(work, vllm.name)
+    assert run.outputs[0] == [work.prompts[0][-1]] * work.new_tokens[0]
+    assert len(intervals) == 4
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_vllm_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    (tmp_path / "vllm.py").write_text("raise ImportError('no kernels for this machine')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    # when / then
+    vllm = Vllm(Path(sys.executable), MODEL_PATH, "float32", 512, 8, eager=False)
+    with pytest.raises(RuntimeError, match="no kernels for this machine"), vllm:
+        pass
+
+
+def _wait_frozen(pid: int) -> None:
+    """Until the kernel says that it is stopped: no signal arrives at once."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+
+def test_a_peer_is_stopped_at_the_limit_of_time() -> None:
+    # given
+    model = AutoModelForCausalLM.from_pretrained(MODEL_PATH).eval()
+    work = Workload.draw(1, 2048, seed=0)
+    # when
+    run = Continuous(model, most_rounds=1, max_step_tokens=512, limit_s=0.0).run(work)
+    # then
+    assert not run.complete
+    assert run.tokens < work.tokens
+    run.check(work, "it")
+
+
+def test_a_run_of_other_lengths_is_refused() -> None:
+    work = Workload.draw(2, 10, seed=0)
+    with pytest.raises(RuntimeError, match="made 2 tokens"):
+        Run(1.0, [[1], [2]]).check(work, "it")
+
+
+def test_who_takes_part_in_fewer_rounds_is_compared_in_those() -> None:
+    # given a peer that ran in the first round only
+    board = Board("speed", base="roseinfer")
+    board.add([Figure("tokens/s", "roseinfer", 10), Figure("tokens/s", "slow", 5)])
+    board.add([Figure("tokens/s", "roseinfer", 100)])
+    # when / then
+    assert board.ratios(("tokens/s", "roseinfer"), ("tokens/s", "slow")) == [2.0]
+
+
+def test_each_round_has_other_prompts_of_the_same_lengths() -> None:
+    # when
+    first, second = (Workload.draw(32, 50_000, seed=seed) for seed in (0, 1))
+    # then
+    assert first.tokens == 2302
+    assert [*map(len, first.prompts)] == [*map(len, second.prompts)]
+    assert all(a != b for a, b in zip(first.prompts, second.prompts, strict=True))
+
+
+def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
+    # given
+    page = tmp_path / "page.md"
+    page.write_text("<!-- benchmarks.engine: begin -->\n")
+    # when / then
+    with pytest.raises(ValueError, match=r"benchmarks\.engine: end"):
+        write_between(page, "benchmarks.engine", "text")
+    assert page.read_text() == "<!-- benchmarks.engine: begin -->\n"
+
+
+@pytest.mark.parametrize(("percent", "value"), [(50, 50), (99, 99), (100, 100)])
+def test_percentiles_are_values_that_were_measured(percent: int, value: int) -> None:
+    assert percentile([*range(1, 101)], percent) == value
