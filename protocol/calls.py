@@ -243,46 +243,39 @@ class Lease:
 
 @dataclass(slots=True)
 class Append:
-    """Tokens for the log: `event` is encoded, and holds tokens `index` to `index + count - 1`."""
+    """What a job has brought, in order: encoded token events, and its end once it has come."""
 
     lease: Lease
     index: int
-    count: int
-    event: bytes
+    """of the first token"""
+    counts: list[int] = field(default_factory=list)
+    """tokens in each event"""
+    events: list[bytes] = field(default_factory=list)
+    end: Event | None = None
 
 
-def append(items: Iterable[Append]) -> Call:
-    """Items of one partition."""
-    keys: list[str | bytes] = []
-    args: list[Arg] = []
+def append(partition: Partition, items: Iterable[Append], *, now_ms: int, ttl_s: int) -> Call:
+    keys: list[str | bytes] = [partition.load]
+    args: list[Arg] = [GROUP, now_ms, ttl_s]
     for item in items:
-        lease = item.lease
+        lease, end = item.lease, item.end
+        # A terminal event's type is the job's status.
+        status, entry = ("-", "-") if end is None else (end.type, lease.entry)
+        counts = " ".join(map(str, item.counts))
         keys += (lease.state, lease.tokens)
-        args += (f"{lease.epoch} {item.index} {item.count}", item.event)
+        args += (f"{lease.epoch} {item.index} {status} {entry} {counts}", *item.events)
+        if end is not None:
+            keys.append(lease.stream)
+            args.append(encode_event(end))
     return Call(load("append"), keys, args)
 
 
 def outcomes(reply: Sequence[Any], count: int) -> list[str]:
-    """One for each of the `count` items of an append or a finish: OK where the reply is silent."""
+    """One for each of the `count` items of an append: OK where the reply is silent."""
     if not reply:
         return ["OK"] * count
     said = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
     return [said.get(item, "OK") for item in range(count)]
-
-
-def finish(
-    partition: Partition, items: Iterable[tuple[Lease, Event]], *, now_ms: int, ttl_s: int
-) -> Call:
-    keys: list[str | bytes] = [partition.load]
-    args: list[Arg] = [GROUP, now_ms, ttl_s]
-    for lease, event in items:
-        keys += (lease.stream, lease.state, lease.tokens)
-        args += (
-            # A terminal event's type is the job's status.
-            f"{lease.epoch} {event.index} {event.type} {lease.entry}",
-            encode_event(event),
-        )
-    return Call(load("finish"), keys, args)
 
 
 def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:

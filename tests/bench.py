@@ -66,14 +66,16 @@ class Bench:
         return Lease(self.partition, job_id, stream, entry, taken.epoch)
 
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
-        reply = self.call(calls.append([to_append(lease, event) for event in events]))
-        return calls.outcomes(reply, len(events))
+        return self.publish([to_append(lease, event) for event in events])
 
     def finish(self, lease: Lease, index: int) -> str:
         event = FinishedEvent(index=index, reason="eos", prompt_tokens=1)
-        call = calls.finish(self.partition, [(lease, event)], now_ms=2, ttl_s=60)
-        (outcome,) = calls.outcomes(self.call(call), 1)
+        (outcome,) = self.publish([calls.Append(lease, index, end=event)])
         return outcome
+
+    def publish(self, items: list[calls.Append]) -> list[str]:
+        reply = self.call(calls.append(self.partition, items, now_ms=2, ttl_s=60))
+        return calls.outcomes(reply, len(items))
 
     def steal(self, lease: Lease, thief: str) -> Taken:
         """What another worker does once the lease has lapsed."""
@@ -90,8 +92,10 @@ def token(index: int) -> TokenEvent:
     return TokenEvent(index=index, token_ids=(100 + index,), text=f"t{index} ")
 
 
-def to_append(lease: Lease, event: TokenEvent) -> calls.Append:
-    return calls.Append(lease, event.index, len(event.token_ids), encode_event(event))
+def to_append(lease: Lease, *events: TokenEvent) -> calls.Append:
+    """Events of one job, in one item."""
+    counts = [len(event.token_ids) for event in events]
+    return calls.Append(lease, events[0].index, counts, [encode_event(event) for event in events])
 
 
 def dead_letter(
@@ -119,4 +123,4 @@ def end_failed(bench: Bench, job: Job, code: str) -> None:
     lease = bench.start("w")
     assert lease.job_id == job.id
     event = FailedEvent(index=0, code=code, message="as the test wishes")
-    bench.call(calls.finish(bench.partition, [(lease, event)], now_ms=2, ttl_s=60))
+    bench.publish([calls.Append(lease, 0, end=event)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -24,20 +24,17 @@ from producer.subscriptions import AsyncSubscriptions
 from protocol import (
     GROUP,
     MAX_JOB_BYTES,
-    Event,
     FailedEvent,
     Partition,
     Priority,
     calls,
     encode_event,
 )
-from protocol.calls import Append, Call, Lease, NotTaken, Taken, now_ms
+from protocol.calls import Append, Call, NotTaken, Taken, now_ms
 from worker.settings import WorkerSettings
 
-T = TypeVar("T")
-
 WORKER_SCRIPTS = (
-    *("fetch", "take", "append", "finish", "renew", "release", "dead_letter", "forget"),
+    *("fetch", "take", "append", "renew", "release", "dead_letter", "forget"),
     *("queue_status", "elect", "oldest_waiting"),
 )
 
@@ -47,9 +44,9 @@ _LOG_CHUNK = 1000
 #: A consumer that holds nothing and has been silent for so long is dead.
 _FORGET_AFTER_S = 3600
 
-#: Items of one append or finish call. A step has as many as slots; after an outage there may be
-#: tens of thousands, and Redis serves nobody else while a script runs.
-_MOST_ITEMS = 500
+#: Events of one append call, but for those of one job. A step has as many as slots; after an outage
+#: there may be thousands, and Redis serves nobody else while a script runs.
+_MOST_EVENTS = 500
 
 #: How long intake listens for new jobs before it looks for those of lost workers.
 _LISTEN_MS = 500
@@ -226,18 +223,18 @@ class Broker:
                 return events
             start = f"({entries[-1][0].decode()}"
 
-    async def publish(
-        self,
-        partition: Partition,
-        tokens: Sequence[Append],
-        ends: Sequence[tuple[Lease, Event]],
-    ) -> tuple[list[str], list[str]]:
-        """Append tokens, then end jobs, in one round trip; an outcome for each item, in order."""
-        now, ttl = now_ms(), self._ttl_s
-        appends = [calls.append(part) for part in _parts(tokens)]
-        finishes = [calls.finish(partition, part, now_ms=now, ttl_s=ttl) for part in _parts(ends)]
-        replies = await run_many_async(self._redis, [*appends, *finishes])
-        return _outcomes(replies[: len(appends)], tokens), _outcomes(replies[len(appends) :], ends)
+    async def publish(self, partition: Partition, items: Sequence[Append]) -> list[str]:
+        """Append, and end what has ended, in one round trip; an outcome for each item, in order."""
+        now, parts = now_ms(), _parts(items)
+        replies = await run_many_async(
+            self._redis,
+            [calls.append(partition, part, now_ms=now, ttl_s=self._ttl_s) for part in parts],
+        )
+        return [
+            outcome
+            for reply, part in zip(replies, parts, strict=True)
+            for outcome in calls.outcomes(reply, len(part))
+        ]
 
     async def renew(self, entries: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Renew `(stream, entry)`; returns those that are lost."""
@@ -320,12 +317,13 @@ class Broker:
         return read_queue_status(self.partitions[0].queue, replies)
 
 
-def _parts(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[start : start + _MOST_ITEMS] for start in range(0, len(items), _MOST_ITEMS)]
-
-
-def _outcomes(replies: Sequence[Any], items: Sequence[Any]) -> list[str]:
-    outcomes: list[str] = []
-    for reply, part in zip(replies, _parts(items), strict=True):
-        outcomes += calls.outcomes(reply, len(part))
-    return outcomes
+def _parts(items: Sequence[Append]) -> list[list[Append]]:
+    parts: list[list[Append]] = []
+    events = _MOST_EVENTS
+    for item in items:
+        if events >= _MOST_EVENTS:
+            parts.append([])
+            events = 0
+        parts[-1].append(item)
+        events += len(item.events) + (item.end is not None)
+    return parts

@@ -164,11 +164,14 @@ class Metrics:
             self._queue_wait.observe(job.taken_at - job.enqueued_at)
 
     def observe_tokens(self, job: HeldJob, count: int, now: float) -> None:
-        """They came in one event, so each of them is said to have taken its share of the time."""
+        """They can be seen from now on, all at once: each is said to have taken its share of the
+        time since the last ones."""
         if job.last_token_at is not None:
             self._inter_token.observe((now - job.last_token_at) / count, count)
-        elif job.first_index == 0:
-            self._ttft.observe(now - job.enqueued_at)
+        else:
+            self._inter_token.observe(0.0, count - 1)
+            if job.first_index == 0:
+                self._ttft.observe(now - job.enqueued_at)
         job.last_token_at = now
 
     def generated(self, count: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from producer.connection import BROKER_ERRORS
@@ -62,7 +62,8 @@ class Publisher:
         self._metrics = metrics
         self._tracing = tracing
         self._lanes = {
-            partition: _Lane(self, broker, partition, metrics) for partition in broker.partitions
+            partition.index: _Lane(self, broker, partition, metrics)
+            for partition in broker.partitions
         }
 
     async def run(self) -> None:
@@ -77,7 +78,7 @@ class Publisher:
     def collect(self) -> None:
         """Accept what the engine has reported."""
         while (
-            sum(len(lane.tokens) for lane in self._lanes.values()) < _MOST_PENDING
+            sum(lane.waiting for lane in self._lanes.values()) < _MOST_PENDING
             and (report := self._engine.take_report()) is not None
         ):
             self._metrics.observe_stats(report.stats)
@@ -95,7 +96,7 @@ class Publisher:
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
         """End a held job before its time: its slot is free within one step."""
         if (job := self._let_go(job_id)) is not None:
-            self._lanes[job.lease.partition].end(job, event_at(job.logged))
+            self._lanes[job.lease.partition.index].end(job, event_at(job.logged))
 
     def _let_go(self, job_id: str) -> HeldJob | None:
         job = self._table.pop(job_id)
@@ -108,12 +109,10 @@ class Publisher:
         # A step that was under way when the job was cancelled or lost brings tokens too many.
         if job is None or output.index != job.logged:
             return
-        lane = self._lanes[job.lease.partition]
+        lane = self._lanes[job.lease.partition.index]
         if output.token_ids:
-            count = len(output.token_ids)
             event = encode_tokens(output.index, output.token_ids, output.text, output.logprobs)
-            lane.append(job, Append(job.lease, output.index, count, event))
-            job.logged += count
+            lane.append(job, event, len(output.token_ids))
         if output.finish_reason is not None:
             self._table.pop(output.job_id)
             finished = FinishedEvent(
@@ -123,25 +122,25 @@ class Publisher:
         elif output.error is not None:
             self.fail(output.job_id, InvalidParameter.code, output.error)
 
-    def settle_tokens(self, job: HeldJob, count: int, outcome: str, now: float) -> int:
+    def settle(self, job: HeldJob, item: Append, outcome: str, now: float) -> int:
         """Returns how many tokens are in the log now that were not before."""
         if outcome in ("FENCED", "GAP"):
             self._lose(job, outcome)
             return 0
-        self._metrics.observe_tokens(job, count, now)
-        if job.first_token_at is None:
-            job.first_token_at = now
-        if job.alone:
-            self._table.progressed(job)
-        if outcome == "CANCEL" and self._table.holds(job):
+        if tokens := sum(item.counts):
+            self._metrics.observe_tokens(job, tokens, now)
+            if job.first_token_at is None:
+                job.first_token_at = now
+            if job.alone:
+                self._table.progressed(job)
+        if item.end is not None:
+            self._settle_end(job, item.end, now)
+        elif outcome == "CANCEL" and self._table.holds(job):
             # The message on the control channel was lost; the flag is not.
             self.cancel(job.spec.id)
-        return count
+        return tokens
 
-    def settle_end(self, job: HeldJob, event: Event, outcome: str, now: float) -> None:
-        if outcome in ("FENCED", "GAP"):
-            self._lose(job, outcome)
-            return
+    def _settle_end(self, job: HeldJob, event: Event, now: float) -> None:
         self._metrics.observe_end(job, event, now)
         if self._tracing is not None:
             self._tracing.ended(job, event, now)
@@ -167,7 +166,7 @@ class Publisher:
 
 
 class _Lane:
-    """What goes to one partition. Tokens of a call are stored before its ends."""
+    """What goes to one partition: of each job the tokens, then its end."""
 
     def __init__(
         self, publisher: Publisher, broker: Broker, partition: Partition, metrics: Metrics
@@ -176,49 +175,49 @@ class _Lane:
         self._broker = broker
         self._partition = partition
         self._metrics = metrics
-        self.tokens: list[tuple[HeldJob, Append]] = []
-        self._ends: list[tuple[HeldJob, Event]] = []
+        self._items: dict[HeldJob, Append] = {}
+        self.waiting = 0
+        """events that no call has taken along yet"""
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
 
-    def append(self, job: HeldJob, tokens: Append) -> None:
-        self.tokens.append((job, tokens))
-        self._stir()
+    def append(self, job: HeldJob, event: bytes, tokens: int) -> None:
+        item = self._item(job)
+        item.counts.append(tokens)
+        item.events.append(event)
+        job.logged += tokens
+        self.waiting += 1
 
     def end(self, job: HeldJob, event: Event) -> None:
-        self._ends.append((job, event))
-        self._stir()
+        self._item(job).end = event
 
-    def _stir(self) -> None:
-        self.idle.clear()
-        self._wake.set()
+    def _item(self, job: HeldJob) -> Append:
+        item = self._items.get(job)
+        if item is None:
+            item = self._items[job] = Append(job.lease, job.logged)
+            self.idle.clear()
+            self._wake.set()
+        return item
 
     async def run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
             self._wake.clear()
-            tokens, self.tokens = self.tokens, []
-            ends, self._ends = self._ends, []
-            sending = asyncio.create_task(self._send(tokens, ends))
-            await asyncio.sleep(0)  # it is on its way: encode the next ones meanwhile
-            self._publisher.collect()
-            await sending
+            items, self._items, self.waiting = self._items, {}, 0
+            # Once the call is on its way: encode the next ones meanwhile.
+            loop.call_soon(self._publisher.collect)
+            await self._send(items)
             self._publisher.collect()
             if not self._wake.is_set():
                 self.idle.set()
 
-    async def _send(
-        self, tokens: Sequence[tuple[HeldJob, Append]], ends: Sequence[tuple[HeldJob, Event]]
-    ) -> None:
+    async def _send(self, items: Mapping[HeldJob, Append]) -> None:
         retry_s = _FIRST_RETRY_S
         while True:
             try:
-                appended, ended = await self._broker.publish(
-                    self._partition,
-                    [append for _, append in tokens],
-                    [(job.lease, event) for job, event in ends],
-                )
+                outcomes = await self._broker.publish(self._partition, list(items.values()))
                 break
             except BROKER_ERRORS as error:
                 self._metrics.redis_error("publish")
@@ -227,9 +226,7 @@ class _Lane:
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
         now = time.monotonic()
         stored = sum(
-            self._publisher.settle_tokens(job, append.count, outcome, now)
-            for (job, append), outcome in zip(tokens, appended, strict=True)
+            self._publisher.settle(job, item, outcome, now)
+            for (job, item), outcome in zip(items.items(), outcomes, strict=True)
         )
         self._metrics.generated(stored)
-        for (job, end), outcome in zip(ends, ended, strict=True):
-            self._publisher.settle_end(job, end, outcome, now)

@@ -1,34 +1,65 @@
--- Log and publish the tokens of one decode step, for the whole batch at once.
--- KEYS  per item: state, tokens
--- ARGV  per item: "<epoch> <index of the first token> <tokens in the event>", event
+-- Log and publish what jobs have brought: tokens, and their ends. One call for a whole batch.
+-- KEYS  load; per item: state, tokens, and the job's stream if it ends
+-- ARGV  group, now ms, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
+--       in each event>", its events, and the terminal one if it ends; status and entry are "-" if not
 -- Reply: item number (from 0), outcome, ... of the items that were not simply stored:
 -- CANCEL (stored, and somebody asked to cancel); DUP (a retry: it is stored already); FENCED (the
 -- job is not ours any more); GAP (tokens before it are missing, or the log is not what it was)
-local reply = {}
-for item = 0, #KEYS / 2 - 1 do
-  local state, tokens = KEYS[item * 2 + 1], KEYS[item * 2 + 2]
-  local epoch, index, count = string.match(ARGV[item * 2 + 1], '^(%d+) (%d+) (%d+)$')
-  local event = ARGV[item * 2 + 2]
+local load = KEYS[1]
+local group, now_ms, ttl_s = unpack(ARGV, 1, 3)
+
+-- Of the events that begin at ARGV[number], log and publish those that are not in the log yet. Returns
+-- whether all have their place there, whether one was new, and whether the log ends with the last.
+local function log_events(state, tokens, known, index, counts, number)
+  local logged, placed, first, last = tonumber(known[2] or '0') or -1, true, nil, nil
+  for count in string.gmatch(counts, '%d+') do
+    local after = index + tonumber(count)
+    if after > logged then
+      placed = index == logged and not is_terminal(known[4])
+        and add_event(tokens, after .. '-0', ARGV[number])
+      if not placed then break end
+      first, last, logged = first or number, number, after
+    end
+    index, number = after, number + 1
+  end
+  if first then
+    redis.call('HSET', state, 'tokens', logged)
+    local channel = channel_of(state)
+    for n = first, last do redis.call(PUBLISH, channel, ARGV[n]) end
+  end
+  return placed, first ~= nil, index == logged
+end
+
+local reply, item, key, arg = {}, 0, 2, 4
+while key < #KEYS do
+  local state, tokens = KEYS[key], KEYS[key + 1]
+  local epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+  local _, events = string.gsub(counts, '%d+', '')
+  local ends = status ~= '-'
   local known = ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') or {}
-  local logged = tonumber(known[2] or '0') or -1
-  local after = tonumber(index) + tonumber(count)
   local outcome
   if known[1] ~= epoch then
     outcome = 'FENCED'
-  elseif after <= logged then
-    outcome = 'DUP'
-  elseif tonumber(index) ~= logged or is_terminal(known[4]) then
-    outcome = 'GAP'
-  elseif not add_event(tokens, after .. '-0', event) then
-    outcome = 'GAP'
   else
-    redis.call('HSET', state, 'tokens', after)
-    redis.call(PUBLISH, channel_of(state), event)
-    outcome = known[3] and 'CANCEL'
+    local placed, grown, complete = log_events(state, tokens, known, tonumber(index), counts, arg + 1)
+    if not placed then
+      outcome = 'GAP'
+    elseif ends and not is_terminal(known[4]) and complete then
+      end_job(state, tokens, load, status, ARGV[arg + 1 + events], now_ms, ttl_s)
+    elseif ends then
+      outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
+    elseif not grown then
+      outcome = 'DUP'
+    elseif known[3] then
+      outcome = 'CANCEL'
+    end
+    -- Also at a repeat: the first time may have been cut short.
+    if ends and outcome ~= 'GAP' then acknowledge(KEYS[key + 2], group, entry) end
   end
   if outcome then
     reply[#reply + 1] = item
     reply[#reply + 1] = outcome
   end
+  item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
 end
 return reply

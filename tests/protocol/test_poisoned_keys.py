@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 
 from demo.broker import EmbeddedBroker
-from producer import FailedEvent
+from producer import FailedEvent, FinishedEvent
 from protocol import GROUP, JobSpec, Priority, encode_job
 from protocol.calls import Lease, NotTaken, Taken
-from tests.bench import Bench, dead_letter
+from tests.bench import Bench, dead_letter, to_append, token
 from tests.conftest import needs_redis_server
 
 # fakeredis answers differently where a call inside a script fails.
@@ -95,3 +95,17 @@ def test_a_key_of_another_kind(bench: Bench, what: str) -> None:
     bench.redis.set(key, "something else")
     enqueue(bench)
     check_that_it_ends(bench)
+
+
+def test_a_run_with_a_gap_is_logged_up_to_it_and_does_not_end_the_job(bench: Bench) -> None:
+    # given: somebody else has written into the log, where the third token belongs
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    bench.redis.xadd(bench.partition.tokens(job.id), {"event": b"x"}, id="2-7")
+    # when
+    run = to_append(lease, *map(token, range(4)))
+    run.end = FinishedEvent(index=4, reason="eos", prompt_tokens=1)
+    # then
+    assert bench.publish([run]) == ["GAP"]
+    assert (job.status().tokens, job.status().status) == (1, "running")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import redis
@@ -15,7 +14,7 @@ from demo.broker import EmbeddedBroker
 from producer import FailedEvent, FinishedEvent
 from protocol import JobSpec, Priority, calls, encode_job
 from protocol.calls import Call, Submission, SubmitLimits
-from tests.bench import Bench, dead_letter, token
+from tests.bench import Bench, dead_letter, to_append, token
 from tests.conftest import needs_redis_server
 from tests.troubles import out_of_memory, read_only
 
@@ -60,19 +59,11 @@ def take(bench: Bench) -> Call:
 
 
 def append(bench: Bench) -> Call:
-    bench.client.submit("x")
-    lease = bench.start("w")
-    held: list[Call] = []
-    with mock.patch.object(bench, "call", side_effect=lambda call: held.append(call) or []):
-        bench.append(lease, token(0), token(1))
-    return held[0]
-
-
-def finish(bench: Bench) -> Call:
+    """Tokens of one job, and tokens and the end of another."""
     bench.client.submit_many(["x", "y"])
-    event = FinishedEvent(index=0, reason="eos", prompt_tokens=1)
-    ends = [(bench.start("w"), event), (bench.start("w"), event)]
-    return calls.finish(bench.partition, ends, now_ms=1, ttl_s=60)
+    going, ended = (to_append(bench.start("w"), token(0), token(1)) for _ in range(2))
+    ended.end = FinishedEvent(index=2, reason="eos", prompt_tokens=1)
+    return calls.append(bench.partition, [going, ended], now_ms=1, ttl_s=60)
 
 
 def renew(bench: Bench) -> Call:
@@ -135,7 +126,6 @@ PREPARED: dict[str, Callable[[Bench], Call]] = {
     "dead_letter": give_up,
     "elect": elect,
     "fetch": fetch,
-    "finish": finish,
     "forget": forget,
     "oldest_waiting": oldest_waiting,
     "queue_status": queue_status,
@@ -192,19 +182,18 @@ def test_a_script_that_has_begun_to_write_goes_on_out_of_memory(bench: Bench) ->
     jobs = bench.client.submit_many(["x", "y"])
     leases = [bench.start("w"), bench.start("w")]
     event = FinishedEvent(index=0, reason="eos", prompt_tokens=1)
-    ended = [(lease, event) for lease in leases]
-    bench.call(calls.finish(bench.partition, ended[:1], now_ms=1, ttl_s=60))
+    ends = [calls.Append(lease, 0, end=event) for lease in leases]
+    bench.publish(ends[:1])
     # when
     with out_of_memory(bench.redis):
-        bench.call(calls.finish(bench.partition, ended, now_ms=1, ttl_s=60))
+        bench.publish(ends)
     # then: the other one is carried out as a whole
     assert bench.lengths() == [0, 0, 0]
     assert [list(job.stream(timeout_s=20)) for job in jobs] == [[event], [event]]
 
 
 @pytest.mark.parametrize(
-    ("name", "right"),
-    [("take", "hmget"), ("take", "xrevrange"), ("append", "hmget"), ("finish", "hmget")],
+    ("name", "right"), [("take", "hmget"), ("take", "xrevrange"), ("append", "hmget")]
 )
 def test_a_missing_right_is_an_error_and_no_verdict_on_the_job(
     server: EmbeddedBroker, bench: Bench, name: str, right: str

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from demo.broker import EmbeddedBroker
-from producer import Client, FailedEvent, Job
+from producer import Client, FailedEvent, FinishedEvent, Job
 from protocol import GROUP, JobSpec, Priority, calls, decode_event, encode_job
 from protocol.calls import Lease, NotTaken, Taken
 from rose_errors import PromptTooLong, QueueFull
-from tests.bench import Bench, dead_letter, token
+from tests.bench import Bench, dead_letter, to_append, token
 
 
 @pytest.fixture
@@ -121,6 +121,28 @@ def test_an_append_that_leaves_a_gap_is_refused(bench: Bench) -> None:
     bench.client.submit("x")
     lease = bench.start("w")
     assert bench.append(lease, token(0), token(2)) == ["OK", "GAP"]
+
+
+def test_a_run_of_tokens_is_logged_as_far_as_it_is_new(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    channel = bench.redis.pubsub(ignore_subscribe_messages=True)
+    channel.subscribe(bench.partition.channel(job.id))
+    channel.get_message(timeout=5)
+    bench.append(lease, token(0), token(1))
+    # when: a run that begins where an earlier call did, and ends with the job
+    run = to_append(lease, *map(token, range(4)))
+    run.end = FinishedEvent(index=4, reason="eos", prompt_tokens=1)
+    outcomes = bench.publish([run]) + bench.publish([run])
+    # then
+    assert outcomes == ["OK", "DUP"]
+    published = [channel.get_message(timeout=5) for _ in range(5)]
+    assert [decode_event(m["data"]) for m in published if m] == [*map(token, range(4)), run.end]
+    assert channel.get_message(timeout=0.05) is None
+    assert job.result(1).token_ids == (100, 101, 102, 103)
+    assert bench.lengths() == [0, 0, 0]
+    channel.close()
 
 
 def test_a_worker_that_lost_its_job_is_fenced(bench: Bench) -> None:

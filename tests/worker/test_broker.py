@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from demo.broker import EmbeddedBroker
 from producer import FinishedEvent
+from protocol.calls import Append
 from tests.bench import Bench, to_append, token
 from worker.broker import Broker
 from worker.settings import WorkerSettings
@@ -18,14 +19,19 @@ async def test_what_an_outage_has_piled_up_is_published_in_order(
     leases = [bench.start("w"), bench.start("w")]
     broker = Broker(WorkerSettings(redis_url=any_broker.url, queue=queue), "w")
     await broker.start()
-    tokens = [to_append(lease, token(index)) for index in range(700) for lease in leases]
-    ends = [(lease, FinishedEvent(index=700, reason="eos", prompt_tokens=1)) for lease in leases]
+    end = FinishedEvent(index=700, reason="eos", prompt_tokens=1)
+    items = [
+        to_append(lease, *(token(start + n) for n in range(100)))
+        for start in range(0, 700, 100)
+        for lease in leases
+    ]
+    items += [Append(lease, 700, end=end) for lease in leases]
     # when: and once more, after a reply that was lost
-    first = await broker.publish(bench.partition, tokens, ends)
-    again = await broker.publish(bench.partition, tokens, ends)
+    first = await broker.publish(bench.partition, items)
+    again = await broker.publish(bench.partition, items)
     # then
-    assert first == (["OK"] * 1400, ["OK"] * 2)
-    assert again == (["DUP"] * 1400, ["DUP"] * 2)
+    assert first == ["OK"] * 16
+    assert again == ["DUP"] * 16
     for job in jobs:
         assert [event.index for event in job.stream(timeout_s=20)] == list(range(701))
     await broker.close()
