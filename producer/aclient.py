@@ -12,8 +12,8 @@ from producer.connection import (
     CONNECTION_LOST,
     broker_errors,
     connect_async,
+    exchange,
     load_scripts_async,
-    patiently_async,
     run_async,
     run_many_async,
 )
@@ -32,12 +32,13 @@ from producer.results import (
 )
 from producer.settings import ProducerSettings
 from producer.subscriptions import AsyncSubscriptions
+from producer.wire import field_of
 from protocol import Event, Partition, Priority, decode_event, partition_of
 from protocol.calls import cancel, now_ms, queue_status
 from rose_errors import JobNotFound
 
 #: Log entries per read.
-_LOG_CHUNK = 1000
+_CHUNK = ("COUNT", 1000)
 
 #: Reads of logs at a time, each with a connection: of thousands of streams that begin at once, or
 #: that have lost their connection together.
@@ -128,14 +129,17 @@ class AsyncClient:
     async def _log_after(self, cursor: LogCursor, job_id: str) -> list[Event]:
         """What the log holds after the cursor, at most a chunk of it."""
         partition = self._partition(job_id)
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hmget(partition.state(job_id), "status", "tokens")
-        pipeline.xrange(partition.tokens(job_id), min=cursor.log_start, count=_LOG_CHUNK)
         async with self._reads:
-            standing, entries = await pipeline.execute()
+            standing, entries = await exchange(
+                self._redis,
+                [
+                    ("HMGET", partition.state(job_id), "status", "tokens"),
+                    ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", *_CHUNK),
+                ],
+            )
         if not entries:
             cursor.check_silence(*read_standing(job_id, standing), job_id)
-        return [decode_event(fields.get(b"event", b"")) for _, fields in entries]
+        return [decode_event(field_of(fields, b"event") or b"") for _, fields in entries]
 
 
 class AsyncJob:
@@ -192,9 +196,9 @@ class AsyncJob:
     async def status(self) -> JobStatus:
         """Raises: JobNotFound, BrokerUnavailable"""
         with broker_errors():
-            client = self._client._redis
             state = self._client._partition(self.id).state(self.id)
-            fields = await patiently_async(client, lambda: client.hmget(state, *STATUS_FIELDS))
+            command = ("HMGET", state, *STATUS_FIELDS)
+            (fields,) = await exchange(self._client._redis, [command])
         return read_status(self.id, fields)
 
     async def cancel(self) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar, cast
 
 import redis
 import redis.asyncio
@@ -21,6 +22,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
+    AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
@@ -35,6 +38,7 @@ from redis.retry import Retry
 
 from producer.settings import QueueSettings
 from producer.urls import Address, Kind, parse_address
+from producer.wire import Command, RoundTrips
 from protocol.calls import Call
 from protocol.scripts import Script, load
 from rose_errors import BrokerUnavailable, ConfigurationError
@@ -68,8 +72,36 @@ class Cluster(redis.RedisCluster):
     """of a call that met trouble, with backoff"""
 
 
+class AsyncServer(redis.asyncio.Redis):
+    """One server, or the one that Sentinels name."""
+
+    @property
+    def repeats(self) -> int:
+        retry = self.get_retry()
+        return retry.get_retries() if retry else 0
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        return await self._round_trips.exchange(commands)
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        self._round_trips.close()
+        await super().aclose(close_connection_pool)
+
+    @cached_property
+    def _round_trips(self) -> RoundTrips:
+        return RoundTrips(self.connection_pool)
+
+
 class AsyncCluster(redis.asyncio.RedisCluster):
     repeats = 0
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self.pipeline(transaction=False)
+        for verb, *words in commands:
+            # The library knows replies that it would put into another form by upper case.
+            pipeline.execute_command(str(verb).lower(), *words)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        return replies
 
 
 class _BehindSentinel(redis.Redis):
@@ -82,7 +114,7 @@ class _BehindSentinel(redis.Redis):
             sentinel.close()
 
 
-class _AsyncBehindSentinel(redis.asyncio.Redis):
+class _AsyncBehindSentinel(AsyncServer):
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
         manager: redis.asyncio.Sentinel = vars(self.connection_pool)["sentinel_manager"]
@@ -91,8 +123,8 @@ class _AsyncBehindSentinel(redis.asyncio.Redis):
 
 
 SyncRedis = redis.Redis | Cluster
-AsyncRedis = redis.asyncio.Redis | AsyncCluster
-AnyRedis = TypeVar("AnyRedis", redis.Redis, redis.asyncio.Redis)
+AsyncRedis = AsyncServer | AsyncCluster
+AnyRedis = TypeVar("AnyRedis", redis.Redis, AsyncServer)
 
 
 def check_url(settings: QueueSettings) -> None:
@@ -172,11 +204,12 @@ def connect_async(
                 address.nodes, sentinel_kwargs=own, **options
             )
             given = {**address.options, "retry": retry}
-            behind: redis.asyncio.Redis = sentinel.master_for(
+            behind: AsyncServer = sentinel.master_for(
                 address.service, redis_class=_AsyncBehindSentinel, **given
             )
             return behind
-        return _tried(redis.asyncio.Redis.from_url(address.plain, retry=retry, **options))
+        server: Any = AsyncServer.from_url(address.plain, retry=retry, **options)
+        return _tried(cast(AsyncServer, server))
 
 
 def _tried(client: AnyRedis) -> AnyRedis:
@@ -299,46 +332,41 @@ def load_scripts(client: SyncRedis, names: Iterable[str]) -> None:
         client.script_load(load(name, sharded=sharded).source)
 
 
-async def patiently_async(client: AsyncRedis, work: Callable[[], Awaitable[T]]) -> T:
-    for pause_s in _pauses_s(client) if is_cluster(client) else ():
+async def exchange(client: AsyncRedis, commands: Iterable[Command]) -> list[Any]:
+    """Run commands that may be repeated, in one round trip to each node. The replies are as Redis
+    gave them; raises the first error among them."""
+    commands = list(commands)
+    for pause_s in _pauses_s(client):
         try:
-            return await work()
+            return _without_errors(await client.exchange(commands))
+        except (AuthenticationError, AuthorizationError):
+            raise
         except CONNECTION_LOST:
             await asyncio.sleep(pause_s)
-    return await work()
+    return _without_errors(await client.exchange(commands))
 
 
 async def run_async(client: AsyncRedis, call: Call) -> Any:
-    return await patiently_async(client, lambda: _evaluate_async(client, call))
-
-
-async def _evaluate_async(client: AsyncRedis, call: Call) -> Any:
-    script, keys_and_args = _script(client, call), (*call.keys, *call.args)
-    try:
-        return await client.evalsha(script.sha1, len(call.keys), *keys_and_args)
-    except NoScriptError:
-        return await client.eval(script.source, len(call.keys), *keys_and_args)
+    return (await run_many_async(client, [call]))[0]
 
 
 async def run_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
-    for pause_s in _pauses_s(client):
-        try:
-            return await _evaluate_many_async(client, calls)
-        except _repeated_on(client):
-            await asyncio.sleep(pause_s)
-    return await _evaluate_many_async(client, calls)
-
-
-async def _evaluate_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
+    """Run calls in one round trip to each node; raises the first error among the replies."""
     if not calls:
         return []
-    if len(calls) == 1:
-        return [await _evaluate_async(client, calls[0])]
-    replies = await _pipeline(client, calls).execute(raise_on_error=False)
-    if any(isinstance(reply, NoScriptError) for reply in replies):
-        await load_scripts_async(client, {call.script.name for call in calls})
-        replies = await _pipeline(client, calls).execute(raise_on_error=False)
-    return _without_errors(replies)
+    try:
+        return await exchange(client, _commands(client, calls))
+    except NoScriptError:
+        return await exchange(client, _commands(client, calls, whole=True))
+
+
+def _commands(
+    client: AsyncRedis, calls: Sequence[Call], *, whole: bool = False
+) -> Iterator[Command]:
+    for call in calls:
+        script = _script(client, call)
+        verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
+        yield (verb, text, len(call.keys), *call.keys, *call.args)
 
 
 async def load_scripts_async(client: AsyncRedis, names: Iterable[str]) -> None:
@@ -356,7 +384,7 @@ def is_cluster(client: SyncRedis | AsyncRedis) -> bool:
 
 
 def _pipeline(client: Any, calls: Sequence[Call]) -> Any:
-    """The calls queued on a pipeline of `client`, sync or async, of one server or of a cluster."""
+    """The calls queued on a pipeline of a blocking client, of one server or of a cluster."""
     pipeline = client.pipeline(transaction=False)
     for call in calls:
         sha1 = _script(client, call).sha1
@@ -375,16 +403,16 @@ def _without_errors(replies: Sequence[Any]) -> list[Any]:
 
 def _pauses_s(client: SyncRedis | AsyncRedis) -> Iterator[float]:
     """One before each repeat."""
-    if isinstance(client, Cluster | AsyncCluster):
-        repeats = client.repeats
-    else:
+    if isinstance(client, redis.Redis):
         retry = client.get_retry()
         repeats = retry.get_retries() if retry else 0
+    else:
+        repeats = client.repeats
     backoff = _backoff()
     return (backoff.compute(failures) for failures in range(1, repeats + 1))
 
 
-def _repeated_on(client: SyncRedis | AsyncRedis) -> tuple[type[Exception], ...]:
+def _repeated_on(client: SyncRedis) -> tuple[type[Exception], ...]:
     """What a pipeline does not repeat by itself: replies that are refusals, and on a cluster
     whatever is still wrong after its one repeat."""
     return CONNECTION_LOST if is_cluster(client) else REFUSALS

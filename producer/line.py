@@ -1,24 +1,25 @@
 """One connection that carries any number of subscriptions.
 
-The connection belongs to three small tasks (read, write, watch) that live and die together. When
-it is lost, every listener is told; the next one to listen opens it again, once for all.
+When the connection is lost, every listener is told; the next one to listen opens it again, once for
+all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from producer.connection import CONNECTION_LOST
+from producer.wire import Wire
 from rose_errors import BrokerUnavailable
 
 _FIRST_PAUSE_S = 0.05
@@ -119,13 +120,15 @@ class Subscription:
     """One channel of a line, for all who listen to it."""
 
     channel: bytes
-    confirmed: asyncio.Future[None]
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Redis has confirmed it, or there is an error."""
+    error: Exception | None = None
     inboxes: list[Inbox] = field(default_factory=list)
 
     def refuse(self, error: Exception) -> None:
-        if not self.confirmed.done():
-            self.confirmed.set_exception(error)
-            self.confirmed.exception()  # seen: there may be nobody left who waits for it
+        if not self.settled.is_set():
+            self.error = error
+            self.settled.set()
 
 
 @dataclass(slots=True)
@@ -151,10 +154,9 @@ class Line:
         self._prefix = "S" if sharded else ""
         self._channels: dict[bytes, Subscription] = {}
         self._connecting = Attempt(self._connect)
-        self._connection: AbstractConnection | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._wire: Wire | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._outgoing: list[_Sent] = []
-        self._news = asyncio.Event()
         self._due: deque[_Sent] = deque()
         self._heard = False
 
@@ -164,26 +166,28 @@ class Line:
         Raises:
             CONNECTION_LOST, redis.ResponseError
         """
-        if self._task is None:
+        if self._wire is None:
             await self._connecting.make()
-        if self._task is None:
+        if self._wire is None:
             raise redis.ConnectionError("the connection was lost at once")
         key = channel.encode()
         subscription = self._channels.get(key)
         if subscription is None:
-            confirmed = asyncio.get_running_loop().create_future()
-            subscription = self._channels[key] = Subscription(key, confirmed)
+            subscription = self._channels[key] = Subscription(key)
             self._send(f"{self._prefix}SUBSCRIBE", subscription)
         subscription.inboxes.append(inbox)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await asyncio.shield(subscription.confirmed)
+                await subscription.settled.wait()
         except TimeoutError:
             self.leave(subscription, inbox)
             raise redis.TimeoutError("no confirmation of the subscription") from None
         except BaseException:
             self.leave(subscription, inbox)
             raise
+        if subscription.error is not None:
+            self.leave(subscription, inbox)
+            raise subscription.error
         return subscription
 
     def leave(self, subscription: Subscription, inbox: Inbox) -> None:
@@ -197,45 +201,23 @@ class Line:
 
     async def close(self) -> None:
         await self._connecting.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        if self._connection is not None:  # it was cancelled before its first step
-            await self._connection.disconnect(nowait=True)
+        if self._wire is not None:
+            self._wire.close()
+            self._lose("closed")
 
     async def _connect(self) -> None:
-        if self._task is not None:
-            return
-        connection = self._open_connection()
-        try:
-            await connection.connect()
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        self._connection = connection
-        self._task = asyncio.create_task(self._serve(connection))
-
-    async def _serve(self, connection: AbstractConnection) -> None:
-        parts = [
-            asyncio.create_task(part)
-            for part in (self._read(connection), self._write(connection), self._watch())
-        ]
-        reason = "closed"
-        try:
-            await asyncio.gather(*parts)  # none of them ends but by failing
-        except (RedisError, OSError, ValueError) as error:
-            reason = str(error) or type(error).__name__
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
-            await connection.disconnect(nowait=True)
-            self._connection = None
-            self._lose(reason)
+        if self._wire is None:
+            wire = Wire(self._hear, self._lose)
+            await wire.open(self._open_connection(), self._timeout_s)
+            self._wire = wire
+            self._heard = True
+            self._watch(wire)
 
     def _lose(self, reason: str) -> None:
         lost = list(self._channels.values())
-        self._task = None
+        self._wire = None
+        if self._timer is not None:
+            self._timer.cancel()
         self._channels.clear()
         self._outgoing.clear()
         self._due.clear()
@@ -244,18 +226,14 @@ class Line:
             for inbox in subscription.inboxes:
                 inbox.lose(reason)
 
-    async def _read(self, connection: AbstractConnection) -> None:
-        while True:
-            try:
-                # No timeout: an own one for each message would cost more than the message.
-                reply = await connection.read_response(timeout=math.inf, disconnect_on_error=False)
-            except CONNECTION_LOST:
-                raise
-            except ResponseError as error:
-                self._refused(error)
-            else:
-                self._heard = True
-                self._accept(reply)
+    def _hear(self, reply: Any) -> None:
+        self._heard = True
+        if isinstance(reply, CONNECTION_LOST):
+            raise reply
+        if isinstance(reply, ResponseError):
+            self._refused(reply)
+        else:
+            self._accept(reply)
 
     def _accept(self, reply: Any) -> None:
         if not isinstance(reply, list):  # the PONG of a connection without subscriptions
@@ -273,9 +251,7 @@ class Line:
             raise redis.ConnectionError("Redis has ended a subscription")
         self._due.popleft()
         if kind in (b"subscribe", b"ssubscribe") and due.subscription is not None:
-            confirmed = due.subscription.confirmed
-            if not confirmed.done():
-                confirmed.set_result(None)
+            due.subscription.settled.set()
 
     def _refused(self, error: ResponseError) -> None:
         """Of one command: it concerns no other channel."""
@@ -287,32 +263,28 @@ class Line:
         subscription.refuse(error)
 
     def _send(self, verb: str, subscription: Subscription | None = None) -> None:
-        if self._task is not None:
-            self._outgoing.append(_Sent(verb, subscription))
-            self._news.set()
+        if self._wire is None:
+            return
+        if not self._outgoing:  # what piles up in this turn of the loop goes out together
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing.append(_Sent(verb, subscription))
 
-    async def _write(self, connection: AbstractConnection) -> None:
-        """All commands that have piled up go out together."""
-        while True:
-            self._news.clear()
-            batch, self._outgoing = self._outgoing, []
-            if batch:
-                self._due.extend(batch)
-                packed = connection.pack_commands([sent.words for sent in batch])
-                await connection.send_packed_command(packed, check_health=False)
-            await self._news.wait()
+    def _flush(self) -> None:
+        batch, self._outgoing = self._outgoing, []
+        if batch and self._wire is not None:
+            self._due.extend(batch)
+            self._wire.send([sent.words for sent in batch])
 
-    async def _watch(self) -> None:
+    def _watch(self, wire: Wire, *, pinged: bool = False) -> None:
         """A connection that is dead without a word would look like one with nothing to say."""
-        while True:
-            self._heard = False
-            await asyncio.sleep(self._timeout_s)
-            if self._heard:
-                continue
+        if pinged and not self._heard:
+            wire.close("Redis does not answer")
+            return
+        silent, self._heard = not self._heard, False
+        if silent:
             self._send("PING")
-            await asyncio.sleep(self._timeout_s)
-            if not self._heard:
-                raise redis.TimeoutError("Redis does not answer")
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._timeout_s, partial(self._watch, wire, pinged=silent))
 
 
 def _answers(kind: bytes, channel: bytes, due: _Sent) -> bool:

@@ -22,6 +22,7 @@ from redis.exceptions import SlotNotCoveredError
 from producer.connection import CONNECTION_LOST, connect_async
 from producer.line import Attempt, Inbox, Line, closed
 from producer.settings import QueueSettings
+from producer.wire import opener
 
 #: Messages kept for a listener that does not keep up.
 _INBOX_SIZE = 1000
@@ -82,16 +83,14 @@ class AsyncSubscriptions:
             raise closed()
         client = self._redis
         if isinstance(client, redis.asyncio.Redis):
-            pool = client.connection_pool
-            return self._line_to("", lambda: pool.connection_class(**pool.connection_kwargs))
+            return self._line_to("", opener(client.connection_pool))
         recently = asyncio.get_running_loop().time() - self._explored_at < _EXPLORE_EVERY_S
         if not self._explored and not recently:
             await self._exploring.make()
         node = client.get_node_from_key(channel)
         if node is None:
             raise SlotNotCoveredError(f"no node of the cluster serves {channel}")
-        cls, options = node.connection_class, node.connection_kwargs
-        return self._line_to(node.name, lambda: cls(**options))
+        return self._line_to(node.name, opener(node))
 
     def _line_to(self, name: str, open_connection: Callable[[], AbstractConnection]) -> Line:
         line = self._lines.get(name)

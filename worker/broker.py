@@ -15,12 +15,14 @@ from redis.exceptions import ResponseError
 from producer.connection import (
     broker_errors,
     connect_async,
+    exchange,
     load_scripts_async,
     run_async,
     run_many_async,
 )
 from producer.results import QueueStatus, read_queue_status
 from producer.subscriptions import AsyncSubscriptions
+from producer.wire import Command, field_of
 from protocol import (
     GROUP,
     MAX_JOB_BYTES,
@@ -168,11 +170,13 @@ class Broker:
         Reads for no group: what it returns is nobody's yet, so nothing is lost when it is cut off,
         and no slot must be kept free for it.
         """
-        after: dict[Any, Any] = dict(zip(partition.all_jobs, seen, strict=True))
-        reply: Any = await self._reader.xread(after, count=1, block=_LISTEN_MS)
-        for stream, entries in reply:
+        streams = partition.all_jobs
+        command: Command = ("XREAD", "COUNT", 1, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen)
+        (reply,) = await exchange(self._reader, [command])
+        for stream, entries in reply or ():
             for entry_id, fields in entries:
-                return Entry(partition, stream.decode(), entry_id.decode(), fields.get(b"job"))
+                raw = field_of(fields, b"job")
+                return Entry(partition, stream.decode(), entry_id.decode(), raw)
         return None
 
     async def reclaim(
