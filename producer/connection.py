@@ -27,6 +27,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
+    NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -62,6 +63,9 @@ CONNECTION_LOST = (
     RedisClusterException,
 )
 
+
+#: Redis on a command inside a script for which the user lacks a right.
+_SCRIPT_REFUSED = "The user executing the script can't"
 
 #: Whatever a Redis client raises.
 BROKER_ERRORS = (RedisError, RedisClusterException)
@@ -276,6 +280,11 @@ def broker_errors() -> Iterator[None]:
         ) from error
     except BROKER_ERRORS as error:
         reason = str(error) or type(error).__name__
+        if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in reason:
+            raise BrokerUnavailable(
+                f"Redis refuses the user of ROSE_REDIS_URL: {reason} (deploy/redis/users.acl has "
+                "the rights of each part; `ACL LOG` in Redis says which one was missing)"
+            ) from error
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
         ) from error

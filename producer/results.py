@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from protocol import (
+    RELEASED,
     CancelledEvent,
     Event,
     FailedEvent,
@@ -129,7 +130,7 @@ class QueueStatus:
 
     queue: str
     waiting: dict[str, int]
-    """jobs that no worker has read, by priority"""
+    """jobs that no worker holds, by priority"""
     running: int
     """jobs that workers hold, or held when they died"""
     dead_letters: int
@@ -162,9 +163,10 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     context: int | None = None
     for streams, partition_dead, partition_tokens, model in replies:
         for priority, (entries, oldest, held) in zip(Priority, streams, strict=True):
-            if oldest:
-                began.append(int(oldest.partition(b"-")[0]))
             counts = Counter({c.decode(errors="replace"): int(count) for c, count in held})
+            del counts[RELEASED]
+            if counts:
+                began.append(int(oldest.partition(b"-")[0]))
             workers.update(counts)
             waiting[priority.value] += entries - counts.total()
         dead += partition_dead

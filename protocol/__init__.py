@@ -26,12 +26,13 @@ from protocol.events import (
     error_of,
 )
 from protocol.jobs import ChatMessage, JobSpec, Priority, Sampling, new_job_id, validated
-from protocol.keys import GROUP, Partition, partition_of
+from protocol.keys import GROUP, RELEASED, Partition, partition_of
 
 __all__ = [
     "GROUP",
     "MAX_JOB_BYTES",
     "MAX_METADATA_BYTES",
+    "RELEASED",
     "TERMINAL_STATUSES",
     "CancelledEvent",
     "ChatMessage",

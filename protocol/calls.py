@@ -16,7 +16,7 @@ from typing import Any
 from protocol.codec import encode_event
 from protocol.events import CancelledEvent, Event
 from protocol.jobs import JobSpec, Priority
-from protocol.keys import GROUP, Partition
+from protocol.keys import GROUP, RELEASED, Partition
 from protocol.scripts import Script, load
 from rose_errors import MalformedMessage, PromptTooLong, QueueFull
 
@@ -289,7 +289,7 @@ def release(
     return Call(
         load("release"),
         [stream, *(partition.state(job_id) for job_id, _ in jobs)],
-        [GROUP, consumer, *(entry for _, entry in jobs)],
+        [GROUP, consumer, RELEASED, *(entry for _, entry in jobs)],
     )
 
 

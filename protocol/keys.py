@@ -16,6 +16,9 @@ from rose_errors import ConfigurationError
 #: The one consumer group of every job stream.
 GROUP = "workers"
 
+#: The consumer that jobs belong to after a worker has handed them back: any may take them over.
+RELEASED = "released"
+
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
 

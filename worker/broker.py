@@ -6,6 +6,7 @@ behind another.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,9 @@ _LOG_CHUNK = 1000
 
 #: A consumer that holds nothing and has been silent for so long is dead.
 _FORGET_AFTER_S = 3600
+
+#: How often such are looked for.
+_FORGET_EVERY_S = 600
 
 #: Events of one append call, but for those of one job. A step has as many as slots; after an outage
 #: there may be thousands, and Redis serves nobody else while a script runs.
@@ -106,6 +110,7 @@ class Broker:
             settings, reply_timeout_s=settings.redis_timeout_s + _LISTEN_MS / 1000
         )
         self.subscriptions = AsyncSubscriptions(settings)
+        self._forget_due = 0.0
 
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
@@ -293,7 +298,11 @@ class Broker:
         )
 
     async def forget_dead_consumers(self) -> None:
-        """Workers that were killed leave their names in the groups."""
+        """Workers that were killed leave their names in the groups. Looks for them now and then,
+        however often it is called."""
+        if time.monotonic() < self._forget_due:
+            return
+        self._forget_due = time.monotonic() + _FORGET_EVERY_S
         idle_ms = _FORGET_AFTER_S * 1000
         await run_many_async(
             self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]

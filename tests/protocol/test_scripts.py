@@ -218,6 +218,8 @@ def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None
     assert released == 1
     assert bench.append(lease, token(1)) == ["FENCED"]
     assert job.status().status == "queued"
+    status = bench.client.queue_status()
+    assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {})
     _, claimed, *_ = bench.redis.xautoclaim(lease.stream, GROUP, "w2", 60_000)
     assert [entry.decode() for entry, _ in claimed] == [lease.entry]
     taken = bench.take("w2", lease.stream, lease.entry, job.id, alone=False)
