@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -109,7 +110,7 @@ class RawAdder:
         self.entries += 1
         return str(entry.decode())
 
-    def _same_id(self, streams: list[str], raws: list[bytes]) -> str:
+    def _same_id(self, streams: Sequence[str], raws: list[bytes]) -> str:
         entry: Any = self._redis.eval(_SAME_ID, len(streams), *streams, *raws)
         self.entries += len(streams)
         return str(entry.decode())

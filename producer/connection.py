@@ -126,6 +126,7 @@ class _AsyncBehindSentinel(AsyncServer):
             await sentinel.aclose()
 
 
+_CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
 SyncRedis = redis.Redis | Cluster
 AsyncRedis = AsyncServer | AsyncCluster
 AnyRedis = TypeVar("AnyRedis", redis.Redis, AsyncServer)
@@ -345,14 +346,18 @@ async def exchange(client: AsyncRedis, commands: Iterable[Command]) -> list[Any]
     """Run commands that may be repeated, in one round trip to each node. The replies are as Redis
     gave them; raises the first error among them."""
     commands = list(commands)
-    for pause_s in _pauses_s(client):
+    pauses_s: Iterator[float] | None = None
+    while True:
         try:
             return _without_errors(await client.exchange(commands))
         except (AuthenticationError, AuthorizationError):
             raise
         except CONNECTION_LOST:
-            await asyncio.sleep(pause_s)
-    return _without_errors(await client.exchange(commands))
+            pauses_s = pauses_s or _pauses_s(client)
+            pause_s = next(pauses_s, None)
+            if pause_s is None:
+                raise
+        await asyncio.sleep(pause_s)
 
 
 async def run_async(client: AsyncRedis, call: Call) -> Any:
@@ -389,7 +394,7 @@ def _script(client: SyncRedis | AsyncRedis, call: Call) -> Script:
 
 
 def is_cluster(client: SyncRedis | AsyncRedis) -> bool:
-    return isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
+    return isinstance(client, _CLUSTERS)
 
 
 def _pipeline(client: Any, calls: Sequence[Call]) -> Any:

@@ -22,6 +22,9 @@ from rose_errors import MalformedMessage, PromptTooLong, QueueFull
 
 Arg = str | bytes | int
 
+#: The number of a priority's stream among those of a partition.
+_LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -75,7 +78,6 @@ def submit(
 ) -> Call:
     """Redis serves nobody else meanwhile: hundreds of jobs, not thousands."""
     streams = partition.all_jobs
-    level = {priority: number for number, priority in enumerate(Priority, 1)}
     keys: list[str | bytes] = [partition.load, partition.model, *streams]
     args: list[Arg] = [
         len(streams),
@@ -89,7 +91,7 @@ def submit(
         if job.idempotency_key is not None:
             keys.append(partition.idempotency(job.idempotency_key))
         args += (
-            f"{level[job.priority]} {job.cost} {_or_dash(job.prompt_tokens)} "
+            f"{_LEVEL[job.priority]} {job.cost} {_or_dash(job.prompt_tokens)} "
             f"{_or_dash(job.prompt_bytes)} {0 if job.idempotency_key is None else 1}",
             job.raw,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from protocol.jobs import Priority
 from rose_errors import ConfigurationError
@@ -43,9 +44,9 @@ class Partition:
         return self._key(f"jobs:{priority.value}")
 
     @property
-    def all_jobs(self) -> list[str]:
+    def all_jobs(self) -> tuple[str, ...]:
         """The job streams, most urgent first."""
-        return [self.jobs(priority) for priority in Priority]
+        return _job_streams(self)
 
     def state(self, job_id: str) -> str:
         return self._key(f"state:{job_id}")
@@ -82,6 +83,11 @@ class Partition:
     def model(self) -> str:
         """Hash: what the workers serve (name, context_tokens, max_bytes_per_token)."""
         return self._key("model")
+
+
+@lru_cache(maxsize=1024)
+def _job_streams(partition: Partition) -> tuple[str, ...]:
+    return tuple(partition.jobs(priority) for priority in Priority)
 
 
 def partition_of(job_id: str) -> int:
