@@ -166,5 +166,5 @@ def opener(pool: ConnectionPool | ClusterNode) -> Callable[[], AbstractConnectio
 
 
 def field_of(fields: Sequence[bytes], name: bytes) -> bytes | None:
-    """From a stream's entry as Redis gives it: name, value, name, value, ..."""
-    return next((v for n, v in zip(fields[::2], fields[1::2], strict=True) if n == name), None)
+    """From a stream's entry as Redis gives it: name, value, ...; the last of that name."""
+    return dict(zip(fields[::2], fields[1::2], strict=True)).get(name)

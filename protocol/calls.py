@@ -177,8 +177,24 @@ def take(
     alone: bool = False,
 ) -> Call:
     """`entries`: (stream, entry, job id). `alone`: suspects too."""
+    return _take(partition, entries, [GROUP, consumer, now_ms, ttl_s, "alone" if alone else ""])
+
+
+def take_unread(
+    partition: Partition,
+    entry: tuple[str, str, str],
+    consumer: str,
+    *,
+    now_ms: int,
+    ttl_s: int,
+) -> Call:
+    """Of an entry that nobody may have read yet: read it, or the next one of its stream, and take
+    it if it is the one. `entry`: as for `take`."""
+    return _take(partition, [entry], [GROUP, consumer, now_ms, ttl_s, "unread"])
+
+
+def _take(partition: Partition, entries: Iterable[tuple[str, str, str]], args: list[Arg]) -> Call:
     keys: list[str] = []
-    args: list[Arg] = [GROUP, consumer, now_ms, ttl_s, "1" if alone else ""]
     for stream, entry, job_id in entries:
         keys += (stream, partition.state(job_id), partition.tokens(job_id))
         args.append(entry)

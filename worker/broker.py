@@ -82,8 +82,6 @@ class Fetched:
     entries: list[Entry]
     seen: list[bytes]
     """of each stream, the last entry that anybody has read"""
-    taken: Taken | None
-    """the expected entry, if it is among these and was granted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,39 +148,46 @@ class Broker:
                 if not pending:
                     await self._redis.xgroup_delconsumer(stream, GROUP, self.consumer)
 
-    async def fetch(
-        self, partition: Partition, count: int, expected: tuple[Entry, str] | None = None
-    ) -> Fetched:
-        """Read new entries, at most `count` in all, the most urgent first; does not wait.
-
-        `expected`, an entry and its job id, is taken in the same round trip if it was read.
-        """
-        batch = [calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)]
-        if expected is not None:
-            batch.append(self._take(partition, [expected], alone=False))
-        (found, seen), *taken = await run_many_async(self._redis, batch)
-        granted = calls.taken(taken[0][0]) if taken else None
+    async def fetch(self, partition: Partition, count: int) -> Fetched:
+        """Read new entries, at most `count` in all, the most urgent first; does not wait."""
+        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
+        found, seen = await run_async(self._redis, call)
         entries = [
             Entry(partition, stream.decode(), entry_id.decode(), raw)
             for stream, flat in found
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
-        return Fetched(entries, seen, granted if isinstance(granted, Taken) else None)
+        return Fetched(entries, seen)
 
-    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> Entry | None:
-        """Wait for an entry after those seen, for half a second at most.
+    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
+        """Wait for entries after those seen, for half a second at most; two of a stream are told.
 
         Reads for no group: what it returns is nobody's yet, so nothing is lost when it is cut off,
         and no slot must be kept free for it.
         """
         streams = partition.all_jobs
-        command: Command = ("XREAD", "COUNT", 1, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen)
+        command: Command = ("XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen)
         (reply,) = await exchange(self._reader, [command])
-        for stream, entries in reply or ():
-            for entry_id, fields in entries:
-                raw = field_of(fields, b"job")
-                return Entry(partition, stream.decode(), entry_id.decode(), raw)
-        return None
+        return [
+            Entry(partition, stream.decode(), entry_id.decode(), field_of(fields, b"job"))
+            for stream, entries in reply or ()
+            for entry_id, fields in entries
+        ]
+
+    async def take_unread(self, entry: Entry, job_id: str) -> tuple[Entry, Taken | None] | None:
+        """Read an entry that was heard of, or the next one of its stream, and take it if it is the
+        one. None: others have read them all."""
+        key = (entry.stream, entry.id, job_id)
+        call = calls.take_unread(
+            entry.partition, key, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
+        )
+        reply = await run_async(self._redis, call)
+        if not reply:
+            return None
+        entry_id, raw, outcome = reply
+        taken = calls.taken(outcome)
+        read = Entry(entry.partition, entry.stream, entry_id.decode(), raw)
+        return read, taken if isinstance(taken, Taken) else None
 
     async def reclaim(
         self, partition: Partition, stream: str, lease_s: float, start: str, count: int
@@ -204,13 +209,7 @@ class Broker:
         """Begin on entries, each with its job id; an outcome for each, in order."""
         if not entries:
             return []
-        reply = await run_async(self._redis, self._take(partition, entries, alone=alone))
-        return [calls.taken(item) for item in reply]
-
-    def _take(
-        self, partition: Partition, entries: Sequence[tuple[Entry, str]], *, alone: bool
-    ) -> Call:
-        return calls.take(
+        call = calls.take(
             partition,
             [(entry.stream, entry.id, job_id) for entry, job_id in entries],
             self.consumer,
@@ -218,6 +217,7 @@ class Broker:
             ttl_s=self._ttl_s,
             alone=alone,
         )
+        return [calls.taken(item) for item in await run_async(self._redis, call)]
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
         """The logged events of a job that has been taken: nobody else appends to it."""

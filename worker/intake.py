@@ -14,7 +14,7 @@ import time
 from redis.exceptions import ResponseError
 
 from producer.connection import BROKER_ERRORS
-from protocol import JobSpec, Partition, decode_job, readable_job_id
+from protocol import Partition, decode_job, readable_job_id
 from rose_errors import RoseError
 from worker.admission import Admission
 from worker.broker import Broker, Entry
@@ -48,8 +48,9 @@ class Intake:
         self._admission = admission
         self._metrics = metrics
         self._draining = False
-        self._rang: Entry | None = None
         self._seen: list[bytes] | None = None
+        self._heard = False
+        """of jobs, and has not fetched since"""
         self._reclaim_due = 0.0
         self._reclaim_from: dict[str, str] = {}
 
@@ -104,23 +105,41 @@ class Intake:
             await self._fetch()
 
     async def _fetch(self) -> None:
-        rang, self._rang = self._rang, None
-        expected = _named(rang)
+        heard, self._heard = self._heard, False
         with self._table.reserve(self._table.free_slots) as count:
-            fetched = await self._broker.fetch(
-                self._partition, count, expected and (expected[0], expected[1].id)
-            )
+            fetched = await self._broker.fetch(self._partition, count)
             self._table.claim(fetched.entries)
-            if expected is not None and fetched.taken is not None:
-                self._table.grant(*expected, fetched.taken)
-        if rang is not None and not fetched.entries:
-            await asyncio.sleep(random.uniform(0, _MISSED_S))  # noqa: S311 - jitter, no secret
+        if heard and not fetched.entries:
+            await _let_others()
         # Fewer than asked for: there are no more before the next ones ring.
         self._seen = fetched.seen if len(fetched.entries) < count else None
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None
-        self._rang = await self._broker.listen(self._partition, seen)
+        heard = await self._broker.listen(self._partition, seen)
+        self._heard = bool(heard)
+        if len(heard) == 1 and self._table.free_slots and not self._draining:
+            await self._take_the_only_one(heard[0], seen)
+
+    async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
+        """No other waits in any stream, so there is nothing to compare."""
+        try:
+            spec = decode_job(entry.raw or b"")
+        except RoseError:  # to be given up once it is ours
+            return
+        with self._table.reserve(1):
+            found = await self._broker.take_unread(entry, spec.id)
+            if found is not None:
+                read, grant = found
+                self._table.claim([read])
+                if grant is not None:
+                    self._table.grant(read, spec, grant)
+        if found is None:
+            await _let_others()
+        self._heard = False
+        last = (entry if found is None else read).id.encode()
+        places = zip(self._partition.all_jobs, seen, strict=True)
+        self._seen = [last if stream == entry.stream else place for stream, place in places]
 
     async def _wait_for_change(self) -> None:
         try:
@@ -153,11 +172,5 @@ class Intake:
             log.warning("intake cannot create the consumer groups: %s", error)
 
 
-def _named(entry: Entry | None) -> tuple[Entry, JobSpec] | None:
-    """With its job, where it can be read; what cannot is given up once it is ours."""
-    if entry is None:
-        return None
-    try:
-        return entry, decode_job(entry.raw or b"")
-    except RoseError:
-        return None
+async def _let_others() -> None:
+    await asyncio.sleep(random.uniform(0, _MISSED_S))  # noqa: S311 - jitter, no secret

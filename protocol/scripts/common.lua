@@ -48,6 +48,19 @@ local function last_delivered(stream, group)
   end
 end
 
+-- Of what XREADGROUP read from one stream. Redis: {{stream, entries}}; fakeredis flattens it.
+local function entries_of(reply)
+  return type(reply[1]) == 'table' and reply[1][2] or reply[2]
+end
+
+-- The field of an entry of a job stream, the last where it has several; false where it has none.
+local function job_of(entry)
+  for i = #entry[2] - 1, 1, -2 do
+    if entry[2][i] == 'job' then return entry[2][i + 1] end
+  end
+  return false
+end
+
 local function acknowledge(stream, group, entry)
   redis.call('XACK', stream, group, entry)
   redis.call('XDEL', stream, entry)

@@ -24,10 +24,7 @@ end
 local function flat(entries)
   local pairs_of = {}
   for n, entry in ipairs(entries) do
-    pairs_of[n * 2 - 1], pairs_of[n * 2] = entry[1], false
-    for i = 1, #entry[2], 2 do
-      if entry[2][i] == 'job' then pairs_of[n * 2] = entry[2][i + 1] end
-    end
+    pairs_of[n * 2 - 1], pairs_of[n * 2] = entry[1], job_of(entry)
   end
   return pairs_of
 end
@@ -41,8 +38,7 @@ while left > 0 and waiting > 0 do
   -- With one stream left there is nothing to compare: read all that is asked for.
   local count = waiting == 1 and left or 1
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', KEYS[first], '>')
-  -- Redis: {{stream, entries}}; fakeredis flattens it to {stream, entries}.
-  local entries = type(reply[1]) == 'table' and reply[1][2] or reply[2]
+  local entries = entries_of(reply)
   found[#found + 1] = {KEYS[first], flat(entries)}
   left = left - #entries
   seen[first] = entries[#entries][1]

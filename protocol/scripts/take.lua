@@ -1,11 +1,14 @@
 -- Begin to work on entries that this consumer owns: raises each job's epoch, so that whoever held
 -- it before is fenced. From then on nobody else appends to its log, which can be read at leisure.
 -- KEYS  per entry: stream, state, tokens
--- ARGV  group, consumer, now ms, ttl s, "1" to take a suspect too; per entry: entry
+-- ARGV  group, consumer, now ms, ttl s, how; per entry: entry
+--       how: "alone" to take a suspect too; "unread" for one entry, of which the consumer has only
+--       heard: it is read first, or the next one of its stream; or ""
 -- Reply per entry: "TAKEN <epoch> <attempts> <cancel flag> <tokens in the log>"; ENDED or DUPLICATE
 -- (acknowledged: nothing is left to do); SUSPECT (the last worker died on it without a new token:
--- take it alone); NOT_OWNER; MALFORMED (somebody else has written into its state or its log)
-local group, consumer, now_ms, ttl_s, alone = unpack(ARGV, 1, 5)
+-- take it alone); NOT_OWNER; MALFORMED (somebody else has written into its state or its log).
+-- Unread: {entry that was read, its job or nil, the above or "" if it is another entry}; {} for none
+local group, consumer, now_ms, ttl_s, how = unpack(ARGV, 1, 5)
 
 -- Is there an entry where the state says that the job waits? Only a stream beside this one is asked,
 -- and only for what can be an id.
@@ -44,11 +47,19 @@ local function take(stream, state, tokens, entry)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
-  if attempts > 0 and alone ~= '1' then return 'SUSPECT' end
+  if attempts > 0 and how ~= 'alone' then return 'SUSPECT' end
   local epoch = redis.call('HINCRBY', state, 'epoch', 1)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
     'taken_at', logged, 'attempts', attempts + 1, 'worker', consumer, 'started_ms', now_ms)
   return string.format('TAKEN %d %d %s %d', epoch, attempts + 1, known[6] and '1' or '0', logged)
+end
+
+if how == 'unread' then
+  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[1], '>')
+  if not read or #read == 0 then return {} end
+  local entry = entries_of(read)[1]
+  local outcome = entry[1] == ARGV[6] and take(KEYS[1], KEYS[2], KEYS[3], entry[1]) or ''
+  return {entry[1], job_of(entry), outcome}
 end
 
 local reply = {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from demo.broker import EmbeddedBroker
 from producer import Client, FailedEvent, FinishedEvent, Job
-from protocol import GROUP, JobSpec, Priority, calls, decode_event, encode_job
+from protocol import GROUP, JobSpec, Priority, calls, decode_event, decode_job, encode_job
 from protocol.calls import Lease, NotTaken, Taken
 from rose_errors import PromptTooLong, QueueFull
 from tests.bench import Bench, dead_letter, to_append, token
@@ -100,6 +101,29 @@ def test_only_the_owner_of_an_entry_can_take_it(bench: Bench) -> None:
     # then
     assert bench.take("w2", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
     assert isinstance(bench.take("w1", stream, entry, job_id), Taken)
+
+
+def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None:
+    # given
+    jobs = bench.client.submit_many(["x", "y"])
+    stream = bench.partition.jobs(Priority.NORMAL)
+    entries = [entry.decode() for entry, _ in bench.redis.xrange(stream)]
+
+    def take_unread(worker: str) -> Any:
+        key = (stream, entries[0], jobs[0].id)
+        return bench.call(calls.take_unread(bench.partition, key, worker, now_ms=1, ttl_s=60))
+
+    # when: three workers have heard of the first one
+    first, second, third = (take_unread(worker) for worker in ("w1", "w2", "w3"))
+    # then: the second reads the next one, whose id it cannot know yet, and nothing is left
+    assert first[0].decode() == entries[0]
+    assert decode_job(first[1]).id == jobs[0].id
+    assert calls.taken(first[2]) == Taken(1, 1, False, 0)
+    assert second[0].decode() == entries[1]
+    assert decode_job(second[1]).id == jobs[1].id
+    assert calls.taken(second[2]) is NotTaken.NOTHING_TO_DO
+    assert third == []
+    assert isinstance(bench.take("w2", stream, entries[1], jobs[1].id), Taken)
 
 
 def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:
