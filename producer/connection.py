@@ -100,11 +100,18 @@ class AsyncCluster(redis.asyncio.RedisCluster):
     repeats = 0
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        pipeline = self.pipeline(transaction=False)
-        for verb, *words in commands:
-            # The library knows replies that it would put into another form by upper case.
-            pipeline.execute_command(str(verb).lower(), *words)
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        # The library knows replies that it would put into another form by upper case.
+        said = [(str(verb).lower(), *words) for verb, *words in commands]
+        try:
+            if len(said) == 1:  # not as a pipeline, which in trouble closes everybody's connections
+                return [await self.execute_command(*said[0])]
+            pipeline = self.pipeline(transaction=False)
+            for words in said:
+                pipeline.execute_command(*words)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        except AttributeError as error:
+            # Such a connection was just being opened.
+            raise redis.ConnectionError("closed while it was being opened") from error
         return replies
 
 

@@ -62,7 +62,7 @@ def server(start_guarded: Callable[..., EmbeddedBroker]) -> Iterator[EmbeddedBro
 
 @pytest.fixture(scope="module")
 def admin(server: EmbeddedBroker) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url, protocol=2) as admin:
+    with redis.Redis.from_url(server.url, protocol=2, socket_timeout=60) as admin:
         yield admin
 
 
