@@ -53,7 +53,7 @@ class Measuring:
         here = {
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": str(torch.get_num_threads()),
-            "compiled kernels": "yes" if native.available() else "no",
+            "compiled decoder": native.build_name() or "none",
         }
         return environment("benchmarks.engine", ("torch", "transformers", "redis"), here)
 
