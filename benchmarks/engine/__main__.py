@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -101,4 +103,6 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # As an exception, so that Redis, worker and models do not stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

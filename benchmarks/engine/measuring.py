@@ -19,7 +19,7 @@ from benchmarks.engine.cases import Case
 from benchmarks.engine.cases.batch import Batch
 from benchmarks.engine.cases.growth import Context, Waiting, powers_of_two
 from benchmarks.engine.cases.interference import Interference
-from benchmarks.engine.cases.service import Service, Stage
+from benchmarks.engine.cases.service import Service, serving
 from benchmarks.engine.cases.single import Single, weight_bytes
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.continuous import Continuous
@@ -53,7 +53,7 @@ class Measuring:
         here = {
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": str(torch.get_num_threads()),
-            "compiled kernels": "yes" if native.available() else "no",
+            "compiled decoder": native.build_name() or "none",
         }
         return environment("benchmarks.engine", ("torch", "transformers", "redis"), here)
 
@@ -112,12 +112,12 @@ class Measuring:
             yield self._measure("interference", case)
         if "service" in only:
             limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
-            with Stage(self._models[model], dtype, *limits) as stage:
+            with serving(self._models[model], dtype, *limits) as redis_url:
                 title = f"Through Redis, {scale.requests} streaming subscribers: {name}"
                 service = Service(
                     title,
                     ours,
-                    stage.redis_url,
+                    redis_url,
                     requests=scale.requests,
                     most_tokens=scale.most_tokens,
                     singles=scale.first_tokens,

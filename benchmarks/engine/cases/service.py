@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 from benchmarks.board import Board, Figure
 from benchmarks.engine.contenders.ours import Ours
@@ -126,31 +125,20 @@ async def _count_tokens(job: AsyncJob) -> int:
     return count
 
 
-class Stage:
-    """A redis-server and a worker with the same model and limits as the engine in process."""
-
-    def __init__(self, model: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> None:
-        self._model, self._dtype = model, dtype
-        self._limits = max_batch_size, max_step_tokens
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        broker = self._stack.enter_context(EmbeddedBroker())
-        batch, step = self._limits
-        worker = self._stack.enter_context(
-            WorkerProcess(
-                "bench",
-                broker.url,
-                model=str(self._model),
-                dtype=self._dtype,
-                tokenizer=str(MODEL_PATH),
-                max_batch_size=batch,
-                max_step_tokens=step,
-            )
-        )
+@contextmanager
+def serving(model: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> Iterator[str]:
+    """The URL of a redis-server of its own, and a worker that serves `model` from it."""
+    with (
+        EmbeddedBroker() as broker,
+        WorkerProcess(
+            "bench",
+            broker.url,
+            model=str(model),
+            dtype=dtype,
+            tokenizer=str(MODEL_PATH),
+            max_batch_size=max_batch_size,
+            max_step_tokens=max_step_tokens,
+        ) as worker,
+    ):
         worker.wait_ready()
-        self.redis_url = broker.url
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        yield broker.url
