@@ -298,16 +298,18 @@ class Scheduler:
         """As much of one session as a step holds; it is admitted before its turn if need be."""
         if session.finished:
             return []
-        if session not in self._running:
+        if session in self._running:
+            self._running.remove(session)
+        else:
             self._waiting.remove(session)
             session.reuse_prefix(self._pool)
-            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-            while wanted > self._pool.available or len(self._running) == self.max_batch_size:
-                self._preempt_youngest()
-            session.blocks += self._pool.allocate(wanted)
             session.admissions += 1
-            arrival = {known: n for n, known in enumerate(self._sessions.values())}
-            self._running = sorted([*self._running, session], key=arrival.__getitem__)
+        wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+        while wanted > self._pool.available or len(self._running) == self.max_batch_size:
+            self._preempt_youngest()
+        session.blocks += self._pool.allocate(wanted)
+        arrival = {known: n for n, known in enumerate(self._sessions.values())}
+        self._running = sorted([*self._running, session], key=arrival.__getitem__)
         return [Chunk(session, min(session.num_pending, self.max_step_tokens))]
 
     def _make_room(self) -> None:

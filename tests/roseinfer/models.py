@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
+from roseinfer.native import library
 
 VOCAB = 300
 
@@ -93,6 +95,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 # Those that roseinfer/native runs.
 COMPILED = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"}
 
+# Architecture and what runs it: "compiled" where it can be; the others have one way only.
+CASES = [
+    *((name, "compiled") for name in sorted(COMPILED) if native.available()),
+    *((name, "transformers") for name in sorted(ARCHITECTURES)),
+]
+
 
 def build(architecture: str, **changes: Any) -> Any:
     config_name, model_name, extra = ARCHITECTURES[architecture]
@@ -103,6 +111,17 @@ def construct(config_name: str, model_name: str, **extra: Any) -> Any:
     torch.manual_seed(1)
     config = getattr(transformers, config_name)(**{**_BASE, **extra})
     return getattr(transformers, model_name)(config).eval()
+
+
+def engine_run_by(run_by: str, model: Any, **options: int) -> InferenceEngine:
+    """An engine whose runner is "compiled" or "transformers", whatever it would choose itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        if run_by == "transformers":
+            patch.setattr(library, "_library", None)
+        engine = InferenceEngine.from_model(model, **options)
+    compiled = isinstance(engine._runner, native.NativeDecoder)
+    assert compiled == (run_by == "compiled"), "not run by what was asked for"
+    return engine
 
 
 def tiny_llama(**changes: Any) -> LlamaForCausalLM:

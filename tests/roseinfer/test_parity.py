@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from roseinfer import InferenceEngine, OnlineScheduler, native
-from roseinfer.native import library
+from roseinfer import InferenceEngine, OnlineScheduler
 from tests.roseinfer.models import (
-    ARCHITECTURES,
-    COMPILED,
+    CASES,
     build,
     drain,
+    engine_run_by,
     greedy,
     prompts,
     reference,
@@ -29,23 +28,12 @@ PROMPTS = prompts(3, 20, 9, 41)
 def prepared(architecture: str, run_by: str) -> tuple[InferenceEngine, list[list[int]]]:
     model: Any = build(architecture)
     expected = [reference(model, prompt, COUNT) for prompt in PROMPTS]
-    engine = InferenceEngine.from_model(model, kv_cache_tokens=2048)
-    compiled = isinstance(engine._runner, native.NativeDecoder)
-    assert compiled == (run_by == "compiled"), "not run by what was asked for"
+    engine = engine_run_by(run_by, model, kv_cache_tokens=2048)
     return engine, expected
 
 
-# Families that are compiled, where they can be; the others have one way only.
-CASES = [
-    *((name, "compiled") for name in sorted(COMPILED) if native.available()),
-    *((name, "transformers") for name in sorted(ARCHITECTURES)),
-]
-
-
 @pytest.fixture(params=CASES, ids="-".join)
-def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param[1] == "transformers":
-        monkeypatch.setattr(library, "_library", None)
+def case(request: pytest.FixtureRequest) -> Any:
     engine, expected = prepared(*request.param)
     yield engine, expected
     engine.cache.pool.check_integrity()

@@ -303,6 +303,19 @@ def test_one_request_can_be_stepped_while_the_others_pause(engine: InferenceEngi
         assert tokens(own) == tokens(run_alone(engine, prompt, greedy(10)))
 
 
+def test_one_that_decodes_alone_gets_new_blocks(engine: InferenceEngine) -> None:
+    # given: a request whose first block is nearly full
+    (prompt,) = prompts(14)
+    scheduler = OnlineScheduler(engine)
+    scheduler.add_request(prompt, request_id="a", params=greedy(10))
+    outputs = scheduler.step()
+    # when: it decodes alone into the next one
+    while scheduler.has_unfinished():
+        outputs += scheduler.step(only="a")
+    # then
+    assert tokens(outputs) == tokens(run_alone(engine, prompt, greedy(10)))
+
+
 def test_one_that_is_stepped_alone_takes_the_blocks_it_needs_from_the_others() -> None:
     # given: a cache that two requests fill
     engine = InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=96)
