@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -83,7 +83,7 @@ class Cast:
         try:
             with urllib.request.urlopen(url, timeout=2) as answer:
                 text: str = answer.read().decode()
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (OSError, HTTPException):  # it may be killed in the middle of the page
             return {}
         return {
             sample.name: sample.value

@@ -8,15 +8,7 @@ from contextlib import aclosing
 from typing import Any, Self
 
 from producer.backoff import Patience, Reconnect
-from producer.connection import (
-    CONNECTION_LOST,
-    broker_errors,
-    connect_async,
-    exchange,
-    load_scripts_async,
-    run_async,
-    run_many_async,
-)
+from producer.connection import CONNECTION_LOST, broker_errors, connect_async
 from producer.cursor import LogCursor, Verdict
 from producer.request import PromptLike, Request, batches, collect, collecting, prepare_all
 from producer.results import (
@@ -30,6 +22,7 @@ from producer.results import (
     read_standing,
     read_status,
 )
+from producer.running import exchange, load_scripts_async, run_async, run_many_async
 from producer.settings import ProducerSettings
 from producer.subscriptions import AsyncSubscriptions
 from producer.wire import field_of

@@ -8,17 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from producer.backoff import Patience, Reconnect
-from producer.connection import (
-    CONNECTION_LOST,
-    SyncRedis,
-    broker_errors,
-    check_url,
-    connect,
-    load_scripts,
-    patiently,
-    run,
-    run_many,
-)
+from producer.connection import CONNECTION_LOST, SyncRedis, broker_errors, check_url, connect
 from producer.cursor import LogCursor, Verdict
 from producer.request import PromptLike, Request, batches, collect, collecting, prepare_all
 from producer.results import (
@@ -32,6 +22,7 @@ from producer.results import (
     read_standing,
     read_status,
 )
+from producer.running import load_scripts, patiently, run, run_many
 from producer.settings import ProducerSettings
 from producer.subscription_pool import SubscriptionPool
 from protocol import Event, Partition, Priority, decode_event, partition_of

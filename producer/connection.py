@@ -1,15 +1,10 @@
-"""Redis clients as roseinfer uses them, and how a protocol call is run on one.
-
-Calls may be repeated after a lost reply, by the client library or here: every script of the
-protocol is safe to repeat (protocol/calls.py). That holds for a part of many calls, too.
-"""
+"""Redis clients as roseinfer uses them: how they connect, and what their errors mean."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -22,13 +17,10 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import (
     AskError,
-    AuthenticationError,
-    AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
     NoPermissionError,
-    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
@@ -40,8 +32,6 @@ from redis.retry import Retry
 from producer.settings import QueueSettings
 from producer.urls import Address, Kind, parse_address
 from producer.wire import Command, RoundTrips
-from protocol.calls import Call
-from protocol.scripts import Script, load
 from rose_errors import BrokerUnavailable, ConfigurationError
 
 T = TypeVar("T")
@@ -156,7 +146,7 @@ def connect(settings: QueueSettings, *, retries: int | None = None) -> SyncRedis
     address = parse_address(settings.redis_url.get_secret_value())
     repeats = settings.redis_retries if retries is None else retries
     options = _options(settings)
-    retry = Retry(_backoff(), repeats, supported_errors=(*_LOST, *REFUSALS))
+    retry = Retry(backoff(), repeats, supported_errors=(*_LOST, *REFUSALS))
     with _valid_options():
         if address.kind is Kind.CLUSTER:
             return _connect_to_cluster(address, options, repeats)
@@ -181,7 +171,7 @@ def _connect_to_cluster(address: Address, options: dict[str, Any], repeats: int)
         except CONNECTION_LOST:
             if failures > repeats:
                 raise
-            time.sleep(_backoff().compute(failures))
+            time.sleep(backoff().compute(failures))
         else:
             cluster.repeats = repeats
             break
@@ -201,7 +191,7 @@ def connect_async(
     options = _options(settings)
     if reply_timeout_s is not None:
         options["socket_timeout"] = reply_timeout_s
-    retry = AsyncRetry(_backoff(), repeats, supported_errors=(*_LOST, *REFUSALS))
+    retry = AsyncRetry(backoff(), repeats, supported_errors=(*_LOST, *REFUSALS))
     with _valid_options():
         if address.kind is Kind.CLUSTER:
             nodes = [redis.asyncio.cluster.ClusterNode(*node) for node in address.nodes]
@@ -231,7 +221,7 @@ def _tried(client: AnyRedis) -> AnyRedis:
     return client
 
 
-def _backoff() -> ExponentialWithJitterBackoff:
+def backoff() -> ExponentialWithJitterBackoff:
     return ExponentialWithJitterBackoff(cap=2, base=0.1)
 
 
@@ -255,7 +245,7 @@ def _on_cluster(
         **options,
         **address.options,
         # The library repeats without a pause. Once, with the cluster's new shape; the rest is ours.
-        "retry": retry(_backoff(), min(repeats, 1)),
+        "retry": retry(backoff(), min(repeats, 1)),
         # Partitions whose node lives go on.
         "require_full_coverage": False,
     }
@@ -298,142 +288,5 @@ def broker_errors() -> Iterator[None]:
         ) from error
 
 
-def patiently(client: SyncRedis, work: Callable[[], T]) -> T:
-    """Run `work`, which calls `client`; on a cluster, repeat it while that is in trouble."""
-    for pause_s in _pauses_s(client) if is_cluster(client) else ():
-        try:
-            return work()
-        except CONNECTION_LOST:
-            time.sleep(pause_s)
-    return work()  # a client of one server repeats by itself
-
-
-def run(client: SyncRedis, call: Call) -> Any:
-    """Run one call and return its raw reply (bytes, ints, lists)."""
-    return patiently(client, lambda: _evaluate(client, call))
-
-
-def _evaluate(client: SyncRedis, call: Call) -> Any:
-    script, keys_and_args = _script(client, call), (*call.keys, *call.args)
-    try:
-        return client.evalsha(script.sha1, len(call.keys), *keys_and_args)
-    except NoScriptError:
-        return client.eval(script.source, len(call.keys), *keys_and_args)
-
-
-def run_many(client: SyncRedis, calls: Sequence[Call]) -> list[Any]:
-    """Run calls in one round trip to each node; raises the first error among the replies."""
-    for pause_s in _pauses_s(client):
-        try:
-            return _evaluate_many(client, calls)
-        except _repeated_on(client):
-            time.sleep(pause_s)
-    return _evaluate_many(client, calls)
-
-
-def _evaluate_many(client: SyncRedis, calls: Sequence[Call]) -> list[Any]:
-    if not calls:
-        return []
-    replies = _pipeline(client, calls).execute(raise_on_error=False)
-    if any(isinstance(reply, NoScriptError) for reply in replies):
-        load_scripts(client, {call.script.name for call in calls})
-        replies = _pipeline(client, calls).execute(raise_on_error=False)
-    return _without_errors(replies)
-
-
-def load_scripts(client: SyncRedis, names: Iterable[str]) -> None:
-    """On every primary. Before the first pipeline: fakeredis hangs up on a pipeline that meets an
-    unknown script."""
-    sharded = isinstance(client, redis.RedisCluster)
-    for name in names:
-        client.script_load(load(name, sharded=sharded).source)
-
-
-async def exchange(client: AsyncRedis, commands: Iterable[Command]) -> list[Any]:
-    """Run commands that may be repeated, in one round trip to each node. The replies are as Redis
-    gave them; raises the first error among them."""
-    commands = list(commands)
-    pauses_s: Iterator[float] | None = None
-    while True:
-        try:
-            return _without_errors(await client.exchange(commands))
-        except (AuthenticationError, AuthorizationError):
-            raise
-        except CONNECTION_LOST:
-            pauses_s = pauses_s or _pauses_s(client)
-            pause_s = next(pauses_s, None)
-            if pause_s is None:
-                raise
-        await asyncio.sleep(pause_s)
-
-
-async def run_async(client: AsyncRedis, call: Call) -> Any:
-    return (await run_many_async(client, [call]))[0]
-
-
-async def run_many_async(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
-    """Run calls in one round trip to each node; raises the first error among the replies."""
-    if not calls:
-        return []
-    try:
-        return await exchange(client, _commands(client, calls))
-    except NoScriptError:
-        return await exchange(client, _commands(client, calls, whole=True))
-
-
-def _commands(
-    client: AsyncRedis, calls: Sequence[Call], *, whole: bool = False
-) -> Iterator[Command]:
-    for call in calls:
-        script = _script(client, call)
-        verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
-        yield (verb, text, len(call.keys), *call.keys, *call.args)
-
-
-async def load_scripts_async(client: AsyncRedis, names: Iterable[str]) -> None:
-    sharded = isinstance(client, redis.asyncio.RedisCluster)
-    for name in names:
-        await client.script_load(load(name, sharded=sharded).source)
-
-
-def _script(client: SyncRedis | AsyncRedis, call: Call) -> Script:
-    return call.script.sharded if is_cluster(client) else call.script
-
-
 def is_cluster(client: SyncRedis | AsyncRedis) -> bool:
     return isinstance(client, _CLUSTERS)
-
-
-def _pipeline(client: Any, calls: Sequence[Call]) -> Any:
-    """The calls queued on a pipeline of a blocking client, of one server or of a cluster."""
-    pipeline = client.pipeline(transaction=False)
-    for call in calls:
-        sha1 = _script(client, call).sha1
-        # A pipeline of a cluster blocks `evalsha`, which it can route as well as any other.
-        pipeline.execute_command("EVALSHA", sha1, len(call.keys), *call.keys, *call.args)
-    return pipeline
-
-
-def _without_errors(replies: Sequence[Any]) -> list[Any]:
-    """Raised here and not by the pipeline, which would quote the call and with it the prompt."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return list(replies)
-
-
-def _pauses_s(client: SyncRedis | AsyncRedis) -> Iterator[float]:
-    """One before each repeat."""
-    if isinstance(client, redis.Redis):
-        retry = client.get_retry()
-        repeats = retry.get_retries() if retry else 0
-    else:
-        repeats = client.repeats
-    backoff = _backoff()
-    return (backoff.compute(failures) for failures in range(1, repeats + 1))
-
-
-def _repeated_on(client: SyncRedis) -> tuple[type[Exception], ...]:
-    """What a pipeline does not repeat by itself: replies that are refusals, and on a cluster
-    whatever is still wrong after its one repeat."""
-    return CONNECTION_LOST if is_cluster(client) else REFUSALS

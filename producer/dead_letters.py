@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
-from producer.connection import broker_errors, connect, run
+from producer.connection import broker_errors, connect
+from producer.running import run
 from producer.settings import QueueSettings
 from protocol import JobSpec, Partition, calls, decode_job, encode_job, new_job_id
 from protocol.calls import now_ms

@@ -10,7 +10,7 @@ import redis
 
 from demo.broker import EmbeddedBroker
 from producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
-from producer.connection import run
+from producer.running import run
 from protocol import GROUP, Partition, calls, decode_job, encode_event
 from protocol.calls import Lease, NotTaken, Taken
 from tests.conftest import create_groups

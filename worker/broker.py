@@ -13,15 +13,9 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from producer.connection import (
-    broker_errors,
-    connect_async,
-    exchange,
-    load_scripts_async,
-    run_async,
-    run_many_async,
-)
+from producer.connection import broker_errors, connect_async
 from producer.results import QueueStatus, read_queue_status
+from producer.running import exchange, load_scripts_async, run_async, run_many_async
 from producer.subscriptions import AsyncSubscriptions
 from producer.wire import Command, field_of
 from protocol import (
@@ -174,16 +168,18 @@ class Broker:
             for entry_id, fields in entries
         ]
 
-    async def take_unread(self, entry: Entry, job_id: str) -> tuple[Entry, Taken | None] | None:
+    async def take_unread(
+        self, entry: Entry, job_id: str
+    ) -> tuple[Entry, Taken | None] | tuple[None, None]:
         """Read an entry that was heard of, or the next one of its stream, and take it if it is the
-        one. None: others have read them all."""
+        one; None where others have read them all."""
         key = (entry.stream, entry.id, job_id)
         call = calls.take_unread(
             entry.partition, key, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
         )
         reply = await run_async(self._redis, call)
         if not reply:
-            return None
+            return None, None
         entry_id, raw, outcome = reply
         taken = calls.taken(outcome)
         read = Entry(entry.partition, entry.stream, entry_id.decode(), raw)

@@ -118,7 +118,9 @@ class Intake:
         self._seen = None
         heard = await self._broker.listen(self._partition, seen)
         self._heard = bool(heard)
-        if len(heard) == 1 and self._table.free_slots and not self._draining:
+        table = self._table
+        ready = table.free_slots and not table.replays_a_suspect and not self._draining
+        if len(heard) == 1 and ready:
             await self._take_the_only_one(heard[0], seen)
 
     async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
@@ -128,16 +130,15 @@ class Intake:
         except RoseError:  # to be given up once it is ours
             return
         with self._table.reserve(1):
-            found = await self._broker.take_unread(entry, spec.id)
+            found, grant = await self._broker.take_unread(entry, spec.id)
             if found is not None:
-                read, grant = found
-                self._table.claim([read])
-                if grant is not None:
-                    self._table.grant(read, spec, grant)
+                self._table.claim([found])
+            if found is not None and grant is not None:
+                self._table.grant(found, spec, grant)
         if found is None:
             await _let_others()
         self._heard = False
-        last = (entry if found is None else read).id.encode()
+        last = (found or entry).id.encode()
         places = zip(self._partition.all_jobs, seen, strict=True)
         self._seen = [last if stream == entry.stream else place for stream, place in places]
 

@@ -11,7 +11,7 @@ import redis
 
 from demo.broker import EmbeddedBroker
 from producer import Client, DeadLetters, ProducerSettings
-from producer.connection import run
+from producer.running import run
 from protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job
 from rose_errors import DeadLetterNotFound, InvalidParameter, MalformedMessage
 
