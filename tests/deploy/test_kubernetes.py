@@ -161,6 +161,8 @@ def test_the_scaler_watches_the_streams_of_the_queue() -> None:
     assert modifiers["formula"].split(" + ") == [trigger["name"] for trigger in scaled["triggers"]]
     assert modifiers["target"] == given["ROSE_MAX_BATCH_SIZE"]
     # Its length is what waits and runs only because the end of a job takes its entry away.
-    assert "acknowledge(stream" in load("finish").source
+    ends = load("append").source
+    assert "acknowledge(" in ends
+    assert "XDEL" in ends
     reference = scaled["triggers"][0]["authenticationRef"]["name"]
     assert reference == manifests()["TriggerAuthentication"]["metadata"]["name"]
