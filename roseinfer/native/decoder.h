@@ -1,7 +1,7 @@
 // The decoder of common families, a whole step in one call.
 //
 // One team of threads goes through all layers; a barrier ends each part. Activations are float32
-// whatever the weights are.
+// whatever the weights are; a build with PAIRS rounds what enters a product to the weights' bfloat16.
 
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores;
@@ -89,14 +89,25 @@ static void add(const Model &m, const Matrix &matrix, const Norm &after, const f
     }
 }
 
-static void normalise_rows(const Model &m, const Norm &norm, std::int64_t rows, const Scratch &s) {
+// Of each row the norm, as the products with `next` read it.
+static void normalise_rows(const Model &m, const Norm &norm, const Matrix &next, std::int64_t rows,
+                           const Scratch &s) {
 #pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row)
-        normalise(norm, s.hidden + row * m.hidden, s.normal + row * m.hidden, m.hidden, m.epsilon);
+    for (std::int64_t row = 0; row < rows; ++row) {
+        float *normal = s.normal + row * m.hidden;
+        normalise(norm, s.hidden + row * m.hidden, normal, m.hidden, m.epsilon);
+        prepare(next, normal);
+    }
+}
+
+static void prepare_rows(const Matrix &next, float *from, std::int64_t rows) {
+    if (!PAIRS) return;
+#pragma omp for
+    for (std::int64_t row = 0; row < rows; ++row) prepare(next, from + row * next.inputs);
 }
 
 static void attention_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    normalise_rows(m, layer.before_attention, step.rows, s);
+    normalise_rows(m, layer.before_attention, layer.qkv, step.rows, s);
     product(layer.qkv, s.normal, m.hidden, step.rows, {s.qkv, s.qkv_width}, Into::Place);
     std::int64_t sequence = 0;
 #pragma omp for
@@ -106,22 +117,28 @@ static void attention_part(const Model &m, const Layer &layer, const Step &step,
     }
     attend(m, layer, step, s.qkv, s.qkv_width, s.attended,
            s.scores + omp_get_thread_num() * ROWS * s.room, s.room);
+    prepare_rows(layer.output, s.attended, step.rows);
     add(m, layer.output, layer.after_attention, s.attended, m.heads * m.value_dim, step.rows, s);
 }
 
 static void mlp_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    normalise_rows(m, layer.before_mlp, step.rows, s);
+    normalise_rows(m, layer.before_mlp, layer.gate_up, step.rows, s);
     product(layer.gate_up, s.normal, m.hidden, step.rows, {s.inner, s.inner_width}, Into::Place);
 #pragma omp for
-    for (std::int64_t row = 0; row < step.rows; ++row) activate(m, s.inner + row * s.inner_width);
+    for (std::int64_t row = 0; row < step.rows; ++row) {
+        activate(m, s.inner + row * s.inner_width);
+        prepare(layer.down, s.inner + row * s.inner_width);
+    }
     add(m, layer.down, layer.after_mlp, s.inner, s.inner_width, step.rows, s);
 }
 
 static void logits_part(const Model &m, const Step &step, const Scratch &s) {
 #pragma omp for
-    for (std::int64_t i = 0; i < step.logit_rows; ++i)
-        normalise(m.last, s.hidden + step.wanted[i] * m.hidden, s.normal + i * m.hidden, m.hidden,
-                  m.epsilon);
+    for (std::int64_t i = 0; i < step.logit_rows; ++i) {
+        float *normal = s.normal + i * m.hidden;
+        normalise(m.last, s.hidden + step.wanted[i] * m.hidden, normal, m.hidden, m.epsilon);
+        prepare(m.head, normal);
+    }
     const std::int64_t vocabulary = m.head.outputs;
     product(m.head, s.normal, m.hidden, step.logit_rows, {step.logits, vocabulary}, Into::Place);
     if (m.logit_softcap != 0.0f) {
@@ -162,7 +179,10 @@ void decode(const Model &m, const Step &step) {
     }
 }
 
-void multiply(const Matrix &m, const float *a, std::int64_t rows, float *c) {
+void multiply(const Matrix &m, float *a, std::int64_t rows, float *c) {
 #pragma omp parallel
-    product(m, a, m.inputs, rows, {c, m.outputs}, Into::Place);
+    {
+        prepare_rows(m, a, rows);
+        product(m, a, m.inputs, rows, {c, m.outputs}, Into::Place);
+    }
 }

@@ -6,12 +6,13 @@
     namespace rose::isa {                                                               \
     std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest);        \
     void decode(const Model &, const Step &);                                            \
-    void multiply(const Matrix &, const float *a, std::int64_t rows, float *c);          \
+    void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                \
     }
 
 DECLARE(portable)
 DECLARE(avx2)
 DECLARE(avx512)
+DECLARE(avx512_bf16)
 
 namespace {
 
@@ -25,7 +26,8 @@ struct Build {
 };
 
 const Build builds[] = {
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef ROSE_X86
+    {"avx512_bf16", avx512_bf16::scratch, avx512_bf16::decode, avx512_bf16::multiply},
     {"avx512", avx512::scratch, avx512::decode, avx512::multiply},
     {"avx2", avx2::scratch, avx2::decode, avx2::multiply},
 #endif
@@ -34,10 +36,12 @@ const Build builds[] = {
 constexpr int count = sizeof builds / sizeof *builds;
 
 bool can_run(int build) {
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef ROSE_X86
     __builtin_cpu_init();
-    if (build == 0) return __builtin_cpu_supports("x86-64-v4");
-    if (build == 1) return __builtin_cpu_supports("x86-64-v3");
+    const bool wide = __builtin_cpu_supports("x86-64-v4");
+    if (build == 0) return wide && __builtin_cpu_supports("avx512bf16");
+    if (build == 1) return wide;
+    if (build == 2) return __builtin_cpu_supports("x86-64-v3");
 #endif
     return build < count;
 }
@@ -74,7 +78,8 @@ std::int64_t rose_scratch(const Model *m, std::int64_t rows, std::int64_t longes
 
 void rose_decode(const Model *m, const Step *step) { builds[chosen].decode(*m, *step); }
 
-void rose_multiply(const Matrix *m, const float *a, std::int64_t rows, float *c) {
+// `a` is used up.
+void rose_multiply(const Matrix *m, float *a, std::int64_t rows, float *c) {
     builds[chosen].multiply(*m, a, rows, c);
 }
 

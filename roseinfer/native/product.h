@@ -7,11 +7,19 @@
 //     float32    panel [inputs][WIDTH]
 //     bfloat16   panel [inputs / 2][WIDTH][2]
 //
+// Where the build has such instructions (PAIRS), activations for bfloat16 weights are pairs as well,
+// rounded by `pair_up`: a row's first input and its second lie in its first float's place.
+//
 // Every output of every row is one sum over the inputs in their order, whatever the number of rows
 // and threads: a row's result does not depend on its company.
 
 // Rows at a time: as many sums as there are registers for, with room for a panel's vectors.
 constexpr int ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 3;
+
+// Makes of a row of activations what products with `m` read.
+INLINE void prepare(const Matrix &m, float *row) {
+    if (PAIRS && m.is_bfloat) pair_up(row, m.inputs);
+}
 
 template <int R, int P>
 struct Sums {
@@ -31,6 +39,10 @@ INLINE vfloat weights(const bfloat *panel, std::int64_t k) {
 // From one part of a panel to the next, in elements.
 constexpr int part(const float *) { return LANES; }
 constexpr int part(const bfloat *) { return 2 * LANES; }
+
+// Where input `k` of a row of activations lies, in floats.
+constexpr std::int64_t place_of(const float *, std::int64_t k) { return k; }
+constexpr std::int64_t place_of(const bfloat *, std::int64_t k) { return PAIRS ? k / 2 : k; }
 
 // `a` [R, inputs], rows `stride` apart, times P panels that lie `panel` elements apart. Meanwhile
 // memory is fetched from `ahead` on, FETCH bytes for each input.
@@ -53,6 +65,28 @@ INLINE void accumulate(Sums<R, P> &sums, const float *a, std::int64_t stride, co
             }
         }
 }
+
+#if PAIRS
+template <int R, int P, int FETCH = 0>
+INLINE void accumulate(Sums<R, P> &sums, const float *a, std::int64_t stride, const bfloat *b,
+                       std::int64_t panel, std::int64_t inputs, const char *ahead = nullptr) {
+    for (std::int64_t k = 0; k < inputs; k += 2) {
+        vfloat weight[P];
+#pragma GCC unroll 8
+        for (int v = 0; v < P; ++v) {
+            if constexpr (FETCH > 0)
+                __builtin_prefetch(ahead + v * panel * sizeof(bfloat) + k * FETCH, 0, 2);
+            weight[v] = load_pairs(b + v * panel + k * WIDTH);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const vfloat pair = fill(a[r * stride + k / 2]);
+#pragma GCC unroll 8
+            for (int v = 0; v < P; ++v) sums.of[r][v] = add_pairs(sums.of[r][v], weight[v], pair);
+        }
+    }
+}
+#endif
 
 // What becomes of a product: it replaces what was there or is added to it.
 enum class Into { Place, Sum };
@@ -107,63 +141,79 @@ static void few_rows(const Matrix &m, const float *a, std::int64_t stride, std::
     }
 }
 
-// Many rows pass by a piece of one panel, DEPTH inputs long, that lies in the nearest cache as
-// float32; their sums wait in `sums` until the next piece.
+// Many rows pass by a piece of a few panels, DEPTH inputs long, that lies in the nearest cache; their
+// sums wait in `sums` until the next piece.
 constexpr int DEPTH = 256, BLOCK = 16 * ROWS;
 
-INLINE const float *piece(const float *panel, std::int64_t k, std::int64_t, float *) {
-    return panel + k * WIDTH;
+// A piece, as float32 where sums are made of that: it then moves to `room`. Panels lie `apart`.
+template <class W>
+struct Piece {
+    const W *weights;
+    std::int64_t apart;
+};
+
+INLINE Piece<float> piece(const float *panel, std::int64_t apart, std::int64_t, float *) {
+    return {panel, apart};
 }
 
-INLINE const float *piece(const bfloat *panel, std::int64_t k, std::int64_t count, float *room) {
+#if PAIRS
+INLINE Piece<bfloat> piece(const bfloat *panel, std::int64_t apart, std::int64_t, float *) {
+    return {panel, apart};
+}
+#else
+INLINE Piece<float> piece(const bfloat *panel, std::int64_t, std::int64_t count, float *room) {
     for (std::int64_t i = 0; i < count; i += 2)
 #pragma GCC unroll 8
         for (int v = 0; v < 2 * PARTS; ++v)
             store(room + i * WIDTH + v * LANES,
-                  weights(panel + v % PARTS * part(panel), k + i + v / PARTS));
-    return room;
+                  weights(panel + v % PARTS * part(panel), i + v / PARTS));
+    return {room, 0};
 }
+#endif
 
-template <int FETCH, int R = ROWS>
+template <int P, int FETCH, class W, int R = ROWS>
 static void pass(float *sums, const float *a, std::int64_t stride, std::int64_t rows,
-                 const float *weights, std::int64_t depth, const char *ahead) {
+                 const Piece<W> &piece, std::int64_t depth, const char *ahead) {
     if constexpr (R > 1) {
-        if (rows < R) return pass<FETCH, R - 1>(sums, a, stride, rows, weights, depth, ahead);
+        if (rows < R) return pass<P, FETCH, W, R - 1>(sums, a, stride, rows, piece, depth, ahead);
     }
-    Sums<R, 1> here;
-#pragma GCC unroll 24
-    for (int i = 0; i < R * PARTS; ++i) here.of[i / PARTS][i % PARTS] = load(sums + i * LANES);
-    accumulate<R, 1, FETCH>(here, a, stride, weights, 0, depth, ahead);
-#pragma GCC unroll 24
-    for (int i = 0; i < R * PARTS; ++i) store(sums + i * LANES, here.of[i / PARTS][i % PARTS]);
+    constexpr int VECTORS = P * PARTS;
+    Sums<R, P> here;
+#pragma GCC unroll 32
+    for (int i = 0; i < R * VECTORS; ++i) here.of[i / VECTORS][i % VECTORS] = load(sums + i * LANES);
+    accumulate<R, P, FETCH>(here, a, stride, piece.weights, piece.apart, depth, ahead);
+#pragma GCC unroll 32
+    for (int i = 0; i < R * VECTORS; ++i) store(sums + i * LANES, here.of[i / VECTORS][i % VECTORS]);
 }
 
-template <class W>
+// The tiles are of like size: six, six and one would waste most of the last.
+template <int P, class W>
 static void many_rows(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                       std::int64_t panel, Rows c, Into into) {
     // While the first rows pass, the next piece comes. Plain float32 comes best by the processor's
     // own guess (measured); bfloat16, half as wide, leaves that too little time.
-    constexpr int FETCH = sizeof(W) == 2 ? WIDTH * sizeof(W) : 0;
-    float room[DEPTH * WIDTH], sums[BLOCK * WIDTH] = {};
-    const W *from = static_cast<const W *>(m.panels) + panel * m.inputs * WIDTH;
-    // Tiles of like size: six, six and one would waste most of the last.
+    constexpr int FETCH = sizeof(W) == 2 ? WIDTH * sizeof(W) : 0, ACROSS = P * WIDTH;
+    float room[PAIRS ? 1 : DEPTH * WIDTH], sums[BLOCK * ACROSS] = {};
+    const std::int64_t apart = m.inputs * WIDTH;
+    const W *from = static_cast<const W *>(m.panels) + panel * apart;
     const std::int64_t tiles = (rows + ROWS - 1) / ROWS, first = rows / tiles;
     for (std::int64_t k = 0; k < m.inputs; k += DEPTH) {
         const std::int64_t depth = m.inputs - k < DEPTH ? m.inputs - k : DEPTH;
-        const float *weights = piece(from, k, depth, room);
+        const auto here = piece(from + k * WIDTH, apart, depth, room);
         const char *ahead = reinterpret_cast<const char *>(from + (k + depth) * WIDTH);
-        pass<FETCH>(sums, a + k, stride, first, weights, depth, ahead);
+        const float *inputs = a + place_of(from, k);
+        pass<P, FETCH>(sums, inputs, stride, first, here, depth, ahead);
         for (std::int64_t i = 1; i < tiles; ++i) {
             const std::int64_t row = rows * i / tiles, next = rows * (i + 1) / tiles;
-            pass<0>(sums + row * WIDTH, a + row * stride + k, stride, next - row, weights, depth,
-                    nullptr);
+            pass<P, 0>(sums + row * ACROSS, inputs + row * stride, stride, next - row, here, depth,
+                       nullptr);
         }
     }
     for (std::int64_t row = 0; row < rows; ++row)
-        for (int v = 0; v < PARTS; ++v) {
+        for (int v = 0; v < P * PARTS; ++v) {
             const std::int64_t column = panel * WIDTH + v * LANES;
             if (column < m.outputs)
-                finish(m, c.at + row * c.stride, column, load(sums + row * WIDTH + v * LANES),
+                finish(m, c.at + row * c.stride, column, load(sums + row * ACROSS + v * LANES),
                        into);
         }
 }
@@ -172,11 +222,13 @@ template <class W>
 static void strip(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                   std::int64_t first, std::int64_t panels, Rows c, Into into) {
     if (rows <= ROWS) return few_rows<W>(m, a, stride, rows, first, panels, c, into);
-    for (std::int64_t p = first; p < first + panels; ++p)
-        many_rows<W>(m, a, stride, rows, p, c, into);
+    constexpr int P = PAIRS && sizeof(W) == 2 ? 2 : 1;
+    std::int64_t p = first;
+    for (; p + P <= first + panels; p += P) many_rows<P, W>(m, a, stride, rows, p, c, into);
+    for (; p < first + panels; ++p) many_rows<1, W>(m, a, stride, rows, p, c, into);
 }
 
-// c [rows, outputs] = a [rows, inputs] times the matrix. Every thread of the team must call it; it
+// c [rows, outputs] = a [rows, inputs] times the matrix; `a` went through `prepare`. Every thread of the team must call it; it
 // ends with a barrier.
 static void product(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                     Rows c, Into into) {

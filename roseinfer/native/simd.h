@@ -12,6 +12,7 @@ typedef std::uint16_t vhalf __attribute__((vector_size(2 * LANES)));
 typedef float vfloat_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef std::uint32_t vbits_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef std::uint16_t vhalf_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef bfloat bfloat_at __attribute__((may_alias));
 
 // A panel is WIDTH columns of a matrix; a WIDTH of floats takes PARTS vectors.
 constexpr int WIDTH = 16;
@@ -43,6 +44,34 @@ INLINE void narrow(float value, bfloat *to) {  // to nearest, ties to even, as t
     const std::uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     *to = static_cast<bfloat>(value != value ? 0x7FC0 : rounded);
 }
+
+#if PAIRS
+// A float's place may hold a pair of bfloat16, which is then only moved and multiplied as such.
+INLINE vfloat load_pairs(const bfloat *from) {
+    return reinterpret_cast<vfloat>(*reinterpret_cast<const vbits_at *>(from));
+}
+
+// Each lane of `sums` and the two products of its pairs.
+INLINE vfloat add_pairs(vfloat sums, vfloat a, vfloat b) {
+    return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+INLINE void pair_up(float *row, std::int64_t count) {
+    bfloat_at *to = reinterpret_cast<bfloat_at *>(row);
+    std::int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const vhalf half = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(load(row + i)));
+        *reinterpret_cast<vhalf_at *>(to + i) = half;
+    }
+    for (; i < count; ++i) {
+        bfloat half;
+        narrow(row[i], &half);
+        to[i] = half;
+    }
+}
+#else
+INLINE void pair_up(float *, std::int64_t) {}
+#endif
 
 INLINE vfloat fill(float value) { return value - vfloat{}; }
 INLINE vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }

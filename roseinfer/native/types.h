@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <omp.h>
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define ROSE_X86
+#endif
+
 namespace rose {
 
 using bfloat = std::uint16_t;

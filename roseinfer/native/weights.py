@@ -42,8 +42,11 @@ class PackedMatrix:
         return panels.transpose(1, 2).reshape(-1, self.inputs)[: self.outputs].contiguous()
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x [rows, inputs], float32, times the weights transposed: [rows, outputs]."""
-        x = x.contiguous()
+        """x [rows, inputs], float32, times the weights transposed: [rows, outputs].
+
+        Where the build multiplies pairs of bfloat16, x is rounded to the weights' type.
+        """
+        x = x.clone(memory_format=torch.contiguous_format)  # the library uses it up
         out = torch.empty(len(x), self.outputs)
         library().rose_multiply(self.struct, x.data_ptr(), len(x), out.data_ptr())
         return out
