@@ -105,5 +105,5 @@ def library() -> ctypes.CDLL:
 
 
 def build_name() -> str | None:
-    """The instruction set in use: avx512_bf16, avx512, avx2 or portable; None without the library."""
+    """The build in use: avx512_bf16, avx512, avx2 or portable; None without the library."""
     return None if _library is None else str(_library.rose_build().decode())
