@@ -42,6 +42,13 @@ INLINE void remember(const Model &m, const Layer &layer, const std::int64_t *tab
     }
 }
 
+// Brings `count` values to a near cache.
+template <class T>
+INLINE void fetch(const T *from, std::int64_t count) {
+    constexpr std::int64_t line = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(from + i, 0, 2);
+}
+
 // R queries [R, key_dim], `stride` apart, against WIDTH keys: their scores, rows `room` apart.
 template <int R, class T>
 INLINE void score(const float *query, std::int64_t stride, const T *keys, std::int64_t dims,
@@ -121,6 +128,10 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     for (std::int64_t b = 0; b < blocks; ++b) {
         // A block's room may be more than the block: what is too much, the next one overwrites.
         const T *keys = keys_of<T>(m, layer, table[from + b], tile.head);
+        // Blocks lie anywhere, so the processor cannot guess the next one.
+        if (b + 1 < blocks)
+            fetch(keys_of<T>(m, layer, table[from + b + 1], tile.head), m.key_dim * key_stride);
+        fetch(values_of<T>(m, layer, table[from + b], tile.head), m.block_size * width);
         for (std::int64_t i = 0; i < key_stride; i += WIDTH)
             score<R, T>(gathered, m.key_dim, keys + i, m.key_dim, key_stride,
                         scores + b * m.block_size + i, room);

@@ -2,9 +2,13 @@
 
 #ifdef ROSE_X86
 #include <immintrin.h>
-#pragma GCC target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")
+#pragma GCC target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16,prefer-vector-width=512")
 #define ISA avx512_bf16
 #define PAIRS 1
 constexpr int LANES = 16;
 #include "isa.h"
+
+namespace rose::avx512_bf16 {
+void use_tiles(bool use) { tiles = use; }
+}
 #endif

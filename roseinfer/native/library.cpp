@@ -2,6 +2,12 @@
 
 #include "types.h"
 
+#ifdef ROSE_X86
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #define DECLARE(isa)                                                                    \
     namespace rose::isa {                                                               \
     std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest);        \
@@ -14,6 +20,10 @@ DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(avx512_bf16)
 
+namespace rose::avx512_bf16 {
+void use_tiles(bool use);
+}
+
 namespace {
 
 using namespace rose;
@@ -23,27 +33,51 @@ struct Build {
     decltype(&portable::scratch) scratch;
     decltype(&portable::decode) decode;
     decltype(&portable::multiply) multiply;
+    bool tiles;
 };
 
 const Build builds[] = {
 #ifdef ROSE_X86
-    {"avx512_bf16", avx512_bf16::scratch, avx512_bf16::decode, avx512_bf16::multiply},
-    {"avx512", avx512::scratch, avx512::decode, avx512::multiply},
-    {"avx2", avx2::scratch, avx2::decode, avx2::multiply},
+    {"amx", avx512_bf16::scratch, avx512_bf16::decode, avx512_bf16::multiply, true},
+    {"avx512_bf16", avx512_bf16::scratch, avx512_bf16::decode, avx512_bf16::multiply, false},
+    {"avx512", avx512::scratch, avx512::decode, avx512::multiply, false},
+    {"avx2", avx2::scratch, avx2::decode, avx2::multiply, false},
 #endif
-    {"portable", portable::scratch, portable::decode, portable::multiply},
+    {"portable", portable::scratch, portable::decode, portable::multiply, false},
 };
 constexpr int count = sizeof builds / sizeof *builds;
+
+#ifdef ROSE_X86
+// Whether the processor has tiles, and the kernel lets this process keep their 8 KiB for each thread.
+bool has_tiles() {
+    unsigned a, b, c, d;
+    constexpr unsigned bfloats = 1u << 22, all = 1u << 24;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & bfloats) || !(d & all)) return false;
+    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+#endif
 
 bool can_run(int build) {
 #ifdef ROSE_X86
     __builtin_cpu_init();
     const bool wide = __builtin_cpu_supports("x86-64-v4");
-    if (build == 0) return wide && __builtin_cpu_supports("avx512bf16");
-    if (build == 1) return wide;
-    if (build == 2) return __builtin_cpu_supports("x86-64-v3");
+    const bool pairs = wide && __builtin_cpu_supports("avx512bf16");
+    if (build == 0) return pairs && has_tiles();
+    if (build == 1) return pairs;
+    if (build == 2) return wide;
+    if (build == 3) return __builtin_cpu_supports("x86-64-v3");
 #endif
     return build < count;
+}
+
+int chosen;
+
+void choose(int build) {
+    chosen = build;
+#ifdef ROSE_X86
+    avx512_bf16::use_tiles(builds[build].tiles);
+#endif
 }
 
 int first_that_runs() {
@@ -52,7 +86,7 @@ int first_that_runs() {
     return build;
 }
 
-int chosen = first_that_runs();
+const bool started = (choose(first_that_runs()), true);
 
 }  // namespace
 
@@ -64,9 +98,12 @@ const char *rose_build() { return builds[chosen].name; }
 // Takes another build, for tests; false if there is none or this processor lacks it.
 int rose_choose(int build) {
     if (build < 0 || build >= count || !can_run(build)) return 0;
-    chosen = build;
+    choose(build);
     return 1;
 }
+
+// Takes a build that this processor may lack, for tests that bring what it lacks.
+void rose_force(int build) { choose(build); }
 
 int rose_builds() { return count; }
 

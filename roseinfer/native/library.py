@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch  # noqa: F401 - first: the library then shares its OpenMP threads
 
+from rose_errors import ConfigurationError
+
 _SWITCH = "ROSEINFER_NATIVE"
 
 # Fixed in product.h and attention.h.
@@ -68,14 +70,34 @@ class Step(Structure):
 
 
 def _load() -> ctypes.CDLL | None:
-    """The library of this installation; None if it was not built or ROSEINFER_NATIVE is 0."""
-    if os.environ.get(_SWITCH) == "0":
+    """The library of this installation; None if it was not built or ROSEINFER_NATIVE is 0.
+
+    ROSEINFER_NATIVE may also name a build, instead of the widest that the processor can run.
+    """
+    wanted = os.environ.get(_SWITCH, "")
+    if wanted == "0":
         return None
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).parent.with_name(f"_native{suffix}")
         if path.is_file():
-            return _declare(ctypes.CDLL(str(path)))
+            found = _declare(ctypes.CDLL(str(path)))
+            if wanted:
+                _choose(found, wanted)
+            return found
     return None
+
+
+def _choose(found: ctypes.CDLL, name: str) -> None:
+    runs = []
+    for build in range(found.rose_builds()):
+        if found.rose_choose(build):
+            runs.append(found.rose_build().decode())
+            if runs[-1] == name:
+                return
+    raise ConfigurationError(
+        f"{_SWITCH}={name!r} is not possible: this processor runs {', '.join(runs)}; 0 turns the "
+        "compiled decoder off"
+    )
 
 
 def _declare(found: ctypes.CDLL) -> ctypes.CDLL:

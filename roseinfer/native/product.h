@@ -218,9 +218,24 @@ static void many_rows(const Matrix &m, const float *a, std::int64_t stride, std:
         }
 }
 
+#if PAIRS
+#include "tiles.h"
+#else
+INLINE bool on_tiles(const Matrix &) { return false; }
+INLINE void set_tiles(std::int64_t) {}
+INLINE void release_tiles() {}
+#endif
+
 template <class W>
 static void strip(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                   std::int64_t first, std::int64_t panels, Rows c, Into into) {
+#if PAIRS
+    if (on_tiles(m)) {
+        for (std::int64_t p = first; p < first + panels; p += 2)
+            multiply_on_tiles(m, a, stride, rows, p, p + 1 == first + panels, c, into);
+        return;
+    }
+#endif
     if (rows <= ROWS) return few_rows<W>(m, a, stride, rows, first, panels, c, into);
     constexpr int P = PAIRS && sizeof(W) == 2 ? 2 : 1;
     std::int64_t p = first;
@@ -236,6 +251,7 @@ static void product(const Matrix &m, const float *a, std::int64_t stride, std::i
     const std::int64_t group = panels >= 64 ? 4 : 2;
     const std::int64_t groups = (panels + group - 1) / group;
     const std::int64_t blocks = (rows + BLOCK - 1) / BLOCK;
+    if (on_tiles(m)) set_tiles(rows);
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < blocks * groups; ++item) {
         const std::int64_t block = item / groups, first = item % groups * group;
@@ -247,4 +263,5 @@ static void product(const Matrix &m, const float *a, std::int64_t stride, std::i
         else
             strip<float>(m, a + row * stride, stride, next - row, first, some, to, into);
     }
+    if (on_tiles(m)) release_tiles();
 }

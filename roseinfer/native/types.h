@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <omp.h>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ROSE_X86
 #endif
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from roseinfer.native.families import Parts, find_parts
 from tests.roseinfer.models import build, drain, greedy, prompts, reference, tokens
+from tests.roseinfer.native.builds import choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
     not native.available(), reason="the installation could not compile the decoder"
@@ -69,6 +71,18 @@ def test_bfloat16_is_nearer_to_float32_than_transformers(
     monkeypatch.setattr(library, "_library", None)
     plain = _logits(architecture, torch.bfloat16)
     assert (fast - exact).norm() < (plain - exact).norm()
+
+
+def test_tiles_give_what_pairs_give(tmp_path: Path) -> None:
+    usual = native.build_name()
+    assert usual is not None
+    if not choose("avx512_bf16"):
+        pytest.skip("this processor has no avx512_bf16")
+    expected = _logits("llama", torch.bfloat16)
+    with emulated_amx(tmp_path):
+        found = _logits("llama", torch.bfloat16)
+    choose(usual)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
 
 
 def _logits(architecture: str, dtype: torch.dtype) -> Tensor:

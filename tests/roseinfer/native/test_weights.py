@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
 from torch import Tensor
 
 from roseinfer import native
-from roseinfer.native import library
 from roseinfer.native.weights import PackedMatrix, concatenate
+from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
     not native.available(), reason="the installation could not compile the decoder"
@@ -19,25 +20,20 @@ pytestmark = pytest.mark.skipif(
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=["avx512_bf16", "avx512", "avx2", "portable"])
-def build(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each build that this processor can run."""
+@pytest.fixture(params=[*PAIRS, "avx512", "avx2", "portable"])
+def build(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Each build that this processor can run, by emulation if need be."""
     usual = native.build_name()
     assert usual is not None
-    if not _choose(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    _choose(usual)
-
-
-def _choose(name: str) -> bool:
-    found = library.library()
-    before = found.rose_current()
-    for index in range(found.rose_builds()):
-        if found.rose_choose(index) and native.build_name() == name:
-            return True
-    found.rose_choose(before)
-    return False
+    with ExitStack() as stack:
+        stack.callback(choose, usual)
+        if not choose(request.param):
+            if request.param != "amx" or not choose("avx512_bf16"):
+                pytest.skip(f"this processor has no {request.param}")
+            stack.enter_context(emulated_amx(tmp_path_factory.getbasetemp()))
+        yield request.param
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -45,7 +41,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 2), (16, 64), (50, 258), (129, 600)])
+@pytest.mark.parametrize("shape", [(1, 2), (16, 64), (50, 258), (129, 608)])
 def test_a_product_is_right_for_any_number_of_rows(
     build: str, dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
@@ -53,15 +49,18 @@ def test_a_product_is_right_for_any_number_of_rows(
     packed = PackedMatrix(weight, bias)
     for rows in (1, 2, 3, 5, 6, 7, 12, 13, 31, 100, 200):
         x = random(rows, shape[1], seed=rows)
-        read = x.to(dtype) if build == "avx512_bf16" else x  # it multiplies pairs of bfloat16
+        read = x.to(dtype) if build in PAIRS else x
         expected = (read.double() @ weight.double().T + bias.double()).float()
         torch.testing.assert_close(packed.multiply(x), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_has_the_same_bits_among_any_number_of_rows(build: str, dtype: torch.dtype) -> None:
-    packed = PackedMatrix(random(100, 610, dtype=dtype))
-    x = random(260, 610, seed=1)
+@pytest.mark.parametrize("inputs", [608, 610])
+def test_a_row_has_the_same_bits_among_any_number_of_rows(
+    build: str, dtype: torch.dtype, inputs: int
+) -> None:
+    packed = PackedMatrix(random(100, inputs, dtype=dtype))
+    x = random(260, inputs, seed=1)
     whole = packed.multiply(x)
     for rows in (1, 2, 4, 7, 12, 40, 97):
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
