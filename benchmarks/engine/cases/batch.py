@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.board import Board, Figure
 from benchmarks.engine.contenders import Contender, Run
 from benchmarks.engine.contenders.ours import Ours
+from benchmarks.engine.contenders.static import Static
 from benchmarks.turns import in_turn
 from benchmarks.workload import Workload
 
@@ -43,19 +44,20 @@ class Batch:
             ]
 
     def judge(self, board: Board) -> None:
-        compare(board, METRIC)
+        compare(board, METRIC, {Static.name: 3})
 
 
-def compare(board: Board, metric: str) -> None:
-    """The engine to each peer."""
+def compare(board: Board, metric: str, targets: Mapping[str, float]) -> None:
+    """The engine to each peer: at least as fast, or as `targets` says."""
     for name in board.contenders(metric):
         if name != Ours.name:
+            target = targets.get(name, 1)
             board.check_ratio(
                 f"{Ours.name} to {name}",
                 (metric, Ours.name),
                 (metric, name),
-                "above 1",
-                lambda ratio: ratio > 1,
+                f"at least {target}",
+                lambda ratio, target=target: ratio >= target,
             )
 
 

@@ -11,6 +11,7 @@ import torch
 from benchmarks.board import Board, Figure
 from benchmarks.engine.cases.batch import compare
 from benchmarks.engine.contenders import Streaming
+from benchmarks.engine.contenders.ours import Ours
 from benchmarks.turns import in_turn
 from benchmarks.workload import random_prompt
 
@@ -19,6 +20,7 @@ SHARE = "share of the memory limit"
 MEMORY = "memory read, GB/s"
 _SUM_ELEMENTS = 2**28  # 1 GiB of float32, many times any cache
 _SUMS = 3
+_LEAST_SHARE = 0.6
 _PROMPT_TOKENS = 64
 
 
@@ -54,7 +56,13 @@ class Single:
             board.add([Figure(METRIC, contender.name, rate), Figure(SHARE, contender.name, share)])
 
     def judge(self, board: Board) -> None:
-        compare(board, METRIC)
+        compare(board, METRIC, {})
+        board.check_figure(
+            SHARE,
+            (SHARE, Ours.name),
+            f"at least {_LEAST_SHARE}",
+            lambda share: share >= _LEAST_SHARE,
+        )
 
 
 def memory_rate(numbers: torch.Tensor) -> float:
