@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from benchmarks.board import Board, Figure
 from benchmarks.engine.contenders import Contender, Run
@@ -57,7 +59,7 @@ def compare(board: Board, metric: str, targets: Mapping[str, float]) -> None:
                 (metric, Ours.name),
                 (metric, name),
                 f"at least {target}",
-                lambda ratio, target=target: ratio >= target,
+                partial(operator.le, target),
             )
 
 
