@@ -21,6 +21,7 @@ from benchmarks.engine.cases.growth import Context, Waiting, powers_of_two
 from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.service import Service, serving
 from benchmarks.engine.cases.single import Single, weight_bytes
+from benchmarks.engine.cases.start import Start
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.continuous import Continuous
 from benchmarks.engine.contenders.ours import Ours
@@ -32,7 +33,7 @@ from benchmarks.models import BUILT_IN, model_folder
 from benchmarks.report import Facts, environment
 from roseinfer import native
 
-CASES = ("batch", "single", "waiting", "context", "interference", "service")
+CASES = ("batch", "single", "start", "waiting", "context", "interference", "service")
 _MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512  # the engine's own defaults
 _CONTINUOUS_ROUNDS = 1
 
@@ -64,6 +65,8 @@ class Measuring:
                 if {"batch", "single"} & set(only):
                     yield from self._beside_peers(only, model, dtype)
                     gc.collect()
+        if "start" in only:
+            yield self._measure("start", Start())
         if "waiting" in only:
             ours = self._ours(BUILT_IN, "float32")
             waiting = Waiting(ours, self._scale.waiting, self._scale.waiting_tokens)

@@ -75,6 +75,7 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     }
     assert batch["notes"] == []  # all made the same tokens
     assert _who(cases["single/built-in/float32"], "decode, tokens/s") == {"roseinfer"}
+    assert len(cases["start"]["checks"]) == 1
     assert _who(cases["waiting"], "step, µs per token") == {"2 waiting", "20 waiting"}
     assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}
     assert len(cases["interference"]["rows"]) == 6

@@ -1,0 +1,29 @@
+"""Start: from the command to a worker that takes jobs."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.board import Board, Figure
+from demo.broker import EmbeddedBroker
+from demo.workers import WorkerProcess
+
+METRIC = "from `rose worker` to ready, s"
+_MOST_S = 5
+
+
+class Start:
+    title = "Start, built-in model"
+
+    def round(self, board: Board, turn: int) -> None:  # noqa: ARG002 - every round is the same
+        with EmbeddedBroker() as broker:
+            began = time.perf_counter()
+            with WorkerProcess("bench", broker.url) as worker:
+                worker.wait_ready()
+                seconds = time.perf_counter() - began
+        board.add([Figure(METRIC, "a worker", seconds)])
+
+    def judge(self, board: Board) -> None:
+        board.check_figure(
+            METRIC, (METRIC, "a worker"), f"under {_MOST_S}", lambda seconds: seconds < _MOST_S
+        )
