@@ -143,7 +143,9 @@ static void few_rows(const Matrix &m, const float *a, std::int64_t stride, std::
 
 // Many rows pass by a piece of a few panels, DEPTH inputs long, that lies in the nearest cache; their
 // sums wait in `sums` until the next piece.
-constexpr int DEPTH = 256, BLOCK = 16 * ROWS;
+constexpr int BLOCK = 16 * ROWS;
+template <int P, class W>
+constexpr int DEPTH = P == 2 && sizeof(W) == 4 ? 128 : 256;
 
 // A piece, as float32 where sums are made of that: it then moves to `room`. Panels lie `apart`.
 template <class W>
@@ -193,12 +195,13 @@ static void many_rows(const Matrix &m, const float *a, std::int64_t stride, std:
     // While the first rows pass, the next piece comes. Plain float32 comes best by the processor's
     // own guess (measured); bfloat16, half as wide, leaves that too little time.
     constexpr int FETCH = sizeof(W) == 2 ? WIDTH * sizeof(W) : 0, ACROSS = P * WIDTH;
-    float room[PAIRS ? 1 : DEPTH * WIDTH], sums[BLOCK * ACROSS] = {};
+    constexpr int MOST = DEPTH<P, W>;
+    float room[PAIRS ? 1 : MOST * WIDTH], sums[BLOCK * ACROSS] = {};
     const std::int64_t apart = m.inputs * WIDTH;
     const W *from = static_cast<const W *>(m.panels) + panel * apart;
     const std::int64_t tiles = (rows + ROWS - 1) / ROWS, first = rows / tiles;
-    for (std::int64_t k = 0; k < m.inputs; k += DEPTH) {
-        const std::int64_t depth = m.inputs - k < DEPTH ? m.inputs - k : DEPTH;
+    for (std::int64_t k = 0; k < m.inputs; k += MOST) {
+        const std::int64_t depth = m.inputs - k < MOST ? m.inputs - k : MOST;
         const auto here = piece(from + k * WIDTH, apart, depth, room);
         const char *ahead = reinterpret_cast<const char *>(from + (k + depth) * WIDTH);
         const float *inputs = a + place_of(from, k);
@@ -237,7 +240,7 @@ static void strip(const Matrix &m, const float *a, std::int64_t stride, std::int
     }
 #endif
     if (rows <= ROWS) return few_rows<W>(m, a, stride, rows, first, panels, c, into);
-    constexpr int P = PAIRS && sizeof(W) == 2 ? 2 : 1;
+    constexpr int P = LANES == 16 && (PAIRS || sizeof(W) == 4) ? 2 : 1;
     std::int64_t p = first;
     for (; p + P <= first + panels; p += P) many_rows<P, W>(m, a, stride, rows, p, c, into);
     for (; p < first + panels; ++p) many_rows<1, W>(m, a, stride, rows, p, c, into);
