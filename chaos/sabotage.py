@@ -13,7 +13,7 @@ from chaos.stage import Sabotage
 #: What a queue without fencing does with a worker that has lost its job: stores what it says
 #: where the log ends.
 _FENCED = re.compile(r"if known\[1\] ~= epoch then\s+outcome = 'FENCED'")
-_STORED = """if known[1] ~= epoch then index, after = logged, logged + tonumber(count) end
+_STORED = """if known[1] ~= epoch then index = tonumber(known[2] or '0') or 0 end
   if false then
     outcome = 'FENCED'"""
 
