@@ -1,4 +1,4 @@
-"""A sabotaged product must do the wrong thing, not fall over: only that shows what the harness sees."""
+"""A sabotaged product must do the wrong thing, not fall over: that would be noticed as well."""
 
 from __future__ import annotations
 
