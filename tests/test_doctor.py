@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +19,7 @@ from demo.workers import WorkerProcess
 from producer import Client, ProducerSettings
 from protocol import Partition
 from tests.bench import wait_until
+from tests.command import run_rose
 from tests.conftest import needs_redis_server
 from tests.redis_users import DEPLOY, PASSWORDS, allowed, filled_users, rules
 from tests.roseinfer.models import construct
@@ -294,32 +293,16 @@ def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
 # The command
 
 
-@pytest.fixture
-def rose_doctor() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "rose", "doctor", *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            # The null engine: nothing of this machine to look at.
-            env={**os.environ, "ROSE_ENGINE": "null", **env},
-        )
-
-    return run
-
-
 def test_the_command_tells_a_line_each_and_fails_when_one_does(
-    shipped: EmbeddedBroker,
-    admin: redis.Redis,
-    rose_doctor: Callable[..., subprocess.CompletedProcess[str]],
+    shipped: EmbeddedBroker, admin: redis.Redis
 ) -> None:
-    # given
-    well = rose_doctor("--json", ROSE_REDIS_URL=shipped.url)
+    # given: the null engine, so there is nothing of this machine to look at
+    place = {"ROSE_ENGINE": "null", "ROSE_REDIS_URL": shipped.url}
+    well = run_rose("doctor", "--json", **place)
     admin.config_set("maxmemory-policy", "volatile-ttl")
     try:
         # when
-        ill = rose_doctor(ROSE_REDIS_URL=shipped.url)
+        ill = run_rose("doctor", **place)
     finally:
         admin.config_set("maxmemory-policy", "noeviction")
     # then
