@@ -9,8 +9,9 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c cons
 demo: .venv/demo
 	$(BIN)/rose demo
 
+# A file at a time on each core: what a file shares, it sets up once.
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: .venv/dev
 	$(BIN)/ruff format --check .
