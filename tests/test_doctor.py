@@ -165,6 +165,18 @@ def test_a_worker_is_no_producer(shipped: EmbeddedBroker) -> None:
     assert "EXISTS on rose:{default:0}:state:*" in found["rights"].says
 
 
+def test_a_user_without_scripts_is_told_once(shipped: EmbeddedBroker, admin: redis.Redis) -> None:
+    # given
+    password = PASSWORDS["producer"]
+    narrow = [*("reset", "on", f">{password}", "~rose:*", "&rose:*"), "+@connection", "+@read"]
+    url = f"redis://narrow:{password}@127.0.0.1:{shipped.port}/0"
+    admin.execute_command("ACL", "SETUSER", "narrow", *narrow)
+    # when
+    found = examined(ProducerSettings(redis_url=url, redis_retries=0))
+    # then
+    assert wrong(found) == {"settings": Verdict.WARN, "rights": Verdict.FAIL}
+
+
 @pytest.mark.parametrize("role", Role)
 def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> None:
     tried = {(name, kind) for kind, names in RIGHTS[role].items() for name in names}
@@ -276,10 +288,13 @@ def test_a_machine_that_can_serve_the_built_in_model() -> None:
 def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
     from worker.doctor import examine
 
-    # given
-    construct("MambaConfig", "MambaForCausalLM").save_pretrained(tmp_path)
+    # given: one without any attention, which tells a context length or does not
+    construct("MambaConfig", "MambaForCausalLM").save_pretrained(tmp_path / "short")
+    endless = construct("MambaConfig", "MambaForCausalLM", max_position_embeddings=None)
+    endless.save_pretrained(tmp_path / "endless")
     for settings, says in (
-        (WorkerSettings(model=str(tmp_path)), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "short")), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "endless")), "linear_attention"),
         (WorkerSettings(model="/no/such/folder"), "/no/such/folder"),
         (WorkerSettings(device="warp"), "warp"),
     ):
