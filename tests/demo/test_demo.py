@@ -24,7 +24,7 @@ ROSE = [sys.executable, "-m", "rose"]
 
 def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
     # when
-    ended = subprocess.run([*ROSE, "demo", "--json"], capture_output=True, text=True, timeout=110)
+    ended = subprocess.run([*ROSE, "demo", "--json"], capture_output=True, text=True, timeout=280)
     # then
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
@@ -41,7 +41,7 @@ def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
 
 def test_without_a_terminal_it_prints_plain_lines() -> None:
     ended = subprocess.run(
-        [*ROSE, "demo", "--full-speed", "--fake-redis"], capture_output=True, text=True, timeout=110
+        [*ROSE, "demo", "--full-speed", "--fake-redis"], capture_output=True, text=True, timeout=280
     )
     assert "\x1b" not in ended.stdout
     assert "compared with an undisturbed run" in ended.stdout
@@ -61,7 +61,7 @@ def test_on_a_terminal_it_draws_the_streams_and_on_a_stand_in_for_redis_they_are
     except OSError:  # the terminal closes with its last process
         pass
     # then
-    assert process.wait(110) == 0
+    assert process.wait(280) == 0
     assert "█".encode() in shown
     assert b"no token missing, none doubled" in shown
 
