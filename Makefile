@@ -9,8 +9,9 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c cons
 demo: .venv/demo
 	$(BIN)/rose demo
 
+# A file at a time on each core: what a file shares, it sets up once.
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: .venv/dev
 	$(BIN)/ruff format --check .
@@ -65,12 +66,13 @@ clean:
 	$(INSTALL) -e '.[demo]'
 	@touch $@
 
-.venv/bench: .venv/demo
-	@echo "installing what the benchmarks need"
+# Each of these has all of the demo's; where none is there yet, it compiles the kernels only once.
+.venv/bench: .venv/bin/pip pyproject.toml constraints.txt
+	@echo "installing what the benchmarks need, into .venv (once; takes minutes)"
 	$(INSTALL) -e '.[bench]'
-	@touch $@
+	@touch .venv/demo $@
 
-.venv/dev: .venv/demo
-	@echo "installing what the tests and checks need"
+.venv/dev: .venv/bin/pip pyproject.toml constraints.txt
+	@echo "installing what the tests and checks need, into .venv (once; takes minutes)"
 	$(INSTALL) -e '.[dev]'
-	@touch $@
+	@touch .venv/demo .venv/bench $@

@@ -271,9 +271,14 @@ def generate(
 ) -> None:
     """Generate without a queue, in this process."""
     _require(*_ENGINE_NEEDS)
-    from roseinfer import InferenceEngine, SamplingParams
+    from roseinfer import SamplingParams
+    from roseinfer.sources import resolve
 
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    if model is not None:
+        resolve(model)
+    from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found
+
     engine = InferenceEngine(model, device=device)
     if as_json:
         print_json({"prompt": prompt, "text": engine.generate(prompt, params)})

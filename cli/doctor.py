@@ -257,6 +257,8 @@ def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
         with Client(settings) as client:
             status = client.queue_status()
     except (BrokerUnavailable, MalformedMessage) as error:
+        if isinstance(error.__cause__, NoPermissionError):
+            return  # said already, among the rights
         yield fail("queue", str(error), "see docs/redis.md, Trouble")
         return
     waiting = sum(status.waiting.values())

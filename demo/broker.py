@@ -119,8 +119,14 @@ class EmbeddedBroker:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port that nobody listens on now, and that is given to nobody else for a minute.
+
+    A connection was just closed there, so the kernel keeps the port from whoever asks for any; a
+    server that asks for it by number, with SO_REUSEADDR as servers do, gets it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # first: who closes first remembers the port
+            client.recv(1)
         return port

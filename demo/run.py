@@ -18,7 +18,7 @@ from demo.broker import EmbeddedBroker
 from demo.prompts import REQUESTS, title
 from demo.state import DemoState, StreamRecord, WorkerView
 from demo.view import LiveView, PlainView, View, result_table
-from demo.workers import WorkerProcess
+from demo.workers import WorkerDied, WorkerProcess
 from producer import AsyncClient, AsyncJob, Result
 from rose_errors import ResultTimeout
 
@@ -27,7 +27,8 @@ _LEASE_S = 2.0
 #: The built-in model is tiny: at full speed nobody could read along.
 _SLOW_STEP_S = 0.03
 _LOOK_S = 0.1
-_LIMIT_S = 45.0
+_LIMIT_S = 90.0
+_START_S = 120.0
 #: A worker is killed when each of its streams has come at least so far.
 _KILL_AFTER_TOKENS = 15
 
@@ -159,7 +160,7 @@ class _Demo:
         )
 
     async def run(self) -> Report:
-        await asyncio.gather(*(asyncio.to_thread(worker.wait_ready) for worker in self._workers))
+        await asyncio.gather(*(_until_ready(worker) for worker in self._workers))
         async with AsyncClient(redis_url=self._url) as client:
             began = time.monotonic()
             self._state.started = began
@@ -237,6 +238,16 @@ class _Demo:
             f"SIGKILL to {victim.name}, which had {len(orphans)} streams in hand; "
             f"stream {example.number} ends in: ...{example.text[-40:]!r}"
         )
+
+
+async def _until_ready(worker: WorkerProcess) -> None:
+    """One look at a time in a thread, for which Ctrl-C would have to wait."""
+    try:
+        async with asyncio.timeout(_START_S):
+            while not await asyncio.to_thread(worker.is_ready):  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        raise WorkerDied(f"worker {worker.name} is not ready after {_START_S:g} s") from None
 
 
 async def _follow(job: AsyncJob, record: StreamRecord) -> None:

@@ -19,6 +19,7 @@ from demo.broker import free_port
 from rose_errors import RoseError
 
 _STOP_S = 30
+_LOOK_S = 0.05
 
 
 class WorkerDied(RoseError):
@@ -86,12 +87,16 @@ class WorkerProcess:
         """Raises: WorkerDied: it ended, or is not ready in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if not self.running:
-                raise WorkerDied(f"worker {self.name} ended: {self.log[-500:].strip()}")
-            if self.http("/readyz") is not None:
+            if self.is_ready():
                 return
-            time.sleep(0.05)
+            time.sleep(_LOOK_S)
         raise WorkerDied(f"worker {self.name} is not ready after {timeout_s:g} s")
+
+    def is_ready(self) -> bool:
+        """Raises: WorkerDied: it ended."""
+        if not self.running:
+            raise WorkerDied(f"worker {self.name} ended: {self.log[-500:].strip()}")
+        return self.http("/readyz") is not None
 
     def signal(self, signum: int) -> None:
         if self._process is not None:

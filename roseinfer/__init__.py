@@ -1,16 +1,21 @@
 """A continuous-batching inference engine for transformers' causal language models."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 import roseinfer._openmp  # noqa: F401
-from roseinfer.engine import InferenceEngine
 from roseinfer.params import SamplingParams
-from roseinfer.scheduler import (
-    OfflineScheduler,
-    OnlineScheduler,
-    SchedulerStats,
-    StepOutput,
-    StepTimes,
-)
-from roseinfer.session import InferenceSession
+
+if TYPE_CHECKING:
+    from roseinfer.engine import InferenceEngine
+    from roseinfer.scheduler import (
+        OfflineScheduler,
+        OnlineScheduler,
+        SchedulerStats,
+        StepOutput,
+        StepTimes,
+    )
+    from roseinfer.session import InferenceSession
 
 __all__ = [
     "InferenceEngine",
@@ -22,3 +27,20 @@ __all__ = [
     "StepOutput",
     "StepTimes",
 ]
+
+_MODULES = {
+    "InferenceEngine": "engine",
+    "InferenceSession": "session",
+    "OfflineScheduler": "scheduler",
+    "OnlineScheduler": "scheduler",
+    "SchedulerStats": "scheduler",
+    "StepOutput": "scheduler",
+    "StepTimes": "scheduler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Torch and transformers take seconds to load: not before something asks for the engine."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rose_errors import InvalidParameter, RoseError
-from roseinfer.engine import InferenceEngine
 from roseinfer.params import SamplingParams
+from roseinfer.sources import resolve
+
+if TYPE_CHECKING:
+    from roseinfer import InferenceEngine
 
 
 def parser(description: str, *, several_prompts: bool) -> argparse.ArgumentParser:
@@ -70,6 +74,11 @@ def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
 
 def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
     """The engine that the model flags ask for."""
+    if arguments.checkpoint_path is not None:
+        resolve(arguments.checkpoint_path)
+    # Here and not above: it takes seconds to load, and most mistakes can be seen without it.
+    from roseinfer import InferenceEngine
+
     dtype = "float32" if arguments.no_amp else "bfloat16" if arguments.bf16 else None
     return InferenceEngine(
         arguments.checkpoint_path, arguments.tokenizer_name, device=arguments.device, dtype=dtype

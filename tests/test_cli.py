@@ -16,35 +16,48 @@ from demo.workers import WorkerProcess
 from producer import Client
 from protocol import Partition, Priority
 from tests.bench import wait_until
+from tests.command import run_rose
 from worker.settings import WorkerSettings
 
 Rose = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def rose(broker: EmbeddedBroker, queue: str) -> Rose:
-    def run(*words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+def place(broker: EmbeddedBroker, queue: str) -> dict[str, str]:
+    return {"ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
+
+
+@pytest.fixture
+def rose(place: dict[str, str]) -> Rose:
+    """In this process."""
+    return lambda *words, **given: run_rose(*words, **{**place, **given})
+
+
+@pytest.fixture
+def rose_process(place: dict[str, str]) -> Rose:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "rose", *words],
             capture_output=True,
             text=True,
             timeout=60,
-            input=stdin,
-            env={**os.environ, "ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue, **env},
+            env={**os.environ, **place},
         )
 
     return run
 
 
-def test_a_job_from_submit_to_result(rose: Rose, start_worker: Callable[..., object]) -> None:
+def test_a_job_from_submit_to_result(
+    rose: Rose, rose_process: Rose, start_worker: Callable[..., object]
+) -> None:
     # given
     start_worker()
     # when
-    job_id = rose("submit", "ab", "--max-new-tokens", "3").stdout.strip()
+    job_id = rose_process("submit", "ab", "--max-new-tokens", "3").stdout.strip()
     # then
-    assert rose("result", job_id).stdout == "97 98 97 \n"
-    assert rose("stream", job_id).stdout == "97 98 97 \n"
+    assert rose_process("stream", job_id).stdout == "97 98 97 \n"
     assert rose("stream", job_id, "--cursor", "2").stdout == "97 \n"
+    assert rose("result", job_id).stdout == "97 98 97 \n"
     assert json.loads(rose("status", job_id, "--json").stdout)["status"] == "finished"
     assert "finished" in rose("status", job_id).stdout
     assert "ended already" in rose("cancel", job_id).stdout
@@ -124,6 +137,46 @@ def test_a_mistake_is_one_line_and_no_traceback(
         assert says in json.loads(as_json.stderr)["message"]
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["submit", "x", "--temperature", "-1"], 2, "rose: temperature"),
+        (["result", "0-nobody"], 1, "rose: no job 0-nobody"),
+    ],
+)
+def test_a_mistake_ends_the_process_with_one_line(
+    rose_process: Rose, words: list[str], code: int, says: str
+) -> None:
+    ended = rose_process(*words)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1)
+    assert ended.stderr.startswith(says)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rose", "generate", "x", "--model", "/no/such/folder"],
+        ["rose", "generate", "x", "--max-new-tokens", "0"],
+        ["roseinfer.cli_generate", "--prompt", "x", "--checkpoint-path", "/no/such/folder"],
+        ["roseinfer.cli_generate", "--prompt", "x", "--max-new-tokens", "0"],
+    ],
+)
+def test_a_mistake_is_told_before_torch_is_loaded(words: list[str]) -> None:
+    # given
+    module, *arguments = words
+    code = (
+        f"import sys, {module}; sys.argv[1:] = {arguments}\n"
+        f"try:\n  sys.exit({module}.main())\n"
+        "finally:\n  print(*sys.modules)"
+    )
+    # when
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    # then
+    assert ended.returncode in (1, 2)
+    assert ended.stderr.count("\n") == 1
+    assert not {"torch", "transformers"} & set(ended.stdout.split())
+
+
 def test_a_misspelt_setting_is_an_error(rose: Rose) -> None:
     ended = rose("worker", "--engine=null", ROSE_LEASE_SECONDS="5")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
@@ -151,6 +204,7 @@ def test_generate_needs_no_queue(rose: Rose) -> None:
 
 def test_dead_letters_are_listed_shown_retried_and_purged(
     rose: Rose,
+    place: dict[str, str],
     client: Client,
     raw: redis.Redis,
     partition: Partition,
@@ -188,8 +242,7 @@ def test_dead_letters_are_listed_shown_retried_and_purged(
     unreadable = json.loads(rose("dead-letters", "show", garbage["handle"], "--json").stdout)
     assert unreadable["cannot_be_decoded"]["error"] == "malformed_message"
     words = [sys.executable, "-m", "rose", "dead-letters", "show", garbage["handle"], "--raw"]
-    url = client.settings.redis_url.get_secret_value()
-    env = {**os.environ, "ROSE_REDIS_URL": url, "ROSE_QUEUE": partition.queue}
+    env = {**os.environ, **place}
     assert subprocess.run(words, capture_output=True, env=env).stdout == b"\xc1garbage"
 
     # when: retry, with a worker that has room
@@ -215,11 +268,11 @@ def test_dead_letters_are_listed_shown_retried_and_purged(
 
 
 def test_a_person_is_asked_before_a_purge(
-    broker: EmbeddedBroker, queue: str, raw: redis.Redis, partition: Partition
+    place: dict[str, str], raw: redis.Redis, partition: Partition
 ) -> None:
     # given
     raw.xadd(partition.dead, {"job": b"x"})
-    env = {**os.environ, "ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
+    env = {**os.environ, **place}
     words = [sys.executable, "-m", "rose", "dead-letters", "purge", "--all"]
     for answer, left in ((b"n\n", 1), (b"y\n", 0)):
         # when

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +19,7 @@ from demo.workers import WorkerProcess
 from producer import Client, ProducerSettings
 from protocol import Partition
 from tests.bench import wait_until
+from tests.command import run_rose
 from tests.conftest import needs_redis_server
 from tests.redis_users import DEPLOY, PASSWORDS, allowed, filled_users, rules
 from tests.roseinfer.models import construct
@@ -166,6 +165,18 @@ def test_a_worker_is_no_producer(shipped: EmbeddedBroker) -> None:
     assert "EXISTS on rose:{default:0}:state:*" in found["rights"].says
 
 
+def test_a_user_without_scripts_is_told_once(shipped: EmbeddedBroker, admin: redis.Redis) -> None:
+    # given
+    password = PASSWORDS["producer"]
+    narrow = [*("reset", "on", f">{password}", "~rose:*", "&rose:*"), "+@connection", "+@read"]
+    url = f"redis://narrow:{password}@127.0.0.1:{shipped.port}/0"
+    admin.execute_command("ACL", "SETUSER", "narrow", *narrow)
+    # when
+    found = examined(ProducerSettings(redis_url=url, redis_retries=0))
+    # then
+    assert wrong(found) == {"settings": Verdict.WARN, "rights": Verdict.FAIL}
+
+
 @pytest.mark.parametrize("role", Role)
 def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> None:
     tried = {(name, kind) for kind, names in RIGHTS[role].items() for name in names}
@@ -277,10 +288,13 @@ def test_a_machine_that_can_serve_the_built_in_model() -> None:
 def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
     from worker.doctor import examine
 
-    # given
-    construct("MambaConfig", "MambaForCausalLM").save_pretrained(tmp_path)
+    # given: one without any attention, which tells a context length or does not
+    construct("MambaConfig", "MambaForCausalLM").save_pretrained(tmp_path / "short")
+    endless = construct("MambaConfig", "MambaForCausalLM", max_position_embeddings=None)
+    endless.save_pretrained(tmp_path / "endless")
     for settings, says in (
-        (WorkerSettings(model=str(tmp_path)), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "short")), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "endless")), "linear_attention"),
         (WorkerSettings(model="/no/such/folder"), "/no/such/folder"),
         (WorkerSettings(device="warp"), "warp"),
     ):
@@ -294,32 +308,16 @@ def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
 # The command
 
 
-@pytest.fixture
-def rose_doctor() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "rose", "doctor", *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            # The null engine: nothing of this machine to look at.
-            env={**os.environ, "ROSE_ENGINE": "null", **env},
-        )
-
-    return run
-
-
 def test_the_command_tells_a_line_each_and_fails_when_one_does(
-    shipped: EmbeddedBroker,
-    admin: redis.Redis,
-    rose_doctor: Callable[..., subprocess.CompletedProcess[str]],
+    shipped: EmbeddedBroker, admin: redis.Redis
 ) -> None:
-    # given
-    well = rose_doctor("--json", ROSE_REDIS_URL=shipped.url)
+    # given: the null engine, so there is nothing of this machine to look at
+    place = {"ROSE_ENGINE": "null", "ROSE_REDIS_URL": shipped.url}
+    well = run_rose("doctor", "--json", **place)
     admin.config_set("maxmemory-policy", "volatile-ttl")
     try:
         # when
-        ill = rose_doctor(ROSE_REDIS_URL=shipped.url)
+        ill = run_rose("doctor", **place)
     finally:
         admin.config_set("maxmemory-policy", "noeviction")
     # then

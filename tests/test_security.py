@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from producer import CancelledEvent, Client
 from protocol import GROUP
 from rose_errors import BrokerUnavailable
 from tests.bench import wait_until
+from tests.command import run_rose
 from tests.conftest import needs_redis_server
 from tests.listeners import Listeners
 from tests.proxy import Proxy
@@ -258,17 +257,8 @@ def test_a_user_who_may_not_is_told_in_one_line(
     server: EmbeddedBroker, words: list[str], user: str, password: str | None, says: str
 ) -> None:
     # when
-    ended = subprocess.run(
-        [sys.executable, "-m", "rose", *words],
-        env={
-            **os.environ,
-            "ROSE_REDIS_URL": url(user, server.port, password),
-            "ROSE_REDIS_RETRIES": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    reach = url(user, server.port, password)
+    ended = run_rose(*words, ROSE_REDIS_URL=reach, ROSE_REDIS_RETRIES="1")
     # then
     assert (ended.returncode, ended.stdout) == (1, "")
     assert says in ended.stderr
@@ -291,13 +281,7 @@ def test_a_user_who_may_not_is_told_in_one_line(
 )
 def test_a_wrong_url_is_one_line_without_the_password(mistake: str, says: str) -> None:
     # when
-    ended = subprocess.run(
-        [sys.executable, "-m", "rose", "submit", "x"],
-        env={**os.environ, "ROSE_REDIS_URL": mistake, "ROSE_REDIS_RETRIES": "0"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = run_rose("submit", "x", ROSE_REDIS_URL=mistake, ROSE_REDIS_RETRIES="0")
     # then
     assert says in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +14,7 @@ from demo.broker import EmbeddedBroker
 from demo.workers import WorkerProcess
 from producer import AsyncClient, Client
 from rose_errors import BrokerUnavailable
+from tests.command import run_rose
 from tests.conftest import needs_redis_server
 
 pytestmark = needs_redis_server
@@ -112,18 +111,7 @@ def mutual_server(serve: Start) -> str:
 
 
 def rose(url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rose", *words],
-        env={
-            **os.environ,
-            "ROSE_REDIS_URL": url,
-            "ROSE_QUEUE": QUEUE,
-            "ROSE_REDIS_RETRIES": "0",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_rose(*words, ROSE_REDIS_URL=url, ROSE_QUEUE=QUEUE, ROSE_REDIS_RETRIES="0")
 
 
 @pytest.mark.parametrize("kind", ["server certificate", "client certificate too"])

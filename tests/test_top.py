@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +17,7 @@ from demo.workers import WorkerProcess
 from producer import Client
 from rose_errors import ConfigurationError
 from tests.bench import wait_until
+from tests.command import run_rose
 
 
 def test_a_frame_joins_what_redis_and_the_workers_say(
@@ -52,11 +50,12 @@ def test_the_command_prints_frames_json_and_a_picture(
 ) -> None:
     # given: no worker at all
     client.submit("x", priority="high")
-    env = {**os.environ, "ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
+    place = {"ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
 
     def top(*words: str) -> str:
-        command = [sys.executable, "-m", "rose", "top", "--interval", "0.05", *words]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        ended = run_rose("top", "--interval", "0.05", *words, **place)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return ended.stdout
 
     # when
     shown = top("--once", "--metrics", "127.0.0.1:1", "--svg", str(tmp_path / "top.svg"))

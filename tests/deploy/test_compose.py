@@ -17,6 +17,7 @@ import yaml
 from tests.deploy.files import DOCKERFILE, ROOT, image, seconds, services
 from worker.settings import WorkerSettings
 
+COMPOSE = (["docker", "compose"], ["docker-compose"])
 OURS = ("worker", "worker-gpu", "load")
 
 
@@ -24,6 +25,25 @@ def test_the_compose_file_follows_the_specification() -> None:
     schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     jsonschema.validate(stack, json.loads(schema.read_text()))
+
+
+def test_compose_itself_reads_it() -> None:
+    # given
+    words = next((words for words in COMPOSE if answers(words)), None)
+    if words is None:
+        pytest.skip("needs docker-compose (Debian: apt-get install docker-compose)")
+    # when
+    asked = [*words, "--profile", "load", "--profile", "gpu", "config"]
+    shown = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    # then
+    assert shown.returncode == 0, shown.stderr
+    assert set(yaml.safe_load(shown.stdout)["services"]) == set(services())
+
+
+def answers(words: list[str]) -> bool:
+    if shutil.which(words[0]) is None:
+        return False
+    return subprocess.run([*words, "version"], capture_output=True).returncode == 0
 
 
 def test_the_dockerfile_passes_its_linter() -> None:

@@ -128,7 +128,6 @@ def prometheus(worker: WorkerProcess, tmp_path: Path) -> Iterator[Prometheus]:
 
 @needs_redis_server
 @needs_prometheus
-@pytest.mark.timeout(180)
 def test_every_expression_returns_data_under_load(
     client: Client, worker: WorkerProcess, prometheus: Prometheus
 ) -> None:

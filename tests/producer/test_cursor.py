@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from producer import FinishedEvent, TokenEvent
@@ -60,7 +60,6 @@ def test_silence_of_the_log_is_explained(
 
 
 # A busy machine is no reason to fail.
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.data())
 def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObject) -> None:
     """A subscriber joins at any time, misses any messages, and gets others again and late."""

@@ -167,7 +167,7 @@ penalised = st.fixed_dictionaries(
 ids = st.lists(st.integers(0, VOCAB - 1), max_size=6)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(mates=st.lists(st.tuples(penalised, ids, ids), max_size=5), own=penalised, at=ids)
 def test_a_row_does_not_depend_on_its_mates(
     mates: list[tuple[dict[str, Any], list[int], list[int]]], own: dict[str, Any], at: list[int]

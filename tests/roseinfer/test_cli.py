@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,21 +14,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"roseinfer.{module}", "--device", "cpu", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def run(module: str, *arguments: str) -> tuple[int, str, str]:
+    """Status and what is said, in this process: a new one imports torch for seconds."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status: int = import_module(f"roseinfer.{module}").main(["--device", "cpu", *arguments])
+    return status, out.getvalue(), err.getvalue()
 
 
 def output(module: str, *arguments: str) -> str:
-    done = run(module, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    status, out, err = run(module, *arguments)
+    assert (status, err) == (0, "")
+    return out
 
 
 def test_generate_streams_what_it_returns() -> None:
@@ -70,7 +70,21 @@ def test_online_example_joins_late() -> None:
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
-    done = run("cli_generate", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    status, _, err = run("cli_generate", *arguments)
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_as_a_process_it_streams_and_ends_well() -> None:
+    words = ["--device=cpu", "--prompt=One day", "--max-new-tokens=4", "--stream"]
+    done = subprocess.run(
+        [sys.executable, "-m", "roseinfer.cli_generate", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) > 1

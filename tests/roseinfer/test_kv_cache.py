@@ -82,7 +82,7 @@ def test_the_longest_unused_content_goes_first() -> None:
     pool.check_integrity()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), max_size=60))
 def test_any_history_keeps_the_count(history: list[tuple[int, int]]) -> None:
     pool = BlockPool(9, 2)

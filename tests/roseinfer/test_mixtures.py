@@ -47,7 +47,7 @@ ROOMS = (12, 14, 18)
 FATES = ("crash", "crash", "abort", "", "", "", "crash", "")
 EVENTS = {"preempted", "prefix tokens found", "resumed", "aborted"}
 MOST_STEPS = 1000  # a mixture takes about a hundred
-few_examples = settings(max_examples=2, deadline=None, derandomize=True, database=None)
+few_examples = settings(max_examples=2, derandomize=True, database=None)
 
 
 @dataclass(frozen=True)

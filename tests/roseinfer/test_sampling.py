@@ -88,7 +88,7 @@ knobs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(rows=st.lists(knobs, min_size=1, max_size=4), seed=st.integers(0, 1000))
 def test_filters_agree_with_transformers(rows: list[dict[str, Any]], seed: int) -> None:
     logits = random_logits(len(rows), seed=seed).double()
@@ -159,7 +159,7 @@ def test_uniform_matches_splitmix64_in_plain_integers() -> None:
         assert float(uniform(torch.tensor([seed]), torch.tensor([position]))) == expected
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(mates=st.lists(knobs, max_size=5), own=knobs, position=st.integers(0, 10_000))
 def test_a_row_does_not_depend_on_its_mates(
     mates: list[dict[str, Any]], own: dict[str, Any], position: int

@@ -124,7 +124,7 @@ def test_what_was_held_back_comes_at_the_end() -> None:
 texts = st.text("abE ND", max_size=30)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(text=texts, cuts=st.sets(st.integers(0, 30)), stops=st.lists(texts.filter(bool), max_size=3))
 def test_stops_do_not_depend_on_the_pieces(text: str, cuts: set[int], stops: list[str]) -> None:
     edges = sorted({0, *cuts, len(text)} - {c for c in cuts if c > len(text)})

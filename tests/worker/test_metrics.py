@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from demo.workers import WorkerProcess
-from producer import Client, Job, Request
+from producer import Client, FinishedEvent, Job, Request
 from producer.results import QueueStatus
 from protocol import JobSpec, Partition, Priority
 from protocol.calls import Lease
@@ -144,6 +144,26 @@ def test_every_series_is_there_before_its_first_event(metrics: Metrics) -> None:
         for one in values:
             assert of(metrics, f"rose_{name}_total", **{label: one}) == 0
     assert of(metrics, "rose_step_duration_seconds_count", phase="forward") == 0
+
+
+def test_no_job_adds_a_series(metrics: Metrics) -> None:
+    # given
+    (told,) = re.findall(r"(\d+) for a worker that reads the queue", DOC.read_text())
+    # when
+    for number in range(100):
+        spec = JobSpec(id=f"0-{number}", prompt=f"{number}")
+        job = HeldJob(spec, held().lease, 0, 1, 0.0, resumed=False)
+        metrics.observe_take(job)
+        metrics.observe_tokens(job, number + 1, now=number + 2.0)
+        metrics.observe_end(job, FinishedEvent(index=1, reason="length", prompt_tokens=1), number)
+        metrics.observe_stats(EngineStats(number, number, 0.5, number, number, number, {}))
+        metrics.dead_letter("prompt_too_long")
+        metrics.redis_error("publish")
+        workers = {f"w{n}": n for n in range(number)}
+        status = QueueStatus("q", {"normal": number}, number, 0, 5, "m", 100, workers, None)
+        metrics.observe_queue(status, None)
+    # then
+    assert len(samples(generate_latest(metrics.registry).decode())) == int(told)
 
 
 def test_a_first_token_counts_from_enqueue_whichever_worker_brings_it(metrics: Metrics) -> None:

@@ -56,9 +56,9 @@ def test_a_worker_that_is_stopped_past_its_lease_publishes_nothing_afterwards(
 
 def test_a_long_job_keeps_its_lease(client: Client, start_worker: StartWorker) -> None:
     # given: two workers, and a job that runs for several leases
-    start_worker(lease_s=0.5, **SLOW)
-    start_worker(lease_s=0.5, **SLOW)
-    job = client.submit("abc", max_new_tokens=120)
+    start_worker(lease_s=1, **SLOW)
+    start_worker(lease_s=1, **SLOW)
+    job = client.submit("abc", max_new_tokens=200)
     # when
     job.result(30)
     # then

@@ -64,9 +64,7 @@ Watchers = Callable[[str], Watcher]
 
 @asynccontextmanager
 async def watching(url: str, queue: str) -> AsyncIterator[Watchers]:
-    settings = WorkerSettings(
-        redis_url=SecretStr(url), queue=queue, redis_timeout_s=1, redis_retries=1
-    )
+    settings = WorkerSettings(redis_url=SecretStr(url), queue=queue, redis_retries=1)
     started: list[Watcher] = []
 
     def watcher(name: str) -> Watcher:
