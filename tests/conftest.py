@@ -19,6 +19,9 @@ from protocol import GROUP, Partition
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Triton's kernels run in its interpreter, unless the caller has a GPU and says 0. It must be known
+# before anything imports Triton.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 needs_redis_server = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="needs a real redis-server on PATH"
