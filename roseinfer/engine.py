@@ -17,6 +17,7 @@ from roseinfer import limits, tokenizing
 from roseinfer.adjusting import Adjustment
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.gpu.options import GpuOptions
 from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
@@ -77,6 +78,7 @@ class InferenceEngine:
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
+        gpu: GpuOptions | None = None,
     ) -> None:
         """Load a folder or a hub name; None loads the built-in model.
 
@@ -90,7 +92,8 @@ class InferenceEngine:
         model = load_model(source, place, parse_dtype(dtype, place))
         tokenizer = load_tokenizer(tokenizer_name or source)
         name = Path(source).name if checkpoint_path is not None else "built-in"
-        self._set_up(model, tokenizer, name, CacheOptions(block_size, kv_cache_tokens, max_context))
+        cache = CacheOptions(block_size, kv_cache_tokens, max_context)
+        self._set_up(model, tokenizer, name, cache, gpu or GpuOptions())
 
     @classmethod
     def from_model(
@@ -102,6 +105,7 @@ class InferenceEngine:
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
+        gpu: GpuOptions | None = None,
     ) -> InferenceEngine:
         """An engine for a model that is already in memory, on the device it is on.
 
@@ -112,12 +116,18 @@ class InferenceEngine:
         engine = cls.__new__(cls)
         model.eval().set_attn_implementation(IMPLEMENTATION)
         name = model_name or limits.model_type(model)
-        engine._set_up(
-            model, tokenizer, name, CacheOptions(block_size, kv_cache_tokens, max_context)
-        )
+        cache = CacheOptions(block_size, kv_cache_tokens, max_context)
+        engine._set_up(model, tokenizer, name, cache, gpu or GpuOptions())
         return engine
 
-    def _set_up(self, model: Any, tokenizer: Any | None, name: str, options: CacheOptions) -> None:
+    def _set_up(
+        self,
+        model: Any,
+        tokenizer: Any | None,
+        name: str,
+        options: CacheOptions,
+        gpu: GpuOptions,
+    ) -> None:
         self.model, self.tokenizer, self.model_name = model, tokenizer, name
         self.device: torch.device = model.device
         self.vocab_size = limits.vocab_size(model)
@@ -126,7 +136,7 @@ class InferenceEngine:
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         self._grammars = GrammarCompiler(tokenizer, self.vocab_size, self.eos_token_ids)
         context = limits.context_length(model, options.max_context)
-        self._runner, layers = build_runner(model, context)
+        self._runner, layers = build_runner(model, context, gpu)
         if options.tokens is None:
             tokens = limits.default_cache_tokens(layers.shapes, context, self.device, model.dtype)
         else:

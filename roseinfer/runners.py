@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from roseinfer.gpu.backends import choose_attention
+from roseinfer.gpu.options import GpuOptions
 from roseinfer.limits import model_type
 from roseinfer.model import PackedModel, Runner
 from roseinfer.native import build_decoder
@@ -14,14 +16,19 @@ from roseinfer.probe import AttentionLayers, Reference, find_layers, refuse
 _logger = logging.getLogger(__name__)
 
 
-def build_runner(model: Any, context: int) -> tuple[Runner, AttentionLayers]:
+def build_runner(
+    model: Any, context: int, options: GpuOptions | None = None
+) -> tuple[Runner, AttentionLayers]:
     """What runs `model`, contexts up to `context` tokens, and its attention layers.
 
-    The model is taken over. Raises UnsupportedModel if no runner agrees with it.
+    The model is taken over; the compiled decoder is considered unless `options` name an attention.
+    Raises UnsupportedModel if no runner agrees with it.
     """
+    options = options or GpuOptions()
+    attention = choose_attention(options, model.device)
     layers = find_layers(model)
     reference = Reference(model)
-    decoder = build_decoder(model, layers, context)
+    decoder = build_decoder(model, layers, context) if options.attention is None else None
     if decoder is not None:
         error = reference.error(decoder, layers)
         if error <= reference.tolerance:
@@ -33,7 +40,7 @@ def build_runner(model: Any, context: int) -> tuple[Runner, AttentionLayers]:
         )
         decoder.restore()
     pack_linears(model)
-    packed = PackedModel(model, layers.modules)
+    packed = PackedModel(model, layers.modules, attention)
     error = reference.error(packed, layers)
     if not error <= reference.tolerance:
         raise refuse(

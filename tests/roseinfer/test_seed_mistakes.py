@@ -10,8 +10,8 @@ import torch
 
 from rose_errors import PromptTooLong
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, scheduler
+from roseinfer import attention as attention_module
 from roseinfer import engine as engine_module
-from roseinfer import model as model_module
 from roseinfer.batch import Chunk, PackedBatch, pack
 from roseinfer.sampling import SamplingRow
 from tests.roseinfer.models import (
@@ -47,7 +47,7 @@ def batches(
         seen.append(pack(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(model_module, "pack", record)
+    monkeypatch.setattr(attention_module, "pack", record)
     return seen
 
 

@@ -90,6 +90,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(1800)
 def test_every_kernel_compiles() -> None:
     assert _compile("all").count("attend_kernel") > 100
 
