@@ -2,14 +2,9 @@
 
 import roseinfer._openmp  # noqa: F401
 from roseinfer.engine import InferenceEngine
+from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams
-from roseinfer.scheduler import (
-    OfflineScheduler,
-    OnlineScheduler,
-    SchedulerStats,
-    StepOutput,
-    StepTimes,
-)
+from roseinfer.scheduler import OfflineScheduler, OnlineScheduler
 from roseinfer.session import InferenceSession
 
 __all__ = [

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +21,9 @@ from roseinfer.gpu.options import GpuOptions
 from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
-from roseinfer.logprobs import TokenLogprob, logprobs
 from roseinfer.params import SamplingParams
 from roseinfer.runners import build_runner
-from roseinfer.sampling import sample
+from roseinfer.sampled import Sampled
 from roseinfer.scheduler import OfflineScheduler, Scheduler
 from roseinfer.session import InferenceSession, ends_of
 from roseinfer.text import Detokenizer
@@ -41,13 +40,6 @@ class StepLogits:
 
     sessions: list[InferenceSession]
     values: Tensor
-
-
-class SampledToken(NamedTuple):
-    """What the sampler drew for a session; `logprob` is there if the request asks for it."""
-
-    token_id: int
-    logprob: TokenLogprob | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,29 +233,27 @@ class InferenceEngine:
 
     # Forward passes
 
-    def forward(self, chunks: Sequence[Chunk]) -> StepLogits:
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step can begin before the host has the tokens of the last."""
+        return self._runner.runs_ahead
+
+    def forward(self, chunks: Sequence[Chunk], after: Sampled | None = None) -> StepLogits:
         """Compute the KV of `chunks` and the logits of those that reach their last token.
 
-        The sessions' block tables must cover the chunks. Sessions are not changed: their
-        `computed` is for the caller to advance.
+        `after` drew the tokens that the host does not know yet. The sessions' block tables must
+        cover the chunks. Sessions are not changed: their `computed` is for the caller to advance.
         """
         if not chunks:
             return StepLogits([], torch.empty(0, self.vocab_size))
-        order, logits = self._runner.run(chunks)
+        drawn = after.drawn if after is not None and after.sessions else None
+        order, logits = self._runner.run(chunks, drawn=drawn)
         return StepLogits([c.session for c in order if c.is_last], logits)
 
-    def sample(self, logits: StepLogits) -> dict[InferenceSession, SampledToken]:
-        """The next token of each session that has logits."""
-        if not logits.sessions:
-            return {}
-        rows = [session.sampling_row for session in logits.sessions]
-        values = logits.values[: len(rows)]
-        token_ids = sample(values, rows)
-        wanted = logprobs(values, token_ids, [row.params for row in rows])
-        return {
-            session: SampledToken(token_id, wanted.get(row))
-            for row, (session, token_id) in enumerate(zip(logits.sessions, token_ids, strict=True))
-        }
+    @torch.inference_mode()
+    def sample(self, logits: StepLogits) -> Sampled:
+        """Draw the next token of each session that has logits; waits for nothing."""
+        return Sampled(logits.sessions, logits.values[: len(logits.sessions)])
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:
         """Bring `sessions` up to date in one forward pass and append a token to each.
@@ -280,7 +270,7 @@ class InferenceEngine:
                 session.blocks_wanted(session.num_known, pool.block_size)
             )
         chunks = [Chunk(session, session.num_pending) for session in sessions]
-        sampled = self.sample(self.forward(chunks))
+        sampled = self.sample(self.forward(chunks)).wait()
         for session in sessions:
             session.computed = session.num_known
             session.register_full_blocks(pool)

@@ -36,6 +36,12 @@ class Integers:
         self._flat.extend(values)
         return slice(start, len(self._flat))
 
+    def add_floats(self, values: Iterable[float]) -> slice:
+        """As float64, whose bits are carried: read the slice with `.view(torch.float64)`."""
+        start = len(self._flat)
+        self._flat.frombytes(array("d", values).tobytes())
+        return slice(start, len(self._flat))
+
     def pad(self, count: int) -> None:
         self._flat.extend(repeat(0, count))
 
@@ -58,7 +64,7 @@ class Download:
         self._copies = [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]
         for copy, tensor in zip(self._copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        self._event = torch.cuda.Event()
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._event.record(torch.cuda.current_stream(device))
 
     def wait(self) -> list[Tensor]:

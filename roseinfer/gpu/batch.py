@@ -57,7 +57,7 @@ class Layout:
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Ids, positions, slots, logit rows, starts, lengths, where tables begin, the tables."""
         rest = flat.numel() - self.tables_at
-        return flat.split([*self._sizes, self.sequences, rest])
+        return torch.split(flat, [*self._sizes, self.sequences, rest])
 
 
 def pack(
