@@ -55,26 +55,27 @@ class PackedModel:
         self._model, self._layers = model, layers
         self._keeps_logits = accepts_logits_to_keep(model)
         self._make_attention = attention
-        self._attention: Attention | None = None
+        self.attention: Attention | None = None
 
     def bind(self, cache: KVCache) -> None:
-        self._attention = self._make_attention(cache)
-        bind(self._layers, self._attention.layers)
+        self.attention = self._make_attention(cache)
+        bind(self._layers, self.attention.layers)
 
     @torch.inference_mode()
     def run(
         self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
     ) -> tuple[list[Chunk], Tensor]:
-        if self._attention is None:
+        attention = self.attention
+        if attention is None:
             raise RuntimeError("a step was asked for before `bind` gave a cache")
-        batch = self._attention.begin(chunks, drawn)
+        batch = attention.begin(chunks, drawn)
         try:
             rows = batch.logit_rows
             if every_row:
                 rows = torch.arange(batch.input_ids.shape[1], device=rows.device)
             return batch.order, self.logits(batch.input_ids, batch.position_ids, rows)
         finally:
-            self._attention.end()
+            attention.end()
 
     def logits(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor) -> Tensor:
         """One forward pass, its attention made ready; the logits of `rows`."""

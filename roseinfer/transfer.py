@@ -22,6 +22,13 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def copy_to_device(tensor: Tensor, target: Tensor) -> None:
+    """Overwrite the beginning of `target`, on a device, with `tensor`, which lies on the host."""
+    if target.device.type == "cuda":
+        tensor = tensor.pin_memory()
+    target[: len(tensor)].copy_(tensor, non_blocking=True)
+
+
 class Integers:
     """Collects lists of integers so that they reach the device in a single copy."""
 

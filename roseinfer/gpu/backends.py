@@ -20,7 +20,7 @@ def choose_attention(options: GpuOptions, device: torch.device) -> Callable[[KVC
     """What makes the attention for a cache. Raises ConfigurationError for what cannot run here."""
     name = options.attention
     if name is None:
-        name = "triton" if device.type == "cuda" and _has_triton() else "sdpa"
+        name = "triton" if device.type == "cuda" and has_triton() else "sdpa"
         if device.type == "cuda" and name == "sdpa":
             _logger.warning("Triton is not installed: attention runs by torch's own, more slowly")
     if name == "triton":
@@ -29,7 +29,7 @@ def choose_attention(options: GpuOptions, device: torch.device) -> Callable[[KVC
 
 
 def _triton(device: torch.device) -> Callable[[KVCache], Attention]:
-    if not _has_triton():
+    if not has_triton():
         raise ConfigurationError("attention='triton' needs the package triton: pip install triton")
     from roseinfer.gpu import kernels
     from roseinfer.gpu.attention import TritonAttention
@@ -42,5 +42,6 @@ def _triton(device: torch.device) -> Callable[[KVCache], Attention]:
     return TritonAttention
 
 
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether the kernels can be imported."""
     return importlib.util.find_spec("triton") is not None
