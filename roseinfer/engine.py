@@ -17,6 +17,7 @@ from roseinfer import limits, tokenizing
 from roseinfer.adjusting import Adjustment
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.gpu.memory import CudaMeter, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
@@ -129,19 +130,22 @@ class InferenceEngine:
         self._grammars = GrammarCompiler(tokenizer, self.vocab_size, self.eos_token_ids)
         context = limits.context_length(model, options.max_context)
         self._runner, layers = build_runner(model, context, gpu)
-        if options.tokens is None:
-            tokens = limits.default_cache_tokens(layers.shapes, context, self.device, model.dtype)
-        else:
-            tokens = options.tokens
-        num_blocks = _num_blocks(tokens, options.block_size)
-        self.cache = KVCache(
-            layers.shapes,
-            num_blocks,
-            options.block_size,
-            device=self.device,
-            dtype=model.dtype,
-            padding=self._runner.cache_padding,
-        )
+
+        def make_cache(blocks: int) -> KVCache:
+            padding, dtype = self._runner.cache_padding, model.dtype
+            kind = {"device": self.device, "dtype": dtype, "padding": padding}
+            return KVCache(layers.shapes, blocks, options.block_size, **kind)
+
+        tokens = options.tokens
+        if tokens is None:
+            per_token = layers.bytes_per_token(model.dtype)
+            if self.device.type == "cuda":
+                meter = CudaMeter(self.device)
+                room = cache_bytes(meter, self._runner.eager, make_cache, gpu, context)
+                tokens = room // per_token
+            else:
+                tokens = limits.default_cache_tokens(per_token, context)
+        self.cache = make_cache(_num_blocks(tokens, options.block_size))
         self._runner.bind(self.cache)
         # A request never outgrows the cache, so the oldest one can always go on.
         self.context_length = min(context, self.cache.pool.total * options.block_size)

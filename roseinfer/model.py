@@ -25,6 +25,10 @@ class Runner(Protocol):
     runs_ahead: bool
     """whether it takes tokens that only the device knows"""
 
+    @property
+    def eager(self) -> Runner:
+        """What runs the same model with nothing captured; mostly itself."""
+
     def bind(self, cache: KVCache) -> None:
         """Use `cache` from now on."""
 
@@ -56,6 +60,10 @@ class PackedModel:
         self._keeps_logits = accepts_logits_to_keep(model)
         self._make_attention = attention
         self.attention: Attention | None = None
+
+    @property
+    def eager(self) -> Runner:
+        return self
 
     def bind(self, cache: KVCache) -> None:
         self.attention = self._make_attention(cache)

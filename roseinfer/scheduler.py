@@ -11,11 +11,14 @@ youngest running session is the last one, and it is the one to give way when blo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import torch
 
 from rose_errors import ConfigurationError, InvalidParameter
 from roseinfer.batch import Chunk
@@ -26,6 +29,8 @@ from roseinfer.session import InferenceSession
 
 if TYPE_CHECKING:
     from roseinfer.engine import InferenceEngine
+
+_logger = logging.getLogger(__name__)
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -253,7 +258,7 @@ class Scheduler:
 
         A session gets blocks for all its known tokens at once, so only decoding needs more.
         """
-        while self._waiting and len(self._running) < self.max_batch_size:
+        while self._waiting and len(self._running) < self._places:
             session = self._waiting[0]
             if session.ahead:
                 return  # preempted while its token was on the way
@@ -270,6 +275,11 @@ class Scheduler:
                 self._counters.prefix_query_tokens += session.num_known
                 self._counters.prefix_hit_tokens += hit
 
+    @property
+    def _places(self) -> int:
+        """Sessions that fit a step; fewer than slots where memory has run out."""
+        return min(self.max_batch_size, self.max_step_tokens)
+
     def _schedule_alone(self, session: InferenceSession) -> list[Chunk]:
         """As much of one session as a step holds; it is admitted before its turn if need be."""
         if session.finished:
@@ -281,7 +291,7 @@ class Scheduler:
             session.reuse_prefix(self._pool)
             session.admissions += 1
         wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-        while wanted > self._pool.available or len(self._running) == self.max_batch_size:
+        while wanted > self._pool.available or len(self._running) == self._places:
             self._preempt_youngest()
         session.blocks += self._pool.allocate(wanted)
         arrival = {known: n for n, known in enumerate(self._sessions.values())}
@@ -320,14 +330,38 @@ class Scheduler:
         if not chunks:
             return False
         after = self._flights[-1].sampled if self._flights else None
-        logits = self._timed("forward", self.engine.forward, chunks, after)
-        sampled = self._timed("sample", self.engine.sample, logits)
+        try:
+            logits = self._timed("forward", self.engine.forward, chunks, after)
+            sampled = self._timed("sample", self.engine.sample, logits)
+        except torch.OutOfMemoryError:
+            tokens = sum(chunk.count for chunk in chunks)
+            if tokens == 1:
+                raise
+            self._shrink(tokens)
+            return False
         for chunk in chunks:
             chunk.session.computed += chunk.count
         for session in sampled.sessions:
             session.ahead += 1
         self._flights.append(_Flight(chunks, sampled))
         return True
+
+    def _shrink(self, tokens: int) -> None:
+        """After a step of `tokens` tokens that the device had no memory for: steps of half as many
+        from now on, and nobody beyond them in the batch. Nothing of the failed one was booked."""
+        if tokens == 1:
+            raise
+        self.max_step_tokens = tokens // 2
+        while len(self._running) > self.max_step_tokens:
+            self._preempt_youngest()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        _logger.warning(
+            "out of memory in a step of %d tokens: steps have at most %d from now on; lower "
+            "max_step_tokens, or leave more memory beside the KV cache",
+            tokens,
+            self.max_step_tokens,
+        )
 
     def _land(self, keep: int) -> list[StepOutput]:
         """What came of the steps that were launched, all but the last `keep`."""

@@ -23,7 +23,7 @@ from roseinfer.gpu.attention import TritonAttention
 from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
 from roseinfer.gpu.launch import Sequences
 from roseinfer.kv_cache import KVCache
-from roseinfer.model import PackedModel
+from roseinfer.model import PackedModel, Runner
 from roseinfer.transfer import copy_to_device
 
 _logger = logging.getLogger(__name__)
@@ -67,6 +67,10 @@ class GraphedModel:
         self._context, self._budget = context, budget_bytes
         self._graphs: dict[int, _Graph] = {}
         self.sizes: list[int] = []
+
+    @property
+    def eager(self) -> Runner:
+        return self._packed
 
     def bind(self, cache: KVCache) -> None:
         self._packed.bind(cache)

@@ -142,6 +142,10 @@ class NativeDecoder:
         """Give the model its weights back; this decoder cannot be used any more."""
         self._weights.restore()
 
+    @property
+    def eager(self) -> NativeDecoder:
+        return self
+
     def bind(self, cache: KVCache) -> None:
         """Use `cache`, made with `cache_padding`, from now on."""
         self._cache = cache
