@@ -375,8 +375,9 @@ def _option(name: str, field: FieldInfo) -> Any:
     notes = [f"env: ROSE_{name.upper()}"]
     if default is not None and default is not PydanticUndefined:
         notes.insert(0, f"default: {default}")
+    flag = name.replace("_", "-")
     return typer.Option(
-        f"--{name.replace('_', '-')}",
+        f"--{flag}/--no-{flag}" if default is True else f"--{flag}",
         help=f"{field.description} [{'; '.join(notes)}]",
         show_default=False,
     )

@@ -8,13 +8,8 @@ from roseinfer.params import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine import InferenceEngine
-    from roseinfer.scheduler import (
-        OfflineScheduler,
-        OnlineScheduler,
-        SchedulerStats,
-        StepOutput,
-        StepTimes,
-    )
+    from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
+    from roseinfer.scheduler import OfflineScheduler, OnlineScheduler
     from roseinfer.session import InferenceSession
 
 __all__ = [
@@ -33,9 +28,9 @@ _MODULES = {
     "InferenceSession": "session",
     "OfflineScheduler": "scheduler",
     "OnlineScheduler": "scheduler",
-    "SchedulerStats": "scheduler",
-    "StepOutput": "scheduler",
-    "StepTimes": "scheduler",
+    "SchedulerStats": "outputs",
+    "StepOutput": "outputs",
+    "StepTimes": "outputs",
 }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from roseinfer.grammars import Matcher
 from roseinfer.params import SamplingParams
+from roseinfer.transfer import to_device
 
 
 class TokenCounts:
@@ -105,8 +106,8 @@ def _add_biases(logits: Tensor, rows: Sequence[Adjustment]) -> None:
         flat = array("d")
         for adjustment in rows:
             flat.extend(adjustment.biases)
-        biases = torch.frombuffer(flat, dtype=torch.float64).to(logits.device, logits.dtype)
-        entries.put(entries.values() + biases)
+        biases = to_device(torch.frombuffer(flat, dtype=torch.float64), logits.device)
+        entries.put(entries.values() + biases.to(logits.dtype))
 
 
 def _mask_ends(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
@@ -129,7 +130,7 @@ def _constrain(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
     if matched:
         pairs = [(matcher, ends) for _, matcher, ends in matched]
         allowed = Matcher.allowed(pairs, logits.shape[1], logits.device)
-        index = torch.tensor([row for row, _, _ in matched]).to(logits.device)
+        index = to_device(torch.tensor([row for row, _, _ in matched]), logits.device)
         logits[index] = logits[index].masked_fill(~allowed, -torch.inf)
 
 
@@ -149,10 +150,12 @@ class _Entries(NamedTuple):
             flat.extend(ids)
         if not flat:
             return None
-        listed = torch.tensor([[row, len(ids)] for row, ids in columns]).to(logits.device)
-        rows, lengths = listed.unbind(1)
-        index = torch.frombuffer(flat, dtype=torch.int64).to(logits.device)
-        return cls(logits, rows.repeat_interleave(lengths), index, lengths)
+        pairs = torch.tensor([[row, len(ids)] for row, ids in columns])
+        rows, lengths = to_device(pairs, logits.device).unbind(1)
+        index = to_device(torch.frombuffer(flat, dtype=torch.int64), logits.device)
+        # With its size given, the repetition need not wait for the lengths.
+        repeated = rows.repeat_interleave(lengths, output_size=len(flat))
+        return cls(logits, repeated, index, lengths)
 
     def values(self) -> Tensor:
         return self.logits[self.rows, self.columns]
@@ -161,9 +164,9 @@ class _Entries(NamedTuple):
         self.logits[self.rows, self.columns] = values
 
     def ints(self, flat: array[int]) -> Tensor:
-        return torch.frombuffer(flat, dtype=torch.int64).to(self.logits.device)
+        return to_device(torch.frombuffer(flat, dtype=torch.int64), self.logits.device)
 
     def spread(self, knobs: Sequence[Sequence[float]]) -> Tensor:
         """[N, K]: the K numbers of an entry's row, for each of the N entries."""
-        table = torch.tensor(knobs, dtype=self.logits.dtype).to(self.logits.device)
-        return table.repeat_interleave(self.lengths, dim=0)
+        table = to_device(torch.tensor(knobs, dtype=self.logits.dtype), self.logits.device)
+        return table.repeat_interleave(self.lengths, dim=0, output_size=len(self.columns))

@@ -8,6 +8,7 @@ then makes no mask, and each group of queries brings its own (see batch.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from roseinfer.batch import AttentionGroup, PackedBatch
+from roseinfer.batch import AttentionGroup, Chunk, Drawn, PackedBatch, StepInputs, pack
 from roseinfer.kv_cache import KVCache
 
 IMPLEMENTATION = "rose_blocks"
@@ -91,19 +92,35 @@ def unbind(model: nn.Module) -> None:
             delattr(module, _BOUND_AS)
 
 
-class PagedAttention:
-    """The attention layers of one model over one KV cache.
+class Attention(Protocol):
+    """The attention layers of one model over one KV cache; `layers` in call order."""
 
-    `batch` is the step being computed; the engine sets it before a forward pass and clears it
-    afterwards.
-    """
+    layers: list[LayerState]
+
+    def begin(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
+        """Make ready for a forward pass over `chunks`."""
+
+    def end(self) -> None:
+        """Let go of the step."""
+
+
+class PagedAttention:
+    """By torch's own attention over gathered blocks. `batch` is the step being computed."""
 
     def __init__(self, cache: KVCache) -> None:
         self.batch: PackedBatch | None = None
+        self._block_size, self._device = cache.block_size, cache.keys[0].device
         self.layers: list[LayerState] = [
             _PagedLayer(self, keys, values, cache.block_size)
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
+
+    def begin(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> PackedBatch:
+        self.batch = pack(chunks, self._block_size, self._device, drawn)
+        return self.batch
+
+    def end(self) -> None:
+        self.batch = None
 
 
 class _PagedLayer:

@@ -10,10 +10,9 @@ each longer chunk (p: prefill) is a group of its own. The row count is padded, s
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from roseinfer.kv_cache import PADDING_BLOCK
 from roseinfer.session import InferenceSession
+from roseinfer.transfer import Integers
 
 # Matrix kernels treat the last rows of an odd count differently from the rest, so a token's result
 # would depend, in its last bits, on who else shares the step. With row counts padded to multiples
@@ -53,6 +53,50 @@ class Chunk:
     def is_last(self) -> bool:
         """True if the step reaches the session's last known token, so that one can be sampled."""
         return self.end == self.session.num_known
+
+    def input_ids(self, drawn: Drawn | None) -> list[int]:
+        """Its tokens; for one that only the device knows, -1 - its row in `drawn`."""
+        ids = self.session.tokens[self.session.computed : self.end]
+        if len(ids) < self.count:
+            if drawn is None:
+                raise RuntimeError("a step needs a token that has not come back from the device")
+            ids.append(-1 - drawn.rows[self.session])
+        return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Tokens that were drawn on the device and are not yet known to the host.
+
+    Row `rows[s]` of `ids` [S] is the last token of session s.
+    """
+
+    rows: dict[InferenceSession, int]
+    ids: Tensor
+
+    def fill(self, input_ids: Tensor) -> Tensor:
+        """`input_ids` with their stand-ins replaced; see `Chunk.input_ids`."""
+        return torch.where(input_ids < 0, self.ids[(-1 - input_ids).clamp_(min=0)], input_ids)
+
+
+class StepInputs(Protocol):
+    """What a model is given for one step, whoever attends."""
+
+    @property
+    def order(self) -> list[Chunk]:
+        """The chunks as they lie in the rows."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """[1, T]"""
+
+    @property
+    def position_ids(self) -> Tensor:
+        """[1, T]"""
+
+    @property
+    def logit_rows(self) -> Tensor:
+        """[S], the rows whose logits are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +170,9 @@ class PackedBatch:
     groups: list[AttentionGroup]
 
 
-class _Ints:
-    """Collects lists of integers so that they reach the device in a single copy."""
-
-    def __init__(self) -> None:
-        self._flat = array("q")
-
-    def add(self, values: Sequence[int]) -> slice:
-        start = len(self._flat)
-        self._flat.extend(values)
-        return slice(start, len(self._flat))
-
-    def pad(self, count: int) -> None:
-        self._flat.extend(repeat(0, count))
-
-    def to(self, device: torch.device) -> Tensor:
-        return torch.frombuffer(self._flat, dtype=torch.int64).to(device)
+def slots(blocks: Sequence[int], positions: Iterable[int], size: int) -> list[int]:
+    """Where the keys and values of `positions` lie, given a block table."""
+    return [blocks[p // size] * size + p % size for p in positions]
 
 
 def group_width(session: InferenceSession, end: int, block_size: int) -> int:
@@ -151,10 +182,12 @@ def group_width(session: InferenceSession, end: int, block_size: int) -> int:
     return min(1 << (blocks - 1).bit_length(), widest)
 
 
-def pack(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> PackedBatch:
+def pack(
+    chunks: Sequence[Chunk], block_size: int, device: torch.device, drawn: Drawn | None = None
+) -> PackedBatch:
     """Lay out `chunks` (at least one) as one packed batch on `device`."""
-    layout = _Layout(chunks, block_size)
-    ints = _Ints()
+    layout = _Layout(chunks, block_size, drawn)
+    ints = Integers()
     rows = padded(layout.rows)
     inputs = _add_padded(ints, layout.input_ids, rows)
     positions = _add_padded(ints, layout.positions, rows)
@@ -163,6 +196,7 @@ def pack(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> Pack
     tables = [ints.add(spec.tables) for spec in layout.groups]
     flat = ints.to(device)
     group_positions = flat[positions]
+    input_ids = flat[inputs] if drawn is None else drawn.fill(flat[inputs])
     groups = [
         AttentionGroup(
             spec.start,
@@ -176,7 +210,7 @@ def pack(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> Pack
     ]
     return PackedBatch(
         layout.order,
-        flat[inputs].unsqueeze(0),
+        input_ids.unsqueeze(0),
         flat[positions].unsqueeze(0),
         flat[slots],
         flat[logits],
@@ -184,7 +218,7 @@ def pack(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> Pack
     )
 
 
-def _add_padded(ints: _Ints, values: list[int], length: int) -> slice:
+def _add_padded(ints: Integers, values: list[int], length: int) -> slice:
     where = ints.add(values)
     ints.pad(length - len(values))
     return slice(where.start, where.start + length)
@@ -201,8 +235,11 @@ class _GroupSpec:
 class _Layout:
     """The packed batch as plain lists, before it becomes tensors."""
 
-    def __init__(self, chunks: Sequence[Chunk], block_size: int) -> None:
+    def __init__(
+        self, chunks: Sequence[Chunk], block_size: int, drawn: Drawn | None = None
+    ) -> None:
         self.block_size = block_size
+        self.drawn = drawn
         self.rows = 0
         self.order: list[Chunk] = []
         self.input_ids: list[int] = []
@@ -233,11 +270,11 @@ class _Layout:
         self.groups.append(_GroupSpec(start, self.rows, len(members), tables))
 
     def _add_rows(self, chunk: Chunk) -> None:
-        session, size = chunk.session, self.block_size
+        session = chunk.session
         positions = range(session.computed, chunk.end)
-        self.input_ids += session.tokens[session.computed : chunk.end]
+        self.input_ids += chunk.input_ids(self.drawn)
         self.positions += positions
-        self.slots += [session.blocks[p // size] * size + p % size for p in positions]
+        self.slots += slots(session.blocks, positions, self.block_size)
         self.rows += chunk.count
         self.order.append(chunk)
         if chunk.is_last:

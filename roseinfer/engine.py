@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +17,15 @@ from roseinfer import limits, tokenizing
 from roseinfer.adjusting import Adjustment
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.gpu.memory import CudaMeter, cache_bytes
+from roseinfer.gpu.options import GpuOptions
 from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
-from roseinfer.logprobs import TokenLogprob, logprobs
 from roseinfer.params import SamplingParams
 from roseinfer.probe import find_layers
 from roseinfer.runners import build_runner
-from roseinfer.sampling import sample
+from roseinfer.sampled import Sampled
 from roseinfer.scheduler import OfflineScheduler, Scheduler
 from roseinfer.session import InferenceSession, ends_of
 from roseinfer.text import Detokenizer
@@ -41,13 +42,6 @@ class StepLogits:
 
     sessions: list[InferenceSession]
     values: Tensor
-
-
-class SampledToken(NamedTuple):
-    """What the sampler drew for a session; `logprob` is there if the request asks for it."""
-
-    token_id: int
-    logprob: TokenLogprob | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +72,7 @@ class InferenceEngine:
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
+        gpu: GpuOptions | None = None,
     ) -> None:
         """Load a folder or a hub name; None loads the built-in model.
 
@@ -91,7 +86,8 @@ class InferenceEngine:
         model = load_model(source, place, parse_dtype(dtype, place))
         tokenizer = load_tokenizer(tokenizer_name or source)
         name = Path(source).name if checkpoint_path is not None else "built-in"
-        self._set_up(model, tokenizer, name, CacheOptions(block_size, kv_cache_tokens, max_context))
+        cache = CacheOptions(block_size, kv_cache_tokens, max_context)
+        self._set_up(model, tokenizer, name, cache, gpu or GpuOptions())
 
     @classmethod
     def from_model(
@@ -103,6 +99,7 @@ class InferenceEngine:
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
+        gpu: GpuOptions | None = None,
     ) -> InferenceEngine:
         """An engine for a model that is already in memory, on the device it is on.
 
@@ -113,12 +110,18 @@ class InferenceEngine:
         engine = cls.__new__(cls)
         model.eval().set_attn_implementation(IMPLEMENTATION)
         name = model_name or limits.model_type(model)
-        engine._set_up(
-            model, tokenizer, name, CacheOptions(block_size, kv_cache_tokens, max_context)
-        )
+        cache = CacheOptions(block_size, kv_cache_tokens, max_context)
+        engine._set_up(model, tokenizer, name, cache, gpu or GpuOptions())
         return engine
 
-    def _set_up(self, model: Any, tokenizer: Any | None, name: str, options: CacheOptions) -> None:
+    def _set_up(
+        self,
+        model: Any,
+        tokenizer: Any | None,
+        name: str,
+        options: CacheOptions,
+        gpu: GpuOptions,
+    ) -> None:
         self.model, self.tokenizer, self.model_name = model, tokenizer, name
         self.device: torch.device = model.device
         self.vocab_size = limits.vocab_size(model)
@@ -129,20 +132,23 @@ class InferenceEngine:
         # First: what has no such layers may have no context length either.
         layers = find_layers(model)
         context = limits.context_length(model, options.max_context)
-        self._runner = build_runner(model, layers, context)
-        if options.tokens is None:
-            tokens = limits.default_cache_tokens(layers.shapes, context, self.device, model.dtype)
-        else:
-            tokens = options.tokens
-        num_blocks = _num_blocks(tokens, options.block_size)
-        self.cache = KVCache(
-            layers.shapes,
-            num_blocks,
-            options.block_size,
-            device=self.device,
-            dtype=model.dtype,
-            padding=self._runner.cache_padding,
-        )
+        self._runner = build_runner(model, layers, context, gpu)
+
+        def make_cache(blocks: int) -> KVCache:
+            padding, dtype = self._runner.cache_padding, model.dtype
+            kind = {"device": self.device, "dtype": dtype, "padding": padding}
+            return KVCache(layers.shapes, blocks, options.block_size, **kind)
+
+        tokens = options.tokens
+        if tokens is None:
+            per_token = layers.bytes_per_token(model.dtype)
+            if self.device.type == "cuda":
+                meter = CudaMeter(self.device)
+                room = cache_bytes(meter, self._runner.eager, make_cache, gpu, context)
+                tokens = room // per_token
+            else:
+                tokens = limits.default_cache_tokens(per_token, context)
+        self.cache = make_cache(_num_blocks(tokens, options.block_size))
         self._runner.bind(self.cache)
         # A request never outgrows the cache, so the oldest one can always go on.
         self.context_length = min(context, self.cache.pool.total * options.block_size)
@@ -234,29 +240,27 @@ class InferenceEngine:
 
     # Forward passes
 
-    def forward(self, chunks: Sequence[Chunk]) -> StepLogits:
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step can begin before the host has the tokens of the last."""
+        return self._runner.runs_ahead
+
+    def forward(self, chunks: Sequence[Chunk], after: Sampled | None = None) -> StepLogits:
         """Compute the KV of `chunks` and the logits of those that reach their last token.
 
-        The sessions' block tables must cover the chunks. Sessions are not changed: their
-        `computed` is for the caller to advance.
+        `after` drew the tokens that the host does not know yet. The sessions' block tables must
+        cover the chunks. Sessions are not changed: their `computed` is for the caller to advance.
         """
         if not chunks:
             return StepLogits([], torch.empty(0, self.vocab_size))
-        order, logits = self._runner.run(chunks)
+        drawn = after.drawn if after is not None and after.sessions else None
+        order, logits = self._runner.run(chunks, drawn=drawn)
         return StepLogits([c.session for c in order if c.is_last], logits)
 
-    def sample(self, logits: StepLogits) -> dict[InferenceSession, SampledToken]:
-        """The next token of each session that has logits."""
-        if not logits.sessions:
-            return {}
-        rows = [session.sampling_row for session in logits.sessions]
-        values = logits.values[: len(rows)]
-        token_ids = sample(values, rows)
-        wanted = logprobs(values, token_ids, [row.params for row in rows])
-        return {
-            session: SampledToken(token_id, wanted.get(row))
-            for row, (session, token_id) in enumerate(zip(logits.sessions, token_ids, strict=True))
-        }
+    @torch.inference_mode()
+    def sample(self, logits: StepLogits) -> Sampled:
+        """Draw the next token of each session that has logits; waits for nothing."""
+        return Sampled(logits.sessions, logits.values[: len(logits.sessions)])
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:
         """Bring `sessions` up to date in one forward pass and append a token to each.
@@ -273,7 +277,7 @@ class InferenceEngine:
                 session.blocks_wanted(session.num_known, pool.block_size)
             )
         chunks = [Chunk(session, session.num_pending) for session in sessions]
-        sampled = self.sample(self.forward(chunks))
+        sampled = self.sample(self.forward(chunks)).wait()
         for session in sessions:
             session.computed = session.num_known
             session.register_full_blocks(pool)

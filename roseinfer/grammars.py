@@ -22,6 +22,7 @@ from torch import Tensor
 
 from rose_errors import InvalidParameter
 from roseinfer.params import Grammar
+from roseinfer.transfer import to_device
 
 # Errors quote the grammar; how much of it is not for the grammar to say.
 _LONGEST_REPORT = 300
@@ -132,7 +133,9 @@ class Matcher:
             matcher._fill(mask)
             _exclude(mask, excluded)
         bits = torch.arange(8, dtype=torch.uint8, device=device)
-        octets = masks.view(torch.uint8).to(device).unsqueeze(-1)  # little-endian, as masks are
+        octets = to_device(masks.view(torch.uint8), device).unsqueeze(
+            -1
+        )  # little-endian, as masks are
         return (octets >> bits & 1).view(len(matchers), -1)[:, :vocab_size].bool()
 
     def _fill(self, mask: Tensor) -> None:

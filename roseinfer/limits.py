@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rose_errors import ConfigurationError, UnsupportedModel
-from roseinfer.kv_cache import LayerShape
 
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
 # context: beyond it, a request's result would depend on its batch-mates.
@@ -17,7 +14,6 @@ _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 _DEFAULT_CONTEXTS_IN_CACHE = 32
 _MEMORY_SHARE = 0.25  # of free CPU memory
-_CUDA_MEMORY_SHARE = 0.85  # of free GPU memory, once the weights are loaded
 
 
 def text_config(model: Any) -> Any:
@@ -80,20 +76,10 @@ def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
     return frozenset(ids)
 
 
-def default_cache_tokens(
-    shapes: Sequence[LayerShape], context: int, device: torch.device, dtype: torch.dtype
-) -> int:
-    """A cache for 32 full contexts, or as much of it as a fair share of free memory allows."""
-    per_token = sum(shape.elements_per_token for shape in shapes) * dtype.itemsize
-    fits = int(_memory_for_cache(device) // max(per_token, 1))
+def default_cache_tokens(bytes_per_token: int, context: int) -> int:
+    """A cache for 32 full contexts, or as much of it as a fair share of main memory allows."""
+    fits = int(_free_memory() * _MEMORY_SHARE // bytes_per_token)
     return max(min(_DEFAULT_CONTEXTS_IN_CACHE * context, fits), 1)
-
-
-def _memory_for_cache(device: torch.device) -> float:
-    """Bytes that the cache may take on `device`."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] * _CUDA_MEMORY_SHARE
-    return _free_memory() * _MEMORY_SHARE
 
 
 def _free_memory() -> int:

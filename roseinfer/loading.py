@@ -6,6 +6,7 @@ UnsupportedModel with one line that says what to do.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,8 @@ def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> 
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                # Straight to the device, without a copy in main memory.
+                device_map={"": device} if device.type == "cuda" and _has_accelerate() else None,
             )
         except OSError as error:
             raise ModelNotFound(
@@ -124,6 +127,11 @@ def _check_complete(config: Any, info: dict[str, Any]) -> None:
                 f"model type {config.model_type!r} cannot be loaded: {len(keys)} of its weights "
                 f"are {problem.removesuffix('_keys')}, {keys[0]} among them"
             )
+
+
+def _has_accelerate() -> bool:
+    """transformers loads to a device only with it."""
+    return importlib.util.find_spec("accelerate") is not None
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.params import MOST_TOP_LOGPROBS, SamplingParams
+from roseinfer.transfer import to_device
 
 # In place of minus infinity, which JSON lacks: OpenAI's number for "as good as impossible".
 _LEAST = -9999.0
@@ -22,24 +23,36 @@ class TokenLogprob(NamedTuple):
     top: tuple[tuple[int, float], ...]
 
 
-def logprobs(
-    logits: Tensor, token_ids: Sequence[int], params: Sequence[SamplingParams]
-) -> dict[int, TokenLogprob]:
-    """By row of `logits` [B, V], for those whose parameters ask for it; float32 log-softmax of
-    the logits as they come from the model."""
+class Scores(NamedTuple):
+    """The log-probabilities of some rows, still on the device: of the chosen tokens [S], and of
+    the likeliest ones [S, K]."""
+
+    rows: list[int]
+    own: Tensor
+    top: Tensor
+    top_ids: Tensor
+
+
+def score(logits: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -> Scores | None:
+    """Of the rows of `logits` [B, V] whose parameters ask for it, `token_ids` [B] being chosen;
+    float32 log-softmax of the logits as they come from the model. Waits for nothing."""
     rows = [row for row, p in enumerate(params) if p.logprobs]
     if not rows:
-        return {}
-    index = torch.tensor(rows).to(logits.device)
-    chosen = torch.tensor([token_ids[row] for row in rows]).to(logits.device)
+        return None
+    index = to_device(torch.tensor(rows), logits.device)
     scores = logits[index].float().log_softmax(dim=-1).clamp(min=_LEAST)
-    own: list[float] = scores.gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
+    own = scores.gather(1, token_ids[index].unsqueeze(1)).squeeze(1)
     # The most that anybody can ask for, so that ties do not fall otherwise with other rows.
     count = min(MOST_TOP_LOGPROBS, scores.shape[1]) if any(p.top_logprobs for p in params) else 0
-    values, ids = scores.topk(count, dim=-1)
-    tops = zip(ids.tolist(), values.tolist(), strict=True)
+    top, top_ids = scores.topk(count, dim=-1)
+    return Scores(rows, own, top, top_ids)
+
+
+def logprobs(scores: Scores, params: Sequence[SamplingParams]) -> dict[int, TokenLogprob]:
+    """By row, as many as each one's parameters ask for; `scores` lie on the host."""
+    tops = zip(scores.top_ids.tolist(), scores.top.tolist(), strict=True)
     found: dict[int, TokenLogprob] = {}
-    for row, logprob, (top_ids, top) in zip(rows, own, tops, strict=True):
+    for row, own, (top_ids, top) in zip(scores.rows, scores.own.tolist(), tops, strict=True):
         pairs = tuple(zip(top_ids, top, strict=True))
-        found[row] = TokenLogprob(logprob, pairs[: params[row].top_logprobs])
+        found[row] = TokenLogprob(own, pairs[: params[row].top_logprobs])
     return found

@@ -6,16 +6,15 @@ transformers' own code for every other.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from roseinfer.attention import PagedAttention, bind
-from roseinfer.batch import Chunk, pack
+from roseinfer.attention import Attention, PagedAttention, bind
+from roseinfer.batch import Chunk, Drawn
 from roseinfer.kv_cache import KVCache
 
 
@@ -23,17 +22,24 @@ class Runner(Protocol):
     """A model that computes steps over a KV cache."""
 
     cache_padding: int  # see KVCache
+    runs_ahead: bool
+    """whether it takes tokens that only the device knows"""
+
+    @property
+    def eager(self) -> Runner:
+        """What runs the same model with nothing captured; mostly itself."""
 
     def bind(self, cache: KVCache) -> None:
         """Use `cache` from now on."""
 
     def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False
+        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
     ) -> tuple[list[Chunk], Tensor]:
         """Compute the KV of `chunks`; returns them in row order, and logits.
 
         Logits are [S, V] for the S chunks that reach their session's last token, or [T, V] for
-        every row; rows beyond that are padding.
+        every row; rows beyond that are padding. `drawn` has the tokens that only the device
+        knows; it is never given to a runner that does not run ahead.
         """
 
 
@@ -41,40 +47,52 @@ class PackedModel:
     """Runs packed batches through `model`, whose attention layers are `layers`, in call order."""
 
     cache_padding = 1
+    runs_ahead = True
 
-    def __init__(self, model: Any, layers: list[nn.Module]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        layers: list[nn.Module],
+        attention: Callable[[KVCache], Attention] = PagedAttention,
+    ) -> None:
+        """`attention` makes, for a cache, what attends over it."""
         self._model, self._layers = model, layers
         self._keeps_logits = accepts_logits_to_keep(model)
-        self._attention: PagedAttention | None = None
-        self._block_size = 0
+        self._make_attention = attention
+        self.attention: Attention | None = None
+
+    @property
+    def eager(self) -> Runner:
+        return self
 
     def bind(self, cache: KVCache) -> None:
-        self._attention, self._block_size = PagedAttention(cache), cache.block_size
-        bind(self._layers, self._attention.layers)
+        self.attention = self._make_attention(cache)
+        bind(self._layers, self.attention.layers)
 
     @torch.inference_mode()
     def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False
+        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
     ) -> tuple[list[Chunk], Tensor]:
-        if self._attention is None:
+        attention = self.attention
+        if attention is None:
             raise RuntimeError("a step was asked for before `bind` gave a cache")
-        batch = pack(chunks, self._block_size, self._model.device)
-        if every_row:
-            rows = torch.arange(batch.input_ids.shape[1], device=self._model.device)
-            batch = dataclasses.replace(batch, logit_rows=rows)
-        arguments = {"logits_to_keep": batch.logit_rows} if self._keeps_logits else {}
-        self._attention.batch = batch
+        batch = attention.begin(chunks, drawn)
         try:
-            output = self._model(
-                input_ids=batch.input_ids,
-                position_ids=batch.position_ids,
-                use_cache=False,
-                **arguments,
-            )
+            rows = batch.logit_rows
+            if every_row:
+                rows = torch.arange(batch.input_ids.shape[1], device=rows.device)
+            return batch.order, self.logits(batch.input_ids, batch.position_ids, rows)
         finally:
-            self._attention.batch = None
+            attention.end()
+
+    def logits(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor) -> Tensor:
+        """One forward pass, its attention made ready; the logits of `rows`."""
+        arguments = {"logits_to_keep": rows} if self._keeps_logits else {}
+        output = self._model(
+            input_ids=input_ids, position_ids=position_ids, use_cache=False, **arguments
+        )
         logits: Tensor = output.logits[0]
-        return batch.order, logits if self._keeps_logits else logits[batch.logit_rows]
+        return logits if self._keeps_logits else logits[rows]
 
 
 def accepts_logits_to_keep(model: Any) -> bool:

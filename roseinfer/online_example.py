@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from roseinfer.cli_options import load_engine, parser, run, sampling_params
-from roseinfer.scheduler import OnlineScheduler, StepOutput
+from roseinfer.outputs import StepOutput
+from roseinfer.scheduler import OnlineScheduler
 
 _STEPS_BETWEEN_ARRIVALS = 4
 

@@ -70,6 +70,10 @@ class AttentionLayers:
     def shapes(self) -> list[LayerShape]:
         return [call.shape for call in self.calls]
 
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """What a token takes in the KV cache."""
+        return sum(shape.elements_per_token for shape in self.shapes) * dtype.itemsize
+
 
 def find_layers(model: Any) -> AttentionLayers:
     """The attention layers of `model`, or UnsupportedModel with the reason.

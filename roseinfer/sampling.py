@@ -16,6 +16,10 @@ from torch import Tensor
 
 from roseinfer.adjusting import Adjustment, adjust
 from roseinfer.params import SamplingParams
+from roseinfer.transfer import to_device
+
+# Up to this top-k, a row's largest scores are selected, not sorted out of the whole vocabulary.
+_SHORT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,15 @@ class SamplingRow:
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    """What `draw` draws, once it is there."""
+    return [int(i) for i in draw(logits, rows).tolist()]
+
+
+def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax.
 
-    `logits` are left as they are. Only rows with an adjustment pay for one.
+    `logits` are left as they are. Only rows with an adjustment pay for one. Nothing here waits for
+    the device.
     """
     ids = _argmax(logits)
     adjusted = _Adjusted.of(logits, rows)
@@ -42,16 +52,14 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
     if chosen:
         params = [rows[i].params for i in chosen]
-        counters = torch.tensor(
-            [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]],
-            dtype=torch.int64,
-        ).to(logits.device)
+        numbers = [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]]
+        counters = to_device(torch.tensor(numbers, dtype=torch.int64), logits.device)
         index, seeds, positions = counters.unbind()
         scores = logits[index].double()
         if adjusted is not None:
             adjusted.replace(scores, chosen)
         ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
-    return _to_ints(ids)
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class _Adjusted:
         found = [i for i, row in enumerate(rows) if row.adjustment is not None]
         if not found:
             return None
-        index = torch.tensor(found).to(logits.device)
+        index = to_device(torch.tensor(found), logits.device)
         values = logits[index].float()
         wanted = [(row.adjustment, row.position) for row in rows if row.adjustment is not None]
         adjust(values, wanted)
@@ -78,7 +86,7 @@ class _Adjusted:
         place = {row: number for number, row in enumerate(chosen)}
         pairs = [(place[row], number) for number, row in enumerate(self.rows) if row in place]
         if pairs:
-            targets, sources = torch.tensor(pairs).to(scores.device).unbind(1)
+            targets, sources = to_device(torch.tensor(pairs), scores.device).unbind(1)
             scores[targets] = self.values[sources].double()
 
 
@@ -87,19 +95,16 @@ def _argmax(logits: Tensor) -> Tensor:
     return logits.float().argmax(dim=-1)
 
 
-def _to_ints(ids: Tensor) -> list[int]:
-    return [int(i) for i in ids.tolist()]
-
-
 def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Temperature, top-k, top-p and min-p, in that order; filtered entries become -inf.
 
     `scores` is [B, V] float64. The semantics are those of transformers' logits warpers: ties with
     the k-th score stay in, the token that crosses `top_p` stays in, `min_p` is relative to the
-    most probable token, and at least one token always remains.
+    most probable token, and at least one token always remains. What is as likely as the token that
+    crosses `top_p` stays in as well, so that no order of ties decides.
     """
     vocab = scores.shape[1]
-    knobs = torch.tensor(
+    table = torch.tensor(
         [
             [p.temperature for p in params],
             [min(p.top_k or vocab, vocab) for p in params],
@@ -107,12 +112,16 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
             [p.min_p for p in params],
         ],
         dtype=torch.float64,
-    ).to(scores.device)
+    )
+    knobs = to_device(table, scores.device)
     temperature, top_k, top_p, min_p = (knob.unsqueeze(1) for knob in knobs)
     scores = scores / temperature
-    # Skipping a filter that no row asks for changes no row: it would have kept every entry.
-    if any(p.top_k is not None or p.top_p < 1 for p in params):
-        scores = _keep_top(scores, top_k.long(), top_p)
+    # Skipping a filter that a row does not ask for changes nothing: it would keep every entry.
+    for rows, width in _by_width(params, vocab):
+        index = to_device(torch.tensor(rows), scores.device)
+        chosen = scores[index]
+        floor = _floor(chosen, top_k[index].long(), top_p[index], width)
+        scores[index] = chosen.masked_fill(chosen < floor, -torch.inf)
     if any(p.min_p > 0 for p in params):
         probs = scores.softmax(dim=-1)
         floor = min_p * probs.amax(dim=-1, keepdim=True)
@@ -120,16 +129,39 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     return scores
 
 
-def _keep_top(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Top-k and top-p from one ascending sort. `top_k` and `top_p` are [B, 1]."""
-    ascending, order = scores.sort(dim=-1, stable=True)
-    kth = ascending.gather(1, scores.shape[1] - top_k)
-    ascending = ascending.masked_fill(ascending < kth, -torch.inf)
-    below = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
-    below &= top_p < 1
+def _by_width(params: Sequence[SamplingParams], vocab: int) -> list[tuple[list[int], int]]:
+    """Rows with a top-k or top-p, by how many of their largest scores decide it.
+
+    A row's width follows from its own parameters alone, and so do its last bits.
+    """
+    short = [i for i, p in enumerate(params) if p.top_k is not None and p.top_k <= _SHORT]
+    known = set(short)
+    long = [
+        i for i, p in enumerate(params) if i not in known and (p.top_k is not None or p.top_p < 1)
+    ]
+    return [(rows, width) for rows, width in ((short, _SHORT), (long, vocab)) if rows]
+
+
+def _floor(scores: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
+    """The least score [B, 1] of each row that passes `top_k` and `top_p` [B, 1].
+
+    The `width` largest scores are looked at in ascending order; where they are not all, `top_k` is
+    no more than they are, and sorting the whole vocabulary is spared.
+    """
+    if width < scores.shape[1]:
+        ascending = scores.topk(width, dim=-1).values.flip(-1)
+    else:
+        ascending = scores.sort(dim=-1).values
+    kth = ascending.gather(1, ascending.shape[1] - top_k)
+    top = ascending[:, -1:]
+    cut = ascending < kth
+    # Ties with the k-th for which there was no more room.
+    hidden = (scores >= kth).sum(dim=-1, keepdim=True) - (~cut).sum(dim=-1, keepdim=True)
+    mass = (ascending - top).exp().masked_fill(cut, 0).cumsum(dim=-1)
+    mass = mass + hidden * (kth - top).exp()
+    below = (mass <= (1 - top_p) * mass[:, -1:]) & (top_p < 1)
     below[:, -1] = False
-    ascending = ascending.masked_fill(below, -torch.inf)
-    return torch.empty_like(scores).scatter_(1, order, ascending)
+    return ascending.masked_fill(below | cut, torch.inf).amin(dim=-1, keepdim=True)
 
 
 def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
@@ -140,7 +172,8 @@ def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
     # Rounding may lift draw * total to total itself; the last id of non-zero probability is where
     # the cdf first reaches its total.
     last = torch.searchsorted(cdf, total)
-    return torch.minimum(picked, last).squeeze(1)
+    # The whole row is nan where a grammar allows nothing: an id that is none would do harm.
+    return torch.minimum(picked, last).squeeze(1).clamp_(max=scores.shape[1] - 1)
 
 
 # splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), its

@@ -11,74 +11,37 @@ youngest running session is the last one, and it is the one to give way when blo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+import torch
+
 from rose_errors import ConfigurationError, InvalidParameter
 from roseinfer.batch import Chunk
-from roseinfer.logprobs import TokenLogprob
+from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams
+from roseinfer.sampled import Sampled, SampledToken
 from roseinfer.session import InferenceSession
 
 if TYPE_CHECKING:
-    from roseinfer.engine import InferenceEngine, SampledToken
+    from roseinfer.engine import InferenceEngine
+
+_logger = logging.getLogger(__name__)
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutput:
-    """What one step made of one request.
+class _Flight:
+    """A step that was handed to the device."""
 
-    `index` is the position of the first of `token_ids` among the request's generated tokens.
-    `text` is the text that became certain, `finish_reason` "eos", "stop" or "length" at the end;
-    or "error", with the reason in `error`. `logprobs`, one for each of `token_ids`, are there for
-    a request that asks for them.
-    """
-
-    request_id: str
-    index: int
-    token_ids: tuple[int, ...]
-    text: str
-    finish_reason: str | None
-    logprobs: tuple[TokenLogprob, ...] | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Seconds that the phases of the last step took.
-
-    On CUDA the forward pass is asynchronous: what of it is still running when the sampler asks for
-    its results counts as sampling.
-    """
-
-    schedule: float = 0.0
-    forward: float = 0.0
-    sample: float = 0.0
-    postprocess: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """Gauges of this moment, and counters since the scheduler was made."""
-
-    running: int
-    waiting: int
-    capacity: int
-    kv_blocks_total: int
-    kv_blocks_used: int
-    preemptions: int
-    prompt_tokens: int
-    generated_tokens: int
-    prefix_query_tokens: int
-    prefix_hit_tokens: int
-    batch_size: int
-    step_times: StepTimes
+    chunks: list[Chunk]
+    sampled: Sampled
 
 
 @dataclass(slots=True)
@@ -104,12 +67,16 @@ class Scheduler:
         max_step_tokens: int = 512,
         *,
         keep_finished: bool = True,
+        overlap: bool | None = None,
     ) -> None:
         """At most `max_batch_size` sessions and `max_step_tokens` tokens share a step.
 
         A token for each session always fits: a smaller `max_step_tokens` counts as that many.
         With `keep_finished` False, a request is forgotten as soon as its last output was returned;
         otherwise its response stays until `pop_response`.
+
+        With `overlap`, a step is handed to the device before the results of the last one are looked
+        at, and `step` returns what the step before it brought; None does so where there is a GPU.
         """
         for name, value in (
             ("max_batch_size", max_batch_size),
@@ -117,7 +84,14 @@ class Scheduler:
         ):
             if value < 1:
                 raise ConfigurationError(f"{name}={value} is not possible: it must be at least 1")
+        if overlap and not engine.runs_ahead:
+            raise ConfigurationError(
+                "overlap=True is not possible: this engine's runner needs every token on the host"
+            )
+        if overlap is None:
+            overlap = engine.runs_ahead and engine.device.type == "cuda"
         self.engine = engine
+        self._steps_ahead = 1 if overlap else 0
         self.max_batch_size = max_batch_size
         self.max_step_tokens = max(max_step_tokens, max_batch_size)
         self._keep_finished = keep_finished
@@ -126,6 +100,7 @@ class Scheduler:
         self._waiting: deque[InferenceSession] = deque()
         self._running: list[InferenceSession] = []
         self._ended: list[InferenceSession] = []  # finished before their first step
+        self._flights: deque[_Flight] = deque()  # handed to the device, results to come
         self._counters = _Counters()
         self._seconds: dict[str, float] = {}
 
@@ -165,12 +140,15 @@ class Scheduler:
     def step(self, only: str | None = None) -> list[StepOutput]:
         """Compute the next tokens of the batch; returns what is new, request by request.
 
-        With `only`, the id of a request, nothing else is computed in this step.
+        With `only`, the id of a request, nothing else is computed in this step; if steps are still
+        under way, it only brings their results.
         """
+        self._seconds.clear()
+        if only is not None and self._flights:
+            return self._land(keep=0)
         chunks = self._timed("schedule", self._schedule, only)
-        logits = self._timed("forward", self.engine.forward, chunks)
-        sampled = self._timed("sample", self.engine.sample, logits)
-        return self._timed("postprocess", self._postprocess, chunks, sampled)
+        launched = self._launch(chunks)
+        return self._land(keep=self._steps_ahead if launched and only is None else 0)
 
     def _timed(
         self,
@@ -181,13 +159,13 @@ class Scheduler:
     ) -> _Result:
         started = time.perf_counter()
         result = work(*args, **kwargs)
-        self._seconds[phase] = time.perf_counter() - started
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
         return result
 
     def advance(self) -> list[StepOutput]:
         """`step` for callers that do nothing else: raises RuntimeError where it would idle."""
         outputs = self.step()
-        if not outputs and not self._running:
+        if not outputs and not self._running and self._waiting:
             raise RuntimeError("no request can start: another scheduler holds the KV cache")
         return outputs
 
@@ -208,7 +186,7 @@ class Scheduler:
 
     def has_unfinished(self) -> bool:
         """True while `step` has something to do or to report."""
-        return bool(self._running or self._waiting or self._ended)
+        return bool(self._running or self._waiting or self._ended or self._flights)
 
     def is_finished(self, request_id: str) -> bool:
         return self._session(request_id).finished
@@ -264,10 +242,11 @@ class Scheduler:
         self._make_room()
         self._admit()
         budget = self.max_step_tokens
-        decoding = [s for s in self._running if s.num_pending == 1]
+        ready = [s for s in self._running if not s.waits]
+        decoding = [s for s in ready if s.num_pending == 1]
         chunks = [Chunk(session, 1) for session in decoding]
         budget -= len(chunks)
-        for session in self._running:
+        for session in ready:
             count = min(session.num_pending, budget)
             if session.num_pending > 1 and count > 0:
                 chunks.append(Chunk(session, count))
@@ -279,8 +258,10 @@ class Scheduler:
 
         A session gets blocks for all its known tokens at once, so only decoding needs more.
         """
-        while self._waiting and len(self._running) < self.max_batch_size:
+        while self._waiting and len(self._running) < self._places:
             session = self._waiting[0]
+            if session.ahead:
+                return  # preempted while its token was on the way
             hit = session.reuse_prefix(self._pool)
             wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
             # A spare block for each running session, or it would soon be preempted again.
@@ -294,6 +275,11 @@ class Scheduler:
                 self._counters.prefix_query_tokens += session.num_known
                 self._counters.prefix_hit_tokens += hit
 
+    @property
+    def _places(self) -> int:
+        """Sessions that fit a step; fewer than slots where memory has run out."""
+        return min(self.max_batch_size, self.max_step_tokens)
+
     def _schedule_alone(self, session: InferenceSession) -> list[Chunk]:
         """As much of one session as a step holds; it is admitted before its turn if need be."""
         if session.finished:
@@ -305,7 +291,7 @@ class Scheduler:
             session.reuse_prefix(self._pool)
             session.admissions += 1
         wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-        while wanted > self._pool.available or len(self._running) == self.max_batch_size:
+        while wanted > self._pool.available or len(self._running) == self._places:
             self._preempt_youngest()
         session.blocks += self._pool.allocate(wanted)
         arrival = {known: n for n, known in enumerate(self._sessions.values())}
@@ -317,7 +303,8 @@ class Scheduler:
         index = 0
         while index < len(self._running):
             session = self._running[index]
-            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+            tokens = session.num_known if not session.waits else session.computed
+            wanted = session.blocks_wanted(tokens, self._pool.block_size)
             while wanted > self._pool.available and self._running[-1] is not session:
                 self._preempt_youngest()
             if wanted > self._pool.available:
@@ -333,18 +320,71 @@ class Scheduler:
         self._waiting.appendleft(session)
         self._counters.preemptions += 1
 
-    # After the forward pass
+    # On the device, and back
+
+    def _launch(self, chunks: list[Chunk]) -> bool:
+        """Hand a step to the device and book it as done; False if there is none.
+
+        What is booked may be on its way: whatever is launched later finds it done.
+        """
+        if not chunks:
+            return False
+        after = self._flights[-1].sampled if self._flights else None
+        try:
+            logits = self._timed("forward", self.engine.forward, chunks, after)
+            sampled = self._timed("sample", self.engine.sample, logits)
+        except torch.OutOfMemoryError:
+            tokens = sum(chunk.count for chunk in chunks)
+            if tokens == 1:
+                raise
+            self._shrink(tokens)
+            return False
+        for chunk in chunks:
+            chunk.session.computed += chunk.count
+        for session in sampled.sessions:
+            session.ahead += 1
+        self._flights.append(_Flight(chunks, sampled))
+        return True
+
+    def _shrink(self, tokens: int) -> None:
+        """After a step of `tokens` tokens that the device had no memory for: steps of half as many
+        from now on, and nobody beyond them in the batch. Nothing of the failed one was booked."""
+        if tokens == 1:
+            raise
+        self.max_step_tokens = tokens // 2
+        while len(self._running) > self.max_step_tokens:
+            self._preempt_youngest()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        _logger.warning(
+            "out of memory in a step of %d tokens: steps have at most %d from now on; lower "
+            "max_step_tokens, or leave more memory beside the KV cache",
+            tokens,
+            self.max_step_tokens,
+        )
+
+    def _land(self, keep: int) -> list[StepOutput]:
+        """What came of the steps that were launched, all but the last `keep`."""
+        outputs = [self._report_ended(session) for session in self._ended]
+        self._ended.clear()
+        self._counters.batch_size = 0
+        while len(self._flights) > keep:
+            flight = self._flights.popleft()
+            sampled = self._timed("sample", flight.sampled.wait)
+            outputs += self._timed("postprocess", self._postprocess, flight.chunks, sampled)
+        return outputs
 
     def _postprocess(
         self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, SampledToken]
     ) -> list[StepOutput]:
-        """Book what was computed, append what was sampled, let go of what has finished."""
-        outputs = [self._report_ended(session) for session in self._ended]
-        self._ended.clear()
+        """Append what was sampled, offer full blocks, let go of what has finished."""
+        outputs = []
         self._counters.batch_size = len(chunks)
-        for chunk in chunks:
-            session = chunk.session
-            session.computed += chunk.count
+        for session in sampled:
+            session.ahead -= 1
+        for session in [chunk.session for chunk in chunks]:
+            if session.finished or self._sessions.get(session.request_id) is not session:
+                continue  # it ended, or was aborted, while this step was under way
             session.register_full_blocks(self._pool)
             if session in sampled:
                 outputs.append(self._append(session, sampled[session]))

@@ -22,6 +22,9 @@ class InferenceSession:
         tokens     p p p p p p p p g g g
         computed   |-------------->|             prefill, decode, resume, recompute: all the same
 
+    `ahead` counts tokens that were drawn on the device and have not reached the host: known, to the
+    scheduler, by their number only.
+
     `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
     while the request runs, then "eos", "stop" or "length"; or "error"
     where its grammar cannot go on.
@@ -50,6 +53,7 @@ class InferenceSession:
         self.tokens = list(prompt_ids)
         self.prompt_length = len(self.tokens)
         self.computed = 0
+        self.ahead = 0
         self.blocks: list[int] = []
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
         self.finish_reason: str | None = None
@@ -73,16 +77,26 @@ class InferenceSession:
 
     @property
     def num_known(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) + self.ahead
 
     @property
     def num_pending(self) -> int:
         """Known tokens whose keys and values are not in the cache yet."""
-        return len(self.tokens) - self.computed
+        return self.num_known - self.computed
 
     @property
     def num_generated(self) -> int:
+        """Tokens that the host has."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def waits(self) -> bool:
+        """Whether a step can do nothing for it before the tokens ahead are here: they are its last,
+        or what it does to its logits depends on them."""
+        if not self.ahead:
+            return False
+        spent = self.num_generated + self.ahead >= self.params.max_new_tokens
+        return spent or self.num_known >= self.context_length or self._adjustment is not None
 
     @property
     def finished(self) -> bool:
@@ -90,7 +104,7 @@ class InferenceSession:
 
     @property
     def sampling_row(self) -> SamplingRow:
-        return SamplingRow(self.params, self.num_generated, self._adjustment)
+        return SamplingRow(self.params, self.num_generated + self.ahead, self._adjustment)
 
     def append(self, token_id: int) -> str:
         """Take the next generated token; returns its text and sets `finish_reason` if it ends.
@@ -133,7 +147,7 @@ class InferenceSession:
     @property
     def _is_full(self) -> bool:
         spent = self.num_generated >= self.params.max_new_tokens
-        return spent or self.num_known >= self.context_length
+        return spent or len(self.tokens) >= self.context_length
 
     # The block table
 
@@ -154,7 +168,7 @@ class InferenceSession:
     def register_full_blocks(self, pool: BlockPool) -> None:
         """Offer blocks that have become full to later requests."""
         size = pool.block_size
-        for index in range(len(self._serials), self.computed // size):
+        for index in range(len(self._serials), min(self.computed, len(self.tokens)) // size):
             parent = self._serials[-1] if self._serials else 0
             tokens = self.tokens[index * size : (index + 1) * size]
             self._serials.append(pool.register(self.blocks[index], parent, tokens))

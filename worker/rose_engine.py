@@ -9,6 +9,7 @@ import torch
 
 from protocol import JobSpec, TokenLogprob
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
+from roseinfer.gpu.options import GpuOptions
 from worker.engine import EngineStats, ModelInfo, Output, Prepared, finish_reason
 from worker.settings import WorkerSettings
 
@@ -39,6 +40,13 @@ class RoseEngine:
             dtype=settings.dtype,
             kv_cache_tokens=settings.kv_cache_tokens,
             max_context=settings.max_context,
+            gpu=GpuOptions(
+                attention=settings.attention,
+                cuda_graphs=settings.cuda_graphs,
+                memory_utilization=settings.gpu_memory_utilization,
+                max_batch_size=settings.max_batch_size,
+                max_step_tokens=settings.max_step_tokens,
+            ),
         )
         return cls(
             engine,

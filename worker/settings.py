@@ -36,6 +36,18 @@ class WorkerSettings(QueueSettings):
     kv_cache_tokens: int | None = Field(
         default=None, ge=1, description="tokens the KV cache holds; from free memory if not given"
     )
+    attention: Literal["triton", "sdpa"] | None = Field(
+        default=None, description="triton or sdpa; on a GPU triton if not given"
+    )
+    cuda_graphs: bool = Field(
+        default=True, description="decode steps on a GPU are captured at the start and replayed"
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="share of a GPU's memory that may be used, cache and all",
+    )
     lease_s: float = Field(
         default=10.0, ge=0.5, description="after this silence another worker takes a job over"
     )

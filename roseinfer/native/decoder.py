@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk
+from roseinfer.batch import Chunk, Drawn
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.native import library as c
 from roseinfer.native.families import LayerParts, NormPart, Parts, find_parts, weight_of
@@ -59,6 +59,7 @@ class NativeDecoder:
 
     # Keys of a block, and values of a head, are padded to whole vectors.
     cache_padding = c.PANEL_WIDTH
+    runs_ahead = False
 
     def __init__(self, parts: Parts, layers: AttentionLayers, context: int) -> None:
         self._weights = _Weights()
@@ -141,6 +142,10 @@ class NativeDecoder:
         """Give the model its weights back; this decoder cannot be used any more."""
         self._weights.restore()
 
+    @property
+    def eager(self) -> NativeDecoder:
+        return self
+
     def bind(self, cache: KVCache) -> None:
         """Use `cache`, made with `cache_padding`, from now on."""
         self._cache = cache
@@ -152,7 +157,11 @@ class NativeDecoder:
     # Steps
 
     def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False
+        self,
+        chunks: Sequence[Chunk],
+        *,
+        every_row: bool = False,
+        drawn: Drawn | None = None,  # noqa: ARG002 - never given: it does not run ahead
     ) -> tuple[list[Chunk], Tensor]:
         """Compute `chunks`; returns them in row order, and logits, float32.
 

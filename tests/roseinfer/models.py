@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
+from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
 
 VOCAB = 300
@@ -114,7 +115,11 @@ def construct(config_name: str, model_name: str, **extra: Any) -> Any:
 
 
 def engine_run_by(run_by: str, model: Any, **options: int) -> InferenceEngine:
-    """An engine whose runner is "compiled" or "transformers", whatever it would choose itself."""
+    """An engine whose runner is "compiled" or "transformers", whatever it would choose itself;
+    or "triton": transformers' with our kernels, interpreted."""
+    if run_by == "triton":
+        gpu = GpuOptions(attention="triton")
+        return InferenceEngine.from_model(model, gpu=gpu, **options)
     with pytest.MonkeyPatch.context() as patch:
         if run_by == "transformers":
             patch.setattr(library, "_library", None)

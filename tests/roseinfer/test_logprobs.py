@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from roseinfer import InferenceEngine, SamplingParams
-from roseinfer.logprobs import logprobs
+from roseinfer.logprobs import TokenLogprob, logprobs, score
 from tests.roseinfer.models import greedy, prompts, run_alone, tiny_llama, tokens
 
 
@@ -58,6 +58,14 @@ def test_asking_for_them_changes_no_token(engine: InferenceEngine) -> None:
     assert all(found.top == () for output in with_them for found in output.logprobs or ())
 
 
+def scored(
+    logits: torch.Tensor, token_ids: list[int], params: list[SamplingParams]
+) -> dict[int, TokenLogprob]:
+    scores = score(logits, torch.tensor(token_ids), params)
+    assert scores is not None
+    return logprobs(scores, params)
+
+
 def test_each_row_gets_what_it_asks_for() -> None:
     logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(0)).bfloat16()
     wanted = [
@@ -66,15 +74,15 @@ def test_each_row_gets_what_it_asks_for() -> None:
         SamplingParams(logprobs=True, top_logprobs=1),
         SamplingParams(logprobs=True),
     ]
-    found = logprobs(logits, [3, 4, 5, 6], wanted)
+    found = scored(logits, [3, 4, 5, 6], wanted)
     assert {row: len(value.top) for row, value in found.items()} == {1: 20, 2: 1, 3: 0}
     for row, value in found.items():
-        alone = logprobs(logits[row : row + 1], [3 + row], [wanted[row]])
+        alone = scored(logits[row : row + 1], [3 + row], [wanted[row]])
         assert alone == {0: value}
 
 
 def test_what_the_model_rules_out_has_a_number() -> None:
     logits = torch.tensor([[0.0, -torch.inf]])
-    (found,) = logprobs(logits, [1], [SamplingParams(logprobs=True, top_logprobs=2)]).values()
+    (found,) = scored(logits, [1], [SamplingParams(logprobs=True, top_logprobs=2)]).values()
     assert found.logprob == -9999.0
     assert found.top == ((0, 0.0), (1, -9999.0))

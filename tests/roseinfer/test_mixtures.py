@@ -102,13 +102,16 @@ class Play:
         engine: InferenceEngine,
         mixture: Mixture,
         params: Params,
+        *,
+        overlap: bool = False,
     ) -> None:
         """`params` gives a request's parameters for its prompt's number and its length."""
         self.pool = engine.cache.pool
         self.pool.release(self.pool.allocate(self.pool.available))  # forget what it holds
         self.held = self.pool.allocate(self.pool.total - mixture.room)
         self.mixture, self.params = mixture, params
-        self.scheduler = OnlineScheduler(engine, mixture.max_batch_size, mixture.max_step_tokens)
+        limits = mixture.max_batch_size, mixture.max_step_tokens
+        self.scheduler = OnlineScheduler(engine, *limits, overlap=overlap)
         self.ids: list[list[int]] = [[] for _ in mixture.requests]
         self.due = {index: request.arrival for index, request in enumerate(mixture.requests)}
         self.fates = {i: request.fate for i, request in enumerate(mixture.requests) if request.fate}
@@ -185,6 +188,8 @@ def play_some(
     params: Params,
     expected: Sequence[Sequence[int]],
     name: str,
+    *,
+    overlap: bool = False,
 ) -> None:
     """Mixtures that depend on `name` alone. Fails unless they hold everything they should."""
     events: Counter[str] = Counter()
@@ -193,7 +198,7 @@ def play_some(
     @few_examples
     @given(mixtures())
     def play(mixture: Mixture) -> None:
-        events.update(Play(engine, mixture, params).run(expected))
+        events.update(Play(engine, mixture, params, overlap=overlap).run(expected))
 
     play()
     assert {event for event in EVENTS if events[event]} == EVENTS

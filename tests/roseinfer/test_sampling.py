@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from rose_errors import InvalidParameter
-from roseinfer import SamplingParams
+from roseinfer import SamplingParams, sampling
 from roseinfer.sampling import SamplingRow, filter_logits, sample, uniform
 
 
@@ -102,6 +103,33 @@ def test_filters_agree_with_transformers(rows: list[dict[str, Any]], seed: int) 
         if row["min_p"] > 0:
             theirs = MinPLogitsWarper(row["min_p"])(None, theirs)
         torch.testing.assert_close(ours[i : i + 1], theirs)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(rows=st.lists(knobs, min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_the_largest_scores_decide_as_the_whole_vocabulary_does(
+    rows: list[dict[str, Any]], seed: int
+) -> None:
+    """Also where more scores are alike than there is room for, which half precision brings."""
+    logits = (random_logits(len(rows), vocab=400, seed=seed) / 4).round().double()
+    params = [SamplingParams(**row) for row in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "_SHORT", 60)
+        short = filter_logits(logits, params)
+        patch.setattr(sampling, "_SHORT", 0)
+        assert torch.equal(short, filter_logits(logits, params))
+
+
+def test_ties_stay_in_or_out_together() -> None:
+    logits = torch.tensor([[1.0, 3.0, 1.0, 2.0, 2.0, 1.0]]).double()
+    for params, kept in (
+        (SamplingParams(top_k=2), [1, 3, 4]),
+        (SamplingParams(top_p=0.6), [1, 3, 4]),
+        (SamplingParams(top_p=0.4), [1]),
+        (SamplingParams(top_k=4), [0, 1, 2, 3, 4, 5]),
+    ):
+        filtered = filter_logits(logits, [replace(params, temperature=1.0)])
+        assert filtered.isfinite().nonzero()[:, 1].tolist() == kept
 
 
 def test_greedy_is_the_exact_argmax() -> None:

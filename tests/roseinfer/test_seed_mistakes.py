@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from rose_errors import PromptTooLong
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, scheduler
-from roseinfer import engine as engine_module
-from roseinfer import model as model_module
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled, scheduler
+from roseinfer import attention as attention_module
 from roseinfer.batch import Chunk, PackedBatch, pack
 from roseinfer.sampling import SamplingRow
 from tests.roseinfer.models import (
@@ -47,7 +46,7 @@ def batches(
         seen.append(pack(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(model_module, "pack", record)
+    monkeypatch.setattr(attention_module, "pack", record)
     return seen
 
 
@@ -153,13 +152,13 @@ def test_a_prefill_inside_add_request(engine: InferenceEngine, batches: list[Pac
 def test_sampling_row_by_row(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of the sampler serves the whole batch."""
     calls: list[int] = []
-    sample = engine_module.sample
+    draw = sampled.draw
 
-    def count(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    def count(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
         calls.append(len(rows))
-        return sample(logits, rows)
+        return draw(logits, rows)
 
-    monkeypatch.setattr(engine_module, "sample", count)
+    monkeypatch.setattr(sampled, "draw", count)
     runner = OnlineScheduler(engine)
     for i, prompt in enumerate(prompts(5, 6, 7, 8)):
         runner.add_request(prompt, params=greedy(3, temperature=i / 2, seed=i, top_k=i + 1))

@@ -93,8 +93,8 @@ def _logits(architecture: str, dtype: torch.dtype) -> Tensor:
     seen: list[Tensor] = []
     forward = engine.forward
 
-    def record(chunks: Any) -> Any:
-        logits = forward(chunks)
+    def record(*arguments: Any) -> Any:
+        logits = forward(*arguments)
         seen.append(logits.values[: len(logits.sessions)].float())
         return logits
 

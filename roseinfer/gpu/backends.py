@@ -1,0 +1,47 @@
+"""Which attention a device gets."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable
+
+import torch
+
+from rose_errors import ConfigurationError
+from roseinfer.attention import Attention, PagedAttention
+from roseinfer.gpu.options import GpuOptions
+from roseinfer.kv_cache import KVCache
+
+_logger = logging.getLogger(__name__)
+
+
+def choose_attention(options: GpuOptions, device: torch.device) -> Callable[[KVCache], Attention]:
+    """What makes the attention for a cache. Raises ConfigurationError for what cannot run here."""
+    name = options.attention
+    if name is None:
+        name = "triton" if device.type == "cuda" and has_triton() else "sdpa"
+        if device.type == "cuda" and name == "sdpa":
+            _logger.warning("Triton is not installed: attention runs by torch's own, more slowly")
+    if name == "triton":
+        return _triton(device)
+    return PagedAttention
+
+
+def _triton(device: torch.device) -> Callable[[KVCache], Attention]:
+    if not has_triton():
+        raise ConfigurationError("attention='triton' needs the package triton: pip install triton")
+    from roseinfer.gpu import kernels
+    from roseinfer.gpu.attention import TritonAttention
+
+    if device.type != "cuda" and not kernels.INTERPRETED:
+        raise ConfigurationError(
+            f"attention='triton' cannot run on {device.type}: choose 'sdpa', or set "
+            "TRITON_INTERPRET=1 for Triton's interpreter, which is for tests"
+        )
+    return TritonAttention
+
+
+def has_triton() -> bool:
+    """Whether the kernels can be imported."""
+    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,126 @@
+"""One step's packed batch as the kernels want it: decoding sequences first, then prefill chunks.
+
+    row          0    1    2    3   4   5   6   7   8   9
+                 d0   d1   d2   p0  p0  p0  p0  p1  p1  p1
+    sequence     0    1    2    3               4
+
+Everything is one flat tensor of integers, so that it is one copy to the device:
+
+    ids T | positions T | slots T | logit rows S | starts B + 1 | lengths B | table at B | tables
+
+The tables lie one after another, each as long as its sequence, so a long context costs the others
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from roseinfer.batch import Chunk, Drawn, slots
+from roseinfer.gpu.launch import Sequences
+from roseinfer.transfer import Integers
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBatch:
+    """The tensors of one forward pass, all on the device; `order` lists the chunks by row."""
+
+    order: list[Chunk]
+    input_ids: Tensor  # [1, T]
+    position_ids: Tensor  # [1, T]
+    slots: Tensor  # [T]
+    logit_rows: Tensor  # [S]
+    sequences: Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of the flat tensor lie, for so many rows, logits and sequences."""
+
+    rows: int
+    logits: int
+    sequences: int
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.rows, self.rows, self.rows, self.logits, self.sequences + 1, self.sequences
+
+    @property
+    def tables_at(self) -> int:
+        return sum(self._sizes) + self.sequences
+
+    def split(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Ids, positions, slots, logit rows, starts, lengths, where tables begin, the tables."""
+        rest = flat.numel() - self.tables_at
+        return torch.split(flat, [*self._sizes, self.sequences, rest])
+
+
+def pack(
+    chunks: Sequence[Chunk], block_size: int, device: torch.device, drawn: Drawn | None = None
+) -> DeviceBatch:
+    """Lay out `chunks` (at least one) and send them to `device`."""
+    order = [chunk for chunk in chunks if chunk.count == 1]
+    decodes = len(order)
+    order += [chunk for chunk in chunks if chunk.count > 1]
+    ints, layout = flatten(order, block_size, drawn)
+    ids, positions, where, logit_rows, starts, lengths, table_starts, tables = layout.split(
+        ints.to(device)
+    )
+    sequences = Sequences(
+        tables,
+        table_starts,
+        starts,
+        lengths,
+        decodes,
+        len(order) - decodes,
+        max((chunk.count for chunk in order[decodes:]), default=0),
+    )
+    if drawn is not None:
+        ids = drawn.fill(ids)
+    return DeviceBatch(
+        order, ids.unsqueeze(0), positions.unsqueeze(0), where, logit_rows, sequences
+    )
+
+
+def flatten(
+    order: Sequence[Chunk], block_size: int, drawn: Drawn | None, padding: int = 0
+) -> tuple[Integers, Layout]:
+    """The numbers of a step on the host.
+
+    `padding` sequences of no length and one row each are put behind decoding ones; their key goes
+    to the reserved block.
+    """
+    counts = [chunk.count for chunk in order]
+    ends = list(accumulate(counts, initial=0))
+    logit_rows = [end - 1 for chunk, end in zip(order, ends[1:], strict=True) if chunk.is_last]
+    tables = [_table(chunk, block_size) for chunk in order]
+    table_ends = list(accumulate(map(len, tables), initial=0))
+    padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)
+    ints = Integers()
+
+    def add(values: Sequence[int]) -> None:
+        ints.add(values)
+        ints.pad(padding)
+
+    add([token_id for chunk in order for token_id in chunk.input_ids(drawn)])
+    spans = [range(chunk.session.computed, chunk.end) for chunk in order]
+    add([position for span in spans for position in span])
+    blocks = zip(order, spans, strict=True)
+    add([slot for chunk, span in blocks for slot in slots(chunk.session.blocks, span, block_size)])
+    add(logit_rows)
+    ints.add([*ends, *padded_ends])
+    add([chunk.end for chunk in order])
+    add(table_ends[:-1])
+    for table in tables:
+        ints.add(table)
+    rows, sequences = ends[-1] + padding, len(order) + padding
+    return ints, Layout(rows, len(logit_rows) + padding, sequences)
+
+
+def _table(chunk: Chunk, block_size: int) -> list[int]:
+    return chunk.session.blocks[: -(-chunk.end // block_size)]

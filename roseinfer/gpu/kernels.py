@@ -1,0 +1,239 @@
+"""Triton kernels over the paged KV cache: the write, the attention, and its reduction.
+
+One attention kernel serves prefill and decode. A program has a tile of rows of one sequence and one
+KV head, and walks over the keys that the tile may see, BLOCK_N at a time. The query heads that
+share the KV head are folded into the rows, so a decode step with GROUP of them still fills a
+matrix unit:
+
+    row       0       1       2       3       4       5         GROUP = 3, two queries
+    query     0       0       0       1       1       1
+    head      3h      3h+1    3h+2    3h      3h+1    3h+2      of KV head h
+
+With SPLITS > 1 (decode) a sequence's keys are cut into as many parts, each with a program of its
+own; what they found is combined by `reduce_kernel`.
+
+Everything runs in Triton's interpreter too, which is how it is tested where there is no GPU.
+Head sizes that are no power of two are padded under masks. Softmax is in base 2.
+"""
+
+import triton
+import triton.language as tl
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _product(a, b, WIDEN: tl.constexpr):
+    """WIDEN is for the interpreter, which has no bfloat16 products; it changes no result."""
+    if WIDEN:
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def write_kernel(
+    keys,
+    values,
+    key_cache,
+    value_cache,
+    slots,
+    tokens,
+    key_token_stride,
+    key_head_stride,
+    value_token_stride,
+    value_head_stride,
+    KV_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_KD: tl.constexpr,
+    BLOCK_VD: tl.constexpr,
+):
+    """Keys and values of BLOCK_T tokens, one head of them, into their slots of the cache."""
+    rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    head = tl.program_id(1)
+    inside = rows < tokens
+    slot = tl.load(slots + rows, mask=inside, other=0)
+
+    dims = tl.arange(0, BLOCK_KD)
+    mask = inside[:, None] & (dims < KEY_DIM)[None, :]
+    source = keys + rows[:, None] * key_token_stride + head * key_head_stride + dims[None, :]
+    target = key_cache + (slot[:, None] * KV_HEADS + head) * KEY_DIM + dims[None, :]
+    tl.store(target, tl.load(source, mask=mask).to(key_cache.dtype.element_ty), mask=mask)
+
+    dims = tl.arange(0, BLOCK_VD)
+    mask = inside[:, None] & (dims < VALUE_DIM)[None, :]
+    source = values + rows[:, None] * value_token_stride + head * value_head_stride + dims[None, :]
+    target = value_cache + (slot[:, None] * KV_HEADS + head) * VALUE_DIM + dims[None, :]
+    tl.store(target, tl.load(source, mask=mask).to(value_cache.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["first"])
+def attend_kernel(
+    query,
+    out,
+    partial,
+    partial_max,
+    partial_sum,
+    key_cache,
+    value_cache,
+    sinks,
+    tables,
+    table_starts,
+    query_starts,
+    lengths,
+    first,
+    scaling,
+    softcap,
+    query_token_stride,
+    query_head_stride,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PAGE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_KD: tl.constexpr,
+    BLOCK_VD: tl.constexpr,
+):
+    """Attention of one tile of queries; WINDOW 0 is none.
+
+    A sequence's queries are its last ones: of `lengths[s]` tokens those at rows
+    [query_starts[s], query_starts[s + 1]). Its block table begins at `tables[table_starts[s]]`.
+    """
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    sequence = first + tl.program_id(0)
+    kv_head = tl.program_id(1)
+    if SPLITS == 1:
+        tile = tl.program_id(2)
+        split = 0
+    else:
+        tile = 0
+        split = tl.program_id(2)
+    start = tl.load(query_starts + sequence)
+    count = tl.load(query_starts + sequence + 1) - start
+    if tile * QUERIES >= count:
+        return
+    past = tl.load(lengths + sequence) - count
+    table = tables + tl.load(table_starts + sequence)
+
+    index = tl.arange(0, BLOCK_M)
+    local = tile * QUERIES + index // GROUP
+    head = kv_head * GROUP + index % GROUP
+    real = (index < QUERIES * GROUP) & (local < count)
+    position = past + local
+    key_dims = tl.arange(0, BLOCK_KD)
+    rows = query + (start + local)[:, None] * query_token_stride + head[:, None] * query_head_stride
+    q = tl.load(
+        rows + key_dims[None, :], mask=real[:, None] & (key_dims < KEY_DIM)[None, :], other=0.0
+    ).to(key_cache.dtype.element_ty)
+
+    # The keys that any query of the tile may see, and of them those of this split.
+    end = past + tl.minimum(count, (tile + 1) * QUERIES)
+    begin = end * 0
+    if WINDOW > 0:
+        begin = tl.maximum(past + tile * QUERIES - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+    if SPLITS > 1:
+        share = tl.cdiv(tl.cdiv(end - begin, SPLITS), BLOCK_N) * BLOCK_N
+        begin += split * share
+        end = tl.minimum(end, begin + share)
+
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    if HAS_SINKS:
+        if split == 0:
+            top = tl.load(sinks + head, mask=real, other=0.0).to(tl.float32) * _LOG2E
+            total = tl.full([BLOCK_M], 1.0, tl.float32)
+    value_dims = tl.arange(0, BLOCK_VD)
+    found = tl.zeros([BLOCK_M, BLOCK_VD], tl.float32)
+    for block in range(begin, end, BLOCK_N):
+        at = block + tl.arange(0, BLOCK_N)
+        inside = at < end
+        page = tl.load(table + at // PAGE, mask=inside, other=0)
+        slot = (page * PAGE + at % PAGE) * KV_HEADS + kv_head
+        k = tl.load(
+            key_cache + slot[None, :] * KEY_DIM + key_dims[:, None],
+            mask=inside[None, :] & (key_dims < KEY_DIM)[:, None],
+            other=0.0,
+        )
+        scores = _product(q, k, WIDEN) * scaling
+        if HAS_SOFTCAP:
+            scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
+        visible = inside[None, :] & (at[None, :] <= position[:, None])
+        if WINDOW > 0:
+            visible &= at[None, :] > position[:, None] - WINDOW
+        scores = tl.where(visible, scores * _LOG2E, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        # A row that has seen nothing yet: -inf - -inf would be nan.
+        level = tl.where(new_top == float("-inf"), 0.0, new_top)
+        fade = tl.exp2(top - level)
+        weights = tl.exp2(scores - level[:, None])
+        total = total * fade + tl.sum(weights, 1)
+        v = tl.load(
+            value_cache + slot[:, None] * VALUE_DIM + value_dims[None, :],
+            mask=inside[:, None] & (value_dims < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        found = found * fade[:, None]
+        found += _product(weights.to(v.dtype), v, WIDEN)
+        top = new_top
+
+    mask = real[:, None] & (value_dims < VALUE_DIM)[None, :]
+    heads = KV_HEADS * GROUP
+    if SPLITS == 1:
+        found = found / tl.where(total > 0, total, 1.0)[:, None]
+        target = out + ((start + local) * heads + head)[:, None] * VALUE_DIM + value_dims[None, :]
+        tl.store(target, found.to(out.dtype.element_ty), mask=mask)
+    else:
+        place = (tl.program_id(0) * heads + head) * SPLITS + split
+        tl.store(partial + place[:, None] * VALUE_DIM + value_dims[None, :], found, mask=mask)
+        tl.store(partial_max + place, top, mask=real)
+        tl.store(partial_sum + place, total, mask=real)
+
+
+@triton.jit(do_not_specialize=["first"])
+def reduce_kernel(
+    out,
+    partial,
+    partial_max,
+    partial_sum,
+    query_starts,
+    first,
+    HEADS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_VD: tl.constexpr,
+):
+    """Combine the splits of BLOCK_H query heads of one decoding sequence."""
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    row = tl.load(query_starts + first + tl.program_id(0))
+    dims = tl.arange(0, BLOCK_VD)
+    real = head < HEADS
+    mask = real[:, None] & (dims < VALUE_DIM)[None, :]
+    place = (tl.program_id(0) * HEADS + head) * SPLITS
+
+    top = tl.full([BLOCK_H], float("-inf"), tl.float32)
+    for split in range(SPLITS):
+        found_top = tl.load(partial_max + place + split, mask=real, other=float("-inf"))
+        top = tl.maximum(top, found_top)
+    level = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.zeros([BLOCK_H], tl.float32)
+    result = tl.zeros([BLOCK_H, BLOCK_VD], tl.float32)
+    for split in range(SPLITS):
+        found_top = tl.load(partial_max + place + split, mask=real, other=float("-inf"))
+        weight = tl.exp2(found_top - level)
+        total += weight * tl.load(partial_sum + place + split, mask=real, other=0.0)
+        source = partial + (place + split)[:, None] * VALUE_DIM + dims[None, :]
+        result += weight[:, None] * tl.load(source, mask=mask, other=0.0)
+    result = result / tl.where(total > 0, total, 1.0)[:, None]
+    target = out + (row * HEADS + head)[:, None] * VALUE_DIM + dims[None, :]
+    tl.store(target, result.to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,124 @@
+"""How much of a GPU the KV cache may have: what a step, measured, and the rest leave of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from rose_errors import ConfigurationError
+from roseinfer.batch import Chunk
+from roseinfer.gpu.options import GpuOptions
+from roseinfer.kv_cache import KVCache
+from roseinfer.model import Runner
+from roseinfer.params import SamplingParams
+from roseinfer.sampled import Sampled
+from roseinfer.session import InferenceSession
+from roseinfer.text import TextStream
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of a device, in bytes."""
+
+    free: int
+    total: int
+
+
+class Meter(Protocol):
+    """Reads a device's memory."""
+
+    def now(self) -> Memory:
+        """At this moment, what nobody uses given back to the device."""
+
+    def restart(self) -> None:
+        """Forget the peak."""
+
+    def peak(self) -> int:
+        """The most bytes in use since `restart`, above what was in use then."""
+
+
+class CudaMeter:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = 0
+
+    def now(self) -> Memory:
+        torch.cuda.empty_cache()
+        return Memory(*torch.cuda.mem_get_info(self._device))
+
+    def restart(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._before = torch.cuda.memory_allocated(self._device)
+
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated(self._device) - self._before
+
+
+def cache_bytes(
+    meter: Meter,
+    runner: Runner,
+    make_cache: Callable[[int], KVCache],
+    options: GpuOptions,
+    context: int,
+) -> int:
+    """Bytes for the KV cache: a share of the device, less what is in use and what a step takes.
+
+    `make_cache` makes one of so many blocks. Raises ConfigurationError if that leaves nothing.
+    """
+    peak = profile(meter, runner, make_cache, options, context)
+    memory = meter.now()
+    used = memory.total - memory.free
+    graphs = options.graph_bytes if options.cuda_graphs else 0
+    left = int(memory.total * options.memory_utilization) - used - peak - graphs
+    _logger.info(
+        "GPU memory: %.2f GB, in use %.2f, a step %.2f, graphs %.2f: %.2f for the KV cache",
+        *(number / 1e9 for number in (memory.total, used, peak, graphs, left)),
+    )
+    if left <= 0:
+        raise ConfigurationError(
+            f"no GPU memory is left for the KV cache: of {memory.total / 1e9:.2f} GB "
+            f"gpu_memory_utilization={options.memory_utilization:g} may be used, "
+            f"{used / 1e9:.2f} are and a step takes {peak / 1e9:.2f}; raise it, or lower "
+            "max_step_tokens or max_batch_size"
+        )
+    return left
+
+
+def profile(
+    meter: Meter,
+    runner: Runner,
+    make_cache: Callable[[int], KVCache],
+    options: GpuOptions,
+    context: int,
+) -> int:
+    """Bytes that the largest step takes while it runs: all its tokens, each sequence sampled.
+
+    `runner` is left with a cache that is too small.
+    """
+    sequences = options.max_batch_size
+    length = min(max(1, options.max_step_tokens // sequences), context - 1)
+    cache = make_cache(1 + sequences * length)  # whatever the size of a block
+    runner.bind(cache)
+    sessions = [_session(length) for _ in range(sequences)]
+    for session in sessions:
+        session.blocks = cache.pool.allocate(session.blocks_wanted(length, cache.block_size))
+    chunks = [Chunk(session, length) for session in sessions]
+    runner.run(chunks)  # compiles, and fills torch's own caches
+    meter.restart()
+    _, logits = runner.run(chunks)
+    Sampled(sessions, logits[: len(sessions)]).wait()
+    return meter.peak()
+
+
+def _session(length: int) -> InferenceSession:
+    """One whose sampling takes all the filters there are."""
+    params = SamplingParams(temperature=1.0, top_p=0.9, min_p=0.01, seed=0, logprobs=True)
+    return InferenceSession(
+        "profile", [0] * length, params, TextStream(None), context_length=length + 1
+    )

@@ -1,0 +1,52 @@
+"""What the sampler drew in a step, from the moment it is asked for until the host has it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from roseinfer.batch import Drawn
+from roseinfer.logprobs import Scores, TokenLogprob, logprobs, score
+from roseinfer.sampling import draw
+from roseinfer.session import InferenceSession
+from roseinfer.transfer import Download
+
+
+class SampledToken(NamedTuple):
+    """What the sampler drew for a session; `logprob` is there if the request asks for it."""
+
+    token_id: int
+    logprob: TokenLogprob | None
+
+
+class Sampled:
+    """The next token of each of `sessions`: at once on the device, later on the host."""
+
+    def __init__(self, sessions: list[InferenceSession], logits: Tensor) -> None:
+        """Row i of `logits` [S, V] is that of session i; the host waits for nothing."""
+        rows = [session.sampling_row for session in sessions]
+        self.sessions = sessions
+        self._params = [row.params for row in rows]
+        self._ids = draw(logits, rows) if rows else torch.empty(0, dtype=torch.int64)
+        self._scores = score(logits, self._ids, self._params)
+        scores = self._scores[1:] if self._scores is not None else ()
+        self._download = Download([self._ids, *scores])
+
+    @property
+    def drawn(self) -> Drawn:
+        """For the next step, which need not wait either."""
+        rows = {session: row for row, session in enumerate(self.sessions)}
+        return Drawn(rows, self._ids)
+
+    def wait(self) -> dict[InferenceSession, SampledToken]:
+        """Wait until the host has them."""
+        ids, *scores = self._download.wait()
+        found: dict[int, TokenLogprob] = {}
+        if self._scores is not None:
+            found = logprobs(Scores(self._scores.rows, *scores), self._params)
+        return {
+            session: SampledToken(int(token_id), found.get(row))
+            for row, (session, token_id) in enumerate(zip(self.sessions, ids.tolist(), strict=True))
+        }

@@ -1,0 +1,81 @@
+"""The way between host and device, where nothing waits but what says so.
+
+A copy from pageable memory makes the host wait for the device, and so does reading a value back.
+All of the engine's numbers go through here: up in pinned memory, down by a copy that an event ends.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor`, which lies on the host, on `device`; the host does not wait for the copy."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    # torch keeps pinned memory apart until the copies that read it are done.
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def copy_to_device(tensor: Tensor, target: Tensor) -> None:
+    """Overwrite the beginning of `target`, on a device, with `tensor`, which lies on the host."""
+    if target.device.type == "cuda":
+        tensor = tensor.pin_memory()
+    target[: len(tensor)].copy_(tensor, non_blocking=True)
+
+
+class Integers:
+    """Collects lists of integers so that they reach the device in a single copy."""
+
+    def __init__(self) -> None:
+        self._flat = array("q")
+
+    def __len__(self) -> int:
+        return len(self._flat)
+
+    def add(self, values: Iterable[int]) -> slice:
+        start = len(self._flat)
+        self._flat.extend(values)
+        return slice(start, len(self._flat))
+
+    def add_floats(self, values: Iterable[float]) -> slice:
+        """As float64, whose bits are carried: read the slice with `.view(torch.float64)`."""
+        start = len(self._flat)
+        self._flat.frombytes(array("d", values).tobytes())
+        return slice(start, len(self._flat))
+
+    def pad(self, count: int) -> None:
+        self._flat.extend(repeat(0, count))
+
+    def on_host(self) -> Tensor:
+        return torch.frombuffer(self._flat, dtype=torch.int64)
+
+    def to(self, device: torch.device) -> Tensor:
+        return to_device(self.on_host(), device)
+
+
+class Download:
+    """Tensors on their way to the host, from the moment this is made."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        device = tensors[0].device if tensors else torch.device("cpu")
+        self._event: torch.cuda.Event | None = None
+        if device.type != "cuda":
+            self._copies = list(tensors)
+            return
+        self._copies = [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]
+        for copy, tensor in zip(self._copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(device))
+
+    def wait(self) -> list[Tensor]:
+        """The copies; this is the only place where the engine waits for the device."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copies

@@ -1,0 +1,107 @@
+"""Whole models over the Triton kernels say what transformers says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from rose_errors import ConfigurationError
+from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.batch import Chunk, Drawn
+from roseinfer.gpu import attention, kernels
+from roseinfer.gpu.batch import pack
+from roseinfer.gpu.options import GpuOptions
+from tests.roseinfer.models import (
+    build,
+    drain,
+    engine_run_by,
+    greedy,
+    prompts,
+    reference,
+    tiny_llama,
+    tokens,
+)
+
+COUNT = 4
+PROMPTS = prompts(3, 20, 9)
+
+
+# Windows and soft caps; sinks and windows; keys wider than values.
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
+def test_greedy_tokens_are_those_of_transformers(architecture: str) -> None:
+    """In chunks, in a batch that others join late, over blocks of an odd size."""
+    model: Any = build(architecture, num_hidden_layers=2)
+    expected = [reference(model, prompt, COUNT) for prompt in PROMPTS]
+    engine = engine_run_by("triton", model, kv_cache_tokens=100, block_size=5)
+    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16)
+    names = [scheduler.add_request(p, params=greedy(COUNT)) for p in PROMPTS]
+    outputs = drain(scheduler)
+    assert [tokens(outputs[name]) for name in names] == expected
+    engine.cache.pool.check_integrity()
+
+
+@pytest.fixture
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=256)
+
+
+def test_a_step_is_one_copy_and_lies_as_the_kernels_read_it(engine: InferenceEngine) -> None:
+    long, short = (engine.new_session(p) for p in prompts(40, 2))
+    for session in (long, short):
+        session.blocks = engine.cache.pool.allocate(session.blocks_wanted(40, 16))
+    long.computed, short.computed = 30, 1
+
+    batch = pack([Chunk(long, 7), Chunk(short, 1)], 16, torch.device("cpu"))
+
+    assert [chunk.session for chunk in batch.order] == [short, long]
+    assert batch.input_ids.tolist() == [[short.tokens[1], *long.tokens[30:37]]]
+    assert batch.position_ids.tolist() == [[1, *range(30, 37)]]
+    first, second = short.blocks[0] * 16, [block * 16 for block in long.blocks]
+    assert batch.slots.tolist() == [first + 1, second[1] + 14, second[1] + 15] + [
+        second[2] + offset for offset in range(5)
+    ]
+    assert batch.logit_rows.tolist() == [0], "the chunk is not the end of its prompt"
+    sequences = batch.sequences
+    assert sequences.query_starts.tolist() == [0, 1, 8]
+    assert sequences.lengths.tolist() == [2, 37]
+    assert sequences.table_starts.tolist() == [0, 1]
+    assert sequences.tables.tolist() == [short.blocks[0], *long.blocks]
+    assert (sequences.decodes, sequences.prefills, sequences.longest) == (1, 1, 7)
+    storages = {t.untyped_storage().data_ptr() for t in (batch.input_ids, batch.slots)}
+    assert len(storages) == 1
+
+
+def test_a_token_that_only_the_device_knows_is_filled_in_there(engine: InferenceEngine) -> None:
+    waiting, known = (engine.new_session(p) for p in prompts(2, 3))
+    for session in (waiting, known):
+        session.blocks = engine.cache.pool.allocate(1)
+        session.computed = 2
+    drawn = Drawn({waiting: 1}, torch.tensor([77, 99]))
+
+    batch = pack([Chunk(waiting, 1), Chunk(known, 1)], 16, torch.device("cpu"), drawn)
+
+    assert batch.input_ids.tolist() == [[99, known.tokens[2]]]
+    with pytest.raises(RuntimeError, match="not come back from the device"):
+        pack([Chunk(waiting, 1)], 16, torch.device("cpu"))
+
+
+def test_attention_outside_of_a_step_is_a_mistake(engine: InferenceEngine) -> None:
+    layer: Any = attention.TritonAttention(engine.cache).layers[0]
+    with pytest.raises(RuntimeError, match="outside of an engine step"):
+        layer.attend(None)
+
+
+def test_triton_on_a_cpu_needs_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    with pytest.raises(ConfigurationError, match="cannot run on cpu: choose 'sdpa'"):
+        engine_run_by("triton", tiny_llama(), kv_cache_tokens=64)
+
+
+def test_an_unknown_attention_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'flash' is not one of sdpa, triton"):
+        GpuOptions(attention="flash")
