@@ -14,24 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer.adjusting import Adjustment, adjust
+from roseinfer import native
+from roseinfer.adjusting import adjust
 from roseinfer.params import SamplingParams
+from roseinfer.session import SamplingRow
 from roseinfer.transfer import to_device
 
 # Up to this top-k, a row's largest scores are selected, not sorted out of the whole vocabulary.
 _SHORT = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
-    """One row's request to the sampler; `position` is the index of the token to generate.
-
-    `adjustment` is None for a request whose logits are taken as they are.
-    """
-
-    params: SamplingParams
-    position: int
-    adjustment: Adjustment | None = None
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -55,10 +45,16 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         numbers = [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]]
         counters = to_device(torch.tensor(numbers, dtype=torch.int64), logits.device)
         index, seeds, positions = counters.unbind()
+        draws = uniform(seeds, positions)
+        if native.can_draw(logits):
+            values = [*logits] if adjusted is None else adjusted.over(logits)
+            found = native.draw_rows([values[i] for i in chosen], params, draws.tolist())
+            ids[index] = torch.tensor(found)
+            return ids
         scores = logits[index].double()
         if adjusted is not None:
             adjusted.replace(scores, chosen)
-        ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
+        ids[index] = _inverse_cdf(filter_logits(scores, params), draws)
     return ids
 
 
@@ -80,6 +76,13 @@ class _Adjusted:
         wanted = [(row.adjustment, row.position) for row in rows if row.adjustment is not None]
         adjust(values, wanted)
         return cls(found, index, values)
+
+    def over(self, logits: Tensor) -> list[Tensor]:
+        """The rows of `logits`, those that have adjustments as they are after them."""
+        rows = [*logits]
+        for row, values in zip(self.rows, self.values, strict=True):
+            rows[row] = values
+        return rows
 
     def replace(self, scores: Tensor, chosen: Sequence[int]) -> None:
         """Put the adjusted logits into `scores`, which holds the rows `chosen` of the batch."""

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from roseinfer.adjusting import Adjustment
 from roseinfer.kv_cache import BlockPool
 from roseinfer.params import SamplingParams
-from roseinfer.sampling import SamplingRow
 from roseinfer.text import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One row's request to the sampler; `position` is the index of the token to generate.
+
+    `adjustment` is None for a request whose logits are taken as they are.
+    """
+
+    params: SamplingParams
+    position: int
+    adjustment: Adjustment | None = None
 
 
 class InferenceSession:

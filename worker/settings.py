@@ -46,7 +46,7 @@ class WorkerSettings(QueueSettings):
         default=0.9,
         gt=0,
         le=1,
-        description="share of a GPU's memory that may be used, cache and all",
+        description="share of a GPU's memory to use, KV cache and all",
     )
     lease_s: float = Field(
         default=10.0, ge=0.5, description="after this silence another worker takes a job over"

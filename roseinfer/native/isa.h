@@ -9,6 +9,7 @@ namespace ISA {
 #include "layers.h"
 #include "attention.h"
 #include "decoder.h"
+#include "drawing.h"
 
 }  // namespace ISA
 }  // namespace rose

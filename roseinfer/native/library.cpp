@@ -13,6 +13,7 @@
     std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest);        \
     void decode(const Model &, const Step &);                                            \
     void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                \
+    void draw(Draw *, std::int64_t number, std::int64_t count, float *room);             \
     }
 
 DECLARE(portable)
@@ -33,17 +34,20 @@ struct Build {
     decltype(&portable::scratch) scratch;
     decltype(&portable::decode) decode;
     decltype(&portable::multiply) multiply;
+    decltype(&portable::draw) draw;
     bool tiles;
 };
 
+#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::multiply, isa::draw
+
 const Build builds[] = {
 #ifdef ROSE_X86
-    {"amx", avx512_bf16::scratch, avx512_bf16::decode, avx512_bf16::multiply, true},
-    {"avx512_bf16", avx512_bf16::scratch, avx512_bf16::decode, avx512_bf16::multiply, false},
-    {"avx512", avx512::scratch, avx512::decode, avx512::multiply, false},
-    {"avx2", avx2::scratch, avx2::decode, avx2::multiply, false},
+    {"amx", FUNCTIONS(avx512_bf16), true},
+    {"avx512_bf16", FUNCTIONS(avx512_bf16), false},
+    {"avx512", FUNCTIONS(avx512), false},
+    {"avx2", FUNCTIONS(avx2), false},
 #endif
-    {"portable", portable::scratch, portable::decode, portable::multiply, false},
+    {"portable", FUNCTIONS(portable), false},
 };
 constexpr int count = sizeof builds / sizeof *builds;
 
@@ -118,6 +122,10 @@ void rose_decode(const Model *m, const Step *step) { builds[chosen].decode(*m, *
 // `a` is used up.
 void rose_multiply(const Matrix *m, float *a, std::int64_t rows, float *c) {
     builds[chosen].multiply(*m, a, rows, c);
+}
+
+void rose_draw(Draw *draws, std::int64_t number, std::int64_t count, float *room) {
+    builds[chosen].draw(draws, number, count, room);
 }
 
 }  // extern "C"

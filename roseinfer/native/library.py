@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -69,6 +69,16 @@ class Step(Structure):
     )
 
 
+class Draw(Structure):
+    _fields_ = (
+        ("logits", c_void_p),
+        ("top_k", c_int64),
+        *((name, c_double) for name in ("top_p", "number")),
+        *((name, c_float) for name in ("temperature", "min_p")),
+        ("id", c_int64),
+    )
+
+
 def _load() -> ctypes.CDLL | None:
     """The library of this installation; None if it was not built or ROSEINFER_NATIVE is 0.
 
@@ -109,6 +119,8 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
     found.rose_decode.restype = None
     found.rose_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p]
     found.rose_multiply.restype = None
+    found.rose_draw.argtypes = [POINTER(Draw), c_int64, c_int64, c_void_p]
+    found.rose_draw.restype = None
     return found
 
 

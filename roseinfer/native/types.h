@@ -61,4 +61,13 @@ struct Step {
     std::int64_t rows, sequences, logit_rows;
 };
 
+// What is to be drawn from one row of logits; see sampling.py. top_k 0: none.
+struct Draw {
+    const float *logits;
+    std::int64_t top_k;
+    double top_p, number;  // `number` in [0, 1)
+    float temperature, min_p;
+    std::int64_t id;  // the answer
+};
+
 }  // namespace rose

@@ -20,7 +20,8 @@ from transformers import (
 from rose_errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.adjusting import Adjustment, adjust
-from roseinfer.sampling import SamplingRow, sample
+from roseinfer.sampling import sample
+from roseinfer.session import SamplingRow
 from tests.roseinfer.models import (
     build,
     drain,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +19,28 @@ from transformers import (
 )
 
 from rose_errors import InvalidParameter
-from roseinfer import SamplingParams, sampling
-from roseinfer.sampling import SamplingRow, filter_logits, sample, uniform
+from roseinfer import SamplingParams, native, sampling
+from roseinfer.sampling import filter_logits, sample, uniform
+from roseinfer.session import SamplingRow
+
+WAYS = ("compiled", "torch")
+
+
+@contextmanager
+def drawing(way: str) -> Iterator[None]:
+    """As the compiled library draws, or as torch does where there is none."""
+    if way == "compiled" and not native.available():
+        pytest.skip("the installation could not compile the library")
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "torch":
+            patch.setattr(native, "can_draw", lambda _: False)
+        yield
+
+
+@pytest.fixture(params=WAYS)
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with drawing(request.param):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -140,12 +162,14 @@ def test_greedy_is_the_exact_argmax() -> None:
     assert sample(logits, mixed)[::2] == logits.argmax(-1).tolist()[::2]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_top_k_one_is_greedy() -> None:
     logits = random_logits(8)
     rows = [SamplingRow(SamplingParams(temperature=2.0, top_k=1, seed=i), i) for i in range(8)]
     assert sample(logits, rows) == logits.argmax(-1).tolist()
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
 def test_the_distribution_is_exact(filters: dict[str, Any]) -> None:
     """Chi-square against the filtered probabilities, one seed, 20 000 positions."""
@@ -195,11 +219,37 @@ def test_a_row_does_not_depend_on_its_mates(
     logits = random_logits(6)
     row = SamplingRow(SamplingParams(seed=3, **own), position)
     company = [SamplingRow(SamplingParams(seed=i, **mate), i) for i, mate in enumerate(mates)]
-    alone = sample(logits[:1], [row])
-    together = sample(logits[: 1 + len(mates)], [row, *company])
-    assert together[:1] == alone
+    for way in WAYS:
+        with drawing(way):
+            alone = sample(logits[:1], [row])
+            together = sample(logits[: 1 + len(mates)], [row, *company])
+        assert together[:1] == alone
 
 
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    rows=st.lists(knobs, min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+    rounded=st.booleans(),
+    allowed=st.integers(0, 300),
+)
+def test_the_library_draws_what_torch_draws(
+    rows: list[dict[str, Any]], seed: int, rounded: bool, allowed: int
+) -> None:
+    """With ties, and under a grammar that allows `allowed` of the ids, or none."""
+    logits = random_logits(len(rows), vocab=300, seed=seed)
+    if rounded:
+        logits = logits.round()
+    logits[:, allowed:] = -torch.inf
+    asked = [SamplingRow(SamplingParams(seed=seed, **row), seed) for row in rows]
+    found = []
+    for way in WAYS:
+        with drawing(way):
+            found.append(sample(logits, asked))
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("either_way")
 def test_seed_and_position_decide() -> None:
     logits = random_logits(1).expand(64, -1) * 0.1
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in (1, 2)]

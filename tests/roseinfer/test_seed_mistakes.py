@@ -12,7 +12,7 @@ from rose_errors import PromptTooLong
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled, scheduler
 from roseinfer import attention as attention_module
 from roseinfer.batch import Chunk, PackedBatch, pack
-from roseinfer.sampling import SamplingRow
+from roseinfer.session import SamplingRow
 from tests.roseinfer.models import (
     build,
     byte_tokenizer,

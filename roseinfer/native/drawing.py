@@ -1,0 +1,39 @@
+"""Drawing tokens from logits on CPU, in one call of the compiled library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from roseinfer.native import library as c
+from roseinfer.params import SamplingParams
+
+
+def can_draw(logits: Tensor) -> bool:
+    """Whether the library can draw from such logits [B, V]."""
+    return (
+        c.available()
+        and logits.device.type == "cpu"
+        and logits.dtype == torch.float32
+        and logits.stride(-1) == 1
+    )
+
+
+def draw_rows(
+    rows: Sequence[Tensor], params: Sequence[SamplingParams], numbers: Sequence[float]
+) -> list[int]:
+    """A token id for each of `rows` [V], contiguous: the one at which `numbers` says to stop.
+
+    The semantics are those of `sampling.filter_logits`; the numbers are in [0, 1).
+    """
+    draws = (c.Draw * len(rows))(
+        *(
+            c.Draw(row.data_ptr(), p.top_k or 0, p.top_p, number, p.temperature, p.min_p, 0)
+            for row, p, number in zip(rows, params, numbers, strict=True)
+        )
+    )
+    room = torch.empty(torch.get_num_threads(), len(rows[0]))
+    c.library().rose_draw(draws, len(rows), len(rows[0]), room.data_ptr())
+    return [draw.id for draw in draws]
