@@ -22,17 +22,16 @@ from cli.common import (
     AsJson,
     Queue,
     RedisUrl,
-    bias_of,
     complain,
     given,
     out,
     print_json,
-    text_of,
 )
 from cli.dead_letters import letters
 from cli.doctor import examine
 from cli.findings import tell
 from cli.rights import Role
+from cli.sampling import with_sampling_options
 from cli.top import top
 from producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
 from protocol import CancelledEvent, FinishedEvent, error_of
@@ -53,6 +52,7 @@ app = typer.Typer(
 app.add_typer(letters, name="dead-letters")
 app.command()(top)
 
+_GENERATED = 256  # tokens, where nobody says how many
 _ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "llguidance")
 _WORKER_NEEDS = (*_ENGINE_NEEDS, "prometheus_client")
 
@@ -84,48 +84,16 @@ def _client(redis_url: str | None, queue: str | None) -> Client:
 
 
 @app.command()
+@with_sampling_options
 def submit(
     prompts: Annotated[list[str], typer.Argument(help="Prompts, a job each; - reads stdin.")],
     stream: Annotated[bool, typer.Option(help="Wait, and print the text as it comes.")] = False,
     chat: Annotated[bool, typer.Option(help="Send each prompt as a user's chat message.")] = False,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep this much probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Keep this share of the likeliest.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1: fewer tokens of prompt and output again.")
-    ] = None,
-    presence_penalty: Annotated[
-        float | None, typer.Option(help="Above 0: fewer tokens of the output again.")
-    ] = None,
-    frequency_penalty: Annotated[
-        float | None, typer.Option(help="The same, for each time that one came.")
-    ] = None,
-    logit_bias: Annotated[
-        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token likelier, or less.")
-    ] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop at this text.")] = None,
-    stop_token_ids: Annotated[
-        list[int] | None, typer.Option("--stop-token-id", help="Stop at this token.")
-    ] = None,
-    ignore_eos: Annotated[bool | None, typer.Option(help="Go on after the end.")] = None,
-    min_new_tokens: Annotated[int | None, typer.Option(help="Least tokens to generate.")] = None,
     logprobs: Annotated[
         bool | None, typer.Option("--logprobs", help="With --json: log-probabilities of tokens.")
     ] = None,
     top_logprobs: Annotated[
         int | None, typer.Option(help="And of so many of the likeliest ones.")
-    ] = None,
-    json_schema: Annotated[
-        str | None, typer.Option(help="The text is JSON of this schema; @FILE reads it.")
-    ] = None,
-    regex: Annotated[
-        str | None, typer.Option(help="The text matches this expression; @FILE reads it.")
-    ] = None,
-    grammar: Annotated[
-        str | None, typer.Option(help="The text fits this Lark grammar; @FILE reads it.")
     ] = None,
     priority: Annotated[str, typer.Option(help="high, normal or low.")] = "normal",
     deadline: Annotated[
@@ -137,29 +105,11 @@ def submit(
     redis_url: RedisUrl = None,
     queue: Queue = None,
     as_json: AsJson = False,
+    *,
+    sampling: dict[str, Any],
 ) -> None:
     """Enqueue prompts and print their job ids."""
-    sampling = given(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=None if logit_bias is None else [bias_of(word) for word in logit_bias],
-        stop=stop,
-        stop_token_ids=stop_token_ids,
-        ignore_eos=ignore_eos,
-        min_new_tokens=min_new_tokens,
-        logprobs=logprobs,
-        top_logprobs=top_logprobs,
-        json_schema=text_of(json_schema),
-        regex=text_of(regex),
-        grammar=text_of(grammar),
-    )
+    sampling |= given(logprobs=logprobs, top_logprobs=top_logprobs)
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     requests = [
         Request(
@@ -260,21 +210,21 @@ def cancel(
 
 
 @app.command()
+@with_sampling_options
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
     model: Annotated[str | None, typer.Option(help="Folder or hub name; else built in.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     as_json: AsJson = False,
+    *,
+    sampling: dict[str, Any],
 ) -> None:
     """Generate without a queue, in this process."""
     _require(*_ENGINE_NEEDS)
     from roseinfer import SamplingParams
     from roseinfer.sources import resolve
 
-    params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    params = SamplingParams(**({"max_new_tokens": _GENERATED} | sampling))
     if model is not None:
         resolve(model)
     from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found

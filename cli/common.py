@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from rose_errors import InvalidParameter, RoseError
+from rose_errors import RoseError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
 RedisUrl = Annotated[
@@ -37,22 +36,3 @@ def complain(error: RoseError) -> None:
         sys.stderr.write(json.dumps({"error": error.code, "message": str(error)}) + "\n")
     else:
         Console(stderr=True, highlight=False).print(f"rose: {error}", markup=False, soft_wrap=True)
-
-
-def bias_of(word: str) -> tuple[int, float]:
-    """The token id and the bias in ID=BIAS. Raises: InvalidParameter"""
-    token_id, _, bias = word.partition("=")
-    try:
-        return int(token_id), float(bias)
-    except ValueError:
-        raise InvalidParameter(f"--logit-bias {word!r}: must be ID=BIAS, such as 42=-3.5") from None
-
-
-def text_of(word: str | None) -> str | None:
-    """What an option says, or the file that it names with @. Raises: InvalidParameter"""
-    if word is None or not word.startswith("@"):
-        return word
-    try:
-        return Path(word[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidParameter(f"{word}: cannot be read: {error}") from None

@@ -197,6 +197,8 @@ def test_generate_needs_no_queue(rose: Rose) -> None:
     assert len(json.loads(ended.stdout)["text"].split()) >= 5
     streamed = rose("generate", "Once upon a time", "--max-new-tokens", "12")
     assert streamed.stdout == json.loads(ended.stdout)["text"] + "\n"
+    bound = rose("generate", "Is it warm?", "--regex", "yes|no", "--temperature", "1")
+    assert bound.stdout in ("yes\n", "no\n")
 
 
 # Dead letters
