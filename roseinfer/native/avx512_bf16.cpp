@@ -1,6 +1,6 @@
 #include "types.h"
 
-#ifdef ROSE_X86
+#ifdef ROSE_X86_PAIRS
 #include <immintrin.h>
 #pragma GCC target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16,prefer-vector-width=512")
 #define ISA avx512_bf16

@@ -2,7 +2,7 @@
 
 #include "types.h"
 
-#ifdef ROSE_X86
+#ifdef ROSE_X86_PAIRS
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,57 +36,59 @@ struct Build {
     decltype(&portable::multiply) multiply;
     decltype(&portable::draw) draw;
     bool tiles;
+    bool (*runs)();  // on this processor
 };
+
+#ifdef ROSE_X86
+bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
+bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
+#endif
+
+#ifdef ROSE_X86_PAIRS
+bool has_pairs() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+// Whether there are tiles, and the kernel lets this process keep their 8 KiB for each thread.
+bool has_tiles() {
+    unsigned a, b, c, d;
+    constexpr unsigned bfloats = 1u << 22, all = 1u << 24;
+    if (!has_pairs() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return d & bfloats && d & all && syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+#endif
+
+bool always() { return true; }
 
 #define FUNCTIONS(isa) isa::scratch, isa::decode, isa::multiply, isa::draw
 
 const Build builds[] = {
-#ifdef ROSE_X86
-    {"amx", FUNCTIONS(avx512_bf16), true},
-    {"avx512_bf16", FUNCTIONS(avx512_bf16), false},
-    {"avx512", FUNCTIONS(avx512), false},
-    {"avx2", FUNCTIONS(avx2), false},
+#ifdef ROSE_X86_PAIRS
+    {"amx", FUNCTIONS(avx512_bf16), true, has_tiles},
+    {"avx512_bf16", FUNCTIONS(avx512_bf16), false, has_pairs},
 #endif
-    {"portable", FUNCTIONS(portable), false},
+#ifdef ROSE_X86
+    {"avx512", FUNCTIONS(avx512), false, has_avx512},
+    {"avx2", FUNCTIONS(avx2), false, has_avx2},
+#endif
+    {"portable", FUNCTIONS(portable), false, always},
 };
 constexpr int count = sizeof builds / sizeof *builds;
-
-#ifdef ROSE_X86
-// Whether the processor has tiles, and the kernel lets this process keep their 8 KiB for each thread.
-bool has_tiles() {
-    unsigned a, b, c, d;
-    constexpr unsigned bfloats = 1u << 22, all = 1u << 24;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & bfloats) || !(d & all)) return false;
-    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return syscall(SYS_arch_prctl, request, tile_data) == 0;
-}
-#endif
-
-bool can_run(int build) {
-#ifdef ROSE_X86
-    __builtin_cpu_init();
-    const bool wide = __builtin_cpu_supports("x86-64-v4");
-    const bool pairs = wide && __builtin_cpu_supports("avx512bf16");
-    if (build == 0) return pairs && has_tiles();
-    if (build == 1) return pairs;
-    if (build == 2) return wide;
-    if (build == 3) return __builtin_cpu_supports("x86-64-v3");
-#endif
-    return build < count;
-}
 
 int chosen;
 
 void choose(int build) {
     chosen = build;
-#ifdef ROSE_X86
+#ifdef ROSE_X86_PAIRS
     avx512_bf16::use_tiles(builds[build].tiles);
 #endif
 }
 
 int first_that_runs() {
+#ifdef ROSE_X86
+    __builtin_cpu_init();
+#endif
     int build = 0;
-    while (!can_run(build)) ++build;
+    while (!builds[build].runs()) ++build;
     return build;
 }
 
@@ -101,7 +103,7 @@ const char *rose_build() { return builds[chosen].name; }
 
 // Takes another build, for tests; false if there is none or this processor lacks it.
 int rose_choose(int build) {
-    if (build < 0 || build >= count || !can_run(build)) return 0;
+    if (build < 0 || build >= count || !builds[build].runs()) return 0;
     choose(build);
     return 1;
 }
