@@ -45,7 +45,7 @@ class Metrics:
     def __init__(self, model: ModelInfo, capacity: int) -> None:
         self.registry = CollectorRegistry()
         self._model = model.name
-        self._totals = {"preemptions": 0, "prefix_query": 0, "prefix_hit": 0}
+        self._stats = EngineStats(0, 0, 0.0, 0, 0, 0, {})
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
@@ -69,6 +69,9 @@ class Metrics:
         self._batch = self._gauge("batch_sequences", "Requests in the running batch")
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
+        # Asked when they are scraped, not set at each step.
+        self._batch.set_function(lambda: self._stats.batch_sequences)
+        self._kv_usage.set_function(lambda: self._stats.kv_usage_ratio)
         self._lag = self._queue_gauge("queue_lag_jobs", "Jobs that no worker has read yet")
         self._pending = self._queue_gauge("queue_pending_jobs", "Jobs that workers hold")
         self._oldest_pending = self._queue_gauge(
@@ -127,34 +130,33 @@ class Metrics:
         self._batch_size = self._histogram(
             "batch_size_sequences", "Requests computed in a step", _BATCH
         )
-        self._step = Histogram(
+        step = Histogram(
             "rose_step_duration_seconds",
             "Engine step, by phase",
             _STEP_S,
             ["model", "phase"],
             [(self._model, phase) for phase in _PHASES],
         )
-        self.registry.register(self._step)
+        self.registry.register(step)
+        self._step = {phase: step.series(self._model, phase) for phase in _PHASES}
 
     # The engine
 
     def observe_step(self, stats: EngineStats) -> None:
         self._batch_size.observe(stats.step_sequences)
         for phase, seconds in stats.phase_s.items():
-            self._step.series(self._model, phase).observe(seconds)
+            self._step[phase].observe(seconds)
 
     def observe_stats(self, stats: EngineStats) -> None:
-        self._batch.set(stats.batch_sequences)
-        self._kv_usage.set(stats.kv_usage_ratio)
-        self._advance(self._preemptions, "preemptions", stats.preemptions_total)
-        self._advance(self._prefix_query, "prefix_query", stats.prefix_query_tokens_total)
-        self._advance(self._prefix_hit, "prefix_hit", stats.prefix_hit_tokens_total)
-
-    def _advance(self, counter: Counter, name: str, total: int) -> None:
-        """The engine counts for itself; the counter follows its total."""
-        if total != self._totals[name]:
-            counter.inc(total - self._totals[name])
-            self._totals[name] = total
+        """The engine counts for itself; the counters follow its totals."""
+        before, self._stats = self._stats, stats
+        # Most steps change none of them, and an `inc` costs more than a look.
+        if preempted := stats.preemptions_total - before.preemptions_total:
+            self._preemptions.inc(preempted)
+        if asked := stats.prefix_query_tokens_total - before.prefix_query_tokens_total:
+            self._prefix_query.inc(asked)
+        if hit := stats.prefix_hit_tokens_total - before.prefix_hit_tokens_total:
+            self._prefix_hit.inc(hit)
 
     # Jobs
 
