@@ -16,7 +16,7 @@ from protocol.calls import Lease, NotTaken, Taken
 from tests.conftest import create_groups
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"

@@ -40,7 +40,7 @@ def rose_process(place: dict[str, str]) -> Rose:
             [sys.executable, "-m", "rose", *words],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             env={**os.environ, **place},
         )
 
@@ -280,7 +280,7 @@ def test_a_person_is_asked_before_a_purge(
         # when
         keyboard, terminal = os.openpty()
         os.write(keyboard, answer)
-        subprocess.run(words, stdin=terminal, capture_output=True, env=env, timeout=60)
+        subprocess.run(words, stdin=terminal, capture_output=True, env=env, timeout=240)
         os.close(keyboard)
         os.close(terminal)
         # then

@@ -101,12 +101,12 @@ def test_jobs_of_all_partitions_are_served(
 
     async def results() -> list[tuple[int, ...]]:
         async with AsyncClient(settings) as other:
-            answers = await asyncio.gather(*(other.job(job.id).result(30) for job in jobs))
+            answers = await asyncio.gather(*(other.job(job.id).result(90) for job in jobs))
             return [answer.token_ids for answer in answers]
 
     # then: with both clients
     assert set(asyncio.run(results())) == {(97, 98, 99, 97, 98)}
-    assert {job.result(30).token_ids for job in jobs} == {(97, 98, 99, 97, 98)}
+    assert {job.result(90).token_ids for job in jobs} == {(97, 98, 99, 97, 98)}
     wait_until(lambda: client.queue_status().running == 0)
     assert sum(client.queue_status().waiting.values()) == 0
 
@@ -191,7 +191,7 @@ def test_thousands_of_streams_share_a_connection_to_each_node(
         async with AsyncClient(settings) as other:
 
             async def events(job: Job) -> list[Event]:
-                return [event async for event in other.job(job.id).stream(timeout_s=30)]
+                return [event async for event in other.job(job.id).stream(timeout_s=90)]
 
             streams = [asyncio.create_task(events(job)) for job in jobs]
             await asyncio.to_thread(wait_until, lambda: _subscribed(cluster) == len(jobs))

@@ -236,7 +236,7 @@ def test_after_a_flush_new_jobs_run_and_old_subscribers_are_told(
     # then
     running.listeners.join()
     assert [type(error) for error in running.listeners.errors] == [JobNotFound, JobNotFound]
-    assert client.submit("ab", max_new_tokens=2).result(20).token_ids == (97, 98)
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
 def test_jobs_complete_after_their_group_was_destroyed(
@@ -252,7 +252,7 @@ def test_jobs_complete_after_their_group_was_destroyed(
     # then
     running.assert_complete()
     for job in waiting:
-        assert_echo(list(job.stream(timeout_s=30)), "wait", 50)
+        assert_echo(list(job.stream(timeout_s=90)), "wait", 50)
     wait_until(lambda: is_empty(admin, partition))
 
 
@@ -277,7 +277,7 @@ def test_scripts_that_are_flushed_again_and_again(
         time.sleep(0.05)
     # then
     running.assert_complete()
-    assert {job.result(20).token_ids for job in jobs} == {(97, 98)}
+    assert {job.result(90).token_ids for job in jobs} == {(97, 98)}
 
 
 # A Redis that refuses
@@ -297,7 +297,7 @@ def test_a_redis_without_memory(
     # then
     assert "\n" not in str(refused.value)
     running.assert_complete()
-    assert client.submit("ab", max_new_tokens=2).result(20).token_ids == (97, 98)
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_redis_that_is_up_and_refuses(
         # then: the worker has kept its job
         running.assert_complete()
         assert running.job.status().epoch == 1
-        assert client.submit("ab", max_new_tokens=2).result(20).token_ids == (97, 98)
+        assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
 # Memory
@@ -360,7 +360,7 @@ def test_a_worker_that_cannot_publish_does_not_grow(server: EmbeddedBroker, queu
             grown = grown_mib(worker, 1.5)
         # then
         assert grown < 1
-        assert_echo(list(short.stream(timeout_s=30)), PROMPT, 1000)
+        assert_echo(list(short.stream(timeout_s=90)), PROMPT, 1000)
         assert all(job.cancel() for job in endless)
         with redis.Redis(port=server.port) as admin:
             wait_until(lambda: is_empty(admin, own))

@@ -128,13 +128,13 @@ def test_everything_works_over_tls(
     async def submit_async() -> str:
         async with AsyncClient(redis_url=url, queue=QUEUE) as client:
             job = await client.submit("ab", max_new_tokens=3)
-            return (await job.result(20)).text
+            return (await job.result(90)).text
 
     with WorkerProcess("w", url, queue=QUEUE, engine="null") as worker:
         worker.wait_ready()
         # when
         with Client(redis_url=url, queue=QUEUE) as client:
-            by_sync = client.submit("ab", max_new_tokens=3).result(20).text
+            by_sync = client.submit("ab", max_new_tokens=3).result(90).text
         by_async = asyncio.run(submit_async())
         by_command = rose(url, "submit", "ab", "--stream", "--max-new-tokens=3").stdout
     # then

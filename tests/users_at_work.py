@@ -51,15 +51,15 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             admin.set(PARTITION.tokens(job.id), "not a log")
         assert waiting.cancel()
         with pytest.raises(JobCancelled):
-            waiting.result(20)
+            waiting.result(90)
         with serving(proxies, "first", min_step_s=0.02, max_context=2000) as victim:
             wait_until(lambda: spoilt.status().status == "failed")
             with pytest.raises(JobFailed, match="somebody else"):
-                spoilt.result(20)
+                spoilt.result(90)
             chat = [{"role": "user", "content": "x" * 2000}]
             long = client.submit(chat, job_id="0-long", max_new_tokens=5)
             with pytest.raises(PromptTooLong):
-                long.result(20)
+                long.result(90)
             moving = client.submit("ab", max_new_tokens=100, idempotency_key="k")
             assert client.submit("cd", idempotency_key="k").id == moving.id
             listeners = Listeners(by_producer, moving.id)
@@ -80,7 +80,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             admin.script_flush()
             assert running.cancel()
             with pytest.raises(JobCancelled):
-                running.result(20)
+                running.result(90)
             asyncio.run(use_async(by_producer))
             look_after_dead_letters(proxies["operator"])
             assert last.terminate() == 0
@@ -90,7 +90,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
 async def use_async(given: ProducerSettings) -> None:
     async with AsyncClient(given) as client:
         job = await client.submit("ab", max_new_tokens=3)
-        assert (await job.result(20)).token_ids == (97, 98, 97)
+        assert (await job.result(90)).token_ids == (97, 98, 97)
         assert (await job.status()).status == "finished"
         assert not await job.cancel()
         assert (await client.queue_status()).dead_letters == 2

@@ -150,7 +150,7 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
         counted = dict(re.findall(r"(\w+)=(\d+)", loaded.stdout))
         assert int(counted["submitted"]) == int(counted["finished"]) > 0
         with Client(redis_url=environment["ROSE_REDIS_URL"]) as client:
-            assert client.submit("Once upon a time", max_new_tokens=5).result(30).token_ids
+            assert client.submit("Once upon a time", max_new_tokens=5).result(90).token_ids
             if running is not None:
                 assert_dashboards_answer(running, client)
 
@@ -190,7 +190,7 @@ def assert_dashboards_answer(prometheus: str, client: Client) -> None:
     deadline = time.monotonic() + 60
     while not any(float(sample["value"][1]) > 0 for sample in ask(prometheus, rate)):
         assert time.monotonic() < deadline, "no rate of tokens"
-        client.submit("Once upon a time", max_new_tokens=5).result(30)
+        client.submit("Once upon a time", max_new_tokens=5).result(90)
 
 
 def _expressions(node: object) -> list[str]:

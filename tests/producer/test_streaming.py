@@ -45,11 +45,11 @@ Collect = Callable[[Job, int], list[Event]]
 @pytest.fixture(params=["sync", "async"])
 def collect(request: pytest.FixtureRequest, bench: Bench) -> Collect:
     def with_sync(job: Job, cursor: int) -> list[Event]:
-        return list(job.stream(cursor, timeout_s=20))
+        return list(job.stream(cursor, timeout_s=90))
 
     async def stream_async(job: Job, cursor: int) -> list[Event]:
         async with AsyncClient(bench.client.settings) as client:
-            return [event async for event in client.job(job.id).stream(cursor, timeout_s=20)]
+            return [event async for event in client.job(job.id).stream(cursor, timeout_s=90)]
 
     def with_async(job: Job, cursor: int) -> list[Event]:
         return asyncio.run(stream_async(job, cursor))
@@ -136,7 +136,7 @@ def test_a_cut_connection_is_no_more_than_a_pause(own_redis: EmbeddedBroker, que
     job = bench.client.submit("x")
     lease = bench.start("w")
     received: list[Event] = []
-    reader = in_background(lambda: received.extend(job.stream(timeout_s=20)))
+    reader = in_background(lambda: received.extend(job.stream(timeout_s=90)))
     # when: every subscriber is cut off before each token
     for index in range(4):
         wait_until(lambda: subscribers(bench, job))
@@ -158,7 +158,7 @@ def test_a_stream_rides_out_a_restart_of_redis(own_redis: EmbeddedBroker, queue:
     lease = bench.start("w")
     bench.append(lease, token(0))
     received: list[Event] = []
-    reader = in_background(lambda: received.extend(job.stream(timeout_s=30)))
+    reader = in_background(lambda: received.extend(job.stream(timeout_s=90)))
     wait_until(lambda: received)
     # when
     own_redis.stop()

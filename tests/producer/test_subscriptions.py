@@ -315,7 +315,7 @@ async def test_a_stream_that_does_not_keep_up_loses_nothing(
     async with AsyncClient(bench.client.settings) as client:
         small = AsyncSubscriptions(settings, inbox_size=2)
         with mock.patch.object(client, "_subscriptions", small):
-            async with aclosing(client.job(job.id).stream(timeout_s=20)) as events:
+            async with aclosing(client.job(job.id).stream(timeout_s=90)) as events:
                 bench.append(lease, token(0))
                 seen = [await anext(events)]
                 # when: more comes than its inbox holds

@@ -189,7 +189,7 @@ def test_a_script_that_has_begun_to_write_goes_on_out_of_memory(bench: Bench) ->
         bench.publish(ends)
     # then: the other one is carried out as a whole
     assert bench.lengths() == [0, 0, 0]
-    assert [list(job.stream(timeout_s=20)) for job in jobs] == [[event], [event]]
+    assert [list(job.stream(timeout_s=90)) for job in jobs] == [[event], [event]]
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,13 @@ def test_a_job_that_cannot_run_is_a_dead_letter_and_the_worker_goes_on(
     raw.xadd(partition.jobs(Priority.NORMAL), dict(fields))
     after = client.submit("fine", max_new_tokens=2)
     # then
-    assert after.result(20).token_ids == echoed(b"fine", 2)
+    assert after.result(90).token_ids == echoed(b"fine", 2)
     ((_, letter),) = raw.xrange(partition.dead)
     assert letter[b"code"].decode() == code
     assert letter[b"message"]
     assert letter[b"job"] == fields.get("job", b"")[: 2**20]
     if b"0-bad" in fields.get("job", b""):
-        (event,) = client.job("0-bad").stream(timeout_s=20)
+        (event,) = client.job("0-bad").stream(timeout_s=90)
         assert isinstance(event, FailedEvent)
         assert event.code == code
     assert has_no_jobs(raw, partition)
@@ -75,7 +75,7 @@ def test_a_token_log_that_cannot_be_read_costs_one_job(
     # when
     start_worker()
     # then
-    assert client.submit("ab", max_new_tokens=2).result(20).token_ids == echoed(b"ab", 2)
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == echoed(b"ab", 2)
     wait_until(lambda: job.status().status == "failed")
     assert raw.xlen(partition.dead) == 1
 
@@ -88,7 +88,7 @@ def test_what_only_the_worker_can_know_reaches_the_caller_as_its_own_error(
     job = client.submit([{"role": "user", "content": "x" * 60}])
     # when / then
     with pytest.raises(PromptTooLong, match="60 tokens"):
-        job.result(20)
+        job.result(90)
     with pytest.raises(PromptTooLong, match="context is 50"):
         client.submit("x" * 60)
 
@@ -106,7 +106,7 @@ def test_a_job_that_kills_its_workers_is_given_up(
     start_worker(max_attempts=3)
     # then
     with pytest.raises(JobFailed, match="3 workers in a row") as caught:
-        job.result(20)
+        job.result(90)
     assert caught.value.code == "crash_loop"
     bench.close()
 
@@ -128,11 +128,11 @@ def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(
         time.sleep(0.05)
     # then
     with pytest.raises(JobFailed, match="3 workers in a row") as caught:
-        poison.result(20)
+        poison.result(90)
     assert caught.value.code == "crash_loop"
     assert deaths == 3
     for n, mate in enumerate(mates):
-        assert mate.result(30).token_ids == tuple((n, n + 1)[i % 2] for i in range(256))
+        assert mate.result(90).token_ids == tuple((n, n + 1)[i % 2] for i in range(256))
     assert [letter[b"code"] for _, letter in raw.xrange(partition.dead)] == [b"crash_loop"]
     assert has_no_jobs(raw, partition)
 
@@ -178,7 +178,7 @@ def test_spoilt_keys_cost_the_job_they_belong_to_and_no_other(
         start_worker(lease_s=0.5)
     # then
     for mate in mates:
-        assert mate.result(30).token_ids == echoed(b"de", 256)
+        assert mate.result(90).token_ids == echoed(b"de", 256)
     wait_until(lambda: has_no_jobs(raw, partition))
     ((_, letter),) = raw.xrange(partition.dead)
     assert letter[b"code"] == b"malformed_message"

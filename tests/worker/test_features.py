@@ -88,4 +88,4 @@ def test_the_null_engine_says_what_it_cannot_do(client: Client, start_worker: St
     start_worker()
     for wrong in ({"regex": "a"}, {"logprobs": True}):
         with pytest.raises(InvalidParameter, match="null engine"):
-            client.submit("x", **wrong).result(20)
+            client.submit("x", **wrong).result(90)

@@ -28,7 +28,7 @@ def test_json_lines_name_job_and_consumer_and_never_quote_a_prompt(
     ran = client.submit("secret words", max_new_tokens=3)
     too_long = client.submit([{"role": "user", "content": "secret words" * 5}], max_new_tokens=3)
     raw.xadd(partition.jobs(Priority.NORMAL), {"job": b"\xc1secret words"})
-    assert ran.result(20).token_ids
+    assert ran.result(90).token_ids
     wait_until(lambda: raw.xlen(partition.dead) == 2)
     worker.terminate()
     # then

@@ -31,16 +31,16 @@ def test_jobs_of_every_kind_of_prompt_complete(
     ids = client.submit([7, 8, 9], max_new_tokens=4)
     chat = client.submit([{"role": "user", "content": "hey"}], max_new_tokens=3)
     # then
-    assert early.result(20).token_ids == echoed(b"ab", 5)
-    assert ids.result(20).token_ids == (7, 8, 9, 7)
-    assert chat.result(20).token_ids == echoed(b"hey", 3)
-    assert ids.result(20).prompt_tokens == 3
+    assert early.result(90).token_ids == echoed(b"ab", 5)
+    assert ids.result(90).token_ids == (7, 8, 9, 7)
+    assert chat.result(90).token_ids == echoed(b"hey", 3)
+    assert ids.result(90).prompt_tokens == 3
     assert has_no_jobs(raw, partition)
 
 
 def test_every_token_is_an_entry_of_its_own(client: Client, start_worker: StartWorker) -> None:
     start_worker()
-    events = list(client.submit("abc", max_new_tokens=5).stream(timeout_s=20))
+    events = list(client.submit("abc", max_new_tokens=5).stream(timeout_s=90))
     assert [event.index for event in events] == [0, 1, 2, 3, 4, 5]
     assert isinstance(events[-1], FinishedEvent)
 
@@ -67,7 +67,7 @@ def test_urgent_jobs_go_first(client: Client, start_worker: StartWorker) -> None
     start_worker(max_batch_size=1, **SLOW)
     started = []
     for job in (high, normal, low):
-        job.result(20)
+        job.result(90)
         started.append(job.status().started_ms)
     # then
     assert started == sorted(started)
@@ -82,7 +82,7 @@ def test_without_redis_it_ends_with_one_line_after_bounded_retries() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     # then
     assert ended.returncode == 1
@@ -99,7 +99,7 @@ def test_metrics_and_probes(client: Client, start_worker: StartWorker) -> None:
     worker = start_worker()
     # when
     for job in client.submit_many(["abc"] * 3):
-        job.result(20)
+        job.result(90)
     with pytest.raises(InvalidParameter):
         client.submit("x", temperature=-1)
     # then
@@ -124,7 +124,7 @@ def test_logs_never_hold_prompts_or_answers(client: Client, start_worker: StartW
     worker = start_worker()
     # when
     job = client.submit("a very secret prompt", max_new_tokens=3)
-    job.result(20)
+    job.result(90)
     # then
     wait_until(lambda: f"job {job.id} finished" in worker.log)
     assert "secret" not in worker.log
@@ -144,7 +144,7 @@ def test_an_entry_read_while_draining_is_handed_back(
     # then
     start_worker(lease_s=300)
     for job in jobs:
-        assert len(job.result(20).token_ids) == 256
+        assert len(job.result(90).token_ids) == 256
     assert has_no_jobs(raw, partition)
 
 
@@ -159,12 +159,12 @@ def test_a_raw_job_needs_no_state_beforehand(
     raw.xadd(partition.jobs(Priority.LOW), {"job": encode_job(spec)})
     wait_until(lambda: raw.exists(partition.state("mine-1")))
     # then
-    assert client.job("mine-1").result(20).token_ids == echoed(b"ab", 256)
+    assert client.job("mine-1").result(90).token_ids == echoed(b"ab", 256)
 
 
 def test_the_log_lines_are_one_line_each(client: Client, start_worker: StartWorker) -> None:
     worker = start_worker()
-    client.submit("x", max_new_tokens=1).result(20)
+    client.submit("x", max_new_tokens=1).result(90)
     assert worker.terminate() == 0
     assert all(line.split()[2] in ("INFO", "WARNING") for line in worker.log.splitlines())
     assert json.dumps(worker.log).count("Traceback") == 0
