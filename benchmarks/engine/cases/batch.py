@@ -30,8 +30,11 @@ class Batch:
         self._contenders, self._vocabulary = contenders, vocabulary
         self._requests, self._most_tokens = requests, most_tokens
 
+    def work(self, turn: int) -> Workload:
+        return Workload.draw(self._requests, self._vocabulary, turn, self._most_tokens)
+
     def round(self, board: Board, turn: int) -> None:
-        work = Workload.draw(self._requests, self._vocabulary, turn, self._most_tokens)
+        work = self.work(turn)
         if turn < 0:
             work = work.first(*_WARM_UP)
         runs: dict[str, Run] = {}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.board import Board, Figure
 from benchmarks.engine.contenders.ours import Ours
@@ -43,11 +44,13 @@ class Service:
         requests: int,
         most_tokens: int,
         singles: int,
+        least_ratio: float = _LEAST_RATIO,
     ) -> None:
         """`singles`: requests, one by one, whose time to the first token is taken in a round."""
         self.title = title
         self._ours, self._redis_url = ours, redis_url
         self._requests, self._most_tokens, self._singles = requests, most_tokens, singles
+        self._least_ratio = least_ratio
 
     def round(self, board: Board, turn: int) -> None:
         asyncio.run(self._round(board, turn))
@@ -80,8 +83,8 @@ class Service:
             f"{RATE}: {THROUGH_REDIS} to {IN_PROCESS}",
             (RATE, THROUGH_REDIS),
             (RATE, IN_PROCESS),
-            f"at least {_LEAST_RATIO}",
-            lambda ratio: ratio >= _LEAST_RATIO,
+            f"at least {self._least_ratio}",
+            lambda ratio: ratio >= self._least_ratio,
         )
         board.check_figure(
             f"time to first token {ADDED}",
@@ -126,8 +129,11 @@ async def _count_tokens(job: AsyncJob) -> int:
 
 
 @contextmanager
-def serving(model: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> Iterator[str]:
-    """The URL of a redis-server of its own, and a worker that serves `model` from it."""
+def serving(
+    model: Path, dtype: str, max_batch_size: int, max_step_tokens: int, **settings: Any
+) -> Iterator[str]:
+    """The URL of a Redis of its own, and a worker that serves `model` from it; `settings`: more of
+    the worker's."""
     with (
         EmbeddedBroker() as broker,
         WorkerProcess(
@@ -138,6 +144,7 @@ def serving(model: Path, dtype: str, max_batch_size: int, max_step_tokens: int) 
             tokenizer=str(MODEL_PATH),
             max_batch_size=max_batch_size,
             max_step_tokens=max_step_tokens,
+            **settings,
         ) as worker,
     ):
         worker.wait_ready()

@@ -18,14 +18,25 @@ class Static:
     name = "transformers generate, static batch"
     most_rounds = None
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, at_once: int | None = None) -> None:
+        """`at_once`: the most requests that there is memory for; else all of them."""
+        self._model, self._at_once = model, at_once
+
+    def run(self, work: Workload) -> Run:
+        count = len(work.prompts)
+        size = self._at_once or count
+        runs = [
+            self._run(Workload(work.prompts[i : i + size], work.new_tokens[i : i + size]))
+            for i in range(0, count, size)
+        ]
+        return Run(sum(run.seconds for run in runs), [ids for run in runs for ids in run.outputs])
 
     @torch.inference_mode()
-    def run(self, work: Workload) -> Run:
+    def _run(self, work: Workload) -> Run:
         longest = max(len(prompt) for prompt in work.prompts)
         ids = torch.tensor([[0] * (longest - len(p)) + p for p in work.prompts])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in work.prompts])
+        ids, mask = ids.to(self._model.device), mask.to(self._model.device)
         most = max(work.new_tokens)
         began = time.perf_counter()
         made = self._model.generate(

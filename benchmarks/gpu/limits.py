@@ -1,0 +1,53 @@
+"""What the device can do, measured in the run: the rates that every share is taken of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes per second from memory, and floating-point operations per second in `dtype`."""
+
+    memory: float
+    compute: float
+
+
+def measure(device: torch.device, dtype: torch.dtype, elements: int, width: int) -> Limits:
+    """The best of a sum over `elements` float32 numbers and of their copy, and of a product of two
+    square matrices of `width`."""
+    one, other = (torch.randn(width, width, device=device, dtype=dtype) for _ in range(2))
+    product = 2 * width**3 / best(device, lambda: one @ other)
+    return Limits(_memory_rate(device, elements), product)
+
+
+def _memory_rate(device: torch.device, elements: int) -> float:
+    numbers = torch.ones(elements, device=device)
+    target = torch.empty_like(numbers)
+    reading = numbers.nbytes / best(device, numbers.sum)
+    copying = 2 * numbers.nbytes / best(device, lambda: target.copy_(numbers))
+    return max(reading, copying)
+
+
+def best(device: torch.device, work: Callable[[], Tensor]) -> float:
+    """Seconds of the fastest of some runs, each waited for."""
+    times = []
+    for _ in range(_REPEATS + 1):
+        synchronize(device)
+        began = time.perf_counter()
+        work()
+        synchronize(device)
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

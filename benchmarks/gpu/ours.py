@@ -1,0 +1,52 @@
+"""The engine on a device, and how busy it keeps it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.engine.contenders.ours import Ours, exactly
+from benchmarks.gpu.limits import synchronize
+from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.demo_model import MODEL_PATH
+from roseinfer.gpu.options import GpuOptions
+from roseinfer.loading import load_tokenizer
+
+
+class OursOnDevice(Ours):
+    def __init__(self, model: Any, gpu: GpuOptions, kv_cache_tokens: int | None) -> None:
+        self.engine = InferenceEngine.from_model(
+            model, load_tokenizer(str(MODEL_PATH)), gpu=gpu, kv_cache_tokens=kv_cache_tokens
+        )
+        self._limits = gpu.max_batch_size, gpu.max_step_tokens
+
+    def scheduler(self) -> OnlineScheduler:
+        return OnlineScheduler(self.engine, *self._limits, keep_finished=False, overlap=True)
+
+    def busy_share(self, prompts: Sequence[Sequence[int]], steps: int) -> float | None:
+        """The share of time in which the device works, while `prompts` are all being decoded; None
+        where there is no GPU.
+
+        Its work is on one stream, so it is the sum of what its kernels and copies take. The
+        profiler slows the host down, so the share without it is higher.
+        """
+        scheduler = self.scheduler()
+        for prompt in prompts:
+            scheduler.add_request(prompt, params=exactly(2 * steps + 1000))
+        while scheduler.stats().generated_tokens < 4 * len(prompts):
+            scheduler.step()
+        synchronize(self.engine.device)
+        if self.engine.device.type != "cuda":
+            scheduler.step()
+            return None
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            began = time.perf_counter()
+            for _ in range(steps):
+                scheduler.step()
+            synchronize(self.engine.device)
+            seconds = time.perf_counter() - began
+        busy = sum(event.self_device_time_total for event in found.key_averages()) / 1e6
+        return float(busy / seconds)
