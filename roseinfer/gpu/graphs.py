@@ -182,17 +182,18 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        # The rehearsal compiles kernels and makes libraries allocate, neither of which can be
-        # captured; torch asks for a stream of its own.
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        here = torch.cuda.current_stream(self._device)
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            work()
-        here.wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            work()
+        with torch.cuda.device(self._device):
+            # The rehearsal compiles kernels and makes libraries allocate, neither of which can be
+            # captured; torch asks for a stream of its own.
+            aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            here = torch.cuda.current_stream(self._device)
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                work()
+            here.wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                work()
         return graph.replay
 
     def free_bytes(self) -> int:

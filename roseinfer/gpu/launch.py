@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -69,22 +70,23 @@ def write(pages: Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     keys, values = _rows_whole(keys), _rows_whole(values)
     tokens, heads, key_dim = keys.shape
     block = 16
-    kernels.write_kernel[(_parts(tokens, block), heads)](
-        keys,
-        values,
-        pages.keys,
-        pages.values,
-        slots,
-        tokens,
-        *keys.stride()[:2],
-        *values.stride()[:2],
-        KV_HEADS=heads,
-        KEY_DIM=key_dim,
-        VALUE_DIM=values.shape[2],
-        BLOCK_T=block,
-        BLOCK_KD=_block(key_dim),
-        BLOCK_VD=_block(values.shape[2]),
-    )
+    with _device_of(keys):
+        kernels.write_kernel[(_parts(tokens, block), heads)](
+            keys,
+            values,
+            pages.keys,
+            pages.values,
+            slots,
+            tokens,
+            *keys.stride()[:2],
+            *values.stride()[:2],
+            KV_HEADS=heads,
+            KEY_DIM=key_dim,
+            VALUE_DIM=values.shape[2],
+            BLOCK_T=block,
+            BLOCK_KD=_block(key_dim),
+            BLOCK_VD=_block(values.shape[2]),
+        )
 
 
 def attend(
@@ -102,12 +104,13 @@ def attend(
     """
     query = _rows_whole(query)
     out = query.new_empty(*query.shape[:2], pages.values.shape[2])
-    if sequences.decodes:
-        if splits is None:
-            splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
-        _decode(pages, query, out, sequences, rule, splits, tile)
-    if sequences.prefills:
-        _prefill(pages, query, out, sequences, rule, tile)
+    with _device_of(query):
+        if sequences.decodes:
+            if splits is None:
+                splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
+            _decode(pages, query, out, sequences, rule, splits, tile)
+        if sequences.prefills:
+            _prefill(pages, query, out, sequences, rule, tile)
     return out
 
 
@@ -228,6 +231,11 @@ def _keys_of_tile(pages: Pages) -> int:
     """As many as leave room in shared memory for two tiles of keys and of values."""
     widest = max(_block(pages.keys.shape[2]), _block(pages.values.shape[2]))
     return 64 if widest * pages.keys.dtype.itemsize <= 256 else 32
+
+
+def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
+    """Triton launches on the current device, which each thread has its own of."""
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
 def _rows_whole(tensor: Tensor) -> Tensor:

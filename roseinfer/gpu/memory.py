@@ -72,6 +72,7 @@ def cache_bytes(
     `make_cache` makes one of so many blocks. Raises ConfigurationError if that leaves nothing.
     """
     peak = profile(meter, runner, make_cache, options, context)
+    runner.bind(make_cache(2))  # lets go of the cache of the profile
     memory = meter.now()
     used = memory.total - memory.free
     graphs = options.graph_bytes if options.cuda_graphs else 0
@@ -99,15 +100,16 @@ def profile(
 ) -> int:
     """Bytes that the largest step takes while it runs: all its tokens, each sequence sampled.
 
-    `runner` is left with a cache that is too small.
+    `runner` is left with a cache for that step.
     """
     sequences = options.max_batch_size
     length = min(max(1, options.max_step_tokens // sequences), context - 1)
-    cache = make_cache(1 + sequences * length)  # whatever the size of a block
+    blocks_each = -(-length // make_cache(1).block_size)
+    cache = make_cache(1 + sequences * blocks_each)
     runner.bind(cache)
     sessions = [_session(length) for _ in range(sequences)]
     for session in sessions:
-        session.blocks = cache.pool.allocate(session.blocks_wanted(length, cache.block_size))
+        session.blocks = cache.pool.allocate(blocks_each)
     chunks = [Chunk(session, length) for session in sessions]
     runner.run(chunks)  # compiles, and fills torch's own caches
     meter.restart()

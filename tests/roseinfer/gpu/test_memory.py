@@ -59,6 +59,21 @@ def test_the_cache_gets_what_the_rest_leaves(engine: InferenceEngine) -> None:
     assert room(engine, cuda_graphs=False, memory_utilization=0.5) == 25 * GB
 
 
+def test_the_cache_of_the_profile_is_as_large_as_the_step(engine: InferenceEngine) -> None:
+    """Four sequences of 16 tokens take a block each; then nothing keeps them."""
+    made: list[int] = []
+
+    def make_cache(blocks: int) -> KVCache:
+        made.append(blocks)
+        return engine.cache
+
+    pool = engine.cache.pool
+    gpu = GpuOptions(max_batch_size=4, max_step_tokens=64)
+    cache_bytes(Gauge(), engine._runner, make_cache, gpu, context=256)
+    assert made[-2:] == [5, 2]
+    assert pool.used == 4
+
+
 def test_no_room_for_a_cache_says_what_to_do(engine: InferenceEngine) -> None:
     with pytest.raises(ConfigurationError, match=r"20\.00 are and a step takes 5\.00; raise it"):
         room(engine, memory_utilization=0.2)
