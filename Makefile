@@ -4,7 +4,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test check dashboards pictures bench bench-queue model fuzz chaos chaos-bites clean
+.PHONY: demo test check dashboards pictures bench bench-gpu bench-queue model fuzz chaos chaos-bites clean
 
 demo: .venv/demo
 	$(BIN)/rose demo
@@ -31,6 +31,10 @@ pictures: .venv/demo
 # Fills docs/performance.md. BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run.
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.engine --write docs/performance.md --plot docs/img/engine.svg $(BENCH)
+
+# On a machine with a GPU. BENCH_GPU=--cpu-smoke runs it small without one.
+bench-gpu: .venv/bench
+	$(BIN)/python -m benchmarks.gpu --write docs/performance.md $(BENCH_GPU)
 
 # Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
 chaos: .venv/dev
