@@ -43,12 +43,6 @@ class Integers:
         self._flat.extend(values)
         return slice(start, len(self._flat))
 
-    def add_floats(self, values: Iterable[float]) -> slice:
-        """As float64, whose bits are carried: read the slice with `.view(torch.float64)`."""
-        start = len(self._flat)
-        self._flat.frombytes(array("d", values).tobytes())
-        return slice(start, len(self._flat))
-
     def pad(self, count: int) -> None:
         self._flat.extend(repeat(0, count))
 
