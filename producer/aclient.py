@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from producer.settings import ProducerSettings
 from producer.subscriptions import AsyncSubscriptions
 from producer.wire import field_of
 from protocol import Event, Partition, Priority, decode_event, partition_of
-from protocol.calls import cancel, now_ms, queue_status
+from protocol.calls import Submission, cancel, now_ms, queue_status
 from rose_errors import JobNotFound
 
 #: Log entries per read.
@@ -100,10 +100,24 @@ class AsyncClient:
             if not self._has_scripts:
                 await load_scripts_async(self._redis, ["submit"])
                 self._has_scripts = True
-            for batch in batches(prepared, self.settings):
-                replies = await run_many_async(self._redis, batch.calls)
-                collect(batch, replies, ids, self.settings)
+            await self._submit_batches(prepared, ids)
         return [AsyncJob(self, job_id) for job_id in ids]
+
+    async def _submit_batches(self, jobs: Sequence[Submission], ids: list[str]) -> None:
+        """One is on its way at a time, in order; while Redis has it, another is made."""
+        waiting = batches(jobs, self.settings)
+        batch, following = next(waiting, None), next(waiting, None)
+        while batch is not None and following is not None:
+            sent = asyncio.create_task(run_many_async(self._redis, batch.calls))
+            try:
+                await asyncio.sleep(0)  # now it is
+                third = next(waiting, None)
+                collect(batch, await sent, ids, self.settings)
+            finally:
+                sent.cancel()
+            batch, following = following, third
+        if batch is not None:
+            collect(batch, await run_many_async(self._redis, batch.calls), ids, self.settings)
 
     def job(self, job_id: str) -> AsyncJob:
         """A handle for a job submitted earlier, or by somebody else."""

@@ -125,7 +125,8 @@ class Sampling(_Message):
             yield "min_new_tokens is more than max_new_tokens"
         if self.top_logprobs and not self.logprobs:
             yield "top_logprobs needs logprobs"
-        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+        bias = self.logit_bias
+        if bias and len({token_id for token_id, _ in bias}) < len(bias):
             yield "logit_bias names a token id twice"
         given = (self.json_schema, self.regex, self.grammar)
         if given.count(None) < 2:
@@ -207,7 +208,8 @@ def describe(error: ValidationError) -> str:
     lines: dict[str, None] = {}
     for item in error.errors(include_url=False, include_context=False):
         # The union branches of `prompt` report one error each; the first part says enough.
-        where = ".".join(str(part)[:_LONGEST_NAME] for part in item["loc"])
+        parts = item["loc"][item["loc"][:1] == ("sampling",) :]  # its fields are known by name
+        where = ".".join(str(part)[:_LONGEST_NAME] for part in parts)
         if where.startswith("prompt"):
             where = "prompt"
         value = item["input"]

@@ -35,8 +35,10 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     `logits` are left as they are. Only rows with an adjustment pay for one. Nothing here waits for
     the device.
     """
-    ids = _argmax(logits)
     adjusted = _Adjusted.of(logits, rows)
+    if native.can_draw(logits):
+        return _draw_compiled(logits, rows, adjusted)
+    ids = _argmax(logits)
     if adjusted is not None:
         ids[adjusted.index] = _argmax(adjusted.values)
     chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
@@ -45,17 +47,26 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         numbers = [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]]
         counters = to_device(torch.tensor(numbers, dtype=torch.int64), logits.device)
         index, seeds, positions = counters.unbind()
-        draws = uniform(seeds, positions)
-        if native.can_draw(logits):
-            values = [*logits] if adjusted is None else adjusted.over(logits)
-            found = native.draw_rows([values[i] for i in chosen], params, draws.tolist())
-            ids[index] = torch.tensor(found)
-            return ids
         scores = logits[index].double()
         if adjusted is not None:
             adjusted.replace(scores, chosen)
-        ids[index] = _inverse_cdf(filter_logits(scores, params), draws)
+        ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
     return ids
+
+
+def _draw_compiled(
+    logits: Tensor, rows: Sequence[SamplingRow], adjusted: _Adjusted | None
+) -> Tensor:
+    values = [*logits[: len(rows)]]
+    if adjusted is not None:
+        for row, after in zip(adjusted.rows, adjusted.values, strict=True):
+            values[row] = after
+    params = [row.params for row in rows]
+    numbers = [0.0] * len(rows)
+    if any(p.do_sample for p in params):
+        seeds = torch.tensor([p.seed or 0 for p in params], dtype=torch.int64)
+        numbers = uniform(seeds, torch.tensor([row.position for row in rows])).tolist()
+    return torch.tensor(native.draw_rows(values, params, numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +87,6 @@ class _Adjusted:
         wanted = [(row.adjustment, row.position) for row in rows if row.adjustment is not None]
         adjust(values, wanted)
         return cls(found, index, values)
-
-    def over(self, logits: Tensor) -> list[Tensor]:
-        """The rows of `logits`, those that have adjustments as they are after them."""
-        rows = [*logits]
-        for row, values in zip(self.rows, self.values, strict=True):
-            rows[row] = values
-        return rows
 
     def replace(self, scores: Tensor, chosen: Sequence[int]) -> None:
         """Put the adjusted logits into `scores`, which holds the rows `chosen` of the batch."""

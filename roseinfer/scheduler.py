@@ -291,8 +291,14 @@ class Scheduler:
             session.reuse_prefix(self._pool)
             session.admissions += 1
         wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-        while wanted > self._pool.available or len(self._running) == self._places:
+        while self._running and (
+            wanted > self._pool.available or len(self._running) == self._places
+        ):
             self._preempt_youngest()
+        if wanted > self._pool.available:  # another scheduler holds the cache: later
+            session.release_blocks(self._pool)
+            self._waiting.appendleft(session)
+            return []
         session.blocks += self._pool.allocate(wanted)
         arrival = {known: n for n, known in enumerate(self._sessions.values())}
         self._running = sorted([*self._running, session], key=arrival.__getitem__)
@@ -349,8 +355,6 @@ class Scheduler:
     def _shrink(self, tokens: int) -> None:
         """After a step of `tokens` tokens that the device had no memory for: steps of half as many
         from now on, and nobody beyond them in the batch. Nothing of the failed one was booked."""
-        if tokens == 1:
-            raise
         self.max_step_tokens = tokens // 2
         while len(self._running) > self.max_step_tokens:
             self._preempt_youngest()

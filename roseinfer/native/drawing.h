@@ -1,5 +1,6 @@
 // Draws a token for each row of logits, as sampling.py does with torch: temperature, top-k, top-p and
-// min-p, then the id at which the cumulative probability passes a number.
+// min-p, then the id at which the cumulative probability passes a number. Without a temperature, the
+// first of the largest.
 //
 // Weights are e^((logit - largest) / temperature), float32; their sums are double. What passes top-k
 // and top-p are the logits from a floor on, found without sorting: the values' bits, as integers in
@@ -58,6 +59,12 @@ INLINE float largest_of(const float *values, std::int64_t count) {
     return most;
 }
 
+INLINE std::int64_t first_of(const float *values, std::int64_t count, float wanted) {
+    std::int64_t i = 0;
+    while (i < count - 1 && values[i] != wanted) ++i;
+    return i;
+}
+
 // Weights of all logits; nothing is left of what is e^87 times less likely than the most likely.
 INLINE void weigh(const float *logits, std::int64_t count, float most, float by, float *weights) {
     std::int64_t i = 0;
@@ -74,6 +81,7 @@ INLINE void weigh(const float *logits, std::int64_t count, float most, float by,
 INLINE std::int64_t draw_one(const Draw &draw, std::int64_t count, float *weights) {
     const float most = largest_of(draw.logits, count);
     if (!(most > -INFINITY)) return count - 1;  // a grammar allows nothing: any id will do
+    if (draw.temperature == 0.0f) return first_of(draw.logits, count, most);
     weigh(draw.logits, count, most, 1.0f / draw.temperature, weights);
     std::uint32_t least = 0;
     if (draw.top_k > 0 && draw.top_k < count)

@@ -26,7 +26,8 @@ def draw_rows(
 ) -> list[int]:
     """A token id for each of `rows` [V], contiguous: the one at which `numbers` says to stop.
 
-    The semantics are those of `sampling.filter_logits`; the numbers are in [0, 1).
+    The semantics are those of `sampling.filter_logits`; the numbers are in [0, 1). A greedy row's
+    number is of no account.
     """
     draws = (c.Draw * len(rows))(
         *(

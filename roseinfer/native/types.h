@@ -69,7 +69,7 @@ struct Draw {
     const float *logits;
     std::int64_t top_k;
     double top_p, number;  // `number` in [0, 1)
-    float temperature, min_p;
+    float temperature, min_p;  // temperature 0: the largest
     std::int64_t id;  // the answer
 };
 
