@@ -112,7 +112,7 @@ INLINE std::int64_t draw_one(const Draw &draw, std::int64_t count, float *weight
 
 // `room` has `count` floats for each thread.
 void draw(Draw *draws, std::int64_t number, std::int64_t count, float *room) {
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (number > 1)
     for (std::int64_t i = 0; i < number; ++i)
         draws[i].id = draw_one(draws[i], count, room + omp_get_thread_num() * count);
 }

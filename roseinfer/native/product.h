@@ -136,6 +136,9 @@ static void few_rows(const Matrix &m, const float *a, std::int64_t stride, std::
     constexpr int P = R * PARTS <= 2 ? 4 : R * PARTS <= 4 || LANES == 16 ? 2 : 1;
     std::int64_t p = first;
     for (; p + P <= first + panels; p += P) few<R, P, W>(m, a, stride, p, c, into);
+    if constexpr (P > 2) {
+        for (; p + 2 <= first + panels; p += 2) few<R, 2, W>(m, a, stride, p, c, into);
+    }
     if constexpr (P > 1) {
         for (; p < first + panels; ++p) few<R, 1, W>(m, a, stride, p, c, into);
     }
