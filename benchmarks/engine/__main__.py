@@ -15,6 +15,7 @@ import json
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 import roseinfer  # noqa: F401 - sets how long threads spin, before torch is loaded
-from benchmarks.engine.measuring import CASES, Measuring
+from benchmarks.engine.measuring import CASES, PEERS, Measuring
 from benchmarks.engine.plot import draw
 from benchmarks.engine.scale import FULL, TINY, Scale
 from benchmarks.models import NAMES
@@ -38,7 +39,7 @@ def main() -> None:
     out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-bench-")))
-        measuring = Measuring(_scale(args), folder, args.vllm, args.vllm_modes)
+        measuring = Measuring(_scale(args), folder, args.vllm, args.vllm_modes, args.peers)
         facts = measuring.facts()
         out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
         for board in measuring.run(args.only):
@@ -69,12 +70,15 @@ def _usual_dtype() -> str:
     return "bfloat16" if native.build_name() in ("amx", "avx512_bf16") else "float32"
 
 
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := set(names) - set(CASES):
-        raise argparse.ArgumentTypeError(
-            f"unknown {', '.join(sorted(unknown))}: choose from {', '.join(CASES)}"
-        )
+def _some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        names = text.split(",") if text else []
+        if unknown := set(names) - set(known):
+            raise argparse.ArgumentTypeError(
+                f"unknown {', '.join(sorted(unknown))}: choose from {', '.join(known)}"
+            )
+        return names
+
     return names
 
 
@@ -83,7 +87,7 @@ def _arguments() -> argparse.Namespace:
         prog="python -m benchmarks.engine", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
-    add("--only", type=_names, default=list(CASES), help=f"some of {','.join(CASES)}")
+    add("--only", type=_some_of(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
     add("--model", choices=NAMES, action="append", help="repeatable; llama-135m if not given")
     add(
         "--dtype",
@@ -92,6 +96,13 @@ def _arguments() -> argparse.Namespace:
         help="repeatable; if not given bfloat16 on processors that multiply it, else float32",
     )
     add("--rounds", type=int, help="of each case")
+    add(
+        "--peers",
+        type=_some_of(PEERS),
+        default=PEERS,
+        metavar="NAMES",
+        help=f"of transformers, in batch: some of {','.join(PEERS)}, or '' for vLLM alone",
+    )
     add("--requests", type=int, help="at once, in batch and service")
     add("--limit", type=float, help="seconds of a round of transformers' continuous batching")
     add("--vllm", type=Path, metavar="PYTHON", help="of an environment that has vLLM")

@@ -34,16 +34,24 @@ from benchmarks.report import Facts, environment
 from roseinfer import native
 
 CASES = ("batch", "single", "start", "waiting", "context", "interference", "service")
+PEERS = ("static", "repadding", "continuous")
 _MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512  # the engine's own defaults
 _CONTINUOUS_ROUNDS = 1
 
 
 class Measuring:
-    def __init__(self, scale: Scale, folder: Path, vllm: Path | None, vllm_modes: str) -> None:
-        """`folder` takes the models."""
+    def __init__(
+        self,
+        scale: Scale,
+        folder: Path,
+        vllm: Path | None,
+        vllm_modes: str,
+        peers: Sequence[str] = PEERS,
+    ) -> None:
+        """`folder` takes the models; `peers` beside vLLM, of PEERS."""
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        self._scale, self._vllm = scale, vllm
+        self._scale, self._vllm, self._peers = scale, vllm, peers
         self._eager = {"compiled": [False], "eager": [True], "both": [False, True]}[vllm_modes]
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
         self.boards: dict[str, Board] = {}
@@ -81,13 +89,15 @@ class Measuring:
             ours, peer = self._ours(model, dtype), self._load(model, dtype)
             vocabulary = ours.engine.vocab_size
             if "batch" in only:
-                contenders: list[Contender] = [
-                    ours,
-                    *vllms,
-                    Static(peer),
-                    Repadding(peer, _MAX_BATCH_SIZE),
-                    Continuous(peer, _CONTINUOUS_ROUNDS, _MAX_STEP_TOKENS, scale.limit_s),
-                ]
+                peers: dict[str, Contender] = {
+                    "static": Static(peer),
+                    "repadding": Repadding(peer, _MAX_BATCH_SIZE),
+                    "continuous": Continuous(
+                        peer, _CONTINUOUS_ROUNDS, _MAX_STEP_TOKENS, scale.limit_s
+                    ),
+                }
+                contenders: list[Contender] = [ours, *vllms]
+                contenders += [peers[name] for name in self._peers]
                 title = f"{scale.requests} requests at once: {name}"
                 batch = Batch(title, contenders, vocabulary, scale.requests, scale.most_tokens)
                 yield self._measure(f"batch/{model}/{dtype}", batch)

@@ -100,14 +100,15 @@ def _who(case: dict[str, list[dict[str, str]]], metric: str) -> set[str]:
     return {row["contender"] for row in case["rows"] if row["metric"] == metric}
 
 
-def test_an_unknown_case_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("option", "wrong"), [("--only", "singel"), ("--peers", "statik")])
+def test_an_unknown_name_is_refused(
+    option: str, wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # when
     with pytest.raises(SystemExit):
-        _run(monkeypatch, "--only", "batch,singel")
+        _run(monkeypatch, option, wrong)
     # then
-    assert "unknown singel" in capsys.readouterr().err
+    assert f"unknown {wrong}" in capsys.readouterr().err
 
 
 def test_vllm_is_frozen_while_it_is_not_its_turn(
