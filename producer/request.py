@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from producer.settings import ProducerSettings
-from producer.tracing import traceparent
+from producer.tracing import is_traced, traceparent
 from protocol import (
     ChatMessage,
     JobSpec,
@@ -64,9 +64,11 @@ def prepare_all(
     """Raises:
     InvalidParameter, JobTooLarge: nothing was sent.
     """
-    now = now_ms()
+    now, traced = now_ms(), is_traced()
     return [
-        _prepare(request if isinstance(request, Request) else Request(request), settings, now)
+        _prepare(
+            request if isinstance(request, Request) else Request(request), settings, now, traced
+        )
         for request in requests
     ]
 
@@ -153,8 +155,8 @@ def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
     return Batch(calls, jobs, list(members.values()))
 
 
-def _prepare(request: Request, settings: ProducerSettings, now: int) -> Submission:
-    job = _spec(request, settings, now)
+def _prepare(request: Request, settings: ProducerSettings, now: int, traced: bool) -> Submission:
+    job = _spec(request, settings, now, traced)
     return Submission.of(job, encode_job(job), _priority(request.priority), request.idempotency_key)
 
 
@@ -162,7 +164,7 @@ def _limits(settings: ProducerSettings) -> SubmitLimits:
     return SubmitLimits(settings.max_queued_jobs, settings.max_queued_tokens)
 
 
-def _spec(request: Request, settings: ProducerSettings, now: int) -> JobSpec:
+def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) -> JobSpec:
     if request.deadline_s is not None and not 0 < request.deadline_s < 1e9:
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
     if request.idempotency_key == "":
@@ -182,7 +184,7 @@ def _spec(request: Request, settings: ProducerSettings, now: int) -> JobSpec:
             sampling=_on_the_wire(request.sampling),  # type: ignore[arg-type]
             deadline_ms=deadline_ms,
             metadata=dict(request.metadata),
-            traceparent=traceparent(settings.queue, job_id),
+            traceparent=traceparent(settings.queue, job_id) if traced else None,
         )
     )
 

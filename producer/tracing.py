@@ -9,15 +9,21 @@ import sys
 from typing import Any
 
 
+def is_traced() -> bool:
+    """Whether the application traces; asking costs too much for each job."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    # redis-py loads OpenTelemetry wherever it is installed: that says nothing.
+    return trace is not None and not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider
+    )
+
+
 def traceparent(queue: str, job_id: str) -> str | None:
-    """A span `create QUEUE` below the caller's, as a W3C `traceparent`; None where nobody traces.
+    """A span `create QUEUE` below the caller's, as a W3C `traceparent`, where `is_traced`.
 
     Named and attributed as OpenTelemetry's conventions for messaging say.
     """
-    trace: Any = sys.modules.get("opentelemetry.trace")
-    # redis-py loads OpenTelemetry wherever it is installed: that says nothing.
-    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return None
+    trace: Any = sys.modules["opentelemetry.trace"]
     attributes = {
         "messaging.system": "roseinfer",
         "messaging.operation.name": "create",
