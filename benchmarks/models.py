@@ -38,9 +38,9 @@ def save_gpt2(folder: Path) -> Path:
     return _save(GPT2Config(), folder)
 
 
-def save_qwen3_600m(folder: Path) -> Path:
-    """The shape of Qwen3-0.6B in bfloat16, about 1.2 GB."""
-    config = Qwen3Config(
+def qwen3_600m(context: int) -> PreTrainedConfig:
+    """The shape of Qwen3-0.6B."""
+    return Qwen3Config(
         hidden_size=1024,
         intermediate_size=3072,
         num_hidden_layers=28,
@@ -48,10 +48,14 @@ def save_qwen3_600m(folder: Path) -> Path:
         num_key_value_heads=8,
         head_dim=128,
         vocab_size=151936,
-        max_position_embeddings=2048,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
     )
-    return _save(config, folder)
+
+
+def save_qwen3_600m(folder: Path) -> Path:
+    """In bfloat16, about 1.2 GB."""
+    return _save(qwen3_600m(2048), folder)
 
 
 _SAVERS = {"llama-135m": save_llama_135m, "gpt2": save_gpt2, "qwen3-0.6b": save_qwen3_600m}

@@ -24,11 +24,6 @@ from roseinfer.transfer import to_device
 _SHORT = 1024
 
 
-def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """What `draw` draws, once it is there."""
-    return [int(i) for i in draw(logits, rows).tolist()]
-
-
 def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax.
 

@@ -15,7 +15,6 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from benchmarks.engine.measuring import CASES, PEERS, Measuring
 from benchmarks.engine.plot import draw
 from benchmarks.engine.scale import FULL, TINY, Scale
 from benchmarks.models import NAMES
+from benchmarks.options import some_of
 from benchmarks.report import as_json, as_page, show, write_between
 from roseinfer import native
 
@@ -70,24 +70,12 @@ def _usual_dtype() -> str:
     return "bfloat16" if native.build_name() in ("amx", "avx512_bf16") else "float32"
 
 
-def _some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def names(text: str) -> list[str]:
-        names = text.split(",") if text else []
-        if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(
-                f"unknown {', '.join(sorted(unknown))}: choose from {', '.join(known)}"
-            )
-        return names
-
-    return names
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.engine", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
-    add("--only", type=_some_of(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
+    add("--only", type=some_of(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
     add("--model", choices=NAMES, action="append", help="repeatable; llama-135m if not given")
     add(
         "--dtype",
@@ -98,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     add("--rounds", type=int, help="of each case")
     add(
         "--peers",
-        type=_some_of(PEERS),
+        type=some_of(PEERS, or_none=True),
         default=PEERS,
         metavar="NAMES",
         help=f"of transformers, in batch: some of {','.join(PEERS)}, or '' for vLLM alone",

@@ -29,6 +29,7 @@ from rich.console import Console
 from benchmarks.gpu.measuring import CASES, Measuring
 from benchmarks.gpu.models import CONFIGS
 from benchmarks.gpu.scale import FULL, SMOKE
+from benchmarks.options import some_of
 from benchmarks.report import as_json, as_page, show, write_between
 
 _WIDTH = 120
@@ -58,26 +59,14 @@ def _arguments() -> argparse.Namespace:
         prog="python -m benchmarks.gpu", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
-    add("--only", type=_some_of(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
+    add("--only", type=some_of(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
     names = list(CONFIGS)
-    add("--model", type=_some_of(names), default=names, help=f"some of {','.join(names)}")
+    add("--model", type=some_of(names), default=names, help=f"some of {','.join(names)}")
     add("--rounds", type=int, help="of each case")
     add("--json", type=Path, metavar="FILE", help="every round, for machines")
     add("--write", type=Path, metavar="PAGE", help="put the tables between the page's markers")
     add("--cpu-smoke", action="store_true", help="small, on CPU, through Triton's interpreter")
     return parser.parse_args()
-
-
-def _some_of(known: tuple[str, ...] | list[str]):  # type: ignore[no-untyped-def]
-    def names(text: str) -> list[str]:
-        found = text.split(",")
-        if unknown := set(found) - set(known):
-            raise argparse.ArgumentTypeError(
-                f"unknown {', '.join(sorted(unknown))}: choose from {', '.join(known)}"
-            )
-        return found
-
-    return names
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks.board import Board, Figure
 from benchmarks.engine.cases.batch import METRIC as RATE
-from benchmarks.engine.cases.batch import Batch
+from benchmarks.engine.cases.batch import Batch, compare
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.continuous import Continuous
 from benchmarks.gpu.limits import Limits
@@ -19,7 +19,7 @@ _SEED = 0
 COMPUTE_SHARE = "share of the compute limit"
 MEMORY_SHARE = "share of the memory limit"
 BUSY = "share of time in which the device works"
-LEAST_MEMORY_SHARE, LEAST_BUSY, LEAST_TO_CONTINUOUS = 0.85, 0.95, 3.0
+LEAST_MEMORY_SHARE, LEAST_BUSY, LEAST_TO_CONTINUOUS = 0.85, 0.95, 3
 
 
 def nano_vllm(scale: Scale, vocabulary: int, turn: int) -> Workload:
@@ -64,16 +64,7 @@ class Nano(Batch):
                 board.add([Figure(COMPUTE_SHARE, contender.name, share)])
 
     def judge(self, board: Board) -> None:
-        for name in board.contenders(RATE):
-            if name != OursOnDevice.name:
-                least = LEAST_TO_CONTINUOUS if name == Continuous.name else 1
-                board.check_ratio(
-                    f"{OursOnDevice.name} to {name}",
-                    (RATE, OursOnDevice.name),
-                    (RATE, name),
-                    f"at least {least:g}",
-                    lambda ratio, least=least: ratio >= least,  # type: ignore[misc]
-                )
+        compare(board, RATE, {Continuous.name: LEAST_TO_CONTINUOUS})
 
 
 class Decode:

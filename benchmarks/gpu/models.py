@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
+from benchmarks.models import qwen3_600m
+
 _TINY: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -17,21 +19,6 @@ _TINY: dict[str, Any] = {
     "vocab_size": 2048,
     "max_position_embeddings": 512,
 }
-
-
-def qwen3_600m() -> PreTrainedConfig:
-    """The shape of Qwen3-0.6B."""
-    return Qwen3Config(
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        max_position_embeddings=40960,
-        tie_word_embeddings=True,
-    )
 
 
 def llama_8b() -> PreTrainedConfig:
@@ -48,7 +35,7 @@ def llama_8b() -> PreTrainedConfig:
     )
 
 
-CONFIGS = {"qwen3-0.6b": qwen3_600m, "llama-8b": llama_8b}
+CONFIGS = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}
 TINY = {
     "qwen3-0.6b": lambda: Qwen3Config(**_TINY, tie_word_embeddings=True),
     "llama-8b": lambda: LlamaConfig(**_TINY),

@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.board import Board
+from benchmarks.options import some_of
 from benchmarks.queue.cases import Case
 from benchmarks.queue.cases.drain import Drain
 from benchmarks.queue.cases.latency import Latency
@@ -101,21 +102,12 @@ def _scale(args: argparse.Namespace) -> Scale:
     return scale
 
 
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := set(names) - set(_CASES):
-        raise argparse.ArgumentTypeError(
-            f"unknown {', '.join(sorted(unknown))}: choose from {', '.join(_CASES)}"
-        )
-    return names
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.queue", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
-    add("--only", type=_names, default=list(_CASES), help=f"some of {','.join(_CASES)}")
+    add("--only", type=some_of(_CASES), default=list(_CASES), help=f"some of {','.join(_CASES)}")
     add("--rounds", type=int, help="of the cases that do not take long")
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
     add("--quick", action="store_const", dest="scale", const="quick", help="as --scale quick")

@@ -97,17 +97,23 @@ def _load() -> ctypes.CDLL | None:
     return None
 
 
+def builds(found: ctypes.CDLL) -> dict[str, int]:
+    """The numbers of the builds that this processor runs, by name."""
+    before = found.rose_current()
+    numbers = range(found.rose_builds())
+    runs = {found.rose_build().decode(): n for n in numbers if found.rose_choose(n)}
+    found.rose_choose(before)
+    return runs
+
+
 def _choose(found: ctypes.CDLL, name: str) -> None:
-    runs = []
-    for build in range(found.rose_builds()):
-        if found.rose_choose(build):
-            runs.append(found.rose_build().decode())
-            if runs[-1] == name:
-                return
-    raise ConfigurationError(
-        f"{_SWITCH}={name!r} is not possible: this processor runs {', '.join(runs)}; 0 turns the "
-        "compiled decoder off"
-    )
+    runs = builds(found)
+    if name not in runs:
+        raise ConfigurationError(
+            f"{_SWITCH}={name!r} is not possible: this processor runs {', '.join(runs)}; 0 turns "
+            "the compiled decoder off"
+        )
+    found.rose_choose(runs[name])
 
 
 def _declare(found: ctypes.CDLL) -> ctypes.CDLL:

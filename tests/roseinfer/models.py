@@ -16,6 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
+from roseinfer.sampling import draw
+from roseinfer.session import SamplingRow
 
 VOCAB = 300
 
@@ -187,6 +189,11 @@ def reference(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     )
     model.set_attn_implementation(before)
     return [int(i) for i in ids[0, len(prompt) :].tolist()]
+
+
+def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    """What `draw` draws."""
+    return [int(i) for i in draw(logits, rows).tolist()]
 
 
 def greedy(count: int, **changes: Any) -> SamplingParams:

@@ -20,7 +20,6 @@ from transformers import (
 from rose_errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.adjusting import Adjustment, adjust
-from roseinfer.sampling import sample
 from roseinfer.session import SamplingRow
 from tests.roseinfer.models import (
     build,
@@ -28,6 +27,7 @@ from tests.roseinfer.models import (
     greedy,
     prompts,
     run_alone,
+    sample,
     text,
     tiny_llama,
     tokens,

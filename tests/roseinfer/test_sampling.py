@@ -20,8 +20,9 @@ from transformers import (
 
 from rose_errors import InvalidParameter
 from roseinfer import SamplingParams, native, sampling
-from roseinfer.sampling import filter_logits, sample, uniform
+from roseinfer.sampling import filter_logits, uniform
 from roseinfer.session import SamplingRow
+from tests.roseinfer.models import sample
 
 WAYS = ("compiled", "torch")
 

@@ -17,12 +17,8 @@ PAIRS = ("amx", "avx512_bf16")  # these multiply pairs of bfloat16
 def choose(name: str) -> bool:
     """Use a build, if this processor can run it."""
     found = library.library()
-    before = found.rose_current()
-    for index in range(found.rose_builds()):
-        if found.rose_choose(index) and native.build_name() == name:
-            return True
-    found.rose_choose(before)
-    return False
+    number = library.builds(found).get(name)
+    return number is not None and bool(found.rose_choose(number))
 
 
 @contextmanager
