@@ -93,19 +93,20 @@ def unbind(model: nn.Module) -> None:
 
 
 class Attention(Protocol):
-    """The attention layers of one model over one KV cache; `layers` in call order."""
+    """The attention layers of one model over one KV cache; `layers` in call order.
+
+    `batch` is what `pack` made for the step being computed, and None between steps.
+    """
 
     layers: list[LayerState]
+    batch: Any
 
-    def begin(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
-        """Make ready for a forward pass over `chunks`."""
-
-    def end(self) -> None:
-        """Let go of the step."""
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
+        """Lay out `chunks` as the layers read them."""
 
 
 class PagedAttention:
-    """By torch's own attention over gathered blocks. `batch` is the step being computed."""
+    """By torch's own attention over gathered blocks."""
 
     def __init__(self, cache: KVCache) -> None:
         self.batch: PackedBatch | None = None
@@ -115,12 +116,8 @@ class PagedAttention:
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
 
-    def begin(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> PackedBatch:
-        self.batch = pack(chunks, self._block_size, self._device, drawn)
-        return self.batch
-
-    def end(self) -> None:
-        self.batch = None
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> PackedBatch:
+        return pack(chunks, self._block_size, self._device, drawn)
 
 
 class _PagedLayer:

@@ -1,12 +1,13 @@
 """What runs a model: packed batches in, keys and values to the cache, logits out.
 
-The compiled decoder (roseinfer/native) runs the common families on CPU, and `PackedModel` runs
-transformers' own code for every other.
+The compiled decoder (roseinfer/native) runs the common families on CPU, the fused one
+(roseinfer/gpu) on a GPU, and `PackedModel` runs transformers' own code for every other.
 """
 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.attention import Attention, PagedAttention, bind
-from roseinfer.batch import Chunk, Drawn
+from roseinfer.batch import Chunk, Drawn, StepInputs
 from roseinfer.kv_cache import KVCache
 
 
@@ -43,11 +44,41 @@ class Runner(Protocol):
         """
 
 
-class PackedModel:
-    """Runs packed batches through `model`, whose attention layers are `layers`, in call order."""
+class PackedRunner(ABC):
+    """Lays a step out as one packed batch and computes it in one forward pass."""
 
     cache_padding = 1
     runs_ahead = True
+
+    @property
+    def eager(self) -> Runner:
+        return self
+
+    @abstractmethod
+    def bind(self, cache: KVCache) -> None:
+        """Use `cache` from now on."""
+
+    @abstractmethod
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
+        """Lay out `chunks` as `compute` reads them."""
+
+    @abstractmethod
+    def compute(self, batch: Any, rows: Tensor) -> Tensor:
+        """One forward pass over what `pack` made; the logits of `rows`."""
+
+    @torch.inference_mode()
+    def run(
+        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
+    ) -> tuple[list[Chunk], Tensor]:
+        batch = self.pack(chunks, drawn)
+        rows = batch.logit_rows
+        if every_row:
+            rows = torch.arange(batch.input_ids.shape[1], device=rows.device)
+        return batch.order, self.compute(batch, rows)
+
+
+class PackedModel(PackedRunner):
+    """Runs packed batches through `model`, whose attention layers are `layers`, in call order."""
 
     def __init__(
         self,
@@ -59,40 +90,38 @@ class PackedModel:
         self._model, self._layers = model, layers
         self._keeps_logits = accepts_logits_to_keep(model)
         self._make_attention = attention
-        self.attention: Attention | None = None
-
-    @property
-    def eager(self) -> Runner:
-        return self
+        self._attention: Attention | None = None
 
     def bind(self, cache: KVCache) -> None:
-        self.attention = self._make_attention(cache)
-        bind(self._layers, self.attention.layers)
+        self._attention = self._make_attention(cache)
+        bind(self._layers, self._attention.layers)
 
-    @torch.inference_mode()
-    def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
-    ) -> tuple[list[Chunk], Tensor]:
-        attention = self.attention
-        if attention is None:
-            raise RuntimeError("a step was asked for before `bind` gave a cache")
-        batch = attention.begin(chunks, drawn)
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
+        return self._bound().pack(chunks, drawn)
+
+    def compute(self, batch: Any, rows: Tensor) -> Tensor:
+        attention = self._bound()
+        attention.batch = batch
         try:
-            rows = batch.logit_rows
-            if every_row:
-                rows = torch.arange(batch.input_ids.shape[1], device=rows.device)
-            return batch.order, self.logits(batch.input_ids, batch.position_ids, rows)
+            return self._logits(batch, rows)
         finally:
-            attention.end()
+            attention.batch = None
 
-    def logits(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor) -> Tensor:
-        """One forward pass, its attention made ready; the logits of `rows`."""
+    def _logits(self, batch: StepInputs, rows: Tensor) -> Tensor:
         arguments = {"logits_to_keep": rows} if self._keeps_logits else {}
         output = self._model(
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **arguments
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            **arguments,
         )
         logits: Tensor = output.logits[0]
         return logits if self._keeps_logits else logits[rows]
+
+    def _bound(self) -> Attention:
+        if self._attention is None:
+            raise RuntimeError("a step was asked for before `bind` gave a cache")
+        return self._attention
 
 
 def accepts_logits_to_keep(model: Any) -> bool:

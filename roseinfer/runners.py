@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from rose_errors import UnsupportedModel
-from roseinfer.gpu.backends import choose_attention, has_triton
+from roseinfer.gpu.backends import attention_of, choose_attention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.limits import model_type
-from roseinfer.model import PackedModel, Runner
+from roseinfer.model import PackedModel, PackedRunner, Runner
 from roseinfer.native import build_decoder
 from roseinfer.packed_linear import pack_linears
 from roseinfer.probe import AttentionLayers, Reference, refuse
@@ -30,19 +30,49 @@ def build_runner(
     options = options or GpuOptions()
     attention = choose_attention(options, model.device)
     reference = Reference(model)
-    decoder = build_decoder(model, layers, context) if options.attention is None else None
-    if decoder is not None:
-        error = reference.error(decoder, layers)
-        if error <= reference.tolerance:
-            return decoder
-        _logger.warning(
-            "the compiled decoder differs from this %s model (relative error %.2g): not used",
-            model_type(model),
-            error,
-        )
-        decoder.restore()
+    if options.attention is None:
+        compiled = build_decoder(model, layers, context)
+        if compiled is not None:
+            if _agrees("compiled", compiled, reference, layers, model):
+                return compiled
+            compiled.restore()
+    packed = _packed(model, layers, context, attention, reference)
+    if model.device.type != "cuda" or not options.cuda_graphs:
+        return packed
+    if attention != "triton":
+        _logger.warning("no CUDA graphs: they need attention='triton'")
+        return packed
+    return _graphed(packed, reference, layers, context, options, model.device) or packed
+
+
+def _agrees(
+    kind: str, decoder: Runner, reference: Reference, layers: AttentionLayers, model: Any
+) -> bool:
+    error = reference.error(decoder, layers)
+    if error <= reference.tolerance:
+        return True
+    _logger.warning(
+        "the %s decoder differs from this %s model (relative error %.2g): not used",
+        kind,
+        model_type(model),
+        error,
+    )
+    return False
+
+
+def _packed(
+    model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
+) -> PackedRunner:
+    """The fused decoder where it can be, otherwise transformers' own code."""
+    if attention == "triton":
+        # Triton's, which only a machine with a GPU must have.
+        from roseinfer.gpu.decoder import build_fused
+
+        fused = build_fused(model, layers, context)
+        if fused is not None and _agrees("fused", fused, reference, layers, model):
+            return fused
     pack_linears(model)
-    packed = PackedModel(model, layers.modules, attention)
+    packed = PackedModel(model, layers.modules, attention_of(attention))
     error = reference.error(packed, layers)
     if not error <= reference.tolerance:
         raise refuse(
@@ -50,25 +80,18 @@ def build_runner(
             f"the engine's logits differ from the model's own (relative error {error:.2g}, "
             f"tolerated {reference.tolerance:g})",
         )
-    return _graphed(packed, reference, layers, context, options, model) or packed
+    return packed
 
 
 def _graphed(
-    packed: PackedModel,
+    packed: PackedRunner,
     reference: Reference,
     layers: AttentionLayers,
     context: int,
     options: GpuOptions,
-    model: Any,
+    device: torch.device,
 ) -> Runner | None:
     """`packed` with CUDA graphs, where they work; the log says why they do not."""
-    device: torch.device = model.device
-    if device.type != "cuda" or not options.cuda_graphs:
-        return None
-    if options.attention not in (None, "triton") or not has_triton():
-        _logger.warning("no CUDA graphs: they need attention='triton'")
-        return None
-    # Triton's, which only a machine with a GPU must have.
     from roseinfer.gpu.graphs import CudaRecorder, GraphedModel, batch_sizes
 
     def graphed(sizes: list[int]) -> GraphedModel:

@@ -14,7 +14,7 @@ from roseinfer.kv_cache import KVCache
 
 
 class TritonAttention:
-    """The attention layers of one model over one KV cache. `batch` is the step being computed."""
+    """The attention layers of one model over one KV cache."""
 
     def __init__(self, cache: KVCache) -> None:
         self.batch: DeviceBatch | None = None
@@ -24,12 +24,8 @@ class TritonAttention:
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
 
-    def begin(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        self.batch = pack(chunks, self._block_size, self._device, drawn)
-        return self.batch
-
-    def end(self) -> None:
-        self.batch = None
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
+        return pack(chunks, self._block_size, self._device, drawn)
 
 
 class _TritonLayer:

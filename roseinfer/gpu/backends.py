@@ -16,30 +16,37 @@ from roseinfer.kv_cache import KVCache
 _logger = logging.getLogger(__name__)
 
 
-def choose_attention(options: GpuOptions, device: torch.device) -> Callable[[KVCache], Attention]:
-    """What makes the attention for a cache. Raises ConfigurationError for what cannot run here."""
+def choose_attention(options: GpuOptions, device: torch.device) -> str:
+    """One of BACKENDS. Raises ConfigurationError for what cannot run here."""
     name = options.attention
     if name is None:
         name = "triton" if device.type == "cuda" and has_triton() else "sdpa"
         if device.type == "cuda" and name == "sdpa":
             _logger.warning("Triton is not installed: attention runs by torch's own, more slowly")
     if name == "triton":
-        return _triton(device)
+        _check_triton(device)
+    return name
+
+
+def attention_of(name: str) -> Callable[[KVCache], Attention]:
+    """What makes, for a cache, the attention called `name`."""
+    if name == "triton":
+        from roseinfer.gpu.attention import TritonAttention
+
+        return TritonAttention
     return PagedAttention
 
 
-def _triton(device: torch.device) -> Callable[[KVCache], Attention]:
+def _check_triton(device: torch.device) -> None:
     if not has_triton():
         raise ConfigurationError("attention='triton' needs the package triton: pip install triton")
     from roseinfer.gpu import kernels
-    from roseinfer.gpu.attention import TritonAttention
 
     if device.type != "cuda" and not kernels.INTERPRETED:
         raise ConfigurationError(
             f"attention='triton' cannot run on {device.type}: choose 'sdpa', or set "
             "TRITON_INTERPRET=1 for Triton's interpreter, which is for tests"
         )
-    return TritonAttention
 
 
 def has_triton() -> bool:

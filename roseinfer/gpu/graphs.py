@@ -13,17 +13,17 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk, Drawn
-from roseinfer.gpu.attention import TritonAttention
 from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
 from roseinfer.gpu.launch import Sequences
 from roseinfer.kv_cache import KVCache
-from roseinfer.model import PackedModel, Runner
+from roseinfer.model import PackedRunner, Runner
 from roseinfer.transfer import copy_to_device
 
 _logger = logging.getLogger(__name__)
@@ -54,14 +54,15 @@ class GraphedModel:
 
     def __init__(
         self,
-        packed: PackedModel,
+        packed: PackedRunner,
         recorder: Recorder,
         sizes: Sequence[int],
         *,
         context: int,
         budget_bytes: int,
     ) -> None:
-        """`bind` captures, largest first, until the graphs have taken `budget_bytes`."""
+        """`packed` lays steps out as a DeviceBatch. `bind` captures, largest first, until the
+        graphs have taken `budget_bytes`."""
         self._packed, self._recorder = packed, recorder
         self._wanted = sorted(sizes)
         self._context, self._budget = context, budget_bytes
@@ -132,7 +133,7 @@ class _Graph:
     """The decode step of `size` sequences."""
 
     def __init__(
-        self, packed: PackedModel, recorder: Recorder, buffers: _Buffers, size: int
+        self, packed: PackedRunner, recorder: Recorder, buffers: _Buffers, size: int
     ) -> None:
         self._packed, self._buffers, self._size = packed, buffers, size
         split = Layout(size, size, size).split(buffers.flat)
@@ -160,16 +161,9 @@ class _Graph:
     @torch.inference_mode()
     def _compute(self) -> None:
         """What is captured: it reads nothing but the buffers."""
-        attention = self._packed.attention
-        if not isinstance(attention, TritonAttention):
-            raise TypeError(f"{type(attention).__name__} cannot be captured: TritonAttention can")
-        batch = self._batch
-        attention.batch = batch
-        try:
-            input_ids = Drawn({}, self._buffers.drawn).fill(batch.input_ids)
-            logits = self._packed.logits(input_ids, batch.position_ids, batch.logit_rows)
-        finally:
-            attention.batch = None
+        input_ids = Drawn({}, self._buffers.drawn).fill(self._batch.input_ids)
+        batch = replace(self._batch, input_ids=input_ids)
+        logits = self._packed.compute(batch, batch.logit_rows)
         # Copied, so that the graphs' own logits may all lie in the same place of their pool.
         self._buffers.keep(logits)
 

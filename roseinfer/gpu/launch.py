@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from roseinfer.gpu import kernels
+from roseinfer.gpu.device import current, parts, power, processors
+from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
 
 _SMALLEST_TILE = 16  # what a matrix unit multiplies at least
 _MOST_SPLITS = 64
 # Programs that a device keeps busy, as a multiple of its processors.
 _WAVES = 2
 OPTIONS = {"num_warps": 4, "num_stages": 2}
-_CPU_PROCESSORS = 4  # the interpreter's: enough to have splits at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ def write(pages: Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     keys, values = _rows_whole(keys), _rows_whole(values)
     tokens, heads, key_dim = keys.shape
     block = 16
-    with _device_of(keys):
-        kernels.write_kernel[(_parts(tokens, block), heads)](
+    with current(keys):
+        write_kernel[(parts(tokens, block), heads)](
             keys,
             values,
             pages.keys,
@@ -104,7 +103,7 @@ def attend(
     """
     query = _rows_whole(query)
     out = query.new_empty(*query.shape[:2], pages.values.shape[2])
-    with _device_of(query):
+    with current(query):
         if sequences.decodes:
             if splits is None:
                 splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
@@ -119,7 +118,7 @@ def choose_splits(programs: int, device: torch.device) -> int:
 
     A power of two that does not follow the lengths, so that a captured graph stays right.
     """
-    wanted = _parts(_WAVES * _processors(device), programs)
+    wanted = parts(_WAVES * processors(device), programs)
     return min(1 << (wanted - 1).bit_length(), _MOST_SPLITS)
 
 
@@ -128,7 +127,7 @@ def _prefill(
 ) -> None:
     group = query.shape[1] // pages.keys.shape[1]
     tile = tile or _prefill_tile(pages, group)
-    tiles = _parts(sequences.longest, tile.rows // group)
+    tiles = parts(sequences.longest, tile.rows // group)
     first, count = sequences.decodes, sequences.prefills
     _attend(pages, query, out, sequences, rule, tile, (count, tiles), first=first)
 
@@ -154,8 +153,7 @@ def _decode(
     grid = sequences.decodes, splits
     partial = found, top, total
     _attend(pages, query, out, sequences, rule, tile, grid, splits=splits, partial=partial)
-    block = min(_power(heads), 8)
-    kernels.reduce_kernel[(sequences.decodes, _parts(heads, block))](
+    reduce_kernel[(sequences.decodes, heads)](
         out,
         found,
         top,
@@ -165,7 +163,6 @@ def _decode(
         HEADS=heads,
         VALUE_DIM=value_dim,
         SPLITS=splits,
-        BLOCK_H=block,
         BLOCK_VD=_block(value_dim),
     )
 
@@ -185,7 +182,7 @@ def _attend(
 ) -> None:
     """One launch over `grid`: sequences from the `first` on, and tiles or splits of each."""
     kv_heads, key_dim = pages.keys.shape[1:]
-    kernels.attend_kernel[(grid[0], kv_heads, grid[1])](
+    attend_kernel[(grid[0], kv_heads, grid[1])](
         query,
         out,
         *(partial or (out, out, out)),  # not touched without splits
@@ -220,11 +217,11 @@ def _attend(
 
 def _prefill_tile(pages: Pages, group: int) -> Tile:
     rows = 32 if pages.keys.dtype == torch.float32 else 64
-    return Tile(max(rows, _power(group)), _keys_of_tile(pages))
+    return Tile(max(rows, power(group)), _keys_of_tile(pages))
 
 
 def _decode_tile(pages: Pages, group: int) -> Tile:
-    return Tile(max(_SMALLEST_TILE, _power(group)), _keys_of_tile(pages))
+    return Tile(max(_SMALLEST_TILE, power(group)), _keys_of_tile(pages))
 
 
 def _keys_of_tile(pages: Pages) -> int:
@@ -233,31 +230,10 @@ def _keys_of_tile(pages: Pages) -> int:
     return 64 if widest * pages.keys.dtype.itemsize <= 256 else 32
 
 
-def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
-    """Triton launches on the current device, which each thread has its own of."""
-    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
-
-
 def _rows_whole(tensor: Tensor) -> Tensor:
     """`tensor` with the elements of a head side by side, as the kernels want them."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-@cache
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _CPU_PROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
 def _block(dim: int) -> int:
-    return max(_SMALLEST_TILE, _power(dim))
-
-
-def _power(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()
-
-
-def _parts(count: int, size: int) -> int:
-    return -(-count // size)
+    return max(_SMALLEST_TILE, power(dim))

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk, Drawn
+from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_of
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.native import library as c
-from roseinfer.native.families import LayerParts, NormPart, Parts, find_parts, weight_of
 from roseinfer.native.weights import PackedMatrix, concatenate
 from roseinfer.probe import AttentionLayers
 
@@ -27,31 +27,16 @@ def build_decoder(model: Any, layers: AttentionLayers, context: int) -> NativeDe
     """
     if not (c.available() and model.device.type == "cpu" and model.dtype in _DTYPES):
         return None
-    parts = find_parts(model)
-    if parts is None or not _fits(model, parts, layers):
+    parts = find_parts(model, layers)
+    if parts is None or not _fits(parts, layers):
         return None
     return NativeDecoder(parts, layers, context)
 
 
-def _fits(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
+def _fits(parts: Parts, layers: AttentionLayers) -> bool:
     """Whether all is as the library assumes."""
-    linears = [
-        linear
-        for layer in parts.layers
-        for linear in (*layer.qkv, layer.output, *layer.gate_up, layer.down)
-    ]
-    linears.append(parts.head)
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    return (
-        not hooked
-        and all(type(linear).__name__ in ("Linear", "Conv1D") for linear in linears)
-        and {p.dtype for p in model.parameters()} == {model.dtype}
-        and all(weight_of(linear).shape[1] % 2 == 0 for linear in linears)
-        and len(layers.shapes) == len(parts.layers)
-        and len(set(layers.shapes)) == 1
-        and layers.shapes[0].key_dim <= c.MAX_HEAD_DIM
-        and not any(call.has_sinks for call in layers.calls)
-    )
+    even = all(weight_of(linear).shape[1] % 2 == 0 for linear in parts.linears)
+    return even and layers.shapes[0].key_dim <= c.MAX_HEAD_DIM
 
 
 class NativeDecoder:

@@ -18,8 +18,6 @@ _SWITCH = "ROSEINFER_NATIVE"
 PANEL_WIDTH = 16
 MAX_HEAD_DIM = 512
 
-SILU, GELU_TANH = 0, 1
-
 
 class Matrix(Structure):
     _fields_ = (

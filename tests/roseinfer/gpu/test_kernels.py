@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 import torch
 
 from roseinfer.gpu import launch
+from roseinfer.gpu.device import processors
 from roseinfer.gpu.launch import Pages, Tile
 from tests.roseinfer.gpu.attention_cases import DEVICE, Case, check
 
@@ -46,9 +47,9 @@ def test_attention(case: Case) -> None:
 
 
 def test_choosing_splits_fills_the_device_and_ends_somewhere() -> None:
-    processors = launch._processors(DEVICE)
-    assert launch.choose_splits(100 * processors, DEVICE) == 1
-    assert launch.choose_splits(processors, DEVICE) == 2
+    count = processors(DEVICE)
+    assert launch.choose_splits(100 * count, DEVICE) == 1
+    assert launch.choose_splits(count, DEVICE) == 2
     assert launch.choose_splits(1, torch.device("cpu")) == 8
     few = [launch.choose_splits(n, DEVICE) for n in range(1, 40)]
     assert all(splits & (splits - 1) == 0 for splits in few)

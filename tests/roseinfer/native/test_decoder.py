@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from roseinfer import InferenceEngine, OnlineScheduler, native
+from roseinfer.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
-from roseinfer.native.families import Parts, find_parts
+from roseinfer.probe import AttentionLayers
 from tests.roseinfer.models import build, drain, greedy, prompts, reference, tokens
 from tests.roseinfer.native.builds import choose, emulated_amx
 
@@ -109,8 +110,8 @@ def test_a_decoder_that_differs_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given: a family whose residual is not what the decoder assumes
-    def wrong(model: Any) -> Parts | None:
-        parts = find_parts(model)
+    def wrong(model: Any, layers: AttentionLayers) -> Parts | None:
+        parts = find_parts(model, layers)
         assert parts is not None
         parts.layers[0], parts.layers[1] = parts.layers[1], parts.layers[0]
         return parts

@@ -12,24 +12,15 @@ matrix unit:
 With SPLITS > 1 (decode) a sequence's keys are cut into as many parts, each with a program of its
 own; what they found is combined by `reduce_kernel`.
 
-Everything runs in Triton's interpreter too, which is how it is tested where there is no GPU.
 Head sizes that are no power of two are padded under masks. Softmax is in base 2.
 """
 
 import triton
 import triton.language as tl
 
+from roseinfer.gpu.kernels.arithmetic import multiply
+
 _LOG2E = tl.constexpr(1.4426950408889634)
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-
-
-@triton.jit
-def _product(a, b, WIDEN: tl.constexpr):
-    """WIDEN is for the interpreter, which has no bfloat16 products; it changes no result."""
-    if WIDEN:
-        a = a.to(tl.float32)
-        b = b.to(tl.float32)
-    return tl.dot(a, b, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -164,7 +155,7 @@ def attend_kernel(
             mask=inside[None, :] & (key_dims < KEY_DIM)[:, None],
             other=0.0,
         )
-        scores = _product(q, k, WIDEN) * scaling
+        scores = multiply(q, k, WIDEN) * scaling
         if HAS_SOFTCAP:
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
         visible = inside[None, :] & (at[None, :] <= position[:, None])
@@ -183,7 +174,7 @@ def attend_kernel(
             other=0.0,
         )
         found = found * fade[:, None]
-        found += _product(weights.to(v.dtype), v, WIDEN)
+        found += multiply(weights.to(v.dtype), v, WIDEN)
         top = new_top
 
     mask = real[:, None] & (value_dims < VALUE_DIM)[None, :]
@@ -210,30 +201,22 @@ def reduce_kernel(
     HEADS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     SPLITS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
     BLOCK_VD: tl.constexpr,
 ):
-    """Combine the splits of BLOCK_H query heads of one decoding sequence."""
-    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    """Combine the splits of one query head of one decoding sequence, all loaded at once."""
+    head = tl.program_id(1)
     row = tl.load(query_starts + first + tl.program_id(0))
     dims = tl.arange(0, BLOCK_VD)
-    real = head < HEADS
-    mask = real[:, None] & (dims < VALUE_DIM)[None, :]
-    place = (tl.program_id(0) * HEADS + head) * SPLITS
-
-    top = tl.full([BLOCK_H], float("-inf"), tl.float32)
-    for split in range(SPLITS):
-        found_top = tl.load(partial_max + place + split, mask=real, other=float("-inf"))
-        top = tl.maximum(top, found_top)
-    level = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.zeros([BLOCK_H], tl.float32)
-    result = tl.zeros([BLOCK_H, BLOCK_VD], tl.float32)
-    for split in range(SPLITS):
-        found_top = tl.load(partial_max + place + split, mask=real, other=float("-inf"))
-        weight = tl.exp2(found_top - level)
-        total += weight * tl.load(partial_sum + place + split, mask=real, other=0.0)
-        source = partial + (place + split)[:, None] * VALUE_DIM + dims[None, :]
-        result += weight[:, None] * tl.load(source, mask=mask, other=0.0)
-    result = result / tl.where(total > 0, total, 1.0)[:, None]
-    target = out + (row * HEADS + head)[:, None] * VALUE_DIM + dims[None, :]
+    mask = dims < VALUE_DIM
+    place = (tl.program_id(0) * HEADS + head) * SPLITS + tl.arange(0, SPLITS)
+    tops = tl.load(partial_max + place)
+    sums = tl.load(partial_sum + place)
+    found = tl.load(
+        partial + place[:, None] * VALUE_DIM + dims[None, :], mask=mask[None, :], other=0.0
+    )
+    top = tl.max(tops, 0)
+    weights = tl.exp2(tops - tl.where(top == float("-inf"), 0.0, top))
+    total = tl.sum(weights * sums, 0)
+    result = tl.sum(weights[:, None] * found, 0) / tl.where(total > 0, total, 1.0)
+    target = out + (row * HEADS + head) * VALUE_DIM + dims
     tl.store(target, result.to(out.dtype.element_ty), mask=mask)

@@ -1,4 +1,4 @@
-"""Where the parts of a decoder lie in transformers' models of the families that are compiled.
+"""Where the parts of a decoder lie in transformers' models of the common families.
 
 Nothing is taken on trust: whoever builds a decoder from these compares its logits with the model's.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -14,9 +15,21 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from roseinfer.limits import text_config
-from roseinfer.native.library import GELU_TANH, SILU
+from roseinfer.probe import AttentionLayers
 
-_ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH, "gelu_new": GELU_TANH}
+
+class Activation(IntEnum):
+    """As types.h numbers them."""
+
+    SILU = 0
+    GELU_TANH = 1
+
+
+_ACTIVATIONS = {
+    "silu": Activation.SILU,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "gelu_new": Activation.GELU_TANH,
+}
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 
 # Cosines and sines [positions, rotary / 2] of the first so many positions, for a type of layer.
@@ -57,21 +70,46 @@ class Parts:
     head: Any
     last: NormPart
     epsilon: float
-    activation: int
+    activation: Activation
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
     embedding_scale: float = 1.0
     logit_softcap: float = 0.0
 
+    @property
+    def linears(self) -> list[Any]:
+        inside = [
+            linear
+            for layer in self.layers
+            for linear in (*layer.qkv, layer.output, *layer.gate_up, layer.down)
+        ]
+        return [*inside, self.head]
 
-def find_parts(model: Any) -> Parts | None:
-    """The parts of `model`; None if its family is not compiled, or this one of it is unusual."""
+
+def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
+    """The parts of `model`, whose attention is `layers`.
+
+    None if its family is not among the common ones, or this one of it is unusual.
+    """
     kind = getattr(text_config(model), "model_type", None)
+    parts = None
     if kind == "gpt2":
-        return _gpt2(model)
-    if kind in _LLAMA_LIKE and hasattr(model.model, "layers"):
-        return _llama_like(model)
-    return None
+        parts = _gpt2(model)
+    elif kind in _LLAMA_LIKE and hasattr(model.model, "layers"):
+        parts = _llama_like(model)
+    return parts if parts is not None and _is_usual(model, parts, layers) else None
+
+
+def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return (
+        not hooked
+        and all(type(linear) in (nn.Linear, Conv1D) for linear in parts.linears)
+        and {p.dtype for p in model.parameters()} == {model.dtype}
+        and len(layers.shapes) == len(parts.layers)
+        and len(set(layers.shapes)) == 1
+        and not any(call.has_sinks for call in layers.calls)
+    )
 
 
 def weight_of(linear: Any) -> Tensor:

@@ -1,0 +1,251 @@
+"""A decoder of a common family with its small operations fused.
+
+    few rows     norm + qkv | norms + rotation + write | attend | reduce | output + sum |
+                 norm + gate and up + activation | down + sum
+    many rows    sum + norm | qkv | norms + rotation + write | attend | output | sum + norm |
+                 gate and up | activation | down
+
+Each part is a kernel; with many rows the products are those of torch's own library. transformers'
+code launches some forty for the same layer, and on a GPU each costs microseconds, which is what a
+whole product of a small batch takes. The weights stay the model's: those of one input are laid side
+by side, and the model's layers then look into that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor
+from transformers.pytorch_utils import Conv1D
+
+from roseinfer.batch import Chunk, Drawn
+from roseinfer.families import Activation, LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.gpu.batch import DeviceBatch, pack
+from roseinfer.gpu.launch import Pages, Rule, attend
+from roseinfer.gpu.layers import Heads, Norm, activated, normalise, place
+from roseinfer.gpu.product import MOST_ROWS, Matrix, product
+from roseinfer.kv_cache import KVCache
+from roseinfer.model import PackedRunner
+from roseinfer.probe import AttentionLayers, LayerCall
+
+
+def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
+    """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
+    parts = find_parts(model, layers)
+    return None if parts is None else FusedModel(parts, layers, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    qkv: Matrix
+    output: Matrix
+    gate_up: Matrix
+    down: Matrix
+    before_attention: Norm
+    after_attention: Norm | None
+    before_mlp: Norm
+    after_mlp: Norm | None
+    heads: Heads
+    rule: Rule
+
+
+class FusedModel(PackedRunner):
+    """Steps of packed batches by the kernels of this package."""
+
+    def __init__(self, parts: Parts, layers: AttentionLayers, context: int) -> None:
+        self._embedding: Tensor = parts.embedding.weight.detach()
+        self._positions = None if parts.positions is None else parts.positions.weight.detach()
+        self._scale, self._softcap = parts.embedding_scale, parts.logit_softcap
+        self._gated, self._activation = len(parts.layers[0].gate_up) == 2, parts.activation
+        self._dtype, self._device = self._embedding.dtype, self._embedding.device
+        angles = _Angles(parts, context, self._device)
+        self._layers = [
+            self._layer(part, call, parts.epsilon, angles)
+            for part, call in zip(parts.layers, layers.calls, strict=True)
+        ]
+        self._last, self._head = _norm(parts.last, parts.epsilon), _fuse([parts.head])
+        self._pages: list[Pages] = []
+
+    def _layer(self, part: LayerParts, call: LayerCall, epsilon: float, angles: _Angles) -> _Layer:
+        output, norms = _fuse([part.output]), None
+        if part.query is not None and part.key is not None:
+            norms = torch.stack([part.query.weight, part.key.weight])
+        queries = output.weight.shape[1] // call.shape.value_dim
+        return _Layer(
+            _fuse(part.qkv),
+            output,
+            _fuse(part.gate_up),
+            _fuse([part.down]),
+            _norm(part.before_attention, epsilon),
+            None if part.after_attention is None else _norm(part.after_attention, epsilon),
+            _norm(part.before_mlp, epsilon),
+            None if part.after_mlp is None else _norm(part.after_mlp, epsilon),
+            Heads(queries, norms, epsilon, *angles.of(part.kind)),
+            Rule(call.scaling, call.window, call.softcap),
+        )
+
+    def bind(self, cache: KVCache) -> None:
+        self._block_size = cache.block_size
+        self._pages = [
+            Pages(keys, values, cache.block_size)
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
+        return pack(chunks, self._block_size, self._device, drawn)
+
+    def compute(self, batch: DeviceBatch, rows: Tensor) -> Tensor:
+        positions = batch.position_ids[0]
+        stream = self._stream(self._embed(batch.input_ids[0], positions))
+        for layer, pages in zip(self._layers, self._pages, strict=True):
+            qkv = stream.enter(layer.before_attention, layer.qkv)
+            query = place(qkv, layer.heads, pages, batch.slots, positions)
+            attended = attend(pages, query, batch.sequences, layer.rule).flatten(1)
+            stream.leave(attended, layer.output, layer.after_attention)
+            inner = stream.enter_activated(
+                layer.before_mlp, layer.gate_up, self._gated, self._activation
+            )
+            stream.leave(inner, layer.down, layer.after_mlp)
+        logits = self._stream(stream.settle()[rows]).enter(self._last, self._head)
+        if self._softcap:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits
+
+    def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """[T, H], float32."""
+        hidden = F.embedding(ids, self._embedding).float()
+        if self._scale != 1.0:
+            hidden *= self._scale
+        if self._positions is not None:
+            hidden += F.embedding(positions, self._positions)
+        return hidden
+
+    def _stream(self, hidden: Tensor) -> _Stream:
+        kind = _FewRows if len(hidden) <= MOST_ROWS else _ManyRows
+        return kind(hidden, self._dtype)
+
+
+class _Stream(Protocol):
+    """The residual stream of a step: branches leave it through a norm and come back as a sum."""
+
+    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
+        """`hidden` [T, H], float32, is taken over; products are made in `dtype`."""
+
+    def enter(self, norm: Norm, matrix: Matrix) -> Tensor:
+        """The normed stream times `matrix`."""
+
+    def enter_activated(
+        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation
+    ) -> Tensor:
+        """The same after the activation; see `product`."""
+
+    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+        """Add `x` times `matrix`, through the norm `after` if there is one."""
+
+    def settle(self) -> Tensor:
+        """The stream with all that was added."""
+
+
+class _FewRows:
+    """Norms, activations and sums go along with the products."""
+
+    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
+        self._hidden, self._dtype = hidden, dtype
+
+    def enter(self, norm: Norm, matrix: Matrix) -> Tensor:
+        return self._enter(norm, matrix, False, None)
+
+    def enter_activated(
+        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation
+    ) -> Tensor:
+        return self._enter(norm, matrix, gated, activation)
+
+    def _enter(
+        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation | None
+    ) -> Tensor:
+        # What is not yet divided by its norm may be too large for float16.
+        if norm.bias is not None or self._dtype == torch.float16:
+            normal = normalise(self._hidden, norm, self._dtype)
+            return product(normal, matrix, gated=gated, activation=activation)
+        return product(
+            self._hidden,
+            matrix,
+            norm=norm.weight,
+            epsilon=norm.epsilon,
+            gated=gated,
+            activation=activation,
+        )
+
+    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+        if after is None:
+            product(x, matrix, add_to=self._hidden)
+        else:
+            normalise(self._hidden, None, self._dtype, delta=product(x, matrix), after=after)
+
+    def settle(self) -> Tensor:
+        return self._hidden
+
+
+class _ManyRows:
+    """Products by torch; a sum waits for the next norm."""
+
+    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
+        self._hidden, self._dtype = hidden, dtype
+        self._waiting: tuple[Tensor, Norm | None] | None = None
+
+    def enter(self, norm: Norm, matrix: Matrix) -> Tensor:
+        return F.linear(self._add(norm), matrix.weight, matrix.bias)
+
+    def enter_activated(
+        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation
+    ) -> Tensor:
+        return activated(self.enter(norm, matrix), gated, activation)
+
+    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+        self._waiting = F.linear(x, matrix.weight, matrix.bias), after
+
+    def settle(self) -> Tensor:
+        return self._add(None) if self._waiting is not None else self._hidden
+
+    def _add(self, norm: Norm | None) -> Tensor:
+        delta, after = self._waiting or (None, None)
+        self._waiting = None
+        return normalise(self._hidden, norm, self._dtype, delta=delta, after=after)
+
+
+class _Angles:
+    """Cosines and sines on the device, once for each type of layer."""
+
+    def __init__(self, parts: Parts, context: int, device: torch.device) -> None:
+        self._tables: dict[str, tuple[Tensor, Tensor]] = {}
+        if parts.angles is not None:
+            for kind in {part.kind for part in parts.layers}:
+                cosines, sines = parts.angles(kind, context)
+                self._tables[kind] = cosines.to(device), sines.to(device)
+
+    def of(self, kind: str) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        return self._tables.get(kind, (None, None))
+
+
+def _norm(part: NormPart, epsilon: float) -> Norm:
+    return Norm(part.weight, part.bias, epsilon)
+
+
+def _fuse(linears: list[Any]) -> Matrix:
+    """The linear layers' weights as one matrix, into which they look from now on."""
+    weights = [weight_of(linear).detach() for linear in linears]
+    whole = torch.cat(weights) if len(weights) > 1 else weights[0].contiguous()
+    for linear, part in zip(linears, torch.split(whole, [len(w) for w in weights]), strict=True):
+        linear.weight.data = part.T if type(linear) is Conv1D else part
+    biases = [linear.bias for linear in linears]
+    if all(bias is None for bias in biases):
+        return Matrix(whole)
+    found = [
+        weight.new_zeros(len(weight)) if bias is None else bias.detach()
+        for weight, bias in zip(weights, biases, strict=True)
+    ]
+    return Matrix(whole, torch.cat(found))

@@ -1,0 +1,85 @@
+"""Calls of the product of a few rows with a matrix: see kernels/product.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roseinfer.families import Activation
+from roseinfer.gpu import kernels
+from roseinfer.gpu.device import current, parts, processors
+from roseinfer.gpu.kernels.product import product_kernel
+
+MOST_ROWS = 16  # what a matrix unit multiplies at least, so fewer are no faster
+OPTIONS = {"num_warps": 4, "num_stages": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Weights [outputs, inputs], row by row, and a bias [outputs] or None."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+def product(
+    x: Tensor,
+    matrix: Matrix,
+    *,
+    norm: Tensor | None = None,
+    epsilon: float = 0.0,
+    gated: bool = False,
+    activation: Activation | None = None,
+    add_to: Tensor | None = None,
+) -> Tensor:
+    """`x` [rows, inputs], at most MOST_ROWS rows, times `matrix`: [rows, outputs] in its type.
+
+    With `norm` [inputs], `x` is float32 and goes through that RMS norm first. With `activation`
+    the product does, or, `gated`, its first half does and is multiplied by the other. With
+    `add_to` [rows, outputs], float32, the product is added there, and that is the result.
+    """
+    weight, bias = matrix.weight, matrix.bias
+    outputs, inputs = len(weight) // (2 if gated else 1), weight.shape[1]
+    out = add_to if add_to is not None else x.new_empty(len(x), outputs, dtype=weight.dtype)
+    block = block_of(outputs, weight.device)
+    with current(x):
+        product_kernel[(parts(outputs, block),)](
+            x,
+            weight,
+            bias if bias is not None else weight,
+            norm if norm is not None else weight,
+            out,
+            len(x),
+            x.stride(0),
+            out.stride(0),
+            epsilon,
+            OUTPUTS=outputs,
+            INPUTS=inputs,
+            HAS_BIAS=bias is not None,
+            HAS_NORM=norm is not None,
+            ADDS=add_to is not None,
+            GATED=gated,
+            ACTIVATION=-1 if activation is None else int(activation),
+            WIDEN=kernels.INTERPRETED and weight.dtype == torch.bfloat16,
+            BLOCK_R=MOST_ROWS,
+            BLOCK_N=block,
+            BLOCK_K=inputs_of(block, norm is not None),
+            **OPTIONS,
+        )
+    return out
+
+
+def block_of(outputs: int, device: torch.device) -> int:
+    """Outputs of a program: as many as leave every processor two programs, so that one computes
+    while the other waits for memory."""
+    for block in (64, 32):
+        if outputs >= 2 * block * processors(device):
+            return block
+    return 16
+
+
+def inputs_of(block: int, normed: bool) -> int:
+    """Inputs at a time, for `block` outputs: what keeps memory busy and leaves registers free."""
+    return 256 if block == 16 and not normed else 128

@@ -1,0 +1,153 @@
+"""The fused decoder computes what transformers' code does, or leaves the model to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime import interpreter
+
+from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.batch import Chunk
+from roseinfer.gpu import decoder as decoder_module
+from roseinfer.gpu.decoder import FusedModel
+from roseinfer.gpu.product import MOST_ROWS
+from roseinfer.model import PackedModel
+from tests.roseinfer.gpu.attention_cases import DEVICE
+from tests.roseinfer.models import (
+    COMPILED,
+    build,
+    drain,
+    engine_run_by,
+    greedy,
+    prompts,
+    reference,
+    tiny_llama,
+    tokens,
+)
+
+
+def answers(engine: InferenceEngine, asked: list[list[int]], count: int) -> list[list[int]]:
+    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=MOST_ROWS + 8)
+    names = [scheduler.add_request(p, params=greedy(count)) for p in asked]
+    outputs = drain(scheduler)
+    return [tokens(outputs[name]) for name in names]
+
+
+@pytest.mark.parametrize("architecture", sorted(COMPILED))
+def test_greedy_tokens_are_those_of_transformers(architecture: str) -> None:
+    """Prefill of many rows and of few, decode of some sequences and of one."""
+    model = build(architecture, **({} if architecture == "gemma3" else {"num_hidden_layers": 2}))
+    asked = prompts(3, 20, 9)
+    expected = [reference(model, prompt, 4) for prompt in asked]
+    engine = engine_run_by("triton", model, kv_cache_tokens=100, block_size=5)
+    assert isinstance(engine._runner, FusedModel)
+    assert answers(engine, asked, 4) == expected
+    engine.cache.pool.check_integrity()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_in_the_types_of_a_gpu(dtype: torch.dtype) -> None:
+    """The load probe holds the decoder to the model's own logits; what it refuses is not used."""
+    for architecture in ("llama", "gpt2"):
+        model = build(architecture, num_hidden_layers=2).to(dtype)
+        engine = engine_run_by("triton", model, kv_cache_tokens=64)
+        assert isinstance(engine._runner, FusedModel)
+
+
+class Launches(TorchDispatchMode):
+    """What a GPU would be given: our kernels, and what torch computes but for views."""
+
+    free = (
+        "view",
+        "slice",
+        "select",
+        "split",
+        "unsqueeze",
+        "detach",
+        "empty",
+        "alias",
+        "t.",
+        "flatten",
+    )
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        launch, inside = interpreter.GridExecutor.__call__, [False]
+        self._inside = inside
+
+        def counted(kernel: Any, *arguments: Any, **constants: Any) -> None:
+            self.names.append(kernel.fn.__name__)
+            inside[0] = True  # the interpreter uses torch as well
+            launch(kernel, *arguments, **constants)
+            inside[0] = False
+
+        monkeypatch.setattr(interpreter.GridExecutor, "__call__", counted)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).removeprefix("aten.")
+        if not self._inside[0] and not any(word in name for word in self.free):
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="the interpreter counts")
+def test_a_layer_of_a_decode_step_is_seven_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launches(layers: int) -> list[str]:
+        # given
+        model = tiny_llama(num_hidden_layers=layers)
+        engine = engine_run_by("triton", model, kv_cache_tokens=64)
+        session = engine.new_session(prompts(5)[0])
+        session.blocks, session.computed = engine.cache.pool.allocate(1), 4
+        # when
+        with monkeypatch.context() as patch, Launches(patch) as seen:
+            engine._runner.run([Chunk(session, 1)])
+        return seen.names
+
+    # then
+    one, two = launches(1), launches(2)
+    layer = ["product", "place", "attend", "reduce", "product", "product", "product"]
+    assert sorted(two) == sorted(one + [f"{name}_kernel" for name in layer])
+    # The step's numbers, embeddings, to float32, the rows wanted, the head.
+    assert len(one) == len(layer) + 5, one
+
+
+def test_the_model_and_the_decoder_share_their_weights() -> None:
+    for architecture in ("llama", "gpt2"):
+        model = build(architecture)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        engine = engine_run_by("triton", model, kv_cache_tokens=64)
+        assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+        decoder: Any = engine._runner
+        memory = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        for layer in decoder._layers:
+            for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down):
+                assert matrix.weight.untyped_storage().data_ptr() in memory
+
+
+def test_a_decoder_that_differs_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: a decoder that takes the layers in another order
+    class Wrong(FusedModel):
+        def bind(self, cache: Any) -> None:
+            super().bind(cache)
+            self._layers = self._layers[::-1]
+
+    monkeypatch.setattr(decoder_module, "FusedModel", Wrong)
+    model = build("llama", num_hidden_layers=2)
+    expected = [reference(model, prompt, 4) for prompt in prompts(9)]
+    # when
+    with caplog.at_level(logging.WARNING):
+        engine = engine_run_by("triton", model, kv_cache_tokens=64)
+    # then: transformers' code runs it over the kernels
+    assert "the fused decoder differs" in caplog.text
+    assert isinstance(engine._runner, PackedModel)
+    assert answers(engine, prompts(9), 4) == expected

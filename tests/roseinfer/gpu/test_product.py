@@ -1,0 +1,97 @@
+"""Products of a few rows beside the same in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+from torch import Tensor
+
+from roseinfer.families import Activation
+from roseinfer.gpu.device import processors
+from roseinfer.gpu.product import MOST_ROWS, Matrix, block_of, product
+from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.randn(*shape, generator=generator) * scale).to(DEVICE, dtype)
+
+
+def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    scale = float(expected.abs().max())
+    assert float((found.double() - expected).abs().max()) <= TOLERANCE[dtype] * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, FP16, BF16])
+@pytest.mark.parametrize("rows", [1, 5, MOST_ROWS])
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 128), (37, 200), (520, 24)])
+def test_product(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    x, weight = random(rows, inputs, dtype=dtype), random(outputs, inputs, dtype=dtype)
+    found = product(x, Matrix(weight))
+    assert found.shape == (rows, outputs)
+    assert found.dtype == dtype
+    close(found, x.double() @ weight.double().T, dtype)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", [None, *Activation])
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_goes_before_and_after(
+    gated: bool, activation: Activation | None, biased: bool
+) -> None:
+    # given: rows that need a norm, one of them far from 1
+    if gated and activation is None:
+        pytest.skip("a gate has an activation")
+    x, weight, norm = random(3, 136), random(2 * 40 if gated else 40, 136, scale=0.1), random(136)
+    x[1] *= 300
+    bias = random(len(weight)) if biased else None
+    # when
+    found = product(
+        x, Matrix(weight, bias), norm=norm, epsilon=1e-5, gated=gated, activation=activation
+    )
+    # then
+    normal = x.double() * norm.double() / (x.double().square().mean(1, True) + 1e-5).sqrt()
+    expected = normal @ weight.double().T + (0 if bias is None else bias.double())
+    gates, others = expected.chunk(2, dim=1) if gated else (expected, torch.ones(1).double())
+    if activation == Activation.SILU:
+        expected = torch.nn.functional.silu(gates) * others.to(DEVICE)
+    elif activation is not None:
+        expected = torch.nn.functional.gelu(gates, approximate="tanh") * others.to(DEVICE)
+    close(found, expected, torch.float32)
+
+
+def test_a_sum_is_made_in_place_and_in_float32() -> None:
+    x, weight = random(4, 64, dtype=BF16), random(50, 64, dtype=BF16)
+    hidden = random(4, 50) * 1000
+    expected = hidden.double() + x.double() @ weight.double().T
+    assert product(x, Matrix(weight), add_to=hidden) is hidden
+    close(hidden, expected, torch.float32)
+
+
+def test_rows_may_lie_apart() -> None:
+    wide, weight = random(3, 300), random(20, 100)
+    found = product(wide[:, 100:200], Matrix(weight))
+    close(found, wide[:, 100:200].double() @ weight.double().T, torch.float32)
+
+
+@pytest.mark.parametrize("outputs", [16, 1000, 10**6])
+def test_programs_fill_the_device_before_they_grow(outputs: int) -> None:
+    block = block_of(outputs, DEVICE)
+    assert block == 16 or outputs // block >= 2 * processors(DEVICE)
+    assert block == 64 or outputs < 2 * 2 * block * processors(DEVICE)
+
+
+def test_what_is_never_asked_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent parts are stood in for by other tensors: garbage there must not show."""
+    x, weight = random(2, 64), random(32, 64)
+    plain = product(x, Matrix(weight))
+    other: Any = Matrix(weight, torch.full((32,), torch.nan, device=DEVICE))
+    assert not bool(plain.isnan().any())
+    assert bool(product(x, other).isnan().all())
