@@ -5,6 +5,7 @@
 
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores;
+    bfloat *tiles;
     std::int64_t qkv_width, inner_width, room, size;
 };
 
@@ -26,6 +27,10 @@ INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, 
     s.attended = take(rows * m.heads * m.value_dim);
     s.inner = take(rows * s.inner_width);
     s.scores = take(threads * ROWS * s.room);
+    const std::int64_t attended = m.heads * m.value_dim;
+    std::int64_t widest = m.hidden > m.inner ? m.hidden : m.inner;
+    if (attended > widest) widest = attended;
+    s.tiles = reinterpret_cast<bfloat *>(take(PAIRS ? whole_tiles(rows) * widest / 2 : 0));
     return s;
 }
 
@@ -76,11 +81,10 @@ INLINE void place(const Model &m, const Layer &layer, const std::int64_t *table,
 }
 
 // Adds the product to the hidden states, through a norm if the family has one there.
-static void add(const Model &m, const Matrix &matrix, const Norm &after, const float *from,
-                std::int64_t stride, std::int64_t rows, const Scratch &s) {
-    if (!after.weight)
-        return product(matrix, from, stride, rows, {s.hidden, m.hidden}, Into::Sum);
-    product(matrix, from, stride, rows, {s.normal, m.hidden}, Into::Place);
+static void add(const Model &m, const Matrix &matrix, const Norm &after, const Input &from,
+                std::int64_t rows, const Scratch &s) {
+    if (!after.weight) return product(matrix, from, rows, {s.hidden, m.hidden}, Into::Sum);
+    product(matrix, from, rows, {s.normal, m.hidden}, Into::Place);
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
         float *normal = s.normal + row * m.hidden, *hidden = s.hidden + row * m.hidden;
@@ -90,25 +94,26 @@ static void add(const Model &m, const Matrix &matrix, const Norm &after, const f
 }
 
 // Of each row the norm, as the products with `next` read it.
-static void normalise_rows(const Model &m, const Norm &norm, const Matrix &next, std::int64_t rows,
-                           const Scratch &s) {
+static void normalise_rows(const Model &m, const Norm &norm, const Matrix &next,
+                           const Input &normal, std::int64_t rows, const Scratch &s) {
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
-        float *normal = s.normal + row * m.hidden;
-        normalise(norm, s.hidden + row * m.hidden, normal, m.hidden, m.epsilon);
-        prepare(next, normal);
+        float *to = normal.at + row * m.hidden;
+        normalise(norm, s.hidden + row * m.hidden, to, m.hidden, m.epsilon);
+        prepare(next, normal, row);
     }
 }
 
-static void prepare_rows(const Matrix &next, float *from, std::int64_t rows) {
+static void prepare_rows(const Matrix &next, const Input &from, std::int64_t rows) {
     if (!PAIRS) return;
 #pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row) prepare(next, from + row * next.inputs);
+    for (std::int64_t row = 0; row < rows; ++row) prepare(next, from, row);
 }
 
 static void attention_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    normalise_rows(m, layer.before_attention, layer.qkv, step.rows, s);
-    product(layer.qkv, s.normal, m.hidden, step.rows, {s.qkv, s.qkv_width}, Into::Place);
+    const Input normal = {s.normal, m.hidden, s.tiles};
+    normalise_rows(m, layer.before_attention, layer.qkv, normal, step.rows, s);
+    product(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Into::Place);
     std::int64_t sequence = 0;
 #pragma omp for
     for (std::int64_t row = 0; row < step.rows; ++row) {
@@ -117,30 +122,33 @@ static void attention_part(const Model &m, const Layer &layer, const Step &step,
     }
     attend(m, layer, step, s.qkv, s.qkv_width, s.attended,
            s.scores + omp_get_thread_num() * ROWS * s.room, s.room);
-    prepare_rows(layer.output, s.attended, step.rows);
-    add(m, layer.output, layer.after_attention, s.attended, m.heads * m.value_dim, step.rows, s);
+    const Input attended = {s.attended, m.heads * m.value_dim, s.tiles};
+    prepare_rows(layer.output, attended, step.rows);
+    add(m, layer.output, layer.after_attention, attended, step.rows, s);
 }
 
 static void mlp_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    normalise_rows(m, layer.before_mlp, layer.gate_up, step.rows, s);
-    product(layer.gate_up, s.normal, m.hidden, step.rows, {s.inner, s.inner_width}, Into::Place);
+    const Input normal = {s.normal, m.hidden, s.tiles}, inner = {s.inner, s.inner_width, s.tiles};
+    normalise_rows(m, layer.before_mlp, layer.gate_up, normal, step.rows, s);
+    product(layer.gate_up, normal, step.rows, {s.inner, s.inner_width}, Into::Place);
 #pragma omp for
     for (std::int64_t row = 0; row < step.rows; ++row) {
         activate(m, s.inner + row * s.inner_width);
-        prepare(layer.down, s.inner + row * s.inner_width);
+        prepare(layer.down, inner, row);
     }
-    add(m, layer.down, layer.after_mlp, s.inner, s.inner_width, step.rows, s);
+    add(m, layer.down, layer.after_mlp, inner, step.rows, s);
 }
 
 static void logits_part(const Model &m, const Step &step, const Scratch &s) {
+    const Input normal = {s.normal, m.hidden, s.tiles};
 #pragma omp for
     for (std::int64_t i = 0; i < step.logit_rows; ++i) {
-        float *normal = s.normal + i * m.hidden;
-        normalise(m.last, s.hidden + step.wanted[i] * m.hidden, normal, m.hidden, m.epsilon);
-        prepare(m.head, normal);
+        const float *hidden = s.hidden + step.wanted[i] * m.hidden;
+        normalise(m.last, hidden, normal.at + i * m.hidden, m.hidden, m.epsilon);
+        prepare(m.head, normal, i);
     }
     const std::int64_t vocabulary = m.head.outputs;
-    product(m.head, s.normal, m.hidden, step.logit_rows, {step.logits, vocabulary}, Into::Place);
+    product(m.head, normal, step.logit_rows, {step.logits, vocabulary}, Into::Place);
     if (m.logit_softcap != 0.0f) {
 #pragma omp for
         for (std::int64_t i = 0; i < step.logit_rows; ++i)
@@ -180,9 +188,13 @@ void decode(const Model &m, const Step &step) {
 }
 
 void multiply(const Matrix &m, float *a, std::int64_t rows, float *c) {
+    const std::int64_t tiles = on_tiles(m) ? whole_tiles(rows) * m.inputs : 0;
+    bfloat *room = new bfloat[tiles];
 #pragma omp parallel
     {
-        prepare_rows(m, a, rows);
-        product(m, a, m.inputs, rows, {c, m.outputs}, Into::Place);
+        const Input input = {a, m.inputs, room};
+        prepare_rows(m, input, rows);
+        product(m, input, rows, {c, m.outputs}, Into::Place);
     }
+    delete[] room;
 }

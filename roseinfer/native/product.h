@@ -8,18 +8,14 @@
 //     bfloat16   panel [inputs / 2][WIDTH][2]
 //
 // Where the build has such instructions (PAIRS), activations for bfloat16 weights are pairs as well,
-// rounded by `pair_up`: a row's first input and its second lie in its first float's place.
+// rounded by `pair_up`: a row's first input and its second lie in its first float's place. With AMX
+// they go elsewhere: see tiles.h.
 //
 // Every output of every row is one sum over the inputs in their order, whatever the number of rows
 // and threads: a row's result does not depend on its company.
 
 // Rows at a time: as many sums as there are registers for, with room for a panel's vectors.
 constexpr int ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 3;
-
-// Makes of a row of activations what products with `m` read.
-INLINE void prepare(const Matrix &m, float *row) {
-    if (PAIRS && m.is_bfloat) pair_up(row, m.inputs);
-}
 
 template <int R, int P>
 struct Sums {
@@ -227,21 +223,37 @@ static void many_rows(const Matrix &m, const float *a, std::int64_t stride, std:
 #if PAIRS
 #include "tiles.h"
 #else
+constexpr int TILE = 1;
 INLINE bool on_tiles(const Matrix &) { return false; }
 INLINE void set_tiles(std::int64_t) {}
 INLINE void release_tiles() {}
+INLINE void to_tiles(const float *, std::int64_t, std::int64_t, bfloat *) {}
+static void multiply_on_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t,
+                              std::int64_t, std::int64_t, Rows, Into) {}
 #endif
+
+// Activations [rows, inputs], rows `stride` apart. `tiles` has room for as many in bfloat16, to a
+// whole number of tiles.
+struct Input {
+    float *at;
+    std::int64_t stride;
+    bfloat *tiles;
+};
+
+INLINE std::int64_t whole_tiles(std::int64_t rows) { return (rows + TILE - 1) / TILE * TILE; }
+
+// Makes of a row of activations what products with `m` read.
+INLINE void prepare(const Matrix &m, const Input &input, std::int64_t row) {
+    float *at = input.at + row * input.stride;
+    if (on_tiles(m))
+        to_tiles(at, m.inputs, row, input.tiles);
+    else if (PAIRS && m.is_bfloat)
+        pair_up(at, m.inputs);
+}
 
 template <class W>
 static void strip(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                   std::int64_t first, std::int64_t panels, Rows c, Into into) {
-#if PAIRS
-    if (on_tiles(m)) {
-        for (std::int64_t p = first; p < first + panels; p += 2)
-            multiply_on_tiles(m, a, stride, rows, p, p + 1 == first + panels, c, into);
-        return;
-    }
-#endif
     if (rows <= ROWS) return few_rows<W>(m, a, stride, rows, first, panels, c, into);
     constexpr int P = LANES == 16 && (PAIRS || sizeof(W) == 4) ? 2 : 1;
     std::int64_t p = first;
@@ -249,25 +261,41 @@ static void strip(const Matrix &m, const float *a, std::int64_t stride, std::int
     for (; p < first + panels; ++p) many_rows<1, W>(m, a, stride, rows, p, c, into);
 }
 
-// c [rows, outputs] = a [rows, inputs] times the matrix; `a` went through `prepare`. Every thread of the team must call it; it
-// ends with a barrier.
-static void product(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
-                    Rows c, Into into) {
+// Panels that a thread takes at a time. On tiles, weights come ahead of their use within a group
+// only, so groups are as large as leaves every thread some.
+INLINE std::int64_t group_of(const Matrix &m, std::int64_t panels) {
+    if (!on_tiles(m)) return panels >= 64 ? 4 : 2;
+    const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
+    return pairs > 1 ? 2 * pairs : 2;
+}
+
+// c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through `prepare`.
+// Every thread of the team must call it; it ends with a barrier.
+static void product(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Into into) {
     const std::int64_t panels = (m.outputs + WIDTH - 1) / WIDTH;
-    const std::int64_t group = panels >= 64 ? 4 : 2;
+    const std::int64_t group = group_of(m, panels);
     const std::int64_t groups = (panels + group - 1) / group;
     const std::int64_t blocks = (rows + BLOCK - 1) / BLOCK;
     if (on_tiles(m)) set_tiles(rows);
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < blocks * groups; ++item) {
         const std::int64_t block = item / groups, first = item % groups * group;
-        const std::int64_t row = rows * block / blocks, next = rows * (block + 1) / blocks;
         const std::int64_t some = panels - first < group ? panels - first : group;
+        if (on_tiles(m)) {
+            const std::int64_t row = whole_tiles(rows * block / blocks);
+            const std::int64_t end = whole_tiles(rows * (block + 1) / blocks);
+            const std::int64_t next = end < rows ? end : rows;
+            for (std::int64_t p = first; p < first + some; p += 2)
+                multiply_on_tiles(m, a.tiles, row, next, p, first + some, c, into);
+            continue;
+        }
+        const std::int64_t row = rows * block / blocks, next = rows * (block + 1) / blocks;
+        const float *from = a.at + row * a.stride;
         const Rows to = {c.at + row * c.stride, c.stride};
         if (m.is_bfloat)
-            strip<bfloat>(m, a + row * stride, stride, next - row, first, some, to, into);
+            strip<bfloat>(m, from, a.stride, next - row, first, some, to, into);
         else
-            strip<float>(m, a + row * stride, stride, next - row, first, some, to, into);
+            strip<float>(m, from, a.stride, next - row, first, some, to, into);
     }
     if (on_tiles(m)) release_tiles();
 }
