@@ -14,19 +14,22 @@ import torch
 from torch import Tensor
 
 
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor`, on the host, where copies to `device` read it without the host's help.
+
+    torch keeps pinned memory apart until the copies that read it are done.
+    """
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """`tensor`, which lies on the host, on `device`; the host does not wait for the copy."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    # torch keeps pinned memory apart until the copies that read it are done.
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return pinned(tensor, device).to(device, non_blocking=True)
 
 
 def copy_to_device(tensor: Tensor, target: Tensor) -> None:
     """Overwrite the beginning of `target`, on a device, with `tensor`, which lies on the host."""
-    if target.device.type == "cuda":
-        tensor = tensor.pin_memory()
-    target[: len(tensor)].copy_(tensor, non_blocking=True)
+    target[: len(tensor)].copy_(pinned(tensor, target.device), non_blocking=True)
 
 
 class Integers:

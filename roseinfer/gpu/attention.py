@@ -8,6 +8,7 @@ from torch import Tensor
 
 from roseinfer.attention import AttentionCall, LayerState
 from roseinfer.batch import Chunk, Drawn
+from roseinfer.gpu.backends import flash_prefill
 from roseinfer.gpu.batch import DeviceBatch, pack
 from roseinfer.gpu.launch import Pages, Rule, attend, write
 from roseinfer.kv_cache import KVCache
@@ -16,16 +17,18 @@ from roseinfer.kv_cache import KVCache
 class TritonAttention:
     """The attention layers of one model over one KV cache."""
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, flash: bool = False) -> None:
+        """`flash` leaves prefill to FlashInfer."""
         self.batch: DeviceBatch | None = None
         self._block_size, self._device = cache.block_size, cache.keys[0].device
+        self._flash = flash_prefill(cache) if flash else None
         self.layers: list[LayerState] = [
             _TritonLayer(self, Pages(keys, values, cache.block_size))
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
 
     def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return pack(chunks, self._block_size, self._device, drawn)
+        return pack(chunks, self._block_size, self._device, drawn, self._flash)
 
 
 class _TritonLayer:

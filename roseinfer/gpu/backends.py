@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,7 +15,13 @@ from roseinfer.attention import Attention, PagedAttention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache import KVCache
 
+if TYPE_CHECKING:
+    from roseinfer.gpu.flash import FlashPrefill
+
 _logger = logging.getLogger(__name__)
+
+# Those that decode by the kernels of this package.
+OURS = ("triton", "flashinfer")
 
 
 def choose_attention(options: GpuOptions, device: torch.device) -> str:
@@ -23,28 +31,39 @@ def choose_attention(options: GpuOptions, device: torch.device) -> str:
         name = "triton" if device.type == "cuda" and has_triton() else "sdpa"
         if device.type == "cuda" and name == "sdpa":
             _logger.warning("Triton is not installed: attention runs by torch's own, more slowly")
-    if name == "triton":
-        _check_triton(device)
+    if name in OURS:
+        _check_ours(name, device)
+    if name == "flashinfer" and not has_flashinfer():
+        raise ConfigurationError(
+            "attention='flashinfer' needs the package flashinfer: pip install flashinfer-python"
+        )
     return name
 
 
 def attention_of(name: str) -> Callable[[KVCache], Attention]:
     """What makes, for a cache, the attention called `name`."""
-    if name == "triton":
+    if name in OURS:
         from roseinfer.gpu.attention import TritonAttention
 
-        return TritonAttention
+        return partial(TritonAttention, flash=name == "flashinfer")
     return PagedAttention
 
 
-def _check_triton(device: torch.device) -> None:
+def flash_prefill(cache: KVCache) -> FlashPrefill:
+    """FlashInfer's attention for a cache."""
+    from roseinfer.gpu.flash import FlashPrefill
+
+    return FlashPrefill(cache.block_size, cache.keys[0].device)
+
+
+def _check_ours(name: str, device: torch.device) -> None:
     if not has_triton():
-        raise ConfigurationError("attention='triton' needs the package triton: pip install triton")
+        raise ConfigurationError(f"attention={name!r} needs the package triton: pip install triton")
     from roseinfer.gpu import kernels
 
     if device.type != "cuda" and not kernels.INTERPRETED:
         raise ConfigurationError(
-            f"attention='triton' cannot run on {device.type}: choose 'sdpa', or set "
+            f"attention={name!r} cannot run on {device.type}: choose 'sdpa', or set "
             "TRITON_INTERPRET=1 for Triton's interpreter, which is for tests"
         )
 
@@ -52,3 +71,7 @@ def _check_triton(device: torch.device) -> None:
 def has_triton() -> bool:
     """Whether the kernels can be imported."""
     return importlib.util.find_spec("triton") is not None
+
+
+def has_flashinfer() -> bool:
+    return importlib.util.find_spec("flashinfer") is not None

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from torch import Tensor
 from roseinfer.batch import Chunk, Drawn, slots
 from roseinfer.gpu.launch import Sequences
 from roseinfer.transfer import Integers
+
+if TYPE_CHECKING:
+    from roseinfer.gpu.flash import FlashPrefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,20 @@ class Layout:
 
 
 def pack(
-    chunks: Sequence[Chunk], block_size: int, device: torch.device, drawn: Drawn | None = None
+    chunks: Sequence[Chunk],
+    block_size: int,
+    device: torch.device,
+    drawn: Drawn | None = None,
+    flash: FlashPrefill | None = None,
 ) -> DeviceBatch:
-    """Lay out `chunks` (at least one) and send them to `device`."""
+    """Lay out `chunks` (at least one) and send them to `device`; `flash` shall attend for those
+    of several tokens."""
     order = [chunk for chunk in chunks if chunk.count == 1]
     decodes = len(order)
     order += [chunk for chunk in chunks if chunk.count > 1]
+    prefills = order[decodes:]
+    if flash is not None and prefills:
+        flash.begin(prefills)
     ints, layout = flatten(order, block_size, drawn)
     ids, positions, where, logit_rows, starts, lengths, table_starts, tables = layout.split(
         ints.to(device)
@@ -77,8 +89,9 @@ def pack(
         starts,
         lengths,
         decodes,
-        len(order) - decodes,
-        max((chunk.count for chunk in order[decodes:]), default=0),
+        len(prefills),
+        max((chunk.count for chunk in prefills), default=0),
+        flash if prefills else None,
     )
     if drawn is not None:
         ids = drawn.fill(ids)

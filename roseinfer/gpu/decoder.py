@@ -24,6 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from roseinfer.batch import Chunk, Drawn
 from roseinfer.families import Activation, LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.gpu.backends import flash_prefill
 from roseinfer.gpu.batch import DeviceBatch, pack
 from roseinfer.gpu.launch import Pages, Rule, attend
 from roseinfer.gpu.layers import Heads, Norm, activated, normalise, place
@@ -33,10 +34,15 @@ from roseinfer.model import PackedRunner
 from roseinfer.probe import AttentionLayers, LayerCall
 
 
-def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
-    """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
+def build_fused(
+    model: Any, layers: AttentionLayers, context: int, flash: bool = False
+) -> FusedModel | None:
+    """A fused decoder for `model`, contexts up to `context` tokens; None for other families.
+
+    `flash` leaves the attention of prefill to FlashInfer.
+    """
     parts = find_parts(model, layers)
-    return None if parts is None else FusedModel(parts, layers, context)
+    return None if parts is None else FusedModel(parts, layers, context, flash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,9 @@ class _Layer:
 class FusedModel(PackedRunner):
     """Steps of packed batches by the kernels of this package."""
 
-    def __init__(self, parts: Parts, layers: AttentionLayers, context: int) -> None:
+    def __init__(
+        self, parts: Parts, layers: AttentionLayers, context: int, flash: bool = False
+    ) -> None:
         self._embedding: Tensor = parts.embedding.weight.detach()
         self._positions = None if parts.positions is None else parts.positions.weight.detach()
         self._scale, self._softcap = parts.embedding_scale, parts.logit_softcap
@@ -69,6 +77,7 @@ class FusedModel(PackedRunner):
         ]
         self._last, self._head = _norm(parts.last, parts.epsilon), _fuse([parts.head])
         self._pages: list[Pages] = []
+        self._wants_flash = flash
 
     def _layer(self, part: LayerParts, call: LayerCall, epsilon: float, angles: _Angles) -> _Layer:
         output, norms = _fuse([part.output]), None
@@ -90,13 +99,14 @@ class FusedModel(PackedRunner):
 
     def bind(self, cache: KVCache) -> None:
         self._block_size = cache.block_size
+        self._flash = flash_prefill(cache) if self._wants_flash else None
         self._pages = [
             Pages(keys, values, cache.block_size)
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
 
     def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return pack(chunks, self._block_size, self._device, drawn)
+        return pack(chunks, self._block_size, self._device, drawn, self._flash)
 
     def compute(self, batch: DeviceBatch, rows: Tensor) -> Tensor:
         positions = batch.position_ids[0]

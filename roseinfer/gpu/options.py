@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rose_errors import ConfigurationError
 
-BACKENDS = ("sdpa", "triton")
+BACKENDS = ("sdpa", "triton", "flashinfer")
 
 
 _GIB = 1024**3
