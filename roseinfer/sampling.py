@@ -16,6 +16,7 @@ from torch import Tensor
 
 from roseinfer import native
 from roseinfer.adjusting import adjust
+from roseinfer.gpu import backends
 from roseinfer.params import SamplingParams
 from roseinfer.session import SamplingRow
 from roseinfer.transfer import to_device
@@ -33,6 +34,8 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     adjusted = _Adjusted.of(logits, rows)
     if native.can_draw(logits):
         return _draw_compiled(logits, rows, adjusted)
+    if backends.can_draw(logits):
+        return _draw_by_kernel(logits, rows, adjusted)
     ids = _argmax(logits)
     if adjusted is not None:
         ids[adjusted.index] = _argmax(adjusted.values)
@@ -62,6 +65,22 @@ def _draw_compiled(
         seeds = torch.tensor([p.seed or 0 for p in params], dtype=torch.int64)
         numbers = uniform(seeds, torch.tensor([row.position for row in rows])).tolist()
     return torch.tensor(native.draw_rows(values, params, numbers))
+
+
+def _draw_by_kernel(
+    logits: Tensor, rows: Sequence[SamplingRow], adjusted: _Adjusted | None
+) -> Tensor:
+    # Triton's, which only a machine with a GPU must have.
+    from roseinfer.gpu.drawing import Request, draw_rows
+
+    ids = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    lines = {row: line for line, row in enumerate(adjusted.rows)} if adjusted is not None else {}
+    plain = [Request(i, i, row) for i, row in enumerate(rows) if i not in lines]
+    draw_rows(logits, plain, ids)
+    if adjusted is not None:
+        changed = [Request(line, i, rows[i]) for i, line in lines.items()]
+        draw_rows(adjusted.values, changed, ids)
+    return ids
 
 
 @dataclass(frozen=True, slots=True)

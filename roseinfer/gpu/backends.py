@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rose_errors import ConfigurationError
 from roseinfer.attention import Attention, PagedAttention
@@ -68,6 +69,12 @@ def _check_ours(name: str, device: torch.device) -> None:
         )
 
 
+def can_draw(logits: Tensor) -> bool:
+    """Whether our kernel draws from such logits."""
+    return logits.device.type == "cuda" and has_triton()
+
+
+@cache
 def has_triton() -> bool:
     """Whether the kernels can be imported."""
     return importlib.util.find_spec("triton") is not None

@@ -22,9 +22,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from roseinfer.families import Activation
-from roseinfer.gpu import launch, product
+from roseinfer.gpu import drawing, launch, product
 from roseinfer.gpu.device import power
 from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
+from roseinfer.gpu.kernels.drawing import draw_kernel
 from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, place_kernel
 from roseinfer.gpu.kernels.product import product_kernel
 from roseinfer.gpu.launch import Pages
@@ -55,6 +56,7 @@ def main(everything: bool) -> None:
             place(dtype, key_dim, value_dim, block=block)
     for dtype in _TYPES if everything else [torch.bfloat16]:
         norms(dtype)
+        draw(dtype)
         for outputs in (16, 32, 64) if everything else (64,):
             products(dtype, outputs)
         for gated, activation in itertools.product((True, False), Activation):
@@ -116,6 +118,13 @@ def products(dtype: torch.dtype, block: int) -> None:
 def activate(dtype: torch.dtype, *, gated: bool, activation: Activation) -> None:
     constants = {"INNER": 14336, "GATED": gated, "ACTIVATION": int(activation), "BLOCK": 1024}
     _compile(activate_kernel, dtype, constants)
+
+
+def draw(dtype: torch.dtype) -> None:
+    shape = {"FIELDS": 8, "COUNT": 128256, "SHIFT": drawing.SHIFTS[dtype]}
+    others = {"requests": "*i64", "ids": "*i64"}
+    block = {"BLOCK": drawing._LARGEST_BLOCK}
+    _compile(draw_kernel, dtype, shape | block, others, **drawing.OPTIONS)
 
 
 def _compile(

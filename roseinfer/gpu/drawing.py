@@ -1,0 +1,61 @@
+"""Drawing tokens on a GPU, a kernel for the whole batch: see kernels/drawing.py."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from roseinfer.gpu.device import current, power
+from roseinfer.gpu.kernels.drawing import draw_kernel
+from roseinfer.session import SamplingRow
+from roseinfer.transfer import to_device
+
+OPTIONS = {"num_warps": 16}
+_LARGEST_BLOCK = 8192
+# The last bits of a float32 that came from a narrower type never differ.
+SHIFTS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+
+
+class Request(NamedTuple):
+    """A draw from one line of logits, whose id goes to a place among the ids."""
+
+    line: int
+    place: int
+    row: SamplingRow
+
+
+def draw_rows(values: Tensor, requests: Sequence[Request], ids: Tensor) -> None:
+    """Draw from the lines of `values` [B, V] into `ids`, all on the device."""
+    if not requests:
+        return
+    table = torch.tensor([_numbers(request) for request in requests])
+    values = values if values.stride(1) == 1 else values.contiguous()
+    count = values.shape[1]
+    with current(values):
+        draw_kernel[(len(requests),)](
+            values,
+            to_device(table, values.device),
+            ids,
+            values.stride(0),
+            FIELDS=table.shape[1],
+            COUNT=count,
+            SHIFT=SHIFTS[values.dtype],
+            BLOCK=min(power(count), _LARGEST_BLOCK),
+            **OPTIONS,
+        )
+
+
+def _numbers(request: Request) -> list[int]:
+    """As the kernel reads them."""
+    params = request.row.params
+    whole = request.line, request.place, params.top_k or 0, params.seed or 0, request.row.position
+    return [*whole, *map(_bits, (params.temperature, params.top_p, params.min_p))]
+
+
+def _bits(value: float) -> int:
+    """Of a float64, as an integer."""
+    return int.from_bytes(struct.pack("<d", value), "little", signed=True)

@@ -1,0 +1,109 @@
+"""The kernel draws what torch draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
+from roseinfer.gpu import backends, drawing
+from roseinfer.gpu.drawing import Request, draw_rows
+from roseinfer.session import SamplingRow
+from tests.roseinfer.gpu.attention_cases import DEVICE
+from tests.roseinfer.models import drain, greedy, prompts, sample, tokens
+from tests.roseinfer.test_resume import FEATURES
+from tests.roseinfer.test_sampling import knobs, random_logits
+
+
+def drawn(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    ids = torch.full((len(rows),), -1, device=DEVICE)
+    draw_rows(logits.to(DEVICE), [Request(i, i, row) for i, row in enumerate(rows)], ids)
+    return [int(i) for i in ids.tolist()]
+
+
+def as_torch_draws(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "can_draw", lambda _: False)
+        return sample(logits, rows)
+
+
+@pytest.mark.parametrize("block", [drawing._LARGEST_BLOCK, 64], ids=["one block", "several"])
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    rows=st.lists(knobs, min_size=1, max_size=4),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    rounded=st.booleans(),
+    allowed=st.integers(0, 300),
+)
+def test_the_kernel_draws_what_torch_draws(
+    block: int,
+    rows: list[dict[str, Any]],
+    seed: int,
+    dtype: torch.dtype,
+    rounded: bool,
+    allowed: int,
+) -> None:
+    """With ties, under a grammar that allows `allowed` of the ids or none, in blocks or at once."""
+    logits = random_logits(len(rows), vocab=300, seed=seed % 1000).to(dtype)
+    if rounded:
+        logits = logits.round()
+    logits[:, allowed:] = -torch.inf
+    asked = [SamplingRow(SamplingParams(seed=seed, **row), abs(seed) % 5000) for row in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_LARGEST_BLOCK", block)
+        assert drawn(logits, asked) == as_torch_draws(logits, asked)
+
+
+def test_greedy_is_the_first_of_the_largest() -> None:
+    logits = torch.tensor([[1.0, 7.0, -3.0, 7.0], [-1.0, -2.0, -1.0, -5.0]])
+    assert drawn(logits, [SamplingRow(SamplingParams(), 0)] * 2) == [1, 0]
+
+
+def test_lines_and_places_may_differ() -> None:
+    """Logits that lie apart, of which some are drawn from, into places of their own."""
+    logits = torch.eye(6, device=DEVICE)[:, :5].T.contiguous().T
+    ids = torch.full((4,), -1, device=DEVICE)
+    row = SamplingRow(SamplingParams(), 0)
+    draw_rows(logits, [Request(3, 0, row), Request(1, 2, row)], ids)
+    assert ids.tolist() == [3, -1, 1, -1]
+    draw_rows(logits, [], ids)
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="on a GPU it draws anyway")
+def test_an_engine_that_draws_by_the_kernel_says_the_same(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Penalties, biases, grammars and log-probabilities among plain rows."""
+    monkeypatch.setattr(native, "can_draw", lambda _: False)
+    params = [
+        greedy(6),
+        greedy(6, temperature=0.9, top_p=0.9, seed=1),
+        *(greedy(6, temperature=0.8, seed=2, **changes) for changes in FEATURES.values()),
+    ]
+
+    def said() -> list[Any]:
+        scheduler = OnlineScheduler(engine, max_batch_size=len(params))
+        names = [scheduler.add_request(prompts(9)[0], params=p) for p in params]
+        outputs = drain(scheduler)
+        return [(tokens(outputs[name]), [o.logprobs for o in outputs[name]]) for name in names]
+
+    expected = said()
+    monkeypatch.setattr(backends, "can_draw", lambda _: True)
+    calls = 0
+
+    def counted(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        draw_rows(*arguments)
+
+    monkeypatch.setattr(drawing, "draw_rows", counted)
+    assert said() == expected
+    assert calls
