@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,9 +119,11 @@ def construct(config_name: str, model_name: str, **extra: Any) -> Any:
 
 def engine_run_by(run_by: str, model: Any, **options: int) -> InferenceEngine:
     """An engine whose runner is "compiled" or "transformers", whatever it would choose itself;
-    or "triton": transformers' with our kernels, interpreted."""
+    or "triton": our kernels, interpreted, or on a GPU where TRITON_INTERPRET=0 asks for one."""
     if run_by == "triton":
-        gpu = GpuOptions(attention="triton")
+        gpu = GpuOptions(attention="triton", cuda_graphs=False)
+        if os.environ.get("TRITON_INTERPRET") == "0":
+            model = model.cuda()
         return InferenceEngine.from_model(model, gpu=gpu, **options)
     with pytest.MonkeyPatch.context() as patch:
         if run_by == "transformers":

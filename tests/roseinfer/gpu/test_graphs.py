@@ -14,10 +14,19 @@ pytest.importorskip("triton")
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.batch import Chunk
 from roseinfer.gpu.graphs import GraphedModel, batch_sizes
-from roseinfer.gpu.options import GpuOptions
 from roseinfer.probe import Reference, find_layers
 from roseinfer.runners import trusted
-from tests.roseinfer.models import drain, greedy, prompts, reference, tiny_llama, tokens
+from tests.roseinfer.gpu.attention_cases import DEVICE
+from tests.roseinfer.models import (
+    build,
+    drain,
+    engine_run_by,
+    greedy,
+    prompts,
+    reference,
+    tiny_llama,
+    tokens,
+)
 
 
 class Replayer:
@@ -55,9 +64,7 @@ def graphed(engine: InferenceEngine, recorder: Any, sizes: list[int], **options:
 
 @pytest.fixture
 def engine() -> InferenceEngine:
-    model = tiny_llama(num_hidden_layers=1)
-    gpu = GpuOptions(attention="triton")
-    return InferenceEngine.from_model(model, kv_cache_tokens=256, gpu=gpu)
+    return engine_run_by("triton", tiny_llama(num_hidden_layers=1), kv_cache_tokens=256)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -77,6 +84,21 @@ def test_tokens_are_the_same(engine: InferenceEngine, overlap: bool) -> None:
     changed = (engine.cache.keys[0][16:] != reserved).any(dim=-1).any(dim=-1)
     written = sum(len(p) for p in asked) + 3 + 4 + 5
     assert int(changed.sum()) == written, "padding was written outside of the reserved block"
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "cohere2"])
+def test_on_a_gpu_graphs_say_what_transformers_says(architecture: str) -> None:
+    """Captured and replayed by CUDA: our decoder, one with two kinds of layers, transformers'."""
+    asked = prompts(20, 3, 9)
+    model = build(architecture, num_hidden_layers=2)
+    expected = [reference(model, p, 6) for p in asked]
+    engine = InferenceEngine.from_model(model.cuda(), kv_cache_tokens=256)
+    assert isinstance(engine._runner, GraphedModel)
+    scheduler = OnlineScheduler(engine)
+    names = [scheduler.add_request(p, params=greedy(6)) for p in asked]
+    outputs = drain(scheduler)
+    assert [tokens(outputs[name]) for name in names] == expected
 
 
 def test_what_runs_as_a_graph(engine: InferenceEngine) -> None:
