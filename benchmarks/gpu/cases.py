@@ -19,6 +19,7 @@ _SEED = 0
 COMPUTE_SHARE = "share of the compute limit"
 MEMORY_SHARE = "share of the memory limit"
 BUSY = "share of time in which the device works"
+_KERNELS = 10
 LEAST_MEMORY_SHARE, LEAST_BUSY, LEAST_TO_CONTINUOUS = 0.85, 0.95, 3
 
 
@@ -106,7 +107,7 @@ class Decode:
 
 
 class Busy:
-    """How much of the time the device works while a full batch is decoded."""
+    """How much of the time the device works while a full batch is decoded, and at what."""
 
     def __init__(self, title: str, ours: OursOnDevice, sequences: int, steps: int) -> None:
         self.title = title
@@ -117,9 +118,11 @@ class Busy:
         prompts = [
             random_prompt(64, vocabulary, f"busy/{turn}/{n}") for n in range(self._sequences)
         ]
-        share = self._ours.busy_share(prompts, self._steps)
-        if share is not None:
-            board.add([Figure(BUSY, self._ours.name, share)])
+        found = self._ours.profile(prompts, self._steps)
+        if found is not None:
+            board.add([Figure(BUSY, self._ours.name, found.busy)])
+            for share, name in found.kernels[:_KERNELS] if turn == 0 else ():
+                board.notes.append(f"{share:.1%} of its work: {name[:60]}")
 
     def judge(self, board: Board) -> None:
         board.check_figure(

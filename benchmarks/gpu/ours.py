@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -14,6 +14,13 @@ from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.loading import load_tokenizer
+
+
+class Profile(NamedTuple):
+    busy: float
+    """the share of time in which the device works"""
+    kernels: list[tuple[float, str]]
+    """the share of that for each kernel, by name, largest first"""
 
 
 class OursOnDevice(Ours):
@@ -26,9 +33,8 @@ class OursOnDevice(Ours):
     def scheduler(self) -> OnlineScheduler:
         return OnlineScheduler(self.engine, *self._limits, keep_finished=False, overlap=True)
 
-    def busy_share(self, prompts: Sequence[Sequence[int]], steps: int) -> float | None:
-        """The share of time in which the device works, while `prompts` are all being decoded; None
-        where there is no GPU.
+    def profile(self, prompts: Sequence[Sequence[int]], steps: int) -> Profile | None:
+        """What the device does while `prompts` are all being decoded; None where there is no GPU.
 
         Its work is on one stream, so it is the sum of what its kernels and copies take. The
         profiler slows the host down, so the share without it is higher.
@@ -48,5 +54,7 @@ class OursOnDevice(Ours):
                 scheduler.step()
             synchronize(self.engine.device)
             seconds = time.perf_counter() - began
-        busy = sum(event.self_device_time_total for event in found.key_averages()) / 1e6
-        return float(busy / seconds)
+        spent = {event.key: event.self_device_time_total / 1e6 for event in found.key_averages()}
+        busy = sum(spent.values())
+        kernels = sorted(((time / busy, name) for name, time in spent.items()), reverse=True)
+        return Profile(busy / seconds, kernels)
