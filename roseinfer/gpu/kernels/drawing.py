@@ -89,15 +89,15 @@ def _floor(
     BLOCK: tl.constexpr,
 ):
     """The least rank, not below `least`, above which less than `limit` lies."""
-    low = least - 1
+    low = least - 1  # above it there is no less
     high = _rank(most, SHIFT).to(tl.int64)
-    for _ in range(33 - SHIFT):
+    while high - low > 1:
         middle = (low + high) >> 1
         if _above(values, most, by, middle, COUNT, SHIFT, WEIGHED, BLOCK) < limit:
             high = middle
         else:
             low = middle
-    return tl.maximum(high, least)
+    return high
 
 
 @triton.jit
@@ -187,6 +187,9 @@ def draw_kernel(
             least = _floor(values, most, by, least, limit, COUNT, SHIFT, False, BLOCK)
         if top_p < 1:
             limit = top_p * _above(values, most, by, least - 1, COUNT, SHIFT, True, BLOCK)
+            # All COUNT of them, if so faint, would not weigh 1 - top_p of the largest alone.
+            faint = most - (tl.log(COUNT / (1 - top_p)) + 1).to(tl.float32) / by
+            least = tl.maximum(least, _rank(faint, SHIFT).to(tl.int64))
             least = _floor(values, most, by, least, limit, COUNT, SHIFT, True, BLOCK)
         one = tl.arange(0, 1)
         number = _uniform(tl.load(request + 3 + one), tl.load(request + 4 + one))
