@@ -1,12 +1,7 @@
-"""Continuous batching: which sessions compute how many tokens in each step.
+"""Continuous batching: requests come and go between steps, each of which computes some tokens.
 
-Every running session has tokens computed and tokens known, and a step moves the first number
-towards the second under one budget of tokens. Nothing else distinguishes a prompt's prefill, a
-chunk of it, a decode step, a prefix found in the cache, a recompute after preemption and a request
-that resumes after a crash.
-
-Order is by arrival throughout: `running` followed by `waiting` is always sorted by it, so the
-youngest running session is the last one, and it is the one to give way when blocks run out.
+What a step computes is the planner's to say; here it is handed to the device, and what came of it
+to whoever asked.
 """
 
 from __future__ import annotations
@@ -24,6 +19,7 @@ from rose_errors import ConfigurationError, InvalidParameter
 from roseinfer.batch import Chunk
 from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams
+from roseinfer.planner import Planner
 from roseinfer.sampled import Sampled, SampledToken
 from roseinfer.session import InferenceSession
 
@@ -46,11 +42,8 @@ class _Flight:
 
 @dataclass(slots=True)
 class _Counters:
-    preemptions: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
     batch_size: int = 0
 
 
@@ -92,13 +85,10 @@ class Scheduler:
             overlap = engine.runs_ahead and engine.device.type == "cuda"
         self.engine = engine
         self._steps_ahead = 1 if overlap else 0
-        self.max_batch_size = max_batch_size
-        self.max_step_tokens = max(max_step_tokens, max_batch_size)
         self._keep_finished = keep_finished
         self._pool = engine.cache.pool
+        self._planner = Planner(self._pool, max_batch_size, max_step_tokens)
         self._sessions: dict[str, InferenceSession] = {}
-        self._waiting: deque[InferenceSession] = deque()
-        self._running: list[InferenceSession] = []
         self._ended: list[InferenceSession] = []  # finished before their first step
         self._flights: deque[_Flight] = deque()  # handed to the device, results to come
         self._counters = _Counters()
@@ -134,7 +124,7 @@ class Scheduler:
         if session.finished:
             self._ended.append(session)
         else:
-            self._waiting.append(session)
+            self._planner.waiting.append(session)
         return session.request_id
 
     def step(self, only: str | None = None) -> list[StepOutput]:
@@ -146,9 +136,14 @@ class Scheduler:
         self._seconds.clear()
         if only is not None and self._flights:
             return self._land(keep=0)
-        chunks = self._timed("schedule", self._schedule, only)
+        chunks = self._timed("schedule", self._plan, only)
         launched = self._launch(chunks)
         return self._land(keep=self._steps_ahead if launched and only is None else 0)
+
+    def _plan(self, only: str | None) -> list[Chunk]:
+        if only is None:
+            return self._planner.plan()
+        return self._planner.plan_alone(self._session(only), self._sessions.values())
 
     def _timed(
         self,
@@ -165,7 +160,7 @@ class Scheduler:
     def advance(self) -> list[StepOutput]:
         """`step` for callers that do nothing else: raises RuntimeError where it would idle."""
         outputs = self.step()
-        if not outputs and not self._running and self._waiting:
+        if not outputs and not self._planner.running and self._planner.waiting:
             raise RuntimeError("no request can start: another scheduler holds the KV cache")
         return outputs
 
@@ -176,17 +171,16 @@ class Scheduler:
             return False
         del self._sessions[request_id]
         session.release_blocks(self._pool)
-        if session in self._running:
-            self._running.remove(session)
-        elif session in self._ended:
+        if session in self._ended:
             self._ended.remove(session)
         else:
-            self._waiting.remove(session)
+            self._planner.remove(session)
         return True
 
     def has_unfinished(self) -> bool:
         """True while `step` has something to do or to report."""
-        return bool(self._running or self._waiting or self._ended or self._flights)
+        planner = self._planner
+        return bool(planner.running or planner.waiting or self._ended or self._flights)
 
     def is_finished(self, request_id: str) -> bool:
         return self._session(request_id).finished
@@ -208,21 +202,31 @@ class Scheduler:
     @property
     def free_slots(self) -> int:
         """Requests that could be added and find a place in the batch."""
-        return max(0, self.max_batch_size - len(self._running) - len(self._waiting))
+        planner = self._planner
+        return max(0, planner.max_batch_size - len(planner.running) - len(planner.waiting))
+
+    @property
+    def max_batch_size(self) -> int:
+        return self._planner.max_batch_size
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Less than was asked for where a step had no memory."""
+        return self._planner.max_step_tokens
 
     def stats(self) -> SchedulerStats:
-        counters = self._counters
+        counters, planner = self._counters, self._planner
         return SchedulerStats(
-            running=len(self._running),
-            waiting=len(self._waiting),
-            capacity=self.max_batch_size,
+            running=len(planner.running),
+            waiting=len(planner.waiting),
+            capacity=planner.max_batch_size,
             kv_blocks_total=self._pool.total,
             kv_blocks_used=self._pool.used,
-            preemptions=counters.preemptions,
+            preemptions=planner.preemptions,
             prompt_tokens=counters.prompt_tokens,
             generated_tokens=counters.generated_tokens,
-            prefix_query_tokens=counters.prefix_query_tokens,
-            prefix_hit_tokens=counters.prefix_hit_tokens,
+            prefix_query_tokens=planner.prefix_query_tokens,
+            prefix_hit_tokens=planner.prefix_hit_tokens,
             batch_size=counters.batch_size,
             step_times=StepTimes(**self._seconds),
         )
@@ -232,99 +236,6 @@ class Scheduler:
         if session is None:
             raise InvalidParameter(f"there is no request {request_id!r}")
         return session
-
-    # Scheduling
-
-    def _schedule(self, only: str | None) -> list[Chunk]:
-        """This step's chunks: one token for each decoding session, then prefill, oldest first."""
-        if only is not None:
-            return self._schedule_alone(self._session(only))
-        self._make_room()
-        self._admit()
-        budget = self.max_step_tokens
-        ready = [s for s in self._running if not s.waits]
-        decoding = [s for s in ready if s.num_pending == 1]
-        chunks = [Chunk(session, 1) for session in decoding]
-        budget -= len(chunks)
-        for session in ready:
-            count = min(session.num_pending, budget)
-            if session.num_pending > 1 and count > 0:
-                chunks.append(Chunk(session, count))
-                budget -= count
-        return chunks
-
-    def _admit(self) -> None:
-        """Move waiting sessions into the batch, in order, while a slot and blocks are free.
-
-        A session gets blocks for all its known tokens at once, so only decoding needs more.
-        """
-        while self._waiting and len(self._running) < self._places:
-            session = self._waiting[0]
-            if session.ahead:
-                return  # preempted while its token was on the way
-            hit = session.reuse_prefix(self._pool)
-            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-            # A spare block for each running session, or it would soon be preempted again.
-            if wanted + len(self._running) > self._pool.available:
-                session.release_blocks(self._pool)
-                return
-            session.blocks += self._pool.allocate(wanted)
-            self._running.append(self._waiting.popleft())
-            session.admissions += 1
-            if session.admissions == 1:
-                self._counters.prefix_query_tokens += session.num_known
-                self._counters.prefix_hit_tokens += hit
-
-    @property
-    def _places(self) -> int:
-        """Sessions that fit a step; fewer than slots where memory has run out."""
-        return min(self.max_batch_size, self.max_step_tokens)
-
-    def _schedule_alone(self, session: InferenceSession) -> list[Chunk]:
-        """As much of one session as a step holds; it is admitted before its turn if need be."""
-        if session.finished:
-            return []
-        if session in self._running:
-            self._running.remove(session)
-        else:
-            self._waiting.remove(session)
-            session.reuse_prefix(self._pool)
-            session.admissions += 1
-        wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-        while self._running and (
-            wanted > self._pool.available or len(self._running) == self._places
-        ):
-            self._preempt_youngest()
-        if wanted > self._pool.available:  # another scheduler holds the cache: later
-            session.release_blocks(self._pool)
-            self._waiting.appendleft(session)
-            return []
-        session.blocks += self._pool.allocate(wanted)
-        arrival = {known: n for n, known in enumerate(self._sessions.values())}
-        self._running = sorted([*self._running, session], key=arrival.__getitem__)
-        return [Chunk(session, min(session.num_pending, self.max_step_tokens))]
-
-    def _make_room(self) -> None:
-        """Give each running session, oldest first, blocks for what it is about to compute."""
-        index = 0
-        while index < len(self._running):
-            session = self._running[index]
-            tokens = session.num_known if not session.waits else session.computed
-            wanted = session.blocks_wanted(tokens, self._pool.block_size)
-            while wanted > self._pool.available and self._running[-1] is not session:
-                self._preempt_youngest()
-            if wanted > self._pool.available:
-                self._preempt_youngest()
-                return
-            session.blocks += self._pool.allocate(wanted)
-            index += 1
-
-    def _preempt_youngest(self) -> None:
-        """Take the youngest session's blocks; it waits, first in line, to be computed again."""
-        session = self._running.pop()
-        session.release_blocks(self._pool)
-        self._waiting.appendleft(session)
-        self._counters.preemptions += 1
 
     # On the device, and back
 
@@ -354,10 +265,8 @@ class Scheduler:
 
     def _shrink(self, tokens: int) -> None:
         """After a step of `tokens` tokens that the device had no memory for: steps of half as many
-        from now on, and nobody beyond them in the batch. Nothing of the failed one was booked."""
-        self.max_step_tokens = tokens // 2
-        while len(self._running) > self.max_step_tokens:
-            self._preempt_youngest()
+        from now on. Nothing of the failed one was booked."""
+        self._planner.shrink(tokens // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         _logger.warning(
@@ -392,7 +301,7 @@ class Scheduler:
             session.register_full_blocks(self._pool)
             if session in sampled:
                 outputs.append(self._append(session, sampled[session]))
-        self._running = [session for session in self._running if not session.finished]
+        self._planner.drop_finished()
         return outputs
 
     def _append(self, session: InferenceSession, sampled: SampledToken) -> StepOutput:
