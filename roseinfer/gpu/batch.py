@@ -9,7 +9,7 @@ Everything is one flat tensor of integers, so that it is one copy to the device:
     ids T | positions T | slots T | logit rows S | starts B + 1 | lengths B | table at B | tables
 
 The tables lie one after another, each as long as its sequence, so a long context costs the others
-nothing.
+nothing. Each part begins at 16 bytes: Triton compiles a kernel anew for pointers that do not.
 """
 
 from __future__ import annotations
@@ -52,16 +52,23 @@ class Layout:
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        return self.rows, self.rows, self.rows, self.logits, self.sequences + 1, self.sequences
+        rows, sequences = self.rows, self.sequences
+        return rows, rows, rows, self.logits, sequences + 1, sequences, sequences
 
     @property
     def tables_at(self) -> int:
-        return sum(self._sizes) + self.sequences
+        return sum(map(_even, self._sizes))
 
-    def split(self, flat: Tensor) -> tuple[Tensor, ...]:
+    def split(self, flat: Tensor) -> list[Tensor]:
         """Ids, positions, slots, logit rows, starts, lengths, where tables begin, the tables."""
-        rest = flat.numel() - self.tables_at
-        return torch.split(flat, [*self._sizes, self.sequences, rest])
+        sizes = [*self._sizes, flat.numel() - self.tables_at]
+        parts = torch.split(flat, [*map(_even, self._sizes), sizes[-1]])
+        return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def _even(count: int) -> int:
+    """Integers that fill whole steps of 16 bytes."""
+    return count + count % 2
 
 
 def pack(
@@ -116,9 +123,10 @@ def flatten(
     padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)
     ints = Integers()
 
-    def add(values: Sequence[int]) -> None:
+    def add(values: Sequence[int], padding: int = padding) -> None:
         ints.add(values)
         ints.pad(padding)
+        ints.pad(len(ints) % 2)
 
     add([token_id for chunk in order for token_id in chunk.input_ids(drawn)])
     spans = [range(chunk.session.computed, chunk.end) for chunk in order]
@@ -126,7 +134,7 @@ def flatten(
     blocks = zip(order, spans, strict=True)
     add([slot for chunk, span in blocks for slot in slots(chunk.session.blocks, span, block_size)])
     add(logit_rows)
-    ints.add([*ends, *padded_ends])
+    add([*ends, *padded_ends], padding=0)
     add([chunk.end for chunk in order])
     add(table_ends[:-1])
     for table in tables:

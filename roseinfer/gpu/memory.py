@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from rose_errors import ConfigurationError
+from roseinfer.adjusting import Adjustment
 from roseinfer.batch import Chunk
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache import KVCache
@@ -107,7 +108,7 @@ def profile(
     blocks_each = -(-length // make_cache(1).block_size)
     cache = make_cache(1 + sequences * blocks_each)
     runner.bind(cache)
-    sessions = [_session(length) for _ in range(sequences)]
+    sessions = [_session(length, adjusted=number % 2 == 0) for number in range(sequences)]
     for session in sessions:
         session.blocks = cache.pool.allocate(blocks_each)
     chunks = [Chunk(session, length) for session in sessions]
@@ -118,9 +119,22 @@ def profile(
     return meter.peak()
 
 
-def _session(length: int) -> InferenceSession:
-    """One whose sampling takes all the filters there are."""
-    params = SamplingParams(temperature=1.0, top_p=0.9, min_p=0.01, seed=0, logprobs=True)
+def _session(length: int, *, adjusted: bool) -> InferenceSession:
+    """One whose sampling takes all the filters there are, with or without a penalty."""
+    params = SamplingParams(
+        temperature=1.0,
+        top_p=0.9,
+        min_p=0.01,
+        seed=0,
+        logprobs=True,
+        repetition_penalty=1.1 if adjusted else 1.0,
+    )
+    prompt = [0] * length
     return InferenceSession(
-        "profile", [0] * length, params, TextStream(None), context_length=length + 1
+        "profile",
+        prompt,
+        params,
+        TextStream(None),
+        adjustment=Adjustment(params, prompt) if adjusted else None,
+        context_length=length + 1,
     )

@@ -14,6 +14,7 @@ from roseinfer.gpu.kernels.product import product_kernel
 
 MOST_ROWS = 16  # what a matrix unit multiplies at least, so fewer are no faster
 OPTIONS = {"num_warps": 4, "num_stages": 4}
+_WIDEST_BYTES = 128  # of one input for all outputs of a program
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def product(
     weight, bias = matrix.weight, matrix.bias
     outputs, inputs = len(weight) // (2 if gated else 1), weight.shape[1]
     out = add_to if add_to is not None else x.new_empty(len(x), outputs, dtype=weight.dtype)
-    block = block_of(outputs, weight.device)
+    block = block_of(outputs, weight)
     with current(x):
         product_kernel[(parts(outputs, block),)](
             x,
@@ -71,11 +72,12 @@ def product(
     return out
 
 
-def block_of(outputs: int, device: torch.device) -> int:
+def block_of(outputs: int, weight: Tensor) -> int:
     """Outputs of a program: as many as leave every processor two programs, so that one computes
-    while the other waits for memory."""
+    while the other waits for memory, and as fit into shared memory."""
     for block in (64, 32):
-        if outputs >= 2 * block * processors(device):
+        fits = block * weight.dtype.itemsize <= _WIDEST_BYTES
+        if fits and outputs >= 2 * block * processors(weight.device):
             return block
     return 16
 

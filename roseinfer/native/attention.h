@@ -49,26 +49,81 @@ INLINE void fetch(const T *from, std::int64_t count) {
     for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(from + i, 0, 2);
 }
 
-// R queries [R, key_dim], `stride` apart, against WIDTH keys: their scores, rows `room` apart.
-template <int R, class T>
-INLINE void score(const float *query, std::int64_t stride, const T *keys, std::int64_t dims,
-                  std::int64_t key_stride, float *scores, std::int64_t room) {
-    vfloat sums[R][PARTS] = {};
-    for (std::int64_t d = 0; d < dims; ++d) {
-        vfloat key[PARTS];
+// The blocks of one KV head that a tile of queries sees, counted from its first one.
+template <class T>
+struct Blocks {
+    const Model &m;
+    const Layer &layer;
+    const std::int64_t *table;
+    std::int64_t head, count;
+
+    const T *keys(std::int64_t block) const { return keys_of<T>(m, layer, table[block], head); }
+    const T *values(std::int64_t block) const { return values_of<T>(m, layer, table[block], head); }
+
+    // Blocks lie anywhere, so the processor cannot guess the next one.
+    void fetch_keys(std::int64_t block) const {
+        if (block < count) fetch(keys(block), m.key_dim * block_room(m));
+    }
+    void fetch_values(std::int64_t block) const {
+        fetch(values(block), m.block_size * value_width(m));
+    }
+};
+
+// Vectors of keys, or of the values' dimensions, that R queries meet at a time: a sum waits for its
+// last term, so where queries are few there must be other sums meanwhile.
+constexpr int together(int queries) {
+    if (LANES == 16) return queries <= 3 ? 4 : queries <= 6 ? 2 : 1;
+    return LANES == 8 && queries <= 2 ? 2 : 1;
+}
+
+// R queries [R, key_dim] against N times WIDTH keys, from vector `first` on: scores, rows `room`
+// apart. A block's room may be more than the block: what is too much, the next one overwrites.
+template <int R, int N, class T>
+INLINE void score(const Blocks<T> &blocks, const float *query, std::int64_t first, float *scores,
+                  std::int64_t room) {
+    const std::int64_t stride = block_room(blocks.m), each = stride / WIDTH;
+    const T *keys[N];
+    for (int n = 0; n < N; ++n)
+        keys[n] = blocks.keys((first + n) / each) + (first + n) % each * WIDTH;
+    vfloat sums[R][N * PARTS] = {};
+    for (std::int64_t d = 0; d < blocks.m.key_dim; ++d) {
+        vfloat key[N * PARTS];
 #pragma GCC unroll 4
-        for (int v = 0; v < PARTS; ++v) key[v] = load(keys + d * key_stride + v * LANES);
+        for (int v = 0; v < N * PARTS; ++v)
+            key[v] = load(keys[v / PARTS] + d * stride + v % PARTS * LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            const vfloat value = fill(query[r * stride + d]);
+            const vfloat value = fill(query[r * blocks.m.key_dim + d]);
 #pragma GCC unroll 4
-            for (int v = 0; v < PARTS; ++v) sums[r][v] += value * key[v];
+            for (int v = 0; v < N * PARTS; ++v) sums[r][v] += value * key[v];
         }
     }
+    for (int n = 0; n < N; ++n) {
+        float *to = scores + (first + n) / each * blocks.m.block_size + (first + n) % each * WIDTH;
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r)
+        for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < PARTS; ++v) store(scores + r * room + v * LANES, sums[r][v]);
+            for (int v = 0; v < PARTS; ++v)
+                store(to + r * room + v * LANES, sums[r][n * PARTS + v]);
+    }
+}
+
+template <int R, class T>
+INLINE void score_all(const Blocks<T> &blocks, const float *query, float *scores,
+                      std::int64_t room) {
+    constexpr int N = together(R);
+    const std::int64_t each = block_room(blocks.m) / WIDTH, vectors = blocks.count * each;
+    for (std::int64_t v = 0; v < vectors; v += N) {
+        for (std::int64_t b = v / each; b < (v + N) / each && b < blocks.count; ++b) {
+            blocks.fetch_keys(b + N);
+            blocks.fetch_values(b);
+        }
+        if (v + N <= vectors)
+            score<R, N>(blocks, query, v, scores, room);
+        else
+            for (std::int64_t rest = v; rest < vectors; ++rest)
+                score<R, 1>(blocks, query, rest, scores, room);
+    }
 }
 
 // Turns scores [begin, end) of a row that covers `count` keys into weights; the others become 0.
@@ -97,6 +152,34 @@ INLINE void soften(float *row, std::int64_t begin, std::int64_t end, std::int64_
     for (std::int64_t i = end; i < count; ++i) row[i] = 0.0f;
 }
 
+// R rows of weights, `room` apart, of `count` keys times their values: dimensions from `d` on, sums
+// [R][N * WIDTH].
+template <int R, int N, class T>
+INLINE void blend(const Blocks<T> &blocks, const float *weights, std::int64_t room,
+                  std::int64_t count, std::int64_t d, float *found) {
+    const std::int64_t width = value_width(blocks.m), size = blocks.m.block_size;
+    vfloat sums[R][N * PARTS] = {};
+    for (std::int64_t b = 0; b < blocks.count; ++b) {
+        const T *values = blocks.values(b) + d;
+        const std::int64_t left = count - b * size, some = left < size ? left : size;
+        for (std::int64_t k = 0; k < some; ++k) {
+            vfloat value[N * PARTS];
+#pragma GCC unroll 4
+            for (int v = 0; v < N * PARTS; ++v) value[v] = load(values + k * width + v * LANES);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                const vfloat weight = fill(weights[r * room + b * size + k]);
+#pragma GCC unroll 4
+                for (int v = 0; v < N * PARTS; ++v) sums[r][v] += weight * value[v];
+            }
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < N * PARTS; ++v) store(found + (r * N * PARTS + v) * LANES, sums[r][v]);
+}
+
 // One tile: queries of KV head `head`, the first of them number `first` of its sequence (token by
 // token, the heads that share a KV head one after the other).
 struct Tile {
@@ -110,62 +193,41 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
                         const float *query, std::int64_t row_stride, float *out, float *scores,
                         std::int64_t room) {
     const std::int64_t share = m.heads / m.kv_heads, computed = step.computed[tile.sequence];
-    const std::int64_t *table = step.tables + step.table_at[tile.sequence];
-    const std::int64_t width = value_width(m), key_stride = block_room(m);
-    const float *queries[R];
+    float *outs[R];
     std::int64_t begins[R], ends[R];
     float gathered[R * 512];  // library.py refuses larger heads
     for (int r = 0; r < R; ++r) {
-        const std::int64_t token = (tile.first + r) / share, head = (tile.first + r) % share;
-        queries[r] = query + token * row_stride + (tile.head * share + head) * m.key_dim;
-        for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = queries[r][d];
+        const std::int64_t token = (tile.first + r) / share;
+        const std::int64_t head = tile.head * share + (tile.first + r) % share;
+        const float *from = query + token * row_stride + head * m.key_dim;
+        for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = from[d];
+        outs[r] = out + (token * m.heads + head) * m.value_dim;
         ends[r] = computed + token + 1;
         begins[r] = layer.window && ends[r] > layer.window ? ends[r] - layer.window : 0;
     }
     // From the first block that any of them sees to the last key that one sees.
     const std::int64_t from = begins[0] / m.block_size, start = from * m.block_size;
-    const std::int64_t count = ends[R - 1] - start, blocks = (count - 1) / m.block_size + 1;
-    for (std::int64_t b = 0; b < blocks; ++b) {
-        // A block's room may be more than the block: what is too much, the next one overwrites.
-        const T *keys = keys_of<T>(m, layer, table[from + b], tile.head);
-        // Blocks lie anywhere, so the processor cannot guess the next one.
-        if (b + 1 < blocks)
-            fetch(keys_of<T>(m, layer, table[from + b + 1], tile.head), m.key_dim * key_stride);
-        fetch(values_of<T>(m, layer, table[from + b], tile.head), m.block_size * width);
-        for (std::int64_t i = 0; i < key_stride; i += WIDTH)
-            score<R, T>(gathered, m.key_dim, keys + i, m.key_dim, key_stride,
-                        scores + b * m.block_size + i, room);
-    }
+    const std::int64_t count = ends[R - 1] - start;
+    const std::int64_t *table = step.tables + step.table_at[tile.sequence] + from;
+    const Blocks<T> blocks = {m, layer, table, tile.head, (count - 1) / m.block_size + 1};
+    score_all<R>(blocks, gathered, scores, room);
     for (int r = 0; r < R; ++r)
         soften(scores + r * room, begins[r] - start, ends[r] - start, count, layer.softcap);
-    for (std::int64_t d = 0; d < m.value_dim; d += WIDTH) {
-        vfloat sums[R][PARTS] = {};
-        for (std::int64_t b = 0; b < blocks; ++b) {
-            const T *values = values_of<T>(m, layer, table[from + b], tile.head) + d;
-            const std::int64_t left = count - b * m.block_size;
-            const std::int64_t some = left < m.block_size ? left : m.block_size;
-            const float *weights = scores + b * m.block_size;
-            for (std::int64_t k = 0; k < some; ++k) {
-                vfloat value[PARTS];
-#pragma GCC unroll 4
-                for (int v = 0; v < PARTS; ++v) value[v] = load(values + k * width + v * LANES);
-#pragma GCC unroll 12
-                for (int r = 0; r < R; ++r) {
-                    const vfloat weight = fill(weights[r * room + k]);
-#pragma GCC unroll 4
-                    for (int v = 0; v < PARTS; ++v) sums[r][v] += weight * value[v];
-                }
-            }
-        }
-        const std::int64_t some = m.value_dim - d < WIDTH ? m.value_dim - d : WIDTH;
-        for (int r = 0; r < R; ++r) {
-            const std::int64_t token = (tile.first + r) / share, head = (tile.first + r) % share;
-            float *to = out + (token * m.heads + tile.head * share + head) * m.value_dim + d;
-            float whole[WIDTH];
-#pragma GCC unroll 4
-            for (int v = 0; v < PARTS; ++v) store(whole + v * LANES, sums[r][v]);
-            for (std::int64_t i = 0; i < some; ++i) to[i] = whole[i];
-        }
+    constexpr int N = together(R);
+    float found[R * N * WIDTH];
+    const auto put = [&](std::int64_t d, std::int64_t width) {
+        const std::int64_t some = m.value_dim - d < width ? m.value_dim - d : width;
+        for (int r = 0; r < R; ++r)
+            for (std::int64_t i = 0; i < some; ++i) outs[r][d + i] = found[r * width + i];
+    };
+    std::int64_t d = 0;
+    for (; d + (N - 1) * WIDTH < m.value_dim; d += N * WIDTH) {
+        blend<R, N>(blocks, scores, room, count, d, found);
+        put(d, N * WIDTH);
+    }
+    for (; N > 1 && d < m.value_dim; d += WIDTH) {
+        blend<R, 1>(blocks, scores, room, count, d, found);
+        put(d, WIDTH);
     }
 }
 

@@ -57,8 +57,9 @@ def main(everything: bool) -> None:
     for dtype in _TYPES if everything else [torch.bfloat16]:
         norms(dtype)
         draw(dtype)
-        for outputs in (16, 32, 64) if everything else (64,):
-            products(dtype, outputs)
+        widest = product._WIDEST_BYTES // dtype.itemsize
+        for block in (16, 32, widest) if everything else (widest,):
+            products(dtype, block)
         for gated, activation in itertools.product((True, False), Activation):
             activate(dtype, gated=gated, activation=activation)
 

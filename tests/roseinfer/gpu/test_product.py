@@ -82,10 +82,13 @@ def test_rows_may_lie_apart() -> None:
 
 
 @pytest.mark.parametrize("outputs", [16, 1000, 10**6])
-def test_programs_fill_the_device_before_they_grow(outputs: int) -> None:
-    block = block_of(outputs, DEVICE)
+@pytest.mark.parametrize(("dtype", "widest"), [(BF16, 64), (torch.float32, 32)])
+def test_programs_fill_the_device_before_they_grow(
+    outputs: int, dtype: torch.dtype, widest: int
+) -> None:
+    block = block_of(outputs, torch.empty(0, dtype=dtype, device=DEVICE))
     assert block == 16 or outputs // block >= 2 * processors(DEVICE)
-    assert block == 64 or outputs < 2 * 2 * block * processors(DEVICE)
+    assert block == widest or outputs < 2 * 2 * block * processors(DEVICE)
 
 
 def test_what_is_never_asked_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,10 @@ def test_a_step_is_one_copy_and_lies_as_the_kernels_read_it(engine: InferenceEng
     assert (sequences.decodes, sequences.prefills, sequences.longest) == (1, 1, 7)
     storages = {t.untyped_storage().data_ptr() for t in (batch.input_ids, batch.slots)}
     assert len(storages) == 1
+    first_byte = storages.pop()
+    parts = (batch.position_ids, batch.slots, batch.logit_rows, sequences.tables)
+    parts += (sequences.table_starts, sequences.query_starts, sequences.lengths)
+    assert all((part.data_ptr() - first_byte) % 16 == 0 for part in parts)
 
 
 def test_a_token_that_only_the_device_knows_is_filled_in_there(engine: InferenceEngine) -> None:
