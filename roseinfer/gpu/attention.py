@@ -1,45 +1,254 @@
-"""Attention layers that run the Triton kernels."""
+"""Calls of the attention kernels: which tiles, how many splits, and what they are given."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
-from roseinfer.attention import AttentionCall, LayerState
-from roseinfer.batch import Chunk, Drawn
-from roseinfer.gpu.backends import flash_prefill
-from roseinfer.gpu.batch import DeviceBatch, pack
-from roseinfer.gpu.launch import Pages, Rule, attend, write
-from roseinfer.kv_cache import KVCache
+from roseinfer.gpu import kernels
+from roseinfer.gpu.device import current, parts, power, processors
+from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
+
+_SMALLEST_TILE = 16  # what a matrix unit multiplies at least
+_MOST_SPLITS = 64
+# Programs that a device keeps busy, as a multiple of its processors.
+_WAVES = 2
+OPTIONS = {"num_warps": 4, "num_stages": 2}
 
 
-class TritonAttention:
-    """The attention layers of one model over one KV cache."""
+class Prefill(Protocol):
+    """Attention of the prefills of a step by something else than our kernel."""
 
-    def __init__(self, cache: KVCache, flash: bool = False) -> None:
-        """`flash` leaves prefill to FlashInfer."""
-        self.batch: DeviceBatch | None = None
-        self._block_size, self._device = cache.block_size, cache.keys[0].device
-        self._flash = flash_prefill(cache) if flash else None
-        self.layers: list[LayerState] = [
-            _TritonLayer(self, Pages(keys, values, cache.block_size))
-            for keys, values in zip(cache.keys, cache.values, strict=True)
-        ]
+    def takes(self, pages: Pages, rule: Rule) -> bool:
+        """Whether it can."""
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return pack(chunks, self._block_size, self._device, drawn, self._flash)
+    def attend(self, pages: Pages, query: Tensor, out: Tensor, rule: Rule) -> None:
+        """What `query`, the rows of the prefills, find: into `out`."""
 
 
-class _TritonLayer:
-    def __init__(self, owner: TritonAttention, pages: Pages) -> None:
-        self._owner, self._pages = owner, pages
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The sequences of a step, as the kernels read them: int64 tensors on the device.
 
-    def attend(self, call: AttentionCall) -> Tensor:
-        batch = self._owner.batch
-        if batch is None:
-            raise RuntimeError("attention was called outside of an engine step")
-        key, value, query = (part[0].transpose(0, 1) for part in (call.key, call.value, call.query))
-        write(self._pages, key, value, batch.slots)
-        rule = Rule(call.scaling, call.window, call.softcap, call.sinks)
-        return attend(self._pages, query, batch.sequences, rule).unsqueeze(0)
+    The first `decodes` of them have one query each, the other `prefills` at most `longest`. Of the
+    `lengths[s]` tokens of a sequence the queries are the last ones, at rows [query_starts[s],
+    query_starts[s + 1]); a padding sequence has a length of 0. Its table begins at
+    `tables[table_starts[s]]`. `prefill` attends for the prefills, if it can.
+    """
+
+    tables: Tensor
+    table_starts: Tensor
+    query_starts: Tensor
+    lengths: Tensor
+    decodes: int
+    prefills: int
+    longest: int
+    prefill: Prefill | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """One layer's share of the cache: [slots, KV heads, head size], `size` slots a page."""
+
+    keys: Tensor
+    values: Tensor
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a layer's attention is; see AttentionCall."""
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
+class Tile(NamedTuple):
+    """Rows and keys that a program handles at a time."""
+
+    rows: int
+    keys: int
+
+
+def write(pages: Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+    """Put `keys` and `values` [T, KV heads, head size] into the cache's `slots` [T]."""
+    keys, values = _rows_whole(keys), _rows_whole(values)
+    tokens, heads, key_dim = keys.shape
+    block = 16
+    with current(keys):
+        write_kernel[(parts(tokens, block), heads)](
+            keys,
+            values,
+            pages.keys,
+            pages.values,
+            slots,
+            tokens,
+            *keys.stride()[:2],
+            *values.stride()[:2],
+            KV_HEADS=heads,
+            KEY_DIM=key_dim,
+            VALUE_DIM=values.shape[2],
+            BLOCK_T=block,
+            BLOCK_KD=_block(key_dim),
+            BLOCK_VD=_block(values.shape[2]),
+        )
+
+
+def attend(
+    pages: Pages,
+    query: Tensor,
+    sequences: Sequences,
+    rule: Rule,
+    *,
+    splits: int | None = None,
+    tile: Tile | None = None,
+) -> Tensor:
+    """What `query` [T, query heads, head size] finds in the cache, [T, query heads, value size].
+
+    `splits` and `tile` None choose what suits the device. Rows of no sequence are left undefined.
+    """
+    query = _rows_whole(query)
+    out = query.new_empty(*query.shape[:2], pages.values.shape[2])
+    with current(query):
+        if sequences.decodes:
+            if splits is None:
+                splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
+            _decode(pages, query, out, sequences, rule, splits, tile)
+        other = sequences.prefill
+        if other is not None and other.takes(pages, rule):
+            first = sequences.decodes  # one row each
+            other.attend(pages, query[first:], out[first:], rule)
+        elif sequences.prefills:
+            _prefill(pages, query, out, sequences, rule, tile)
+    return out
+
+
+def choose_splits(programs: int, device: torch.device) -> int:
+    """Parts to cut each sequence's keys into, so that `programs` of them fill the device.
+
+    A power of two that does not follow the lengths, so that a captured graph stays right.
+    """
+    wanted = parts(_WAVES * processors(device), programs)
+    return min(1 << (wanted - 1).bit_length(), _MOST_SPLITS)
+
+
+def _prefill(
+    pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, rule: Rule, tile: Tile | None
+) -> None:
+    group = query.shape[1] // pages.keys.shape[1]
+    tile = tile or _prefill_tile(pages, group)
+    tiles = parts(sequences.longest, tile.rows // group)
+    first, count = sequences.decodes, sequences.prefills
+    _attend(pages, query, out, sequences, rule, tile, (count, tiles), first=first)
+
+
+def _decode(
+    pages: Pages,
+    query: Tensor,
+    out: Tensor,
+    sequences: Sequences,
+    rule: Rule,
+    splits: int,
+    tile: Tile | None,
+) -> None:
+    heads, value_dim = query.shape[1], pages.values.shape[2]
+    fitting = _decode_tile(pages, heads // pages.keys.shape[1])
+    tile = fitting if tile is None else Tile(fitting.rows, tile.keys)
+    if splits == 1:
+        _attend(pages, query, out, sequences, rule, tile, (sequences.decodes, 1))
+        return
+    shape = (sequences.decodes, heads, splits)
+    found = query.new_empty(*shape, value_dim, dtype=torch.float32)
+    top, total = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    grid = sequences.decodes, splits
+    partial = found, top, total
+    _attend(pages, query, out, sequences, rule, tile, grid, splits=splits, partial=partial)
+    reduce_kernel[(sequences.decodes, heads)](
+        out,
+        found,
+        top,
+        total,
+        sequences.query_starts,
+        0,
+        HEADS=heads,
+        VALUE_DIM=value_dim,
+        SPLITS=splits,
+        BLOCK_VD=_block(value_dim),
+    )
+
+
+def _attend(
+    pages: Pages,
+    query: Tensor,
+    out: Tensor,
+    sequences: Sequences,
+    rule: Rule,
+    tile: Tile,
+    grid: tuple[int, int],
+    *,
+    first: int = 0,
+    splits: int = 1,
+    partial: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> None:
+    """One launch over `grid`: sequences from the `first` on, and tiles or splits of each."""
+    kv_heads, key_dim = pages.keys.shape[1:]
+    attend_kernel[(grid[0], kv_heads, grid[1])](
+        query,
+        out,
+        *(partial or (out, out, out)),  # not touched without splits
+        pages.keys,
+        pages.values,
+        rule.sinks if rule.sinks is not None else query,
+        sequences.tables,
+        sequences.table_starts,
+        sequences.query_starts,
+        sequences.lengths,
+        first,
+        rule.scaling,
+        rule.softcap or 0.0,
+        *query.stride()[:2],
+        KV_HEADS=kv_heads,
+        GROUP=query.shape[1] // kv_heads,
+        PAGE=pages.size,
+        KEY_DIM=key_dim,
+        VALUE_DIM=pages.values.shape[2],
+        WINDOW=rule.window or 0,
+        HAS_SOFTCAP=rule.softcap is not None,
+        HAS_SINKS=rule.sinks is not None,
+        SPLITS=splits,
+        WIDEN=kernels.INTERPRETED and pages.keys.dtype == torch.bfloat16,
+        BLOCK_M=tile.rows,
+        BLOCK_N=tile.keys,
+        BLOCK_KD=_block(key_dim),
+        BLOCK_VD=_block(pages.values.shape[2]),
+        **OPTIONS,
+    )
+
+
+def _prefill_tile(pages: Pages, group: int) -> Tile:
+    rows = 32 if pages.keys.dtype == torch.float32 else 64
+    return Tile(max(rows, power(group)), _keys_of_tile(pages))
+
+
+def _decode_tile(pages: Pages, group: int) -> Tile:
+    return Tile(max(_SMALLEST_TILE, power(group)), _keys_of_tile(pages))
+
+
+def _keys_of_tile(pages: Pages) -> int:
+    """As many as leave room in shared memory for two tiles of keys and of values."""
+    widest = max(_block(pages.keys.shape[2]), _block(pages.values.shape[2]))
+    return 64 if widest * pages.keys.dtype.itemsize <= 256 else 32
+
+
+def _rows_whole(tensor: Tensor) -> Tensor:
+    """`tensor` with the elements of a head side by side, as the kernels want them."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _block(dim: int) -> int:
+    return max(_SMALLEST_TILE, power(dim))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk, Drawn, slots
-from roseinfer.gpu.launch import Sequences
+from roseinfer.gpu.attention import Sequences
 from roseinfer.transfer import Integers
 
 if TYPE_CHECKING:

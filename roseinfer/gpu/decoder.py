@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -23,12 +23,13 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from roseinfer.batch import Chunk, Drawn
-from roseinfer.families import Activation, LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.gpu.attention import Pages, Rule, attend
 from roseinfer.gpu.backends import flash_prefill
 from roseinfer.gpu.batch import DeviceBatch, pack
-from roseinfer.gpu.launch import Pages, Rule, attend
-from roseinfer.gpu.layers import Heads, Norm, activated, normalise, place
-from roseinfer.gpu.product import MOST_ROWS, Matrix, product
+from roseinfer.gpu.layers import Heads, Norm, place
+from roseinfer.gpu.product import Matrix
+from roseinfer.gpu.residual import stream_of
 from roseinfer.kv_cache import KVCache
 from roseinfer.model import PackedRunner
 from roseinfer.probe import AttentionLayers, LayerCall
@@ -106,21 +107,22 @@ class FusedModel(PackedRunner):
         ]
 
     def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
+        if not self._pages:
+            raise RuntimeError("a step was asked for before `bind` gave a cache")
         return pack(chunks, self._block_size, self._device, drawn, self._flash)
 
     def compute(self, batch: DeviceBatch, rows: Tensor) -> Tensor:
         positions = batch.position_ids[0]
-        stream = self._stream(self._embed(batch.input_ids[0], positions))
+        stream = stream_of(self._embed(batch.input_ids[0], positions), self._dtype)
         for layer, pages in zip(self._layers, self._pages, strict=True):
             qkv = stream.enter(layer.before_attention, layer.qkv)
             query = place(qkv, layer.heads, pages, batch.slots, positions)
             attended = attend(pages, query, batch.sequences, layer.rule).flatten(1)
             stream.leave(attended, layer.output, layer.after_attention)
-            inner = stream.enter_activated(
-                layer.before_mlp, layer.gate_up, self._gated, self._activation
-            )
+            inner = stream.enter(layer.before_mlp, layer.gate_up, self._gated, self._activation)
             stream.leave(inner, layer.down, layer.after_mlp)
-        logits = self._stream(stream.settle()[rows]).enter(self._last, self._head)
+        last = stream_of(stream.settle()[rows], self._dtype)
+        logits = last.enter(self._last, self._head)
         if self._softcap:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits
@@ -133,98 +135,6 @@ class FusedModel(PackedRunner):
         if self._positions is not None:
             hidden += F.embedding(positions, self._positions)
         return hidden
-
-    def _stream(self, hidden: Tensor) -> _Stream:
-        kind = _FewRows if len(hidden) <= MOST_ROWS else _ManyRows
-        return kind(hidden, self._dtype)
-
-
-class _Stream(Protocol):
-    """The residual stream of a step: branches leave it through a norm and come back as a sum."""
-
-    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
-        """`hidden` [T, H], float32, is taken over; products are made in `dtype`."""
-
-    def enter(self, norm: Norm, matrix: Matrix) -> Tensor:
-        """The normed stream times `matrix`."""
-
-    def enter_activated(
-        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation
-    ) -> Tensor:
-        """The same after the activation; see `product`."""
-
-    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
-        """Add `x` times `matrix`, through the norm `after` if there is one."""
-
-    def settle(self) -> Tensor:
-        """The stream with all that was added."""
-
-
-class _FewRows:
-    """Norms, activations and sums go along with the products."""
-
-    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
-        self._hidden, self._dtype = hidden, dtype
-
-    def enter(self, norm: Norm, matrix: Matrix) -> Tensor:
-        return self._enter(norm, matrix, False, None)
-
-    def enter_activated(
-        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation
-    ) -> Tensor:
-        return self._enter(norm, matrix, gated, activation)
-
-    def _enter(
-        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation | None
-    ) -> Tensor:
-        # What is not yet divided by its norm may be too large for float16.
-        if norm.bias is not None or self._dtype == torch.float16:
-            normal = normalise(self._hidden, norm, self._dtype)
-            return product(normal, matrix, gated=gated, activation=activation)
-        return product(
-            self._hidden,
-            matrix,
-            norm=norm.weight,
-            epsilon=norm.epsilon,
-            gated=gated,
-            activation=activation,
-        )
-
-    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
-        if after is None:
-            product(x, matrix, add_to=self._hidden)
-        else:
-            normalise(self._hidden, None, self._dtype, delta=product(x, matrix), after=after)
-
-    def settle(self) -> Tensor:
-        return self._hidden
-
-
-class _ManyRows:
-    """Products by torch; a sum waits for the next norm."""
-
-    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
-        self._hidden, self._dtype = hidden, dtype
-        self._waiting: tuple[Tensor, Norm | None] | None = None
-
-    def enter(self, norm: Norm, matrix: Matrix) -> Tensor:
-        return F.linear(self._add(norm), matrix.weight, matrix.bias)
-
-    def enter_activated(
-        self, norm: Norm, matrix: Matrix, gated: bool, activation: Activation
-    ) -> Tensor:
-        return activated(self.enter(norm, matrix), gated, activation)
-
-    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
-        self._waiting = F.linear(x, matrix.weight, matrix.bias), after
-
-    def settle(self) -> Tensor:
-        return self._add(None) if self._waiting is not None else self._hidden
-
-    def _add(self, norm: Norm | None) -> Tensor:
-        delta, after = self._waiting or (None, None)
-        self._waiting = None
-        return normalise(self._hidden, norm, self._dtype, delta=delta, after=after)
 
 
 class _Angles:

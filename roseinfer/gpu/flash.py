@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk
-from roseinfer.gpu.launch import Pages, Rule
+from roseinfer.gpu.attention import Pages, Rule
 from roseinfer.transfer import pinned, to_device
 
 _WORKSPACE_BYTES = 128 * 1024**2  # what its documentation recommends

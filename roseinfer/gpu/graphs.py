@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk, Drawn
+from roseinfer.gpu.attention import Sequences
 from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
-from roseinfer.gpu.launch import Sequences
 from roseinfer.kv_cache import KVCache
 from roseinfer.model import PackedRunner, Runner
 from roseinfer.transfer import copy_to_device

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from roseinfer.families import Activation
+from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.device import current, parts, power, processors
 from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, place_kernel
-from roseinfer.gpu.launch import Pages
 
 _WIDE = 2048  # from so many elements on, more warps share a row
 

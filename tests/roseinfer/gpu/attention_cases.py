@@ -10,8 +10,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from roseinfer.gpu import kernels, launch
-from roseinfer.gpu.launch import Pages, Rule, Sequences, Tile
+from roseinfer.gpu import attention, kernels
+from roseinfer.gpu.attention import Pages, Rule, Sequences, Tile
 
 # With TRITON_INTERPRET=0 in the environment these tests run on a GPU.
 DEVICE = torch.device("cpu" if kernels.INTERPRETED else "cuda")
@@ -57,7 +57,7 @@ class Input:
 def check(case: Case) -> float:
     """The largest error; fails where it is above what the type's rounding explains."""
     given = make(case)
-    found = launch.attend(
+    found = attention.attend(
         given.pages,
         given.query,
         given.sequences,

@@ -22,13 +22,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from roseinfer.families import Activation
-from roseinfer.gpu import drawing, launch, product
+from roseinfer.gpu import attention, drawing, product
+from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.device import power
 from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
 from roseinfer.gpu.kernels.drawing import draw_kernel
 from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, place_kernel
 from roseinfer.gpu.kernels.product import product_kernel
-from roseinfer.gpu.launch import Pages
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -68,26 +68,30 @@ def attend(
     dtype: torch.dtype, key_dim: int, value_dim: int, *, group: int, splits: int, window: int | None
 ) -> None:
     pages = Pages(torch.empty(1, 8, key_dim, dtype=dtype), torch.empty(1, 8, value_dim), 16)
-    tile = launch._prefill_tile(pages, group) if splits == 1 else launch._decode_tile(pages, group)
+    tile = (
+        attention._prefill_tile(pages, group)
+        if splits == 1
+        else attention._decode_tile(pages, group)
+    )
     _compile(
         attend_kernel,
         dtype,
         {"KV_HEADS": 8, "GROUP": group, "PAGE": 16, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
         | {"WINDOW": window or 0, "HAS_SOFTCAP": window is not None, "HAS_SINKS": group == 3}
         | {"SPLITS": splits, "WIDEN": False, "BLOCK_M": tile.rows, "BLOCK_N": tile.keys}
-        | {"BLOCK_KD": launch._block(key_dim), "BLOCK_VD": launch._block(value_dim)},
+        | {"BLOCK_KD": attention._block(key_dim), "BLOCK_VD": attention._block(value_dim)},
     )
 
 
 def write(dtype: torch.dtype, key_dim: int, value_dim: int) -> None:
     constants = {"KV_HEADS": 8, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "BLOCK_T": 16}
-    blocks = {"BLOCK_KD": launch._block(key_dim), "BLOCK_VD": launch._block(value_dim)}
+    blocks = {"BLOCK_KD": attention._block(key_dim), "BLOCK_VD": attention._block(value_dim)}
     _compile(write_kernel, dtype, constants | blocks)
 
 
 def reduce(dtype: torch.dtype, value_dim: int) -> None:
-    constants = {"HEADS": 32, "VALUE_DIM": value_dim, "SPLITS": launch._MOST_SPLITS}
-    _compile(reduce_kernel, dtype, constants | {"BLOCK_VD": launch._block(value_dim)})
+    constants = {"HEADS": 32, "VALUE_DIM": value_dim, "SPLITS": attention._MOST_SPLITS}
+    _compile(reduce_kernel, dtype, constants | {"BLOCK_VD": attention._block(value_dim)})
 
 
 def place(dtype: torch.dtype, key_dim: int, value_dim: int, *, block: int) -> None:
@@ -143,7 +147,7 @@ def _compile(
         if kind.startswith("*") or name.endswith("stride")
     }
     source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
-    compiled = triton.compile(source, target=HOPPER, options=options or launch.OPTIONS)
+    compiled = triton.compile(source, target=HOPPER, options=options or attention.OPTIONS)
     shared, (registers, spilled) = compiled.metadata.shared, _registers(compiled.asm["cubin"])
     shape = " ".join(map(str, constants.values()))
     print(kernel.fn.__name__, _TYPES[dtype], shape, "shared", shared, "registers", registers)

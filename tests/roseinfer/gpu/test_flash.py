@@ -17,8 +17,8 @@ import torch
 
 from rose_errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.gpu import backends, launch
-from roseinfer.gpu.launch import Pages, Rule
+from roseinfer.gpu import attention, backends
+from roseinfer.gpu.attention import Pages, Rule
 from roseinfer.gpu.options import GpuOptions
 from tests.roseinfer.gpu import flashinfer_double
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE, Case, make, reference
@@ -65,7 +65,7 @@ def test_prefill_is_flashinfers(flashinfer: Any, case: Case) -> None:
     )
     # when
     sequences = replace(given.sequences, prefill=flash)
-    found = launch.attend(given.pages, given.query.contiguous(), sequences, given.rule)
+    found = attention.attend(given.pages, given.query.contiguous(), sequences, given.rule)
     # then
     assert flashinfer.plans == 1
     expected = reference(case, given)

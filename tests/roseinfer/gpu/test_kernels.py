@@ -12,9 +12,9 @@ pytest.importorskip("triton")
 
 import torch
 
-from roseinfer.gpu import launch
+from roseinfer.gpu import attention
+from roseinfer.gpu.attention import Pages, Tile
 from roseinfer.gpu.device import processors
-from roseinfer.gpu.launch import Pages, Tile
 from tests.roseinfer.gpu.attention_cases import DEVICE, Case, check
 
 MIXED = {"decodes": (1, 17, 130), "prefills": ((0, 9), (21, 40))}
@@ -48,10 +48,10 @@ def test_attention(case: Case) -> None:
 
 def test_choosing_splits_fills_the_device_and_ends_somewhere() -> None:
     count = processors(DEVICE)
-    assert launch.choose_splits(100 * count, DEVICE) == 1
-    assert launch.choose_splits(count, DEVICE) == 2
-    assert launch.choose_splits(1, torch.device("cpu")) == 8
-    few = [launch.choose_splits(n, DEVICE) for n in range(1, 40)]
+    assert attention.choose_splits(100 * count, DEVICE) == 1
+    assert attention.choose_splits(count, DEVICE) == 2
+    assert attention.choose_splits(1, torch.device("cpu")) == 8
+    few = [attention.choose_splits(n, DEVICE) for n in range(1, 40)]
     assert all(splits & (splits - 1) == 0 for splits in few)
     assert few == sorted(few, reverse=True)
 
@@ -71,7 +71,7 @@ def test_write_puts_every_row_into_its_slot_and_touches_no_other(
     values = torch.randn(heads, tokens, value_dim, device=DEVICE).transpose(0, 1)
     slots = torch.randperm(64)[:tokens].to(DEVICE)
 
-    launch.write(pages, keys, values, slots)
+    attention.write(pages, keys, values, slots)
 
     for cache, given in ((pages.keys, keys), (pages.values, values)):
         expected = torch.zeros_like(cache)
@@ -82,7 +82,7 @@ def test_write_puts_every_row_into_its_slot_and_touches_no_other(
 def test_write_rounds_to_the_type_of_the_cache() -> None:
     pages = Pages(*(torch.zeros(8, 1, 16, device=DEVICE, dtype=FP16) for _ in range(2)), 4)
     rows = torch.randn(2, 1, 16, device=DEVICE)
-    launch.write(pages, rows, rows, torch.tensor([5, 1], device=DEVICE))
+    attention.write(pages, rows, rows, torch.tensor([5, 1], device=DEVICE))
     assert torch.equal(pages.keys[[5, 1]], rows.half())
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.families import Activation
-from roseinfer.gpu.launch import Pages
+from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.layers import Heads, Norm, activated, normalise, place
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.gpu.test_product import close, random

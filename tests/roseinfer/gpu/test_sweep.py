@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 
 import torch
 
-from roseinfer.gpu import launch
-from roseinfer.gpu.launch import Sequences, Tile
+from roseinfer.gpu import attention
+from roseinfer.gpu.attention import Sequences, Tile
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE, Case, check, make, reference
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
@@ -66,7 +66,7 @@ def test_every_length_up_to_the_longest(window: int | None) -> None:
         given.sequences.tables, torch.zeros_like(count), count, count[1:], LONGEST, 0, 0
     )
     for sequences in (given.sequences, decodes):
-        found = launch.attend(
+        found = attention.attend(
             given.pages, given.query, sequences, given.rule, splits=2, tile=case.tile
         )
         error = float((found.double() - expected).abs().max())

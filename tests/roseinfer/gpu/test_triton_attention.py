@@ -13,7 +13,7 @@ import torch
 from rose_errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.batch import Chunk, Drawn
-from roseinfer.gpu import attention, kernels
+from roseinfer.gpu import kernels, model_attention
 from roseinfer.gpu.batch import pack
 from roseinfer.gpu.options import GpuOptions
 from tests.roseinfer.models import (
@@ -95,7 +95,7 @@ def test_a_token_that_only_the_device_knows_is_filled_in_there(engine: Inference
 
 
 def test_attention_outside_of_a_step_is_a_mistake(engine: InferenceEngine) -> None:
-    layer: Any = attention.TritonAttention(engine.cache).layers[0]
+    layer: Any = model_attention.TritonAttention(engine.cache).layers[0]
     with pytest.raises(RuntimeError, match="outside of an engine step"):
         layer.attend(None)
 

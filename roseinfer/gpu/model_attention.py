@@ -1,0 +1,45 @@
+"""The attention layers of transformers' models, run by our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from roseinfer.attention import AttentionCall, LayerState
+from roseinfer.batch import Chunk, Drawn
+from roseinfer.gpu.attention import Pages, Rule, attend, write
+from roseinfer.gpu.backends import flash_prefill
+from roseinfer.gpu.batch import DeviceBatch, pack
+from roseinfer.kv_cache import KVCache
+
+
+class TritonAttention:
+    """The attention layers of one model over one KV cache."""
+
+    def __init__(self, cache: KVCache, flash: bool = False) -> None:
+        """`flash` leaves prefill to FlashInfer."""
+        self.batch: DeviceBatch | None = None
+        self._block_size, self._device = cache.block_size, cache.keys[0].device
+        self._flash = flash_prefill(cache) if flash else None
+        self.layers: list[LayerState] = [
+            _TritonLayer(self, Pages(keys, values, cache.block_size))
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+
+    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
+        return pack(chunks, self._block_size, self._device, drawn, self._flash)
+
+
+class _TritonLayer:
+    def __init__(self, owner: TritonAttention, pages: Pages) -> None:
+        self._owner, self._pages = owner, pages
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        batch = self._owner.batch
+        if batch is None:
+            raise RuntimeError("attention was called outside of an engine step")
+        key, value, query = (part[0].transpose(0, 1) for part in (call.key, call.value, call.query))
+        write(self._pages, key, value, batch.slots)
+        rule = Rule(call.scaling, call.window, call.softcap, call.sinks)
+        return attend(self._pages, query, batch.sequences, rule).unsqueeze(0)

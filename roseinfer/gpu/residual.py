@@ -1,0 +1,103 @@
+"""The residual stream of a step, for few rows and for many: see decoder.py."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor
+
+from roseinfer.families import Activation
+from roseinfer.gpu.layers import Norm, activated, normalise
+from roseinfer.gpu.product import MOST_ROWS, Matrix, product
+
+
+def stream_of(hidden: Tensor, dtype: torch.dtype) -> Stream:
+    """The stream that begins with `hidden` [T, H], float32, which is taken over; products are made
+    in `dtype`."""
+    return (_FewRows if len(hidden) <= MOST_ROWS else _ManyRows)(hidden, dtype)
+
+
+class Stream(Protocol):
+    """Branches leave it through a norm and come back as a sum."""
+
+    def enter(
+        self,
+        norm: Norm,
+        matrix: Matrix,
+        gated: bool = False,
+        activation: Activation | None = None,
+    ) -> Tensor:
+        """The normed stream times `matrix`, and that after its activation; see `product`."""
+
+    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+        """Add `x` times `matrix`, through the norm `after` if there is one."""
+
+    def settle(self) -> Tensor:
+        """The stream with all that was added."""
+
+
+class _FewRows:
+    """Norms, activations and sums go along with the products."""
+
+    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
+        self._hidden, self._dtype = hidden, dtype
+
+    def enter(
+        self,
+        norm: Norm,
+        matrix: Matrix,
+        gated: bool = False,
+        activation: Activation | None = None,
+    ) -> Tensor:
+        # What is not yet divided by its norm may be too large for float16.
+        if norm.bias is not None or self._dtype == torch.float16:
+            normal = normalise(self._hidden, norm, self._dtype)
+            return product(normal, matrix, gated=gated, activation=activation)
+        return product(
+            self._hidden,
+            matrix,
+            norm=norm.weight,
+            epsilon=norm.epsilon,
+            gated=gated,
+            activation=activation,
+        )
+
+    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+        if after is None:
+            product(x, matrix, add_to=self._hidden)
+        else:
+            normalise(self._hidden, None, self._dtype, delta=product(x, matrix), after=after)
+
+    def settle(self) -> Tensor:
+        return self._hidden
+
+
+class _ManyRows:
+    """Products by torch; a sum waits for the next norm."""
+
+    def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
+        self._hidden, self._dtype = hidden, dtype
+        self._waiting: tuple[Tensor, Norm | None] | None = None
+
+    def enter(
+        self,
+        norm: Norm,
+        matrix: Matrix,
+        gated: bool = False,
+        activation: Activation | None = None,
+    ) -> Tensor:
+        found = F.linear(self._add(norm), matrix.weight, matrix.bias)
+        return found if activation is None else activated(found, gated, activation)
+
+    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+        self._waiting = F.linear(x, matrix.weight, matrix.bias), after
+
+    def settle(self) -> Tensor:
+        return self._add(None) if self._waiting is not None else self._hidden
+
+    def _add(self, norm: Norm | None) -> Tensor:
+        delta, after = self._waiting or (None, None)
+        self._waiting = None
+        return normalise(self._hidden, norm, self._dtype, delta=delta, after=after)
