@@ -5,7 +5,7 @@
 
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores;
-    bfloat *tiles;
+    bfloat *tiles, *inner_tiles;
     std::int64_t qkv_width, inner_width, room, size;
 };
 
@@ -28,9 +28,12 @@ INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, 
     s.inner = take(rows * s.inner_width);
     s.scores = take(threads * ROWS * s.room);
     const std::int64_t attended = m.heads * m.value_dim;
-    std::int64_t widest = m.hidden > m.inner ? m.hidden : m.inner;
-    if (attended > widest) widest = attended;
-    s.tiles = reinterpret_cast<bfloat *>(take(PAIRS ? whole_tiles(rows) * widest / 2 : 0));
+    const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
+    const auto take_tiles = [&](std::int64_t inputs) {
+        return reinterpret_cast<bfloat *>(take(PAIRS ? whole_tiles(rows) * inputs / 2 : 0));
+    };
+    s.tiles = take_tiles(widest);
+    s.inner_tiles = take_tiles(m.inner);
     return s;
 }
 
@@ -128,13 +131,18 @@ static void attention_part(const Model &m, const Layer &layer, const Step &step,
 }
 
 static void mlp_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    const Input normal = {s.normal, m.hidden, s.tiles}, inner = {s.inner, s.inner_width, s.tiles};
+    const Input normal = {s.normal, m.hidden, s.tiles};
+    const Input inner = {s.inner, s.inner_width, s.inner_tiles};
     normalise_rows(m, layer.before_mlp, layer.gate_up, normal, step.rows, s);
-    product(layer.gate_up, normal, step.rows, {s.inner, s.inner_width}, Into::Place);
+    if (on_tiles(layer.gate_up) && on_tiles(layer.down)) {
+        product_activated(m, layer.gate_up, normal, step.rows, s.inner_tiles);
+    } else {
+        product(layer.gate_up, normal, step.rows, {s.inner, s.inner_width}, Into::Place);
 #pragma omp for
-    for (std::int64_t row = 0; row < step.rows; ++row) {
-        activate(m, s.inner + row * s.inner_width);
-        prepare(layer.down, inner, row);
+        for (std::int64_t row = 0; row < step.rows; ++row) {
+            activate(m, s.inner + row * s.inner_width);
+            prepare(layer.down, inner, row);
+        }
     }
     add(m, layer.down, layer.after_mlp, inner, step.rows, s);
 }

@@ -5,8 +5,8 @@ namespace rose {
 namespace ISA {
 
 #include "simd.h"
-#include "product.h"
 #include "layers.h"
+#include "product.h"
 #include "attention.h"
 #include "decoder.h"
 #include "drawing.h"

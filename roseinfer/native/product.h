@@ -230,6 +230,8 @@ INLINE void release_tiles() {}
 INLINE void to_tiles(const float *, std::int64_t, std::int64_t, bfloat *) {}
 static void multiply_on_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t,
                               std::int64_t, std::int64_t, Rows, Into) {}
+static void activate_on_tiles(const Model &, const Matrix &, const bfloat *, std::int64_t,
+                              std::int64_t, std::int64_t, std::int64_t, bfloat *) {}
 #endif
 
 // Activations [rows, inputs], rows `stride` apart. `tiles` has room for as many in bfloat16, to a
@@ -261,41 +263,73 @@ static void strip(const Matrix &m, const float *a, std::int64_t stride, std::int
     for (; p < first + panels; ++p) many_rows<1, W>(m, a, stride, rows, p, c, into);
 }
 
-// Panels that a thread takes at a time. On tiles, weights come ahead of their use within a group
-// only, so groups are as large as leaves every thread some.
-INLINE std::int64_t group_of(const Matrix &m, std::int64_t panels) {
-    if (!on_tiles(m)) return panels >= 64 ? 4 : 2;
-    const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
-    return pairs > 1 ? 2 * pairs : 2;
-}
+// How a product is shared out among threads: blocks of rows times groups of panels.
+struct Shares {
+    std::int64_t rows, panels, group, groups, blocks;
+    bool tiled;
+
+    // On tiles, weights come ahead of their use within a group only, so groups are as large as
+    // leaves every thread some.
+    Shares(const Matrix &m, std::int64_t rows, std::int64_t panels)
+        : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(on_tiles(m)) {
+        const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
+        if (tiled) group = pairs > 1 ? 2 * pairs : 2;
+        groups = (panels + group - 1) / group;
+        blocks = (rows + BLOCK - 1) / BLOCK;
+    }
+
+    std::int64_t count() const { return blocks * groups; }
+    std::int64_t first_panel(std::int64_t item) const { return item % groups * group; }
+    std::int64_t end_panel(std::int64_t item) const {
+        const std::int64_t end = first_panel(item) + group;
+        return end < panels ? end : panels;
+    }
+    std::int64_t first_row(std::int64_t item) const {
+        const std::int64_t row = rows * (item / groups) / blocks;
+        return tiled ? whole_tiles(row) : row;
+    }
+    std::int64_t end_row(std::int64_t item) const {
+        const std::int64_t end = first_row(item + groups);  // of the block behind this one
+        return end < rows ? end : rows;
+    }
+};
 
 // c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through `prepare`.
 // Every thread of the team must call it; it ends with a barrier.
 static void product(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Into into) {
-    const std::int64_t panels = (m.outputs + WIDTH - 1) / WIDTH;
-    const std::int64_t group = group_of(m, panels);
-    const std::int64_t groups = (panels + group - 1) / group;
-    const std::int64_t blocks = (rows + BLOCK - 1) / BLOCK;
-    if (on_tiles(m)) set_tiles(rows);
+    const Shares shares(m, rows, (m.outputs + WIDTH - 1) / WIDTH);
+    if (shares.tiled) set_tiles(rows);
 #pragma omp for schedule(dynamic)
-    for (std::int64_t item = 0; item < blocks * groups; ++item) {
-        const std::int64_t block = item / groups, first = item % groups * group;
-        const std::int64_t some = panels - first < group ? panels - first : group;
-        if (on_tiles(m)) {
-            const std::int64_t row = whole_tiles(rows * block / blocks);
-            const std::int64_t end = whole_tiles(rows * (block + 1) / blocks);
-            const std::int64_t next = end < rows ? end : rows;
-            for (std::int64_t p = first; p < first + some; p += 2)
-                multiply_on_tiles(m, a.tiles, row, next, p, first + some, c, into);
+    for (std::int64_t item = 0; item < shares.count(); ++item) {
+        const std::int64_t row = shares.first_row(item), next = shares.end_row(item);
+        const std::int64_t first = shares.first_panel(item), end = shares.end_panel(item);
+        if (shares.tiled) {
+            for (std::int64_t p = first; p < end; p += 2)
+                multiply_on_tiles(m, a.tiles, row, next, p, end, c, into);
             continue;
         }
-        const std::int64_t row = rows * block / blocks, next = rows * (block + 1) / blocks;
         const float *from = a.at + row * a.stride;
         const Rows to = {c.at + row * c.stride, c.stride};
         if (m.is_bfloat)
-            strip<bfloat>(m, from, a.stride, next - row, first, some, to, into);
+            strip<bfloat>(m, from, a.stride, next - row, first, end - first, to, into);
         else
-            strip<float>(m, from, a.stride, next - row, first, some, to, into);
+            strip<float>(m, from, a.stride, next - row, first, end - first, to, into);
     }
-    if (on_tiles(m)) release_tiles();
+    if (shares.tiled) release_tiles();
+}
+
+// On tiles: the product after its activation, gated or not, as tiles [rows, inner] of what follows.
+// Otherwise like `product`.
+static void product_activated(const Model &model, const Matrix &m, const Input &a,
+                              std::int64_t rows, bfloat *to) {
+    const Shares shares(m, rows, model.inner / WIDTH);
+    set_tiles(rows);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t item = 0; item < shares.count(); ++item) {
+        const std::int64_t row = shares.first_row(item), next = shares.end_row(item);
+        const std::int64_t end = shares.end_panel(item);
+        for (std::int64_t p = shares.first_panel(item); p < end; p += model.gated ? 1 : 2)
+            activate_on_tiles(model, m, a.tiles, row, next, p, end, to);
+    }
+    release_tiles();
 }

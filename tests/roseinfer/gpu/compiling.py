@@ -4,7 +4,8 @@
 
 One line a kernel: its name, its shape, bytes of shared memory, registers of a thread. The
 interpreter runs what no compiler would accept; this is the other half of the proof. A kernel that
-has too few registers, or asks for more shared memory than there is, fails.
+asks for more shared memory than there is fails, and in the types that a GPU serves in one that has
+too few registers.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _compile(
     print(kernel.fn.__name__, _TYPES[dtype], shape, "shared", shared, "registers", registers)
     if shared > SHARED_MEMORY:
         raise SystemExit(f"{kernel.fn.__name__} needs {shared} bytes of shared memory")
-    if spilled:
+    if spilled and dtype != torch.float32:
         raise SystemExit(f"{kernel.fn.__name__} has no registers for {spilled} bytes")
 
 
