@@ -38,9 +38,10 @@ Angles = Callable[[str, int], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class NormPart:
-    """Float32 [n]; a layer norm if there is a bias."""
+    """Float32 [n]; a layer norm if there is a bias, otherwise an RMS norm."""
 
     weight: Tensor
+    epsilon: float
     bias: Tensor | None = None
 
 
@@ -68,8 +69,7 @@ class Parts:
     layers: list[LayerParts]
     embedding: Any
     head: Any
-    last: NormPart
-    epsilon: float
+    last: NormPart  # all norms have the same epsilon
     activation: Activation
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
@@ -121,12 +121,8 @@ def weight_of(linear: Any) -> Tensor:
 def _llama_like(model: Any) -> Parts | None:
     inner, config = model.model, text_config(model)
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
-    epsilons = {
-        norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-        for norm in inner.modules()
-        if type(norm).__name__.endswith("RMSNorm")
-    }
-    if activation not in _ACTIVATIONS or len(epsilons) != 1:
+    norms = [norm for norm in inner.modules() if type(norm).__name__.endswith("RMSNorm")]
+    if activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
         return None
     scale = getattr(inner.embed_tokens, "embed_scale", None)
     return Parts(
@@ -134,7 +130,6 @@ def _llama_like(model: Any) -> Parts | None:
         embedding=inner.embed_tokens,
         head=model.lm_head,
         last=_rms_norm(inner.norm),
-        epsilon=epsilons.pop(),
         activation=_ACTIVATIONS[activation],
         angles=_angles(inner.rotary_emb),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
@@ -165,7 +160,12 @@ def _llama_layer(layer: Any) -> LayerParts:
 def _rms_norm(norm: Any) -> NormPart:
     weight = norm.weight.detach().float()
     # Gemma's are stored as what they differ from one by.
-    return NormPart(weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone())
+    weight = weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone()
+    return NormPart(weight, _epsilon(norm))
+
+
+def _epsilon(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
 def _angles(rotary: Any) -> Angles:
@@ -200,11 +200,11 @@ def _gpt2(model: Any) -> Parts | None:
         embedding=inner.wte,
         head=model.lm_head,
         last=_layer_norm(inner.ln_f),
-        epsilon=config.layer_norm_epsilon,
         activation=_ACTIVATIONS[config.activation_function],
         positions=inner.wpe,
     )
 
 
 def _layer_norm(norm: nn.LayerNorm) -> NormPart:
-    return NormPart(norm.weight.detach().float().clone(), norm.bias.detach().float().clone())
+    weight, bias = (part.detach().float().clone() for part in (norm.weight, norm.bias))
+    return NormPart(weight, norm.eps, bias)

@@ -134,7 +134,7 @@ def choose_splits(programs: int, device: torch.device) -> int:
     A power of two that does not follow the lengths, so that a captured graph stays right.
     """
     wanted = parts(_WAVES * processors(device), programs)
-    return min(1 << (wanted - 1).bit_length(), _MOST_SPLITS)
+    return min(power(wanted), _MOST_SPLITS)
 
 
 def _prefill(

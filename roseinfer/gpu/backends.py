@@ -6,7 +6,6 @@ import importlib.util
 import logging
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +14,6 @@ from rose_errors import ConfigurationError
 from roseinfer.attention import Attention, PagedAttention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache import KVCache
-
-if TYPE_CHECKING:
-    from roseinfer.gpu.flash import FlashPrefill
 
 _logger = logging.getLogger(__name__)
 
@@ -48,13 +44,6 @@ def attention_of(name: str) -> Callable[[KVCache], Attention]:
 
         return partial(TritonAttention, flash=name == "flashinfer")
     return PagedAttention
-
-
-def flash_prefill(cache: KVCache) -> FlashPrefill:
-    """FlashInfer's attention for a cache."""
-    from roseinfer.gpu.flash import FlashPrefill
-
-    return FlashPrefill(cache.block_size, cache.keys[0].device)
 
 
 def _check_ours(name: str, device: torch.device) -> None:

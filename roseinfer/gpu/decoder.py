@@ -14,7 +14,7 @@ by side, and the model's layers then look into that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,11 +23,11 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from roseinfer.batch import Chunk, Drawn
-from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_of
-from roseinfer.gpu.attention import Pages, Rule, attend
-from roseinfer.gpu.backends import flash_prefill
-from roseinfer.gpu.batch import DeviceBatch, pack
-from roseinfer.gpu.layers import Heads, Norm, place
+from roseinfer.families import Activation, LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.gpu.attention import Rule, attend
+from roseinfer.gpu.batch import DeviceBatch
+from roseinfer.gpu.cache import DeviceCache
+from roseinfer.gpu.layers import Heads, place
 from roseinfer.gpu.product import Matrix
 from roseinfer.gpu.residual import stream_of
 from roseinfer.kv_cache import KVCache
@@ -52,10 +52,10 @@ class _Layer:
     output: Matrix
     gate_up: Matrix
     down: Matrix
-    before_attention: Norm
-    after_attention: Norm | None
-    before_mlp: Norm
-    after_mlp: Norm | None
+    before_attention: NormPart
+    after_attention: NormPart | None
+    before_mlp: NormPart
+    after_mlp: NormPart | None
     heads: Heads
     rule: Rule
 
@@ -69,63 +69,42 @@ class FusedModel(PackedRunner):
         self._embedding: Tensor = parts.embedding.weight.detach()
         self._positions = None if parts.positions is None else parts.positions.weight.detach()
         self._scale, self._softcap = parts.embedding_scale, parts.logit_softcap
-        self._gated, self._activation = len(parts.layers[0].gate_up) == 2, parts.activation
-        self._dtype, self._device = self._embedding.dtype, self._embedding.device
-        angles = _Angles(parts, context, self._device)
+        self._dtype = self._embedding.dtype
+        angles = _Angles(parts, context, self._embedding.device)
         self._layers = [
-            self._layer(part, call, parts.epsilon, angles)
+            _layer(part, call, parts.activation, angles)
             for part, call in zip(parts.layers, layers.calls, strict=True)
         ]
-        self._last, self._head = _norm(parts.last, parts.epsilon), _fuse([parts.head])
-        self._pages: list[Pages] = []
-        self._wants_flash = flash
-
-    def _layer(self, part: LayerParts, call: LayerCall, epsilon: float, angles: _Angles) -> _Layer:
-        output, norms = _fuse([part.output]), None
-        if part.query is not None and part.key is not None:
-            norms = torch.stack([part.query.weight, part.key.weight])
-        queries = output.weight.shape[1] // call.shape.value_dim
-        return _Layer(
-            _fuse(part.qkv),
-            output,
-            _fuse(part.gate_up),
-            _fuse([part.down]),
-            _norm(part.before_attention, epsilon),
-            None if part.after_attention is None else _norm(part.after_attention, epsilon),
-            _norm(part.before_mlp, epsilon),
-            None if part.after_mlp is None else _norm(part.after_mlp, epsilon),
-            Heads(queries, norms, epsilon, *angles.of(part.kind)),
-            Rule(call.scaling, call.window, call.softcap),
-        )
+        self._last, self._head = parts.last, _fuse([parts.head])
+        self._cache: DeviceCache | None = None
+        self._flash = flash
 
     def bind(self, cache: KVCache) -> None:
-        self._block_size = cache.block_size
-        self._flash = flash_prefill(cache) if self._wants_flash else None
-        self._pages = [
-            Pages(keys, values, cache.block_size)
-            for keys, values in zip(cache.keys, cache.values, strict=True)
-        ]
+        self._cache = DeviceCache(cache, self._flash)
 
     def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        if not self._pages:
-            raise RuntimeError("a step was asked for before `bind` gave a cache")
-        return pack(chunks, self._block_size, self._device, drawn, self._flash)
+        return self._bound().pack(chunks, drawn)
 
     def compute(self, batch: DeviceBatch, rows: Tensor) -> Tensor:
         positions = batch.position_ids[0]
         stream = stream_of(self._embed(batch.input_ids[0], positions), self._dtype)
-        for layer, pages in zip(self._layers, self._pages, strict=True):
+        for layer, pages in zip(self._layers, self._bound().pages, strict=True):
             qkv = stream.enter(layer.before_attention, layer.qkv)
             query = place(qkv, layer.heads, pages, batch.slots, positions)
             attended = attend(pages, query, batch.sequences, layer.rule).flatten(1)
             stream.leave(attended, layer.output, layer.after_attention)
-            inner = stream.enter(layer.before_mlp, layer.gate_up, self._gated, self._activation)
+            inner = stream.enter(layer.before_mlp, layer.gate_up)
             stream.leave(inner, layer.down, layer.after_mlp)
         last = stream_of(stream.settle()[rows], self._dtype)
         logits = last.enter(self._last, self._head)
         if self._softcap:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits
+
+    def _bound(self) -> DeviceCache:
+        if self._cache is None:
+            raise RuntimeError("a step was asked for before `bind` gave a cache")
+        return self._cache
 
     def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         """[T, H], float32."""
@@ -151,8 +130,24 @@ class _Angles:
         return self._tables.get(kind, (None, None))
 
 
-def _norm(part: NormPart, epsilon: float) -> Norm:
-    return Norm(part.weight, part.bias, epsilon)
+def _layer(part: LayerParts, call: LayerCall, activation: Activation, angles: _Angles) -> _Layer:
+    output, norms, epsilon = _fuse([part.output]), None, 0.0
+    if part.query is not None and part.key is not None:
+        norms, epsilon = torch.stack([part.query.weight, part.key.weight]), part.query.epsilon
+    queries = output.weight.shape[1] // call.shape.value_dim
+    gate_up = replace(_fuse(part.gate_up), activation=activation, gated=len(part.gate_up) == 2)
+    return _Layer(
+        _fuse(part.qkv),
+        output,
+        gate_up,
+        _fuse([part.down]),
+        part.before_attention,
+        part.after_attention,
+        part.before_mlp,
+        part.after_mlp,
+        Heads(queries, norms, epsilon, *angles.of(part.kind)),
+        Rule(call.scaling, call.window, call.softcap),
+    )
 
 
 def _fuse(linears: list[Any]) -> Matrix:

@@ -10,21 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer.families import Activation
+from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.device import current, parts, power, processors
 from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, place_kernel
 
 _WIDE = 2048  # from so many elements on, more warps share a row
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """Float32 [H]; a layer norm if there is a bias, otherwise an RMS norm."""
-
-    weight: Tensor
-    bias: Tensor | None
-    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +39,11 @@ class Heads:
 
 def normalise(
     hidden: Tensor,
-    norm: Norm | None,
+    norm: NormPart | None,
     dtype: torch.dtype,
     *,
     delta: Tensor | None = None,
-    after: Norm | None = None,
+    after: NormPart | None = None,
 ) -> Tensor:
     """`hidden` [T, H] through `norm`, as `dtype`.
 

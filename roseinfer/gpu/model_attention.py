@@ -9,8 +9,8 @@ from torch import Tensor
 from roseinfer.attention import AttentionCall, LayerState
 from roseinfer.batch import Chunk, Drawn
 from roseinfer.gpu.attention import Pages, Rule, attend, write
-from roseinfer.gpu.backends import flash_prefill
-from roseinfer.gpu.batch import DeviceBatch, pack
+from roseinfer.gpu.batch import DeviceBatch
+from roseinfer.gpu.cache import DeviceCache
 from roseinfer.kv_cache import KVCache
 
 
@@ -20,15 +20,11 @@ class TritonAttention:
     def __init__(self, cache: KVCache, flash: bool = False) -> None:
         """`flash` leaves prefill to FlashInfer."""
         self.batch: DeviceBatch | None = None
-        self._block_size, self._device = cache.block_size, cache.keys[0].device
-        self._flash = flash_prefill(cache) if flash else None
-        self.layers: list[LayerState] = [
-            _TritonLayer(self, Pages(keys, values, cache.block_size))
-            for keys, values in zip(cache.keys, cache.values, strict=True)
-        ]
+        self._cache = DeviceCache(cache, flash)
+        self.layers: list[LayerState] = [_TritonLayer(self, pages) for pages in self._cache.pages]
 
     def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return pack(chunks, self._block_size, self._device, drawn, self._flash)
+        return self._cache.pack(chunks, drawn)
 
 
 class _TritonLayer:

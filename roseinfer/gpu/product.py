@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer.families import Activation
+from roseinfer.families import Activation, NormPart
 from roseinfer.gpu import kernels
 from roseinfer.gpu.device import current, parts, processors
 from roseinfer.gpu.kernels.product import product_kernel
@@ -19,29 +19,31 @@ _WIDEST_BYTES = 128  # of one input for all outputs of a program
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Weights [outputs, inputs], row by row, and a bias [outputs] or None."""
+    """Weights [outputs, inputs], row by row, and a bias [outputs] or None.
+
+    With `activation` the product goes through that; or, `gated`, its first half does and is
+    multiplied by the other.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
+    activation: Activation | None = None
+    gated: bool = False
 
 
 def product(
     x: Tensor,
     matrix: Matrix,
     *,
-    norm: Tensor | None = None,
-    epsilon: float = 0.0,
-    gated: bool = False,
-    activation: Activation | None = None,
+    norm: NormPart | None = None,
     add_to: Tensor | None = None,
 ) -> Tensor:
     """`x` [rows, inputs], at most MOST_ROWS rows, times `matrix`: [rows, outputs] in its type.
 
-    With `norm` [inputs], `x` is float32 and goes through that RMS norm first. With `activation`
-    the product does, or, `gated`, its first half does and is multiplied by the other. With
-    `add_to` [rows, outputs], float32, the product is added there, and that is the result.
+    With `norm`, `x` is float32 and goes through that RMS norm first. With `add_to` [rows, outputs],
+    float32, the product is added there, and that is the result.
     """
-    weight, bias = matrix.weight, matrix.bias
+    weight, bias, gated = matrix.weight, matrix.bias, matrix.gated
     outputs, inputs = len(weight) // (2 if gated else 1), weight.shape[1]
     out = add_to if add_to is not None else x.new_empty(len(x), outputs, dtype=weight.dtype)
     block = block_of(outputs, weight)
@@ -50,19 +52,19 @@ def product(
             x,
             weight,
             bias if bias is not None else weight,
-            norm if norm is not None else weight,
+            norm.weight if norm is not None else weight,
             out,
             len(x),
             x.stride(0),
             out.stride(0),
-            epsilon,
+            norm.epsilon if norm is not None else 0.0,
             OUTPUTS=outputs,
             INPUTS=inputs,
             HAS_BIAS=bias is not None,
             HAS_NORM=norm is not None,
             ADDS=add_to is not None,
             GATED=gated,
-            ACTIVATION=-1 if activation is None else int(activation),
+            ACTIVATION=-1 if matrix.activation is None else int(matrix.activation),
             WIDEN=kernels.INTERPRETED and weight.dtype == torch.bfloat16,
             BLOCK_R=MOST_ROWS,
             BLOCK_N=block,

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.families import Activation
-from roseinfer.gpu.layers import Norm, activated, normalise
+from roseinfer.families import NormPart
+from roseinfer.gpu.layers import activated, normalise
 from roseinfer.gpu.product import MOST_ROWS, Matrix, product
 
 
@@ -22,16 +22,10 @@ def stream_of(hidden: Tensor, dtype: torch.dtype) -> Stream:
 class Stream(Protocol):
     """Branches leave it through a norm and come back as a sum."""
 
-    def enter(
-        self,
-        norm: Norm,
-        matrix: Matrix,
-        gated: bool = False,
-        activation: Activation | None = None,
-    ) -> Tensor:
-        """The normed stream times `matrix`, and that after its activation; see `product`."""
+    def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
+        """The normed stream times `matrix`, after its activation."""
 
-    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+    def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         """Add `x` times `matrix`, through the norm `after` if there is one."""
 
     def settle(self) -> Tensor:
@@ -44,27 +38,13 @@ class _FewRows:
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
         self._hidden, self._dtype = hidden, dtype
 
-    def enter(
-        self,
-        norm: Norm,
-        matrix: Matrix,
-        gated: bool = False,
-        activation: Activation | None = None,
-    ) -> Tensor:
+    def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
         # What is not yet divided by its norm may be too large for float16.
         if norm.bias is not None or self._dtype == torch.float16:
-            normal = normalise(self._hidden, norm, self._dtype)
-            return product(normal, matrix, gated=gated, activation=activation)
-        return product(
-            self._hidden,
-            matrix,
-            norm=norm.weight,
-            epsilon=norm.epsilon,
-            gated=gated,
-            activation=activation,
-        )
+            return product(normalise(self._hidden, norm, self._dtype), matrix)
+        return product(self._hidden, matrix, norm=norm)
 
-    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+    def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         if after is None:
             product(x, matrix, add_to=self._hidden)
         else:
@@ -79,25 +59,21 @@ class _ManyRows:
 
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
         self._hidden, self._dtype = hidden, dtype
-        self._waiting: tuple[Tensor, Norm | None] | None = None
+        self._waiting: tuple[Tensor, NormPart | None] | None = None
 
-    def enter(
-        self,
-        norm: Norm,
-        matrix: Matrix,
-        gated: bool = False,
-        activation: Activation | None = None,
-    ) -> Tensor:
+    def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
         found = F.linear(self._add(norm), matrix.weight, matrix.bias)
-        return found if activation is None else activated(found, gated, activation)
+        if matrix.activation is None:
+            return found
+        return activated(found, matrix.gated, matrix.activation)
 
-    def leave(self, x: Tensor, matrix: Matrix, after: Norm | None) -> None:
+    def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         self._waiting = F.linear(x, matrix.weight, matrix.bias), after
 
     def settle(self) -> Tensor:
         return self._add(None) if self._waiting is not None else self._hidden
 
-    def _add(self, norm: Norm | None) -> Tensor:
+    def _add(self, norm: NormPart | None) -> Tensor:
         delta, after = self._waiting or (None, None)
         self._waiting = None
         return normalise(self._hidden, norm, self._dtype, delta=delta, after=after)

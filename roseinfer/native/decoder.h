@@ -30,7 +30,7 @@ INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, 
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
     const auto take_tiles = [&](std::int64_t inputs) {
-        return reinterpret_cast<bfloat *>(take(PAIRS ? whole_tiles(rows) * inputs / 2 : 0));
+        return reinterpret_cast<bfloat *>(take(tiles ? whole_tiles(rows) * inputs / 2 : 0));
     };
     s.tiles = take_tiles(widest);
     s.inner_tiles = take_tiles(m.inner);

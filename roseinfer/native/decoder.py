@@ -87,7 +87,7 @@ class NativeDecoder:
             inner=self._layers[0].down.inputs,
             gated=len(parts.layers[0].gate_up) == 2,
             activation=parts.activation,
-            epsilon=parts.epsilon,
+            epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,
         )

@@ -223,6 +223,7 @@ static void many_rows(const Matrix &m, const float *a, std::int64_t stride, std:
 #if PAIRS
 #include "tiles.h"
 #else
+constexpr bool tiles = false;
 constexpr int TILE = 1;
 INLINE bool on_tiles(const Matrix &) { return false; }
 INLINE void set_tiles(std::int64_t) {}
@@ -318,8 +319,8 @@ static void product(const Matrix &m, const Input &a, std::int64_t rows, Rows c, 
     if (shares.tiled) release_tiles();
 }
 
-// On tiles: the product after its activation, gated or not, as tiles [rows, inner] of what follows.
-// Otherwise like `product`.
+// On tiles only: the product after its activation, gated or not, as tiles [rows, inner] of what
+// follows. Like `product` it ends with a barrier.
 static void product_activated(const Model &model, const Matrix &m, const Input &a,
                               std::int64_t rows, bfloat *to) {
     const Shares shares(m, rows, model.inner / WIDTH);

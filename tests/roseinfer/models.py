@@ -225,6 +225,21 @@ def text(outputs: Sequence[StepOutput]) -> str:
     return "".join(output.text for output in outputs)
 
 
+def answers(
+    engine: InferenceEngine,
+    asked: Sequence[Sequence[int]],
+    count: int,
+    *,
+    max_batch_size: int = 3,
+    max_step_tokens: int = 16,
+) -> list[list[int]]:
+    """The greedy tokens of prompts that share batches, some of which join late."""
+    scheduler = OnlineScheduler(engine, max_batch_size, max_step_tokens)
+    names = [scheduler.add_request(prompt, params=greedy(count)) for prompt in asked]
+    outputs = drain(scheduler)
+    return [tokens(outputs[name]) for name in names]
+
+
 def run_alone(
     engine: InferenceEngine,
     prompt: str | Sequence[int],

@@ -13,7 +13,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter
 
-from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.batch import Chunk
 from roseinfer.gpu import decoder as decoder_module
 from roseinfer.gpu.decoder import FusedModel
@@ -22,22 +21,13 @@ from roseinfer.model import PackedModel
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     COMPILED,
+    answers,
     build,
-    drain,
     engine_run_by,
-    greedy,
     prompts,
     reference,
     tiny_llama,
-    tokens,
 )
-
-
-def answers(engine: InferenceEngine, asked: list[list[int]], count: int) -> list[list[int]]:
-    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=MOST_ROWS + 8)
-    names = [scheduler.add_request(p, params=greedy(count)) for p in asked]
-    outputs = drain(scheduler)
-    return [tokens(outputs[name]) for name in names]
 
 
 @pytest.mark.parametrize("architecture", sorted(COMPILED))
@@ -48,7 +38,7 @@ def test_greedy_tokens_are_those_of_transformers(architecture: str) -> None:
     expected = [reference(model, prompt, 4) for prompt in asked]
     engine = engine_run_by("triton", model, kv_cache_tokens=100, block_size=5)
     assert isinstance(engine._runner, FusedModel)
-    assert answers(engine, asked, 4) == expected
+    assert answers(engine, asked, 4, max_step_tokens=MOST_ROWS + 8) == expected
     engine.cache.pool.check_integrity()
 
 
@@ -150,4 +140,4 @@ def test_a_decoder_that_differs_is_not_used(
     # then: transformers' code runs it over the kernels
     assert "the fused decoder differs" in caplog.text
     assert isinstance(engine._runner, PackedModel)
-    assert answers(engine, prompts(9), 4) == expected
+    assert answers(engine, prompts(9), 4, max_step_tokens=MOST_ROWS + 8) == expected

@@ -16,13 +16,19 @@ pytest.importorskip("triton")
 import torch
 
 from rose_errors import ConfigurationError
-from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer import InferenceEngine
 from roseinfer.gpu import attention, backends
 from roseinfer.gpu.attention import Pages, Rule
 from roseinfer.gpu.options import GpuOptions
 from tests.roseinfer.gpu import flashinfer_double
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE, Case, make, reference
-from tests.roseinfer.models import build, drain, engine_run_by, greedy, prompts, tiny_llama, tokens
+from tests.roseinfer.models import (
+    answers,
+    build,
+    engine_run_by,
+    prompts,
+    tiny_llama,
+)
 
 pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="FlashInfer's stand-in is for CPU")
 
@@ -94,13 +100,6 @@ def test_what_it_lacks_stays_with_our_kernel(
     assert flash_prefill(16).takes(pages, rule) == takes
 
 
-def run(engine: InferenceEngine) -> list[list[int]]:
-    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16)
-    names = [scheduler.add_request(p, params=greedy(3)) for p in prompts(3, 20, 9)]
-    outputs = drain(scheduler)
-    return [tokens(outputs[name]) for name in names]
-
-
 # One that our fused decoder runs, and one that transformers' code does.
 @pytest.mark.parametrize("architecture", ["gemma2", "cohere2"])
 def test_whole_models(flashinfer: Any, architecture: str) -> None:
@@ -108,7 +107,8 @@ def test_whole_models(flashinfer: Any, architecture: str) -> None:
     sizes = {"head_dim": 64} if architecture == "gemma2" else {"hidden_size": 256}
     kinds = ["sliding_attention", "full_attention"]
     model = build(architecture, num_hidden_layers=2, layer_types=kinds, **sizes).half()
-    expected = run(engine_run_by("triton", model, kv_cache_tokens=100))
+    asked = prompts(3, 20, 9)
+    expected = answers(engine_run_by("triton", model, kv_cache_tokens=100), asked, 3)
     gpu = GpuOptions(attention="flashinfer")
     engine = InferenceEngine.from_model(model, kv_cache_tokens=100, gpu=gpu)
     steps = 0
@@ -121,7 +121,7 @@ def test_whole_models(flashinfer: Any, architecture: str) -> None:
     kind = importlib.import_module("roseinfer.gpu.flash").FlashPrefill
     begin, kind.begin = kind.begin, counted
     flashinfer.plans = 0
-    assert run(engine) == expected
+    assert answers(engine, asked, 3) == expected
     assert flashinfer.plans == 2 * steps > 0
 
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.families import Activation
+from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.attention import Pages
-from roseinfer.gpu.layers import Heads, Norm, activated, normalise, place
+from roseinfer.gpu.layers import Heads, activated, normalise, place
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.gpu.test_product import close, random
 
@@ -28,7 +28,7 @@ def rms(x: Tensor, weight: Tensor) -> Tensor:
 @pytest.mark.parametrize("width", [64, 100, 3000])
 def test_a_norm_of_a_sum(width: int) -> None:
     hidden, delta = random(3, width), random(3, width, dtype=BF16)
-    norm = Norm(random(width), None, EPSILON)
+    norm = NormPart(random(width), EPSILON)
     total = hidden.double() + delta.double()
     found = normalise(hidden, norm, torch.float32, delta=delta)
     close(hidden, total, torch.float32)
@@ -37,7 +37,7 @@ def test_a_norm_of_a_sum(width: int) -> None:
 
 def test_a_layer_norm() -> None:
     hidden, bias = random(3, 100) + 5, random(100, scale=2.0)
-    norm = Norm(random(100), bias, EPSILON)
+    norm = NormPart(random(100), EPSILON, bias)
     expected = F.layer_norm(
         hidden.double(), (100,), norm.weight.double(), bias.double(), eps=EPSILON
     )
@@ -45,14 +45,14 @@ def test_a_layer_norm() -> None:
 
 
 def test_what_a_branch_found_goes_through_its_own_norm() -> None:
-    hidden, delta, after = random(3, 100), random(3, 100, scale=9.0), Norm(random(100), None, 1e-5)
+    hidden, delta, after = random(3, 100), random(3, 100, scale=9.0), NormPart(random(100), EPSILON)
     expected = hidden.double() + rms(delta, after.weight)
     assert normalise(hidden, None, BF16, delta=delta, after=after) is hidden
     close(hidden, expected, torch.float32)
 
 
 def test_a_norm_rounds_to_the_type_of_the_products() -> None:
-    hidden, norm = random(2, 64), Norm(random(64), None, EPSILON)
+    hidden, norm = random(2, 64), NormPart(random(64), EPSILON)
     found = normalise(hidden, norm, FP16)
     assert torch.equal(found, normalise(hidden, norm, torch.float32).to(FP16))
 

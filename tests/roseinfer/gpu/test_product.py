@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 import torch
 from torch import Tensor
 
-from roseinfer.families import Activation
+from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.device import processors
 from roseinfer.gpu.product import MOST_ROWS, Matrix, block_of, product
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE
@@ -54,9 +54,7 @@ def test_what_goes_before_and_after(
     x[1] *= 300
     bias = random(len(weight)) if biased else None
     # when
-    found = product(
-        x, Matrix(weight, bias), norm=norm, epsilon=1e-5, gated=gated, activation=activation
-    )
+    found = product(x, Matrix(weight, bias, activation, gated), norm=NormPart(norm, 1e-5))
     # then
     normal = x.double() * norm.double() / (x.double().square().mean(1, True) + 1e-5).sqrt()
     expected = normal @ weight.double().T + (0 if bias is None else bias.double())

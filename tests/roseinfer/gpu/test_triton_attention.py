@@ -11,20 +11,18 @@ pytest.importorskip("triton")
 import torch
 
 from rose_errors import ConfigurationError
-from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer import InferenceEngine
 from roseinfer.batch import Chunk, Drawn
 from roseinfer.gpu import kernels, model_attention
 from roseinfer.gpu.batch import pack
 from roseinfer.gpu.options import GpuOptions
 from tests.roseinfer.models import (
+    answers,
     build,
-    drain,
     engine_run_by,
-    greedy,
     prompts,
     reference,
     tiny_llama,
-    tokens,
 )
 
 COUNT = 4
@@ -38,10 +36,7 @@ def test_greedy_tokens_are_those_of_transformers(architecture: str) -> None:
     model: Any = build(architecture, num_hidden_layers=2)
     expected = [reference(model, prompt, COUNT) for prompt in PROMPTS]
     engine = engine_run_by("triton", model, kv_cache_tokens=100, block_size=5)
-    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16)
-    names = [scheduler.add_request(p, params=greedy(COUNT)) for p in PROMPTS]
-    outputs = drain(scheduler)
-    assert [tokens(outputs[name]) for name in names] == expected
+    assert answers(engine, PROMPTS, COUNT) == expected
     engine.cache.pool.check_integrity()
 
 

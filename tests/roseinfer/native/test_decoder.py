@@ -15,7 +15,7 @@ from roseinfer.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from roseinfer.probe import AttentionLayers
-from tests.roseinfer.models import build, drain, greedy, prompts, reference, tokens
+from tests.roseinfer.models import answers, build, drain, greedy, prompts, reference
 from tests.roseinfer.native.builds import choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
@@ -25,13 +25,6 @@ pytestmark = pytest.mark.skipif(
 
 def is_compiled(engine: InferenceEngine) -> bool:
     return isinstance(engine._runner, native.NativeDecoder)
-
-
-def answers(engine: InferenceEngine, asked: list[list[int]], count: int) -> list[list[int]]:
-    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=16)
-    names = [scheduler.add_request(prompt, params=greedy(count)) for prompt in asked]
-    outputs = drain(scheduler)
-    return [tokens(outputs[name]) for name in names]
 
 
 # Shapes that a kernel could get wrong: blocks and heads that are not whole vectors, more query
@@ -60,7 +53,7 @@ def test_odd_shapes(name: str, threads: int) -> None:
     torch.set_num_threads(threads)  # the conftest sets it back
     engine = InferenceEngine.from_model(model, block_size=block_size, kv_cache_tokens=1024)
     assert is_compiled(engine)
-    assert answers(engine, asked, 8) == expected
+    assert answers(engine, asked, 8, max_batch_size=4) == expected
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen3", "gpt2", "gemma2"])
@@ -125,7 +118,7 @@ def test_a_decoder_that_differs_is_not_used(
     # then: transformers' code runs it, on weights that came back
     assert "compiled decoder differs" in caplog.text
     assert not is_compiled(engine)
-    assert answers(engine, prompts(20), 8) == expected
+    assert answers(engine, prompts(20), 8, max_batch_size=4) == expected
 
 
 def test_what_is_unusual_is_left_to_transformers() -> None:
