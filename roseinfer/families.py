@@ -5,7 +5,7 @@ Nothing is taken on trust: whoever builds a decoder from these compares its logi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -116,6 +116,18 @@ def weight_of(linear: Any) -> Tensor:
     """Weights [outputs, inputs], whichever way the layer keeps them."""
     weight: Tensor = linear.weight
     return weight.T if isinstance(linear, Conv1D) else weight
+
+
+def join_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:
+    """The biases of matrices whose outputs lie side by side, zeros for one that has none."""
+    if all(bias is None for bias in biases):
+        return None
+    return torch.cat(
+        [
+            weight.new_zeros(len(weight)) if bias is None else bias.detach()
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+    )
 
 
 def _llama_like(model: Any) -> Parts | None:

@@ -23,7 +23,15 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from roseinfer.batch import Chunk, Drawn
-from roseinfer.families import Activation, LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.families import (
+    Activation,
+    LayerParts,
+    NormPart,
+    Parts,
+    find_parts,
+    join_biases,
+    weight_of,
+)
 from roseinfer.gpu.attention import Rule, attend
 from roseinfer.gpu.batch import DeviceBatch
 from roseinfer.gpu.cache import DeviceCache
@@ -156,11 +164,4 @@ def _fuse(linears: list[Any]) -> Matrix:
     whole = torch.cat(weights) if len(weights) > 1 else weights[0].contiguous()
     for linear, part in zip(linears, torch.split(whole, [len(w) for w in weights]), strict=True):
         linear.weight.data = part.T if type(linear) is Conv1D else part
-    biases = [linear.bias for linear in linears]
-    if all(bias is None for bias in biases):
-        return Matrix(whole)
-    found = [
-        weight.new_zeros(len(weight)) if bias is None else bias.detach()
-        for weight, bias in zip(weights, biases, strict=True)
-    ]
-    return Matrix(whole, torch.cat(found))
+    return Matrix(whole, join_biases(weights, [linear.bias for linear in linears]))

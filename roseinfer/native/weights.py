@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from roseinfer.families import join_biases
 from roseinfer.native.library import PANEL_WIDTH, Matrix, library
 
 
@@ -54,11 +55,7 @@ class PackedMatrix:
 
 def concatenate(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> PackedMatrix:
     """Several matrices of the same inputs as one, outputs side by side."""
-    bias = None
-    if any(b is not None for b in biases):
-        parts = zip(weights, biases, strict=True)
-        bias = torch.cat([torch.zeros(len(w)) if b is None else b.float() for w, b in parts])
-    return PackedMatrix(torch.cat(list(weights)), bias)
+    return PackedMatrix(torch.cat(list(weights)), join_biases(weights, biases))
 
 
 def _pair(dtype: torch.dtype) -> int:
