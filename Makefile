@@ -26,7 +26,7 @@ dashboards: .venv/demo
 
 # Draws docs/img anew: what `rose top` and `rose demo` show while they really run.
 pictures: .venv/demo
-	$(BIN)/python -m demo.pictures docs/img
+	$(BIN)/python -m rose_cli.demo.pictures docs/img
 
 # Fills docs/performance.md. BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run.
 bench: .venv/bench
@@ -38,11 +38,11 @@ bench-gpu: .venv/bench
 
 # Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
 chaos: .venv/dev
-	$(BIN)/python -m chaos $(CHAOS)
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 # Takes out one safeguard after another: the harness must notice each time.
 chaos-bites: .venv/dev
-	$(BIN)/python -m chaos --bite
+	$(BIN)/python -m tests.chaos --bite
 
 # BENCH_QUEUE="--peers-python PYTHON --bullmq FOLDER" for other queues, where they are installed.
 bench-queue: .venv/demo
@@ -50,13 +50,13 @@ bench-queue: .venv/demo
 
 # Trains the built-in model again into build/model, from the generator's text, in two runs.
 model: .venv/demo
-	$(BIN)/python -m roseinfer.demo_model.train --out build/model-first
-	$(BIN)/python -m roseinfer.demo_model.train --start build/model-first --out build/model \
+	$(BIN)/python -m training.train --out build/model-first
+	$(BIN)/python -m training.train --start build/model-first --out build/model \
 		--drill 0 --seed 3 --steps 900 --tokens 2048 --lr 1e-3
 
 # A million damaged messages through a worker; FUZZ='--messages 10000 --seed 1' for another run.
 fuzz: .venv/dev
-	$(BIN)/python -m fuzz $(FUZZ)
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -16,12 +16,12 @@ import torch
 from rich.console import Console
 
 from benchmarks.tables import spread
-from protocol import JobSpec, Partition
-from protocol.calls import Lease
+from rose.protocol import JobSpec, Partition
+from rose.protocol.calls import Lease
+from rose_worker.engine import EngineStats, ModelInfo
+from rose_worker.jobs import HeldJob
+from rose_worker.metrics import Metrics
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
-from worker.engine import EngineStats, ModelInfo
-from worker.jobs import HeldJob
-from worker.metrics import Metrics
 
 _STEPS = 50
 _WARM_UP = 10
@@ -59,7 +59,7 @@ def _step_s(engine: InferenceEngine, batch: int) -> float:
 
 
 def _metrics_s(batch: int) -> float:
-    """All that a worker observes for one step: as `worker.publisher` does."""
+    """All that a worker observes for one step: as `rose_worker.publisher` does."""
     metrics = Metrics(ModelInfo("m", 512, None, "cpu", "float32"), batch)
     lease = Lease(Partition("q"), "0-a", "s", "1-0", 1)
     jobs = [

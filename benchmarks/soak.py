@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 
 import redis
 
-from demo.broker import EmbeddedBroker
-from demo.workers import WorkerProcess
-from producer import AsyncClient, FinishedEvent, Request, TokenEvent
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncClient, FinishedEvent, Request, TokenEvent
 
 _OPENINGS = ("Once upon a time", "The weather today", "Dear friend,", "Ein Stück Käse für 5 €: 🧀")
 _SUBSCRIBERS = 64

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rose_errors import InvalidParameter, RoseError
+from rose.errors import InvalidParameter, RoseError
 from roseinfer.params import SamplingParams
 from roseinfer.sources import resolve
 

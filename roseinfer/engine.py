@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
+from rose.errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import limits, tokenizing
 from roseinfer.adjusting import Adjustment
 from roseinfer.attention import IMPLEMENTATION

@@ -20,7 +20,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.hf import from_tokenizer
 from torch import Tensor
 
-from rose_errors import InvalidParameter
+from rose.errors import InvalidParameter
 from roseinfer.params import Grammar
 from roseinfer.transfer import to_device
 

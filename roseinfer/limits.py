@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rose_errors import ConfigurationError, UnsupportedModel
+from rose.errors import ConfigurationError, UnsupportedModel
 
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
 # context: beyond it, a request's result would depend on its batch-mates.

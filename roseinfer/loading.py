@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
-from rose_errors import ConfigurationError, ModelNotFound, UnsupportedModel
+from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.sources import resolve
 

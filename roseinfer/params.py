@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rose_errors import InvalidParameter
+from rose.errors import InvalidParameter
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _MOST_BIASES = 1024

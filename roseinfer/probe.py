@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rose_errors import UnsupportedModel
+from rose.errors import UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION, AttentionCall, bind_everywhere, unbind
 from roseinfer.batch import Chunk
 from roseinfer.kv_cache import KVCache, LayerShape

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rose_errors import UnsupportedModel
+from rose.errors import UnsupportedModel
 from roseinfer.gpu.backends import OURS, attention_of, choose_attention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.limits import model_type

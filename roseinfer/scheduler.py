@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
-from rose_errors import ConfigurationError, InvalidParameter
+from rose.errors import ConfigurationError, InvalidParameter
 from roseinfer.batch import Chunk
 from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rose_errors import ModelNotFound
+from rose.errors import ModelNotFound
 
 
 def resolve(source: str) -> str:

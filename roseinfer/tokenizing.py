@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rose_errors import InvalidParameter
+from rose.errors import InvalidParameter
 
 # Byte-level vocabularies write each byte as one printable character.
 _BYTE_ALPHABET_SIZE = 256

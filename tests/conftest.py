@@ -14,10 +14,10 @@ import hypothesis
 import pytest
 import redis
 
-from demo.broker import EmbeddedBroker
-from demo.workers import WorkerProcess
-from producer import Client
-from protocol import GROUP, Partition
+from rose.protocol import GROUP, Partition
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client
 
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
@@ -129,7 +129,7 @@ def start_worker(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., W
         def start(
             *,
             ready: bool = True,
-            program: Sequence[str] = ("rose", "worker"),
+            program: Sequence[str] = ("rose_cli", "worker"),
             **settings: str | float,
         ) -> WorkerProcess:
             given: dict[str, str | float] = {

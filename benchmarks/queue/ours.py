@@ -11,9 +11,9 @@ from typing import Any
 import redis.asyncio
 
 from benchmarks.queue.plain import chunks, connect
-from demo.workers import WorkerProcess
-from producer import AsyncClient, Client, Request
-from protocol import JobSpec, Partition, Priority, Sampling, encode_job, new_job_id
+from rose.protocol import JobSpec, Partition, Priority, Sampling, encode_job, new_job_id
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncClient, Client, Request
 
 _POLL_S = 0.1
 _WARM_UP = 500

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from demo.broker import EmbeddedBroker
+from rose_cli.demo.broker import EmbeddedBroker
 
 _READY_S = 60.0
 

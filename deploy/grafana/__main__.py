@@ -15,8 +15,8 @@ from pathlib import Path
 
 from deploy.expressions import unknown
 from deploy.grafana.dashboards import DASHBOARDS
-from worker.engine import ModelInfo
-from worker.metrics import Metrics
+from rose_worker.engine import ModelInfo
+from rose_worker.metrics import Metrics
 
 FOLDER = Path(__file__).parent / "dashboards"
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 from roseinfer.attention import Attention, PagedAttention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache import KVCache

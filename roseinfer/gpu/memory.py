@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 from roseinfer.adjusting import Adjustment
 from roseinfer.batch import Chunk
 from roseinfer.gpu.options import GpuOptions

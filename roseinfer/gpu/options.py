@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 
 BACKENDS = ("sdpa", "triton", "flashinfer")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch  # noqa: F401 - first: the library then shares its OpenMP threads
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 
 _SWITCH = "ROSEINFER_NATIVE"
 

@@ -1,0 +1,1 @@
+"""Is anything lost, doubled or reordered, whatever dies? See docs/reliability.md."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from chaos.actors import End, Life
-from chaos.answers import null_answer
-from chaos.check import Finding, Invariant, cause, check, moves
-from chaos.evidence import Answer, Drain, Evidence, RedisState, Take, Trouble
-from chaos.plan import RAW_BASE, Kind, Plan
-from chaos.raw import Garbage
+from tests.chaos.actors import End, Life
+from tests.chaos.answers import null_answer
+from tests.chaos.check import Finding, Invariant, cause, check, moves
+from tests.chaos.evidence import Answer, Drain, Evidence, RedisState, Take, Trouble
+from tests.chaos.plan import RAW_BASE, Kind, Plan
+from tests.chaos.raw import Garbage
 
 PLAN = Plan(seed=3, jobs=40)
 PLAIN = next(n for n in range(40) if PLAN.job(n).kind is Kind.PLAIN)

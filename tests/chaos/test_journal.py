@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chaos.journal import Journal, Tail, read
+from tests.chaos.journal import Journal, Tail, read
 
 _WRITER = """
 import sys
 from pathlib import Path
-from chaos.journal import Journal
+from tests.chaos.journal import Journal
 journal = Journal(Path(sys.argv[1]))
 for number in range(10**9):
     journal.write(number, "ü\\n" * 20)

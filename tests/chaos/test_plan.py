@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaos.plan import FaultKind, Kind, Plan
+from tests.chaos.plan import FaultKind, Kind, Plan
 
 
 def test_the_same_seed_plans_the_same() -> None:

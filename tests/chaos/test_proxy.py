@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos import journal
-from chaos.journal import Journal
-from chaos.proxy import CutMode, Line, Order, listening
-from demo.broker import free_port
+from rose_cli.demo.broker import free_port
+from tests.chaos import journal
+from tests.chaos.journal import Journal
+from tests.chaos.proxy import CutMode, Line, Order, listening
 
 
 class Echo:

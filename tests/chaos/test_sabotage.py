@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
-import protocol.scripts
-from chaos import sabotage
-from demo.broker import EmbeddedBroker
-from tests.bench import Bench, token
+import rose.protocol.scripts
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.chaos import sabotage
+from tests.support.bench import Bench, token
 
 
 def test_without_fencing_a_stale_worker_writes_where_the_log_ends(
     broker: EmbeddedBroker, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    monkeypatch.setattr(protocol.scripts, "files", protocol.scripts.files)  # and back afterwards
+    # and back afterwards
+    monkeypatch.setattr(
+        rose.protocol.scripts, "files", rose.protocol.scripts.files
+    )  # and back afterwards
     sabotage.apply("fencing", tmp_path / "scripts")
     bench = Bench(broker, queue)
     try:
@@ -31,4 +34,4 @@ def test_without_fencing_a_stale_worker_writes_where_the_log_ends(
         assert bench.redis.xlen(bench.partition.tokens(zombie.job_id)) == 2
     finally:
         bench.close()
-        protocol.scripts.load.cache_clear()
+        rose.protocol.scripts.load.cache_clear()

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from rose_worker.settings import WorkerSettings
 from tests.deploy.files import DOCKERFILE, ROOT, image, seconds, services
-from worker.settings import WorkerSettings
 
 COMPOSE = (["docker", "compose"], ["docker-compose"])
 OURS = ("worker", "worker-gpu", "load")

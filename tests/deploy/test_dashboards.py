@@ -13,8 +13,8 @@ from deploy.expressions import exported, of_dashboards, of_rules, unknown
 from deploy.grafana import __main__ as generator
 from deploy.grafana.dashboards import DASHBOARDS
 from deploy.grafana.panels import Dashboard, Panel, Query, Row
-from worker.engine import ModelInfo
-from worker.metrics import Metrics
+from rose_worker.engine import ModelInfo
+from rose_worker.metrics import Metrics
 
 BOARDS = [board.to_json() for board in DASHBOARDS]
 METRICS = Metrics(ModelInfo("any", 1, None, "cpu", "float32"), capacity=1)

@@ -12,10 +12,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from protocol import Partition
-from protocol.scripts import load
+from rose.protocol import Partition
+from rose.protocol.scripts import load
+from rose_worker.settings import WorkerSettings
 from tests.deploy.files import DOCKERFILE, ROOT
-from worker.settings import WorkerSettings
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 VERSION = "1.34"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from producer import ProducerSettings
+from rose_producer import ProducerSettings
+from rose_worker.settings import WorkerSettings
 from tests.deploy.files import ROOT, services
-from worker.settings import WorkerSettings
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.broker import EmbeddedBroker, free_port
-from demo.workers import WorkerProcess
 from deploy.expressions import RULES, Expression, of_dashboards, of_rules, rules
-from producer import Client, Job, Request
-from tests.bench import wait_until
+from rose_cli.demo.broker import EmbeddedBroker, free_port
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client, Job, Request
 from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
 
 SHIPPED = RULES.parent
 RUNBOOKS = "docs/operations.md"

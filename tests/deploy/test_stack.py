@@ -24,11 +24,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.broker import free_port
-from producer import Client
-from tests.bench import wait_until
+from rose_cli.demo.broker import free_port
+from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT, build_context, image, services
+from tests.support.bench import wait_until
 
 pytestmark = needs_redis_server
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer import FinishedEvent, TokenEvent
-from producer.cursor import LogCursor, Verdict
-from protocol import Event
-from rose_errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose.protocol import Event
+from rose_producer import FinishedEvent, TokenEvent
+from rose_producer.cursor import LogCursor, Verdict
 
 
 def token(index: int, count: int = 1) -> TokenEvent:

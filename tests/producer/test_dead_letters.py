@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from demo.broker import EmbeddedBroker
-from producer import Client, DeadLetters, ProducerSettings
-from producer.running import run
-from protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job
-from rose_errors import DeadLetterNotFound, InvalidParameter, MalformedMessage
+from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage
+from rose.protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job
+from rose.transport.running import run
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import Client, DeadLetters, ProducerSettings
 
 DAY_MS = 86_400_000
 

@@ -8,17 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.messages import Fuzzer
-from producer.cursor import LogCursor
-from producer.results import (
-    STATUS_FIELDS,
-    JobStatus,
-    QueueStatus,
-    read_queue_status,
-    read_standing,
-    read_status,
-)
-from protocol import (
+from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose.protocol import (
     CancelledEvent,
     Event,
     FailedEvent,
@@ -27,7 +18,16 @@ from protocol import (
     decode_event,
     encode_event,
 )
-from rose_errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose_producer.cursor import LogCursor
+from rose_producer.results import (
+    STATUS_FIELDS,
+    JobStatus,
+    QueueStatus,
+    read_queue_status,
+    read_standing,
+    read_status,
+)
+from tests.fuzz.messages import Fuzzer
 
 _index = st.integers(0, 6)
 _events: st.SearchStrategy[Event] = (

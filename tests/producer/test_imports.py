@@ -1,4 +1,4 @@
-"""What a service pays for `import producer`."""
+"""What a service pays for `import rose_producer`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "tokenizers", "numpy", "worker", "roseinfer", "fakeredis")
+HEAVY = ("torch", "transformers", "tokenizers", "numpy", "rose_worker", "roseinfer", "fakeredis")
 
 
-@pytest.mark.parametrize("module", ["producer", "protocol", "rose"])
+@pytest.mark.parametrize("module", ["rose_producer", "rose.protocol", "rose_cli.main"])
 def test_the_base_install_loads_nothing_heavy(module: str) -> None:
     # given
-    heavy = set(HEAVY) - ({"worker"} if module == "rose" else set())
+    heavy = set(HEAVY) - ({"rose_worker"} if module == "rose_cli.main" else set())
     code = f"import sys, {module}; print(*sys.modules)"
     # when
     loaded = subprocess.run(
@@ -24,7 +24,7 @@ def test_the_base_install_loads_nothing_heavy(module: str) -> None:
 
 
 def test_the_protocol_does_not_load_redis() -> None:
-    code = "import sys, protocol; print(*sys.modules)"
+    code = "import sys, rose.protocol; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
@@ -34,10 +34,10 @@ def test_the_protocol_does_not_load_redis() -> None:
 def test_the_error_tree_is_a_leaf() -> None:
     """It has no imports of its own, so every package can raise from it."""
     code = (
-        "import sys; before = set(sys.modules); import rose_errors; "
+        "import sys; before = set(sys.modules); import rose.errors; "
         "print(*set(sys.modules) - before)"
     )
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert set(loaded.stdout.split()) <= {"rose_errors", "__future__"}
+    assert set(loaded.stdout.split()) <= {"rose", "rose.errors", "__future__"}

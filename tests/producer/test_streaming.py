@@ -12,10 +12,7 @@ from contextlib import aclosing, closing
 
 import pytest
 
-from demo.broker import EmbeddedBroker
-from producer import AsyncClient, Client, Event, Job
-from protocol import encode_event
-from rose_errors import (
+from rose.errors import (
     BrokerUnavailable,
     DeadlineExceeded,
     InvalidCursor,
@@ -27,8 +24,11 @@ from rose_errors import (
     PromptTooLong,
     ResultTimeout,
 )
-from tests.bench import Bench, end_failed, token, wait_until
+from rose.protocol import encode_event
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import AsyncClient, Client, Event, Job
 from tests.conftest import needs_redis_server
+from tests.support.bench import Bench, end_failed, token, wait_until
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 import redis
 from redis.exceptions import OutOfMemoryError
 
-import producer.client
-from demo.broker import EmbeddedBroker
-from producer import AsyncClient, Client, Request
-from producer.connection import broker_errors
-from producer.request import batches, prepare_all
-from producer.settings import ProducerSettings
-from protocol import Partition, decode_job, partition_of
-from rose_errors import BrokerUnavailable, PromptTooLong, QueueFull
+import rose_producer.client
+from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
+from rose.protocol import Partition, decode_job, partition_of
+from rose.transport.connection import broker_errors
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import AsyncClient, Client, Request
+from rose_producer.request import batches, prepare_all
+from rose_producer.settings import ProducerSettings
 from tests.conftest import needs_redis_server
 
 
@@ -140,7 +140,7 @@ def test_a_redis_without_memory_says_so(own_redis: EmbeddedBroker, queue: str) -
 
 def test_what_was_accepted_before_redis_went_away_is_named(wide: Client) -> None:
     # given: memory for one batch
-    real, calls = producer.client.run_many, 0
+    real, calls = rose_producer.client.run_many, 0
 
     def once(*args: object) -> list[object]:
         nonlocal calls
@@ -151,7 +151,7 @@ def test_what_was_accepted_before_redis_went_away_is_named(wide: Client) -> None
 
     # when
     with (
-        mock.patch.object(producer.client, "run_many", once),
+        mock.patch.object(rose_producer.client, "run_many", once),
         pytest.raises(BrokerUnavailable) as caught,
     ):
         wide.submit_many(["x"] * 800)

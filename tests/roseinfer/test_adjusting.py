@@ -17,7 +17,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from rose_errors import InvalidParameter
+from rose.errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.adjusting import Adjustment, adjust
 from roseinfer.session import SamplingRow

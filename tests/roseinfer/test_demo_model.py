@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from roseinfer import demo_model
 from roseinfer.demo_model import MODEL_PATH, train
-from roseinfer.demo_model.stories import END, WORD, documents, stories, vocabulary
+from training.stories import END, WORD, documents, stories, vocabulary
 
 MIB = 1024 * 1024
 PROMPTS = (

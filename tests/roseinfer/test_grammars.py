@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rose_errors import InvalidParameter
+from rose.errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.grammars import GrammarCompiler, Matcher
 from roseinfer.params import Grammar

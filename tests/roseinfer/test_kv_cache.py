@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose_errors import PromptTooLong
+from rose.errors import PromptTooLong
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.kv_cache import BlockPool, CacheExhausted
 from tests.roseinfer.models import drain, greedy, prompts, run_alone, tiny_llama, tokens

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
 from roseinfer.sampled import Sampled, SampledToken
 from roseinfer.session import InferenceSession

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rose_errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
+from rose.errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
 from roseinfer import InferenceEngine
 from tests.roseinfer.models import byte_tokenizer, construct, tiny_llama
 

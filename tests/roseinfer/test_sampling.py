@@ -18,7 +18,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from rose_errors import InvalidParameter
+from rose.errors import InvalidParameter
 from roseinfer import SamplingParams, native, sampling
 from roseinfer.sampling import filter_logits, uniform
 from roseinfer.session import SamplingRow

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rose_errors import ConfigurationError, InvalidParameter, PromptTooLong
+from rose.errors import ConfigurationError, InvalidParameter, PromptTooLong
 from roseinfer import (
     InferenceEngine,
     OfflineScheduler,

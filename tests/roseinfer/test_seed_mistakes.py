@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rose_errors import PromptTooLong
+from rose.errors import PromptTooLong
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled, scheduler
 from roseinfer import attention as attention_module
 from roseinfer.batch import Chunk, PackedBatch, pack

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import redis
 
-from demo.workers import WorkerProcess
-from producer import Job
-from protocol import GROUP, Partition
+from rose.protocol import GROUP, Partition
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Job
 
 StartWorker = Callable[..., WorkerProcess]
 

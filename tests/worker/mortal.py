@@ -7,10 +7,10 @@ import signal
 import sys
 from typing import Any
 
-from worker import main
-from worker.engine import Output
-from worker.null_engine import NullEngine
-from worker.settings import WorkerSettings
+from rose_worker import main
+from rose_worker.engine import Output
+from rose_worker.null_engine import NullEngine
+from rose_worker.settings import WorkerSettings
 
 #: A prompt that begins with this token id is poison.
 POISON = 666

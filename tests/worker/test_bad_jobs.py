@@ -9,15 +9,15 @@ import msgpack
 import pytest
 import redis
 
-from demo.broker import EmbeddedBroker
-from producer import (
+from rose.errors import JobFailed, PromptTooLong
+from rose.protocol import Partition, Priority
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import (
     Client,
     FailedEvent,
 )
-from protocol import Partition, Priority
-from rose_errors import JobFailed, PromptTooLong
-from tests.bench import Bench, wait_until
 from tests.conftest import needs_redis_server
+from tests.support.bench import Bench, wait_until
 from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 from tests.worker.mortal import POISON
 

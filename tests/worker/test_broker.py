@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from demo.broker import EmbeddedBroker
-from producer import FinishedEvent
-from protocol.calls import Append
-from tests.bench import Bench, to_append, token
-from worker.broker import Broker
-from worker.settings import WorkerSettings
+from rose.protocol.calls import Append
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import FinishedEvent
+from rose_worker.broker import Broker
+from rose_worker.settings import WorkerSettings
+from tests.support.bench import Bench, to_append, token
 
 
 async def test_what_an_outage_has_piled_up_is_published_in_order(

@@ -7,14 +7,14 @@ import time
 import pytest
 import redis
 
-from producer import (
+from rose.errors import DeadlineExceeded
+from rose.protocol import Partition
+from rose_producer import (
     CancelledEvent,
     Client,
     TokenEvent,
 )
-from protocol import Partition
-from rose_errors import DeadlineExceeded
-from tests.bench import wait_until
+from tests.support.bench import wait_until
 from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol import JobSpec
-from worker.engine import EngineStats, Output, Prepared
-from worker.engine_thread import EngineThread
-from worker.null_engine import NullEngine
-from worker.settings import WorkerSettings
+from rose.protocol import JobSpec
+from rose_worker.engine import EngineStats, Output, Prepared
+from rose_worker.engine_thread import EngineThread
+from rose_worker.null_engine import NullEngine
+from rose_worker.settings import WorkerSettings
 
 
 class GatedEngine(NullEngine):

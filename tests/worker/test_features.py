@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from producer import Client, Request, Result, TokenEvent
-from rose_errors import InvalidParameter
-from tests.bench import wait_until
+from rose.errors import InvalidParameter
+from rose_producer import Client, Request, Result, TokenEvent
 from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
 from tests.worker.echo import StartWorker
 
 SCHEMA = {

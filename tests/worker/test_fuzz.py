@@ -9,13 +9,13 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.ledger import Ledger, Sent
-from fuzz.messages import Fuzzer
-from fuzz.run import fuzz
-from protocol import FinishedEvent, Partition, Priority, TokenEvent, encode_event
-from rose_errors import MalformedMessage
+from rose.errors import MalformedMessage
+from rose.protocol import FinishedEvent, Partition, Priority, TokenEvent, encode_event
+from rose_worker.admission import _logged_ids
 from tests.conftest import needs_redis_server
-from worker.admission import _logged_ids
+from tests.fuzz.ledger import Ledger, Sent
+from tests.fuzz.messages import Fuzzer
+from tests.fuzz.run import fuzz
 
 
 @needs_redis_server

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import redis
 
-from demo.workers import WorkerProcess
-from producer import Client
-from protocol import Partition, Priority
-from tests.bench import wait_until
-from worker.logs import JsonFormatter
+from rose.protocol import Partition, Priority
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client
+from rose_worker.logs import JsonFormatter
+from tests.support.bench import wait_until
 
 
 def test_json_lines_name_job_and_consumer_and_never_quote_a_prompt(

@@ -13,17 +13,17 @@ import redis
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from demo.workers import WorkerProcess
-from producer import Client, FinishedEvent, Job, Request
-from producer.results import QueueStatus
-from protocol import JobSpec, Partition, Priority
-from protocol.calls import Lease
-from tests.bench import wait_until
+from rose.protocol import JobSpec, Partition, Priority
+from rose.protocol.calls import Lease
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client, FinishedEvent, Job, Request
+from rose_producer.results import QueueStatus
+from rose_worker.engine import EngineStats, ModelInfo
+from rose_worker.histogram import Histogram
+from rose_worker.jobs import HeldJob
+from rose_worker.metrics import Metrics
+from tests.support.bench import wait_until
 from tests.worker.echo import SLOW, StartWorker
-from worker.engine import EngineStats, ModelInfo
-from worker.histogram import Histogram
-from worker.jobs import HeldJob
-from worker.metrics import Metrics
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 SLOTS = 4

@@ -6,12 +6,12 @@ import signal
 
 import redis
 
-from producer import (
+from rose.protocol import GROUP, Partition, Priority
+from rose_producer import (
     Client,
     Request,
 )
-from protocol import GROUP, Partition, Priority
-from tests.bench import wait_until
+from tests.support.bench import wait_until
 from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 
 

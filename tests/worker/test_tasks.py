@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from worker.tasks import cancel_all
+from rose_worker.tasks import cancel_all
 
 
 async def test_a_task_that_loses_a_cancellation_ends_all_the_same() -> None:

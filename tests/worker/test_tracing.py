@@ -15,14 +15,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from demo.broker import EmbeddedBroker
-from producer import AsyncClient
-from protocol import JobSpec, decode_job, encode_job
-from rose_errors import InvalidParameter
-from worker import service, tracing
-from worker.null_engine import NullEngine
-from worker.service import Worker
-from worker.settings import WorkerSettings
+from rose.errors import InvalidParameter
+from rose.protocol import JobSpec, decode_job, encode_job
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import AsyncClient
+from rose_worker import service, tracing
+from rose_worker.null_engine import NullEngine
+from rose_worker.service import Worker
+from rose_worker.settings import WorkerSettings
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +121,15 @@ def test_a_job_that_nobody_traces_is_as_before_on_the_wire() -> None:
 
 def test_nothing_is_done_where_nobody_traces() -> None:
     code = (
-        "import sys, worker.main; from producer.tracing import is_traced; "
-        "print(is_traced(), 'worker.tracing' in sys.modules)"
+        "import sys, worker.main; from rose_producer.tracing import is_traced; "
+        "print(is_traced(), 'rose_worker.tracing' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "False False\n"
 
 
 def test_tracing_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "worker.tracing", None)
+    monkeypatch.setitem(sys.modules, "rose_worker.tracing", None)
     settings = WorkerSettings(engine="null", tracing=True)
     with pytest.raises(service.ConfigurationError, match=r"roseinfer\[tracing\]"):
         service._tracing(settings, None, None)

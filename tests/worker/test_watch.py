@@ -11,16 +11,16 @@ import redis
 from prometheus_client import generate_latest
 from pydantic import SecretStr
 
-from demo.broker import EmbeddedBroker
-from protocol import Partition, Priority
-from tests.bench import Bench
+from rose.protocol import Partition, Priority
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_worker.broker import Broker
+from rose_worker.engine import ModelInfo
+from rose_worker.metrics import Metrics
+from rose_worker.settings import WorkerSettings
+from rose_worker.tasks import cancel_all
+from rose_worker.watch import Watch
 from tests.conftest import needs_redis_server
-from worker.broker import Broker
-from worker.engine import ModelInfo
-from worker.metrics import Metrics
-from worker.settings import WorkerSettings
-from worker.tasks import cancel_all
-from worker.watch import Watch
+from tests.support.bench import Bench
 
 INTERVAL_S = 0.05
 #: It lapses when a test says so.

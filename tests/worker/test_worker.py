@@ -10,14 +10,14 @@ import sys
 import pytest
 import redis
 
-from producer import (
+from rose.errors import InvalidParameter
+from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
+from rose_producer import (
     Client,
     FinishedEvent,
 )
-from protocol import GROUP, JobSpec, Partition, Priority, encode_job
-from rose_errors import InvalidParameter
-from tests.bench import wait_until
 from tests.conftest import create_groups
+from tests.support.bench import wait_until
 from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs
 
 
@@ -77,7 +77,7 @@ def test_without_redis_it_ends_with_one_line_after_bounded_retries() -> None:
     # when
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "rose", "worker", "--engine=null", "--redis-retries=1"),
+            *(sys.executable, "-m", "rose_cli", "worker", "--engine=null", "--redis-retries=1"),
             "--redis-url=redis://:secret@127.0.0.1:1/0",
         ],
         capture_output=True,

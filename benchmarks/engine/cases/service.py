@@ -18,9 +18,9 @@ from benchmarks.board import Board, Figure
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.turns import in_turn
 from benchmarks.workload import Workload, random_prompt
-from demo.broker import EmbeddedBroker
-from demo.workers import WorkerProcess
-from producer import AsyncClient, AsyncJob, Request, TokenEvent
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncClient, AsyncJob, Request, TokenEvent
 from roseinfer.demo_model import MODEL_PATH
 
 RATE = "tokens/s"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.board import Board, Figure
-from demo.broker import EmbeddedBroker
-from demo.workers import WorkerProcess
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
 
 METRIC = "from `rose worker` to ready, s"
 _MOST_S = 5

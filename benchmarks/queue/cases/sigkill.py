@@ -17,9 +17,9 @@ from benchmarks.queue.ours import PARTITION, Ours, open_client, read_ended, requ
 from benchmarks.queue.peers import Peer
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
-from demo.workers import WorkerProcess
-from producer import AsyncJob, FinishedEvent, TokenEvent
-from protocol import decode_event
+from rose.protocol import decode_event
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncJob, FinishedEvent, TokenEvent
 
 COMPLETED = "jobs completed"
 SEAMLESS = "jobs resumed from their last token"

@@ -14,7 +14,7 @@ from benchmarks.board import Board, Check, Figure
 from benchmarks.queue.ours import Ours, open_client, requests, start_worker
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
-from producer import AsyncJob, TokenEvent
+from rose_producer import AsyncJob, TokenEvent
 
 SERVED = "subscribers served exactly once"
 CONNECTIONS = "their connections"

@@ -9,7 +9,7 @@ from benchmarks.queue.ours import Ours, open_client, requests, start_worker, wai
 from benchmarks.queue.plain import Plain, add_events
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.turns import in_turn
-from protocol import encode_tokens
+from rose.protocol import encode_tokens
 
 EVENTS = "log entries/s"
 TOKENS = "tokens/s"

@@ -13,7 +13,7 @@ from benchmarks.queue.ours import PARTITION, Ours, open_client, requests
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.turns import in_turn
-from protocol import Priority
+from rose.protocol import Priority
 
 RATE = "drain, jobs/s"
 CPU = "redis-server CPU, us a job"

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine
 from roseinfer.gpu import attention, backends
 from roseinfer.gpu.attention import Pages, Rule

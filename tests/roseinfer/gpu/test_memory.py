@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler, loading
 from roseinfer.batch import Chunk
 from roseinfer.gpu.memory import Memory, cache_bytes

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from rose_errors import ConfigurationError
+from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine
 from roseinfer.batch import Chunk, Drawn
 from roseinfer.gpu import kernels, model_attention

@@ -1,1 +1,0 @@
-"""Is anything lost, doubled or reordered, whatever dies? See docs/reliability.md."""

@@ -1,0 +1,132 @@
+"""A broker of one's own: a real redis-server where there is one, else fakeredis.
+
+Used by the demo, the benchmarks and the tests, so that each can start, kill and throw away its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rose.errors import BrokerUnavailable
+
+_START_S = 10.0
+
+#: What the delivery guarantee asks of any Redis: docs/protocol.md.
+_DURABLE = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "maxmemory-policy": "noeviction",
+    "save": "",
+}
+
+
+class EmbeddedBroker:
+    """A Redis for this process, on a free loopback port; durable across `restart`.
+
+    `fake=None` takes redis-server when it is on PATH. fakeredis keeps nothing across a restart.
+
+    For a real one: `config` is a redis.conf to start from, `options` come over it. `url` says how
+    to reach it where they ask for TLS or users. `{port}` stands for its port in both.
+    """
+
+    def __init__(
+        self,
+        *,
+        fake: bool | None = None,
+        config: Path | None = None,
+        options: Mapping[str, str] | None = None,
+        url: str = "redis://127.0.0.1:{port}/0",
+    ) -> None:
+        self._server = None if fake else shutil.which("redis-server")
+        if self._server is None and fake is False:
+            raise BrokerUnavailable("there is no redis-server on PATH: install it")
+        if self._server is None and find_spec("fakeredis") is None:
+            raise BrokerUnavailable(
+                "there is neither a redis-server on PATH nor fakeredis: install one of them "
+                "(pip install 'roseinfer[demo]')"
+            )
+        self._folder = tempfile.TemporaryDirectory(prefix="rose-redis-")
+        self.port = free_port()
+        self.url = url.format(port=self.port)
+        self._config = config
+        self._options = options or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def kind(self) -> str:
+        return "redis-server" if self._server else "fakeredis"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BrokerUnavailable:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Raises: BrokerUnavailable: it did not come up."""
+        log = Path(self._folder.name, "log")
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+                self._command(), stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+        client = redis.Redis.from_url(self.url, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+                if client.ping():
+                    client.close()
+                    return
+            time.sleep(0.02)
+        self.stop()
+        raise BrokerUnavailable(f"{self.kind} did not start: {log.read_text()[-500:].strip()}")
+
+    def stop(self) -> None:
+        """End it without a word to anybody, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _command(self) -> list[str]:
+        if self._server is None:
+            return [sys.executable, "-m", "rose_cli.demo.fake_server", str(self.port)]
+        options = {"port": str(self.port), "bind": "127.0.0.1", "dir": self._folder.name}
+        if self._config is None:
+            options |= _DURABLE
+        options |= {name: value.format(port=self.port) for name, value in self._options.items()}
+        start = [self._server, *([str(self._config)] if self._config else [])]
+        return [*start, *(word for name, v in options.items() for word in (f"--{name}", v))]
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, and that is given to nobody else for a minute.
+
+    A connection was just closed there, so the kernel keeps the port from whoever asks for any; a
+    server that asks for it by number, with SO_REUSEADDR as servers do, gets it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # first: who closes first remembers the port
+            client.recv(1)
+        return port

@@ -1,0 +1,101 @@
+"""Pictures of what the real things show: `python -m rose_cli.demo.pictures FOLDER`."""
+
+from __future__ import annotations
+
+import io
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rose.protocol import Priority
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.prompts import REQUESTS
+from rose_cli.demo.run import play, show
+from rose_cli.demo.state import DemoState
+from rose_cli.demo.view import View, draw
+from rose_cli.demo.workers import WorkerProcess
+from rose_cli.top import Top
+from rose_cli.top_view import export, picture
+from rose_producer import Client
+
+_WIDTH = 100
+_LOOKS = 40
+_LOOK_S = 0.5
+#: Slow enough that a moment of many streams can be caught.
+_STEP_S = 0.02
+_SLOTS = 8
+#: More than two workers can do, so that something waits.
+_RATE = 4.0
+
+
+def top_picture() -> str:
+    """Two workers under a load, as `rose top` sees them."""
+    with EmbeddedBroker() as broker, ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                WorkerProcess(
+                    name,
+                    broker.url,
+                    min_step_s=_STEP_S,
+                    max_batch_size=_SLOTS,
+                    torch_threads=1,
+                    kv_cache_tokens=4096,
+                )
+            )
+            for name in ("worker-a", "worker-b")
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        client = stack.enter_context(Client(redis_url=broker.url))
+        top = Top(client, [("127.0.0.1", worker.http_port) for worker in workers])
+        for look in range(_LOOKS):
+            # More at some times than at others.
+            for number in range(int(_RATE * _LOOK_S * (1 + (look // 8) % 3))):
+                request = REQUESTS[(look + number) % len(REQUESTS)]
+                priority = list(Priority)[(look + number) % 3]
+                client.submit(request.prompt, priority=priority, **request.sampling)
+            frame = top.look()
+            time.sleep(_LOOK_S)
+        return export(frame)
+
+
+class _Moment(View):
+    """Keeps the notes, and how the streams stood a little after the SIGKILL."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._taken = False
+
+    def note(self, line: str) -> None:
+        self._console.print(Text(line, style="bold"))
+
+    def refresh(self, state: DemoState) -> None:
+        moved = [record for record in state.records if record.moved_at is not None]
+        going_on = [record for record in moved if len(record.workers) > 1 and not record.ended]
+        if going_on and 2 * len(going_on) >= len(moved) and not self._taken:
+            self._taken = True
+            self._console.print(draw(state))
+
+
+def demo_picture() -> str:
+    """`rose demo`: the notes, the streams once half of them go on, and the comparison."""
+    console = Console(
+        record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False
+    )
+    report = play(_Moment(console))
+    show(report, console)
+    return picture(console, "rose demo")
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "top.svg").write_text(top_picture())
+    (folder / "demo.svg").write_text(demo_picture())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,255 @@
+"""The demo's course: start, stream, kill, take over, compare."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import FrameType
+
+from rich.console import Console
+
+from rose.errors import ResultTimeout
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.prompts import REQUESTS, title
+from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
+from rose_cli.demo.view import LiveView, PlainView, View, result_table
+from rose_cli.demo.workers import WorkerDied, WorkerProcess
+from rose_producer import AsyncClient, AsyncJob, Result
+
+_SLOTS = 7
+_LEASE_S = 2.0
+#: The built-in model is tiny: at full speed nobody could read along.
+_SLOW_STEP_S = 0.03
+_LOOK_S = 0.1
+_LIMIT_S = 90.0
+_START_S = 120.0
+#: A worker is killed when each of its streams has come at least so far.
+_KILL_AFTER_TOKENS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    records: list[StreamRecord]
+    undisturbed: list[Result]
+    killed: str
+    tokens: int
+    seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        pairs = zip(self.records, self.undisturbed, strict=True)
+        return self.moved > 0 and all(record.is_right(result) for record, result in pairs)
+
+    @property
+    def moved(self) -> int:
+        return sum(record.moved_at is not None for record in self.records)
+
+
+def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
+    """True when every stream was complete and equal to the undisturbed run.
+
+    Raises:
+        RoseError: a part of it did not start.
+    """
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _leave)
+    console = Console(quiet=as_json)
+    view = _view(console, as_json=as_json)
+    report = play(view, full_speed=full_speed, fake_redis=fake_redis)
+    if as_json:
+        print(json.dumps(_as_json(report)))
+    else:
+        show(report, console)
+    return report.is_right
+
+
+def play(view: View, *, full_speed: bool = False, fake_redis: bool = False) -> Report:
+    """Raises: RoseError: a part of it did not start."""
+    with EmbeddedBroker(fake=True if fake_redis else None) as broker, ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                WorkerProcess(
+                    name,
+                    broker.url,
+                    lease_s=_LEASE_S,
+                    reclaim_interval_s=0.25,
+                    max_batch_size=_SLOTS,
+                    torch_threads=1,
+                    min_step_s=0 if full_speed else _SLOW_STEP_S,
+                )
+            )
+            for name in ("worker-a", "worker-b")
+        ]
+        with view:
+            view.note(f"broker: {broker.kind}; starting two workers with the built-in model ...")
+            if not full_speed:
+                view.note(
+                    f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read "
+                    "along (--full-speed turns it off)"
+                )
+            return asyncio.run(_Demo(broker.url, workers, view).run())
+
+
+def _leave(signum: int, _: FrameType | None) -> None:
+    """A closed terminal ends the demo too, and with it the processes it has started."""
+    sys.exit(128 + signum)
+
+
+def _view(console: Console, *, as_json: bool) -> View:
+    if as_json:
+        return View()
+    return LiveView(console) if console.is_terminal else PlainView(console)
+
+
+def show(report: Report, console: Console) -> None:
+    """The comparison, stream by stream, and the verdict."""
+    console.print(result_table(report.records, report.undisturbed))
+    verdict = "no token missing, none doubled"
+    if report.moved == 0:
+        verdict = (
+            "all were done before a worker could be killed in mid-sentence, so nothing is shown"
+        )
+    elif not report.is_right:
+        verdict = "THE COMPARISON FAILED"
+    console.print(
+        f"{report.killed} was killed in mid-sentence and {report.moved} streams moved. "
+        f"{len(report.records)} streams, {report.tokens} tokens in {report.seconds:.1f} s: "
+        f"{verdict}.",
+        style="bold green" if report.is_right else "bold red",
+        soft_wrap=not console.record,  # a picture has a width
+    )
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "ok": report.is_right,
+        "killed": report.killed,
+        "seconds": round(report.seconds, 3),
+        "tokens": report.tokens,
+        "streams": [
+            {
+                "prompt": record.title,
+                "text": record.text,
+                "tokens": len(record.indexes),
+                "workers": record.workers,
+                "moved_at": record.moved_at,
+                "missing": record.missing,
+                "doubled": record.doubled,
+                "same_as_undisturbed": record.equals(result),
+            }
+            for record, result in zip(report.records, report.undisturbed, strict=True)
+        ],
+    }
+
+
+class _Demo:
+    def __init__(self, url: str, workers: Sequence[WorkerProcess], view: View) -> None:
+        self._url = url
+        self._workers = list(workers)
+        self._view = view
+        self._killed: WorkerProcess | None = None
+        self._state = DemoState(
+            [StreamRecord(i, title(request)) for i, request in enumerate(REQUESTS, 1)],
+            [WorkerView(worker.name, capacity=_SLOTS) for worker in workers],
+        )
+
+    async def run(self) -> Report:
+        await asyncio.gather(*(_until_ready(worker) for worker in self._workers))
+        async with AsyncClient(redis_url=self._url) as client:
+            began = time.monotonic()
+            self._state.started = began
+            self._state.phase = "streaming"
+            jobs = await client.submit_many(REQUESTS)
+            await self._stream(jobs)
+            seconds = time.monotonic() - began
+            self._view.note("once more, undisturbed, to compare ...")
+            again = await client.submit_many(REQUESTS)
+            undisturbed = [await job.result(_LIMIT_S) for job in again]
+        tokens = sum(len(record.indexes) for record in self._state.records)
+        killed = self._killed.name if self._killed else "nobody"
+        return Report(self._state.records, undisturbed, killed, tokens, seconds)
+
+    async def _stream(self, jobs: Sequence[AsyncJob]) -> None:
+        """Follow every job to its end, and kill a worker on the way."""
+        pairs = list(zip(jobs, self._state.records, strict=True))
+        followers = [asyncio.create_task(_follow(job, record)) for job, record in pairs]
+        watcher = asyncio.create_task(self._watch(pairs))
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await asyncio.gather(*followers)
+        except TimeoutError:
+            raise ResultTimeout(f"the streams have not ended after {_LIMIT_S:g} s") from None
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+        self._state.phase = "done"
+        self._view.refresh(self._state)
+
+    async def _watch(self, pairs: Sequence[tuple[AsyncJob, StreamRecord]]) -> None:
+        while True:
+            for job, record in pairs:
+                if not record.ended:
+                    record.seen_on((await job.status()).worker)
+            await asyncio.to_thread(self._read_occupancy)
+            if self._killed is None and (victim := self._ripe_victim()) is not None:
+                self._kill(victim)
+            self._view.refresh(self._state)
+            await asyncio.sleep(_LOOK_S)
+
+    def _read_occupancy(self) -> None:
+        for worker, shown in zip(self._workers, self._state.workers, strict=True):
+            if shown.alive:
+                shown.batch = int(worker.metrics().get("rose_batch_sequences", 0))
+
+    def _streams_of(self, worker: WorkerProcess) -> list[StreamRecord]:
+        return [
+            record
+            for record in self._state.records
+            if record.workers[-1:] == [worker.name] and not record.ended
+        ]
+
+    def _ripe_victim(self) -> WorkerProcess | None:
+        """A worker in the middle of at least two sentences."""
+        for worker in self._workers:
+            streams = self._streams_of(worker)
+            far = all(len(record.indexes) >= _KILL_AFTER_TOKENS for record in streams)
+            if far and sum(record.in_mid_sentence for record in streams) >= 2:
+                return worker
+        return None
+
+    def _kill(self, victim: WorkerProcess) -> None:
+        victim.kill()
+        self._killed = victim
+        orphans = self._streams_of(victim)
+        for record in orphans:
+            record.moved_at = len(record.indexes)
+        for shown in self._state.workers:
+            if shown.name == victim.name:
+                shown.alive = False
+        self._state.phase = "taking over"
+        example = next(record for record in orphans if record.in_mid_sentence)
+        self._view.note(
+            f"SIGKILL to {victim.name}, which had {len(orphans)} streams in hand; "
+            f"stream {example.number} ends in: ...{example.text[-40:]!r}"
+        )
+
+
+async def _until_ready(worker: WorkerProcess) -> None:
+    """One look at a time in a thread, for which Ctrl-C would have to wait."""
+    try:
+        async with asyncio.timeout(_START_S):
+            while not await asyncio.to_thread(worker.is_ready):  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        raise WorkerDied(f"worker {worker.name} is not ready after {_START_S:g} s") from None
+
+
+async def _follow(job: AsyncJob, record: StreamRecord) -> None:
+    async for event in job.stream():
+        record.add(event)

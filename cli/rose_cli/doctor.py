@@ -1,0 +1,274 @@
+"""`rose doctor`, the part that asks Redis: is it what docs/redis.md says it must be?
+
+Nothing is assumed about rights: what the user of the URL may not ask is said to be unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from rose.errors import BrokerUnavailable, MalformedMessage
+from rose.protocol import Partition
+from rose.transport.connection import SyncRedis, broker_errors, connect, is_cluster
+from rose_cli.findings import Finding, fail, ok, warn
+from rose_cli.rights import Role, missing
+from rose_producer import Client, ProducerSettings
+
+#: Scripts run on 6.2, but there one may be refused for want of memory in its middle, and errors
+#: raised in scripts cannot be told apart, so clients would not wait. The users need 7.0, too.
+OLDEST = (7, 0)
+
+#: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,
+#: and before they are senseless.
+_SKEW_WARN_S = 1.0
+_SKEW_FAIL_S = 30.0
+
+_FULL = 0.8
+
+
+def examine(settings: ProducerSettings, role: Role | None) -> Iterator[Finding]:
+    """`role`: what the user must be able to do; None for one of the two."""
+    try:
+        with broker_errors():
+            client = connect(settings, retries=0)
+            for number, server in enumerate(_servers(client)):
+                yield from _examine_server(server, number)
+            first = Partition(settings.queue)
+            home = _home_of(client, first)
+            yield from _examine_use(home, first, role, sharded=is_cluster(client))
+            yield from _examine_queue(settings)
+            client.close()
+    except BrokerUnavailable as error:
+        yield fail("redis", str(error), "start it, or set ROSE_REDIS_URL")
+
+
+def _servers(client: SyncRedis) -> list[redis.Redis]:
+    """Each that holds a part of the keys."""
+    if isinstance(client, redis.Redis):
+        return [client]
+    cluster: Any = client  # untyped
+    return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
+
+
+def _home_of(client: SyncRedis, partition: Partition) -> redis.Redis:
+    if isinstance(client, redis.Redis):
+        return client
+    cluster: Any = client
+    home: redis.Redis = cluster.get_redis_connection(cluster.get_node_from_key(partition.load))
+    return home
+
+
+# A server
+
+
+def _examine_server(server: redis.Redis, number: int) -> Iterator[Finding]:
+    server.ping()
+    hello = _pairs(_ask(server, "HELLO"))
+    info = _info(server)
+    where = f" (node {number + 1})" if number else ""
+    yield _version(str(hello.get("version") or info.get("redis_version") or ""), where)
+    if hello.get("role", info.get("role", "master")) != "master":
+        yield fail("role", f"a replica{where}: it refuses writes", "name the primary in the URL")
+    given = _settings(server, info)
+    yield from _eviction(given, where)
+    yield from _durability(given, info, where)
+    yield from _memory(info, where)
+    unknown = [name for name, value in given.items() if value is None]
+    if unknown:
+        yield warn(
+            "settings",
+            f"{', '.join(unknown)} cannot be read{where}: the user may not CONFIG GET, or the "
+            "service has none",
+            "look as an administrator (--redis-url), or in the service's console",
+        )
+
+
+def _ask(server: redis.Redis, *words: str) -> Any:
+    """None where this Redis or this user does not have the command."""
+    try:
+        return server.execute_command(*words)
+    except ResponseError:
+        return None
+
+
+def _pairs(reply: Any) -> dict[str, Any]:
+    if isinstance(reply, dict):
+        items = list(reply.items())
+    else:
+        flat = reply or []
+        items = list(zip(flat[::2], flat[1::2], strict=True))
+    return {_text(name): _text(value) for name, value in items}
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _info(server: redis.Redis) -> dict[str, Any]:
+    found = _ask(server, "INFO")
+    return found if isinstance(found, dict) else {}
+
+
+def _settings(server: redis.Redis, info: dict[str, Any]) -> dict[str, str | None]:
+    """None for what cannot be asked. INFO tells two of them, where CONFIG is blocked."""
+    told: dict[str, str | None] = {"maxmemory-policy": info.get("maxmemory_policy")}
+    if "aof_enabled" in info:
+        told["appendonly"] = "yes" if info["aof_enabled"] else "no"
+    names = ("maxmemory-policy", "appendonly", "appendfsync", "timeout")
+    return {
+        name: _pairs(_ask(server, "CONFIG GET", name)).get(name) or told.get(name) for name in names
+    }
+
+
+def _version(text: str, where: str) -> Finding:
+    numbers = re.match(r"(\d+)\.(\d+)", text)
+    if numbers is None:
+        return warn("redis", f"its version cannot be read{where}", "it must be 7.0 or newer")
+    if (int(numbers[1]), int(numbers[2])) < OLDEST:
+        return fail("redis", f"version {text} is too old{where}", "it must be 7.0 or newer")
+    return ok("redis", f"version {text}{where}")
+
+
+def _eviction(given: dict[str, str | None], where: str) -> Iterator[Finding]:
+    policy = given["maxmemory-policy"]
+    if policy == "noeviction":
+        yield ok("eviction", f"maxmemory-policy is noeviction{where}")
+    elif policy is not None:
+        yield fail(
+            "eviction",
+            f"maxmemory-policy is {policy}{where}: a full Redis throws jobs and tokens away",
+            "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
+        )
+
+
+def _durability(
+    given: dict[str, str | None], info: dict[str, Any], where: str
+) -> Iterator[Finding]:
+    log, fsync, timeout = given["appendonly"], given["appendfsync"], given["timeout"]
+    if log == "no":
+        yield fail(
+            "durability",
+            f"appendonly is no{where}: a restart of Redis loses jobs and tokens",
+            "CONFIG SET appendonly yes, and in redis.conf",
+        )
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield fail("durability", f"the AOF cannot be written{where}", "is its disk full?")
+    elif log == "yes" and fsync not in ("always", None):
+        lost = "the last second" if fsync == "everysec" else "what the system has not written yet"
+        yield warn(
+            "durability",
+            f"appendfsync is {fsync}{where}: a power cut may lose {lost}",
+            "CONFIG SET appendfsync always where that must not be",
+        )
+    elif log == "yes":
+        yield ok("durability", f"appendonly is yes, appendfsync {fsync or 'unknown'}{where}")
+    if timeout not in ("0", None):
+        yield warn(
+            "timeout",
+            f"Redis hangs up on who is silent for {timeout} s{where}",
+            "CONFIG SET timeout 0: subscribers may be silent for long",
+        )
+
+
+def _memory(info: dict[str, Any], where: str) -> Iterator[Finding]:
+    if "used_memory" not in info:
+        return
+    used, most = int(info["used_memory"]), int(info.get("maxmemory", 0))
+    says = f"{used >> 20} MiB used{f' of {most >> 20} MiB' if most else ', no limit'}{where}"
+    if most and used > _FULL * most:
+        yield warn(
+            "memory",
+            says,
+            "when it is full writes are refused: raise maxmemory, or lower ROSE_RESULT_TTL_S or "
+            "ROSE_MAX_QUEUED_JOBS",
+        )
+    else:
+        yield ok("memory", says)
+
+
+# What the user of the URL can do there
+
+
+def _examine_use(
+    server: redis.Redis, partition: Partition, role: Role | None, *, sharded: bool
+) -> Iterator[Finding]:
+    user = server.connection_pool.connection_kwargs.get("username") or "default"
+    lacks = {one: missing(server, partition, one, sharded=sharded) for one in Role}
+    yield _rights(user, lacks, role)
+    yield from _write(server, partition)
+
+
+def _rights(user: str, lacks: dict[Role, list[str]], role: Role | None) -> Finding:
+    may = [one for one in Role if not lacks[one]]
+    if (role in may) if role else may:
+        also = " and ".join(one.value for one in may)
+        return ok("rights", f"user {user} has the rights of a {also}")
+    # Of a user who is meant for one of the roles, not what he needs for the other.
+    nearest = role or min(Role, key=lambda one: len(lacks[one]))
+    return fail(
+        "rights",
+        f"user {user} lacks rights of a {nearest.value}: {_some(lacks[nearest])}",
+        "compare with deploy/redis/users.acl",
+    )
+
+
+def _some(lacks: list[str]) -> str:
+    shown, left = lacks[:4], len(lacks) - 4
+    return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
+
+
+def _write(server: redis.Redis, partition: Partition) -> Iterator[Finding]:
+    """One entry in a log that is nobody's. Its id tells Redis' time, even to those who may not
+    ask for it."""
+    key = partition.tokens(f"doctor-{secrets.token_hex(8)}")
+    began = time.time()
+    try:
+        entry: Any = server.xadd(key, {"event": b""})
+        ended = time.time()
+        server.delete(key)
+    except NoPermissionError:
+        return  # said already, among the rights
+    except ResponseError as error:
+        yield fail("write", f"Redis refuses to write: {error}", "see docs/redis.md, Trouble")
+        return
+    yield ok("write", f"stored and deleted in {(ended - began) * 1000:.1f} ms")
+    yield _clock(int(entry.partition(b"-")[0]) / 1000, began, ended)
+
+
+def _clock(theirs: float, began: float, ended: float) -> Finding:
+    """`theirs` was read at some time between the two: what lies outside of them is skew."""
+    skew = theirs - ended if theirs > ended else min(0.0, theirs + 0.001 - began)
+    if abs(skew) <= _SKEW_WARN_S:
+        return ok("clock", "this host and Redis agree on the time")
+    says = f"Redis' clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this host's"
+    todo = "run an NTP client on both: deadlines and latencies go by these clocks"
+    return (fail if abs(skew) > _SKEW_FAIL_S else warn)("clock", says, todo)
+
+
+def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
+    try:
+        with Client(settings) as client:
+            status = client.queue_status()
+    except (BrokerUnavailable, MalformedMessage) as error:
+        if isinstance(error.__cause__, NoPermissionError):
+            return  # said already, among the rights
+        yield fail("queue", str(error), "see docs/redis.md, Trouble")
+        return
+    waiting = sum(status.waiting.values())
+    says = f"{settings.queue}: {waiting} waiting, {status.running} running"
+    if waiting and not status.workers:
+        yield warn("queue", f"{says}, and no worker holds any", "start one: rose worker")
+    else:
+        served = f", serves {status.model}" if status.model else ", no worker has come yet"
+        yield ok("queue", says + served)
+    if status.dead_letters:
+        yield warn(
+            "letters", f"{status.dead_letters} dead letters", "see why: rose dead-letters list"
+        )

@@ -1,0 +1,173 @@
+"""`rose top`: the queue and its workers, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from rose_cli.common import AsJson, Queue, RedisUrl, given, out, print_json
+from rose_cli.scrape import Address, Scrape, addresses, scrape_all
+from rose_cli.top_view import draw, export
+from rose_producer import Client, ProducerSettings
+from rose_producer.results import QueueStatus
+
+_HISTORY = 60
+
+
+@dataclass(slots=True)
+class WorkerRow:
+    """A worker that answers, or one that holds leases and does not (then there is no `address`)."""
+
+    name: str
+    leases: int
+    address: str | None = None
+    ready: bool = False
+    device: str = ""
+    batch: int = 0
+    capacity: int = 0
+    kv_usage: float = 0.0
+    tokens_per_s: float = 0.0
+    jobs_ended: int = 0
+
+
+@dataclass(slots=True)
+class Frame:
+    """One look. Ages are in seconds; None where there is no such job, or nobody says."""
+
+    at: float
+    queue: str
+    model: str | None
+    waiting: dict[str, int]
+    running: int
+    dead_letters: int
+    oldest_waiting_s: float | None
+    oldest_running_s: float | None
+    workers: list[WorkerRow]
+    tokens_per_s: float
+    history: list[float] = field(default_factory=list)
+    """tokens a second of the looks before, this one last"""
+
+
+class Top:
+    """Looks at Redis and at the workers; rates are those since the look before."""
+
+    def __init__(self, client: Client, places: Sequence[Address]) -> None:
+        self._client = client
+        self._places = places
+        self._before: dict[str, tuple[float, float]] = {}
+        self._history: deque[float] = deque(maxlen=_HISTORY)
+
+    def look(self) -> Frame:
+        """Raises: BrokerUnavailable, MalformedMessage"""
+        status = self._client.queue_status()
+        scrapes = scrape_all(self._places)
+        workers = [self._row(scrape, status) for scrape in scrapes]
+        silent = status.workers.keys() - {row.name for row in workers}
+        workers += [WorkerRow(name, status.workers[name]) for name in silent]
+        workers.sort(key=lambda row: row.name)
+        rate = sum(row.tokens_per_s for row in workers)
+        self._history.append(rate)
+        began = status.oldest_running_ms
+        return Frame(
+            at=time.time(),
+            queue=status.queue,
+            model=status.model,
+            waiting=status.waiting,
+            running=status.running,
+            dead_letters=status.dead_letters,
+            oldest_waiting_s=_oldest_waiting(scrapes, status),
+            oldest_running_s=None if began is None else max(0.0, time.time() - began / 1000),
+            workers=workers,
+            tokens_per_s=rate,
+            history=list(self._history),
+        )
+
+    def _row(self, scrape: Scrape, status: QueueStatus) -> WorkerRow:
+        said = scrape.samples
+        return WorkerRow(
+            name=scrape.worker,
+            leases=status.workers.get(scrape.worker, 0),
+            address=scrape.address,
+            ready=bool(said.get("rose_ready", 0)),
+            device=scrape.labels.get("device", ""),
+            batch=int(said.get("rose_batch_sequences", 0)),
+            capacity=int(said.get("rose_batch_capacity_sequences", 0)),
+            kv_usage=said.get("rose_kv_cache_usage_ratio", 0.0),
+            tokens_per_s=self._rate(scrape.worker, said.get("rose_generated_tokens_total", 0.0)),
+            jobs_ended=int(said.get("rose_jobs_total", 0)),
+        )
+
+    def _rate(self, worker: str, total: float) -> float:
+        """0 for a worker that is seen for the first time, or has begun anew."""
+        now = time.monotonic()
+        at, before = self._before.get(worker, (now, total))
+        self._before[worker] = (now, total)
+        return max(0.0, total - before) / (now - at) if now > at else 0.0
+
+
+def _oldest_waiting(scrapes: Sequence[Scrape], status: QueueStatus) -> float | None:
+    """One worker reads that for all."""
+    if not sum(status.waiting.values()):
+        return None
+    name = "rose_queue_oldest_waiting_age_seconds"
+    return max((s.samples[name] for s in scrapes if name in s.samples), default=None)
+
+
+def top(
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(help="HOST or HOST:PORT of workers' metrics; a name may stand for many."),
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
+    frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One frame: --frames 1.")] = False,
+    svg: Annotated[Path | None, typer.Option(help="Write the last frame as a picture.")] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Watch the queue and its workers: batches, tokens per second, what waits, leases."""
+    places = metrics or ["127.0.0.1"]
+    left = 1 if once else frames
+    with Client(ProducerSettings(**given(redis_url=redis_url, queue=queue))) as client:
+        board = Top(client, addresses(places))
+        board.look()  # rates are differences
+        last: Frame | None = None
+
+        def next_frame() -> Frame | None:
+            nonlocal left, last
+            if left == 0:
+                return None
+            time.sleep(interval)
+            last, left = board.look(), None if left is None else left - 1
+            return last
+
+        try:
+            _show(next_frame, as_json=as_json, live=out.is_terminal and left is None)
+        except KeyboardInterrupt:
+            if left is not None:
+                raise
+    if svg is not None and last is not None:
+        svg.write_text(export(last))
+
+
+def _show(next_frame: Callable[[], Frame | None], *, as_json: bool, live: bool) -> None:
+    if live and not as_json:
+        with Live(console=out, screen=True, auto_refresh=False) as view:
+            while (frame := next_frame()) is not None:
+                view.update(draw(frame), refresh=True)
+        return
+    while (frame := next_frame()) is not None:
+        if as_json:
+            print_json(asdict(frame))
+        else:
+            out.print(draw(frame))
+            sys.stdout.flush()

@@ -1,0 +1,52 @@
+"""The client that other services import: submit prompts, stream tokens exactly once.
+
+    from rose_producer import Client
+
+    with Client() as client:
+        job = client.submit("Once upon a time", max_new_tokens=100)
+        for event in job.stream():
+            ...
+
+Loads neither torch nor transformers.
+"""
+
+from rose.protocol import (
+    CancelledEvent,
+    ChatMessage,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    Priority,
+    Sampling,
+    TokenEvent,
+    TokenLogprob,
+)
+from rose_producer.aclient import AsyncClient, AsyncJob
+from rose_producer.client import Client, Job
+from rose_producer.dead_letters import DeadLetter, DeadLetters
+from rose_producer.request import Request
+from rose_producer.results import JobStatus, QueueStatus, Result
+from rose_producer.settings import ProducerSettings
+
+__all__ = [
+    "AsyncClient",
+    "AsyncJob",
+    "CancelledEvent",
+    "ChatMessage",
+    "Client",
+    "DeadLetter",
+    "DeadLetters",
+    "Event",
+    "FailedEvent",
+    "FinishedEvent",
+    "Job",
+    "JobStatus",
+    "Priority",
+    "ProducerSettings",
+    "QueueStatus",
+    "Request",
+    "Result",
+    "Sampling",
+    "TokenEvent",
+    "TokenLogprob",
+]

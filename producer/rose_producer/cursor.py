@@ -1,0 +1,100 @@
+"""Exactly once, in order: the whole of a subscriber's logic, without any I/O.
+
+The log and the channel carry the same events. Each event says how many tokens came before it, so
+a subscriber that knows how many it has can tell news from repeats and from gaps.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose.protocol import TERMINAL_STATUSES, Event, decode_event
+from rose_producer.results import job_not_found
+
+
+class Verdict(Enum):
+    NEWS = auto()
+    REPEAT = auto()
+    GAP = auto()
+    """Something before it is missing: read the log."""
+
+
+class LogCursor:
+    """Where a subscriber stands. Invariant: it has tokens 0 to `position` - 1, each once."""
+
+    def __init__(self, position: int = 0) -> None:
+        if position < 0:
+            raise InvalidCursor(f"a cursor counts tokens and cannot be {position}")
+        self.position = position
+        self.ended = False
+
+    @property
+    def log_start(self) -> str:
+        """XRANGE start, exclusive: the first entry after what the subscriber has."""
+        return f"({self.position}-0"
+
+    def judge(self, event: Event) -> Verdict:
+        """Moves past the event if it is news.
+
+        Raises:
+            InvalidCursor: the position lies inside an event; text cannot be cut there.
+        """
+        if self.ended or (event.cursor <= self.position and not event.is_terminal):
+            return Verdict.REPEAT
+        if event.index > self.position:
+            return Verdict.GAP
+        if event.index < self.position:
+            raise InvalidCursor(
+                f"cursor {self.position} lies inside the event of tokens {event.index} to "
+                f"{event.cursor}: use the cursor of an event"
+            )
+        self.position = event.cursor
+        self.ended = event.is_terminal
+        return Verdict.NEWS
+
+    def judge_live(self, raw: bytes | None) -> tuple[Verdict, Event | None]:
+        """As `judge`, for a message of the channel; with the event where it is news.
+
+        Anybody may publish there. What cannot be read says no more than None does, which stands
+        for silence and for messages that were lost: look into the log.
+
+        Raises: InvalidCursor
+        """
+        if raw is None:
+            return Verdict.GAP, None
+        try:
+            event = decode_event(raw)
+        except MalformedMessage:
+            return Verdict.GAP, None
+        verdict = self.judge(event)
+        return verdict, event if verdict is Verdict.NEWS else None
+
+    def judge_logged(self, event: Event) -> Verdict:
+        """As `judge`, for an event read from the log, where nothing may be missing.
+
+        Raises:
+            MalformedMessage: the log has a hole: somebody trimmed or edited it.
+        """
+        verdict = self.judge(event)
+        if verdict is Verdict.GAP:
+            raise MalformedMessage(
+                f"the token log lacks tokens {self.position} to {event.index - 1}"
+            )
+        return verdict
+
+    def check_silence(self, status: str | None, logged: int, job_id: str) -> None:
+        """The log has nothing more for this position: is that in order?
+
+        `status` and `logged` are from the job's state, read before the log.
+
+        Raises:
+            JobNotFound: no such job, or what it wrote has expired.
+            InvalidCursor: the job has not as many tokens.
+        """
+        if status is None:
+            raise job_not_found(job_id)
+        if self.position > logged:
+            raise InvalidCursor(f"cursor {self.position}: job {job_id} has only {logged} tokens")
+        if status in TERMINAL_STATUSES and not self.ended:
+            raise JobNotFound(f"job {job_id} is {status}, and its tokens have expired")

@@ -1,0 +1,217 @@
+"""From a caller's words to a job on the wire: everything about submitting that needs no Redis."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose.errors import InvalidParameter, RoseError
+from rose.protocol import (
+    ChatMessage,
+    JobSpec,
+    Partition,
+    Priority,
+    encode_job,
+    new_job_id,
+    partition_of,
+    validated,
+)
+from rose.protocol.calls import (
+    Call,
+    Submission,
+    SubmitLimits,
+    now_ms,
+    refusals,
+    submit,
+    submitted_id,
+)
+from rose_producer.settings import ProducerSettings
+from rose_producer.tracing import is_traced, traceparent
+
+#: Of one round trip.
+_BATCH_JOBS = 500
+_BATCH_BYTES = 4 * 1024 * 1024
+
+PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt with its options, for `submit_many`.
+
+    `deadline_s` counts from now. The same `idempotency_key` again returns the first job. `sampling`
+    holds the fields of `protocol.Sampling` (max_new_tokens, temperature, seed, stop, ...); here
+    `json_schema` may also be a mapping, and `logit_bias` one of token ids to biases.
+    """
+
+    prompt: PromptLike
+    priority: Priority | str = Priority.NORMAL
+    deadline_s: float | None = None
+    metadata: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    job_id: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepare_all(
+    requests: Iterable[Request | PromptLike], settings: ProducerSettings
+) -> list[Submission]:
+    """Raises:
+    InvalidParameter, JobTooLarge: nothing was sent.
+    """
+    now, traced = now_ms(), is_traced()
+    return [
+        _prepare(
+            request if isinstance(request, Request) else Request(request), settings, now, traced
+        )
+        for request in requests
+    ]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Jobs that are sent together: one call for each of their partitions."""
+
+    calls: list[Call]
+    _jobs: list[Submission]
+    _members: list[list[int]]
+    """of each call: the numbers of its jobs"""
+
+    def ids(self, replies: Iterable[Sequence[Any]], limits: SubmitLimits) -> list[str | RoseError]:
+        """The id under which each job is enqueued, or why it is not; from the calls' replies.
+
+        Raises:
+            MalformedMessage
+        """
+        ids: list[str | RoseError] = [job.job_id for job in self._jobs]
+        for members, reply in zip(self._members, replies, strict=True):
+            for number, said in refusals(reply).items():
+                try:
+                    ids[members[number]] = submitted_id(said, limits)
+                except RoseError as error:
+                    ids[members[number]] = error
+        return ids
+
+
+def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[Batch]:
+    """Bounded, so that Redis serves others in between."""
+    batch: list[Submission] = []
+    size = 0
+    for job in jobs:
+        if batch and (len(batch) >= _BATCH_JOBS or size + len(job.raw) > _BATCH_BYTES):
+            yield _batch(batch, settings)
+            batch, size = [], 0
+        batch.append(job)
+        size += len(job.raw)
+    if batch:
+        yield _batch(batch, settings)
+
+
+@contextmanager
+def collecting(ids: list[str]) -> Iterator[None]:
+    """Whatever fails says which jobs were enqueued before."""
+    try:
+        yield
+    except RoseError as error:
+        error.accepted = tuple(ids)
+        raise
+
+
+def collect(
+    batch: Batch, replies: Iterable[Sequence[Any]], ids: list[str], settings: ProducerSettings
+) -> None:
+    """Add the ids of a batch's jobs to `ids`.
+
+    Raises:
+        QueueFull, PromptTooLong: the first refusal.
+    """
+    outcomes = batch.ids(replies, _limits(settings))
+    ids += (outcome for outcome in outcomes if isinstance(outcome, str))
+    for outcome in outcomes:
+        if isinstance(outcome, RoseError):
+            raise outcome
+
+
+def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
+    members: dict[int, list[int]] = {}
+    for number, job in enumerate(jobs):
+        members.setdefault(partition_of(job.job_id), []).append(number)
+    now, limits, ttl_s = now_ms(), _limits(settings), settings.idempotency_ttl_s
+    calls = [
+        submit(
+            Partition(settings.queue, index),
+            [jobs[number] for number in numbers],
+            limits=limits,
+            idempotency_ttl_s=ttl_s,
+            now_ms=now,
+        )
+        for index, numbers in members.items()
+    ]
+    return Batch(calls, jobs, list(members.values()))
+
+
+def _prepare(request: Request, settings: ProducerSettings, now: int, traced: bool) -> Submission:
+    job = _spec(request, settings, now, traced)
+    return Submission.of(job, encode_job(job), _priority(request.priority), request.idempotency_key)
+
+
+def _limits(settings: ProducerSettings) -> SubmitLimits:
+    return SubmitLimits(settings.max_queued_jobs, settings.max_queued_tokens)
+
+
+def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) -> JobSpec:
+    if request.deadline_s is not None and not 0 < request.deadline_s < 1e9:
+        raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
+    if request.idempotency_key == "":
+        raise InvalidParameter("idempotency_key: must not be empty; leave it out for none")
+    if request.job_id is not None and partition_of(request.job_id) >= settings.partitions:
+        raise InvalidParameter(
+            f"job_id: {request.job_id!r} is of partition {partition_of(request.job_id)}, and the "
+            f"queue has {settings.partitions}: begin it with a letter, or with another number"
+        )
+    deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
+    job_id = request.job_id or new_job_id(_partition(request, settings))
+    return validated(
+        lambda: JobSpec(
+            id=job_id,
+            prompt=request.prompt,  # type: ignore[arg-type]  # validated: sequences become tuples
+            # Not as an object: that would be checked a second time.
+            sampling=_on_the_wire(request.sampling),  # type: ignore[arg-type]
+            deadline_ms=deadline_ms,
+            metadata=dict(request.metadata),
+            traceparent=traceparent(settings.queue, job_id) if traced else None,
+        )
+    )
+
+
+def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """With a JSON schema as text and biases as pairs. Raises: InvalidParameter"""
+    fields = dict(sampling)
+    if isinstance(schema := fields.get("json_schema"), Mapping | bool):
+        try:
+            fields["json_schema"] = json.dumps(schema, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidParameter(f"json_schema: cannot be written as JSON: {error}") from None
+    if isinstance(bias := fields.get("logit_bias"), Mapping):
+        fields["logit_bias"] = tuple(bias.items())
+    return fields
+
+
+def _partition(request: Request, settings: ProducerSettings) -> int:
+    if request.idempotency_key is None:
+        return random.randrange(settings.partitions)  # noqa: S311 - spreads load, no secret
+    # The same key must meet the same partition, where its first job is remembered.
+    return zlib.crc32(request.idempotency_key.encode()) % settings.partitions
+
+
+def _priority(value: Priority | str) -> Priority:
+    try:
+        return Priority(value)
+    except ValueError:
+        known = ", ".join(priority.value for priority in Priority)
+        raise InvalidParameter(f"priority: {value!r} is none of {known}") from None

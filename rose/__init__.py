@@ -1,0 +1,1 @@
+"""What all parts share, without torch: errors, settings, the protocol, the transport."""

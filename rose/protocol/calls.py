@@ -1,0 +1,373 @@
+"""Every state transition as a call: which script, which keys, which arguments, what reply.
+
+A call knows nothing of Redis clients: `rose.transport` runs it. All of
+them may be repeated after a lost reply: each carries what makes a repeat harmless (job id, token
+index, epoch, entry id).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from rose.errors import MalformedMessage, PromptTooLong, QueueFull
+from rose.protocol.codec import encode_event
+from rose.protocol.events import CancelledEvent, Event
+from rose.protocol.jobs import JobSpec, Priority
+from rose.protocol.keys import GROUP, RELEASED, Partition
+from rose.protocol.scripts import Script, load
+
+Arg = str | bytes | int
+
+#: The number of a priority's stream among those of a partition.
+_LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One EVALSHA."""
+
+    script: Script
+    keys: Sequence[str | bytes]
+    args: Sequence[Arg]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitLimits:
+    """Back-pressure: how much may wait, None for no limit."""
+
+    max_jobs: int | None = 100_000
+    max_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class Submission:
+    """A job on its way into the queue."""
+
+    job_id: str
+    raw: bytes
+    cost: int
+    priority: Priority
+    idempotency_key: str | None
+    prompt_tokens: int | None
+    """where the prompt is token ids"""
+    prompt_bytes: int | None
+    """where it is text"""
+
+    @classmethod
+    def of(
+        cls, job: JobSpec, raw: bytes, priority: Priority, idempotency_key: str | None = None
+    ) -> Submission:
+        """`raw`: the job, encoded."""
+        prompt = job.prompt
+        tokens = len(job.token_ids) or None
+        size = len(prompt.encode()) if isinstance(prompt, str) else None
+        return cls(job.id, raw, job.token_estimate, priority, idempotency_key, tokens, size)
+
+
+def submit(
+    partition: Partition,
+    jobs: Iterable[Submission],
+    *,
+    limits: SubmitLimits,
+    idempotency_ttl_s: int,
+    now_ms: int,
+) -> Call:
+    """Redis serves nobody else meanwhile: hundreds of jobs, not thousands."""
+    streams = partition.all_jobs
+    keys: list[str | bytes] = [partition.load, partition.model, *streams]
+    args: list[Arg] = [
+        len(streams),
+        _or_empty(limits.max_jobs),
+        _or_empty(limits.max_tokens),
+        idempotency_ttl_s,
+        now_ms,
+    ]
+    for job in jobs:
+        keys.append(partition.state(job.job_id))
+        if job.idempotency_key is not None:
+            keys.append(partition.idempotency(job.idempotency_key))
+        args += (
+            f"{_LEVEL[job.priority]} {job.cost} {_or_dash(job.prompt_tokens)} "
+            f"{_or_dash(job.prompt_bytes)} {0 if job.idempotency_key is None else 1}",
+            job.raw,
+        )
+    return Call(load("submit"), keys, args)
+
+
+def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:
+    """What `submit` has to say, by the number of the job: all others are enqueued as they came.
+    `submitted_id` reads each.
+
+    Raises:
+        MalformedMessage
+    """
+    try:
+        return {int(item[0]): item[1:] for item in reply}
+    except (ValueError, LookupError, TypeError) as error:
+        raise MalformedMessage(f"the reply to submit is not what it should be: {error}") from None
+
+
+def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
+    """The id under which the job is enqueued: an earlier one for a repeated idempotency key.
+
+    Raises:
+        QueueFull, PromptTooLong
+        MalformedMessage: somebody else has written where submit.lua looks.
+    """
+    try:
+        if reply[0] == b"FULL":
+            unit, depth = reply[1].decode(), int(reply[2])
+        elif reply[0] == b"TOO_LONG":
+            least, context = int(reply[1]), int(reply[2])
+        else:
+            return reply[1].decode()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MalformedMessage(f"the reply to submit is not what it should be: {error}") from None
+    if reply[0] == b"FULL":
+        limit = limits.max_jobs if unit == "jobs" else limits.max_tokens
+        raise QueueFull(depth, limit or 0, unit)
+    raise PromptTooLong(
+        f"the prompt is at least {least} tokens, the model's context is {context} and must hold "
+        "a new token too: shorten the prompt"
+    )
+
+
+def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Call:
+    return Call(
+        load("cancel"),
+        [
+            partition.state(job_id),
+            partition.tokens(job_id),
+            partition.load,
+            partition.control,
+        ],
+        [job_id, encode_event(CancelledEvent(index=0)), now_ms, ttl_s],
+    )
+
+
+def queue_status(partition: Partition) -> Call:
+    keys = [partition.load, partition.model, partition.dead, *partition.all_jobs]
+    return Call(load("queue_status"), keys, [GROUP])
+
+
+def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:
+    """Be, remain, or with a lease of 0 no longer be, the worker that reads the queue's gauges."""
+    return Call(load("elect"), [partition.reader], [consumer, lease_ms])
+
+
+def oldest_waiting(partition: Partition) -> Call:
+    return Call(load("oldest_waiting"), partition.all_jobs, [GROUP])
+
+
+def fetch(partition: Partition, consumer: str, count: int, *, ageing_ms: int) -> Call:
+    return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count, ageing_ms])
+
+
+def take(
+    partition: Partition,
+    entries: Iterable[tuple[str, str, str]],
+    consumer: str,
+    *,
+    now_ms: int,
+    ttl_s: int,
+    alone: bool = False,
+) -> Call:
+    """`entries`: (stream, entry, job id). `alone`: suspects too."""
+    return _take(partition, entries, [GROUP, consumer, now_ms, ttl_s, "alone" if alone else ""])
+
+
+def take_unread(
+    partition: Partition,
+    entry: tuple[str, str, str],
+    consumer: str,
+    *,
+    now_ms: int,
+    ttl_s: int,
+) -> Call:
+    """Of an entry that nobody may have read yet: read it, or the next one of its stream, and take
+    it if it is the one. `entry`: as for `take`."""
+    return _take(partition, [entry], [GROUP, consumer, now_ms, ttl_s, "unread"])
+
+
+def _take(partition: Partition, entries: Iterable[tuple[str, str, str]], args: list[Arg]) -> Call:
+    keys: list[str] = []
+    for stream, entry, job_id in entries:
+        keys += (stream, partition.state(job_id), partition.tokens(job_id))
+        args.append(entry)
+    return Call(load("take"), keys, args)
+
+
+@dataclass(slots=True)
+class Taken:
+    """The job is ours until somebody raises `epoch` again."""
+
+    epoch: int
+    attempts: int
+    cancel_requested: bool
+    logged: int
+    """tokens in its log"""
+
+
+class NotTaken(Enum):
+    NOTHING_TO_DO = auto()
+    """It has ended, is a duplicate, or is not ours."""
+    SUSPECT = auto()
+    """The last worker died on it without a new token: take it alone."""
+    MALFORMED = auto()
+    """Somebody else has written into its state or its log."""
+
+
+def taken(reply: bytes) -> Taken | NotTaken:
+    """From one item of the reply to `take`.
+
+    Raises:
+        MalformedMessage: it is no reply of take.lua.
+    """
+    outcome, _, facts = reply.partition(b" ")
+    if outcome == b"SUSPECT":
+        return NotTaken.SUSPECT
+    if outcome == b"MALFORMED":
+        return NotTaken.MALFORMED
+    if outcome != b"TAKEN":
+        return NotTaken.NOTHING_TO_DO
+    try:
+        epoch, attempts, cancel_flag, logged = map(int, facts.split())
+    except ValueError as error:
+        raise MalformedMessage(f"the reply to take is not what it should be: {error}") from None
+    return Taken(epoch, attempts, cancel_flag == 1, logged)
+
+
+@dataclass(slots=True)
+class Lease:
+    """What a worker holds while it works on a job. The keys are here to be made once a job
+    rather than once a token."""
+
+    partition: Partition
+    job_id: str
+    stream: str
+    entry: str
+    epoch: int
+    state: bytes = field(init=False)
+    tokens: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.partition.state(self.job_id).encode()
+        self.tokens = self.partition.tokens(self.job_id).encode()
+
+
+@dataclass(slots=True)
+class Append:
+    """What a job has brought, in order: encoded token events, and its end once it has come."""
+
+    lease: Lease
+    index: int
+    """of the first token"""
+    counts: list[int] = field(default_factory=list)
+    """tokens in each event"""
+    events: list[bytes] = field(default_factory=list)
+    end: Event | None = None
+
+
+def append(partition: Partition, items: Iterable[Append], *, now_ms: int, ttl_s: int) -> Call:
+    keys: list[str | bytes] = [partition.load]
+    args: list[Arg] = [GROUP, now_ms, ttl_s]
+    for item in items:
+        lease, end = item.lease, item.end
+        # A terminal event's type is the job's status.
+        status, entry = ("-", "-") if end is None else (end.type, lease.entry)
+        counts = " ".join(map(str, item.counts))
+        keys += (lease.state, lease.tokens)
+        args += (f"{lease.epoch} {item.index} {status} {entry} {counts}", *item.events)
+        if end is not None:
+            keys.append(lease.stream)
+            args.append(encode_event(end))
+    return Call(load("append"), keys, args)
+
+
+def outcomes(reply: Sequence[Any], count: int) -> list[str]:
+    """One for each of the `count` items of an append: OK where the reply is silent."""
+    if not reply:
+        return ["OK"] * count
+    said = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
+    return [said.get(item, "OK") for item in range(count)]
+
+
+def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:
+    return Call(load("renew"), [stream], [GROUP, consumer, *entries])
+
+
+def release(
+    partition: Partition, stream: str, consumer: str, jobs: Sequence[tuple[str, str]]
+) -> Call:
+    """`jobs`: (job id, entry) pairs of `stream`."""
+    return Call(
+        load("release"),
+        [stream, *(partition.state(job_id) for job_id, _ in jobs)],
+        [GROUP, consumer, RELEASED, *(entry for _, entry in jobs)],
+    )
+
+
+def dead_letter(
+    partition: Partition,
+    stream: str,
+    entry: str,
+    consumer: str,
+    *,
+    raw: bytes,
+    code: str,
+    message: str,
+    failed: tuple[str, bytes] | None,
+    keep: int,
+    keep_s: int,
+    now_ms: int,
+    ttl_s: int,
+) -> Call:
+    """`failed`: the job id and its encoded terminal event, where the id could be read. At most
+    `keep` dead letters are kept, for `keep_s` seconds."""
+    keys = [stream, partition.dead]
+    args: list[Arg] = [GROUP, consumer, entry, code, message, raw, keep, keep_s, now_ms, ttl_s]
+    if failed is not None:
+        job_id, event = failed
+        keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
+        args += [job_id, event]
+    return Call(load("dead_letter"), keys, args)
+
+
+def forget(partition: Partition, *, idle_ms: int) -> Call:
+    """Drop consumers that hold nothing and have been silent for so long."""
+    return Call(load("forget"), partition.all_jobs, [GROUP, idle_ms])
+
+
+def retry(
+    partition: Partition,
+    letter: str,
+    stream: str,
+    job: JobSpec,
+    raw: bytes,
+    *,
+    retry_of: str,
+    now_ms: int,
+) -> Call:
+    """`letter`: its entry in the stream of dead letters; `job`: as before, but for a new id."""
+    return Call(
+        load("retry"),
+        [partition.dead, stream, partition.state(job.id), partition.load],
+        [letter, raw, retry_of, job.token_estimate, now_ms],
+    )
+
+
+def now_ms() -> int:
+    """Unix milliseconds: the clock of every time in the protocol."""
+    return int(time.time() * 1000)
+
+
+def _or_empty(value: int | None) -> int | str:
+    return "" if value is None else value
+
+
+def _or_dash(value: int | None) -> int | str:
+    return "-" if value is None else value

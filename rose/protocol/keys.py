@@ -1,0 +1,96 @@
+"""Where things live in Redis.
+
+A partition is the unit of atomicity and of sharding: all keys of a job share the hash tag
+`{queue:index}`, so every script touches one slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rose.errors import ConfigurationError
+from rose.protocol.jobs import Priority
+
+#: The one consumer group of every job stream.
+GROUP = "workers"
+
+#: The consumer that jobs belong to after a worker has handed them back: any may take them over.
+RELEASED = "released"
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The keys of partition `index` of `queue`."""
+
+    queue: str
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        if not _QUEUE_NAME.fullmatch(self.queue):
+            raise ConfigurationError(
+                f"queue name {self.queue!r}: use 1 to 64 letters, digits, '_', '.' or '-'"
+            )
+
+    def _key(self, suffix: str) -> str:
+        return f"rose:{{{self.queue}:{self.index}}}:{suffix}"
+
+    def jobs(self, priority: Priority) -> str:
+        return self._key(f"jobs:{priority.value}")
+
+    @property
+    def all_jobs(self) -> tuple[str, ...]:
+        """The job streams, most urgent first."""
+        return _job_streams(self)
+
+    def state(self, job_id: str) -> str:
+        return self._key(f"state:{job_id}")
+
+    def tokens(self, job_id: str) -> str:
+        return self._key(f"tokens:{job_id}")
+
+    def channel(self, job_id: str) -> str:
+        return self._key(f"channel:{job_id}")
+
+    def idempotency(self, key: str) -> str:
+        # Hashed: the caller's key may be of any length and hold anything.
+        return self._key(f"idempotency:{hashlib.sha256(key.encode()).hexdigest()}")
+
+    @property
+    def dead(self) -> str:
+        return self._key("dead")
+
+    @property
+    def control(self) -> str:
+        return self._key("control")
+
+    @property
+    def reader(self) -> str:
+        """String: the worker that reads the queue's gauges for all; it expires."""
+        return self._key("reader")
+
+    @property
+    def load(self) -> str:
+        """Hash: `tokens` = estimated tokens of all jobs that have not ended."""
+        return self._key("load")
+
+    @property
+    def model(self) -> str:
+        """Hash: what the workers serve (name, context_tokens, max_bytes_per_token)."""
+        return self._key("model")
+
+
+@lru_cache(maxsize=1024)
+def _job_streams(partition: Partition) -> tuple[str, ...]:
+    return tuple(partition.jobs(priority) for priority in Priority)
+
+
+def partition_of(job_id: str) -> int:
+    """The partition a job id names: `P-...` is of partition P, any other id of partition 0."""
+    match = _PARTITION_PREFIX.match(job_id)
+    return int(match.group(1)) if match else 0

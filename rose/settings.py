@@ -1,0 +1,31 @@
+"""Which queue, and how to reach it: what producers and workers both set (`ROSE_...`)."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class QueueSettings(BaseSettings):
+    """Which queue, and how to reach it: shared by producers and workers."""
+
+    model_config = SettingsConfigDict(env_prefix="ROSE_", extra="forbid", frozen=True)
+
+    redis_url: SecretStr = Field(
+        default=SecretStr("redis://127.0.0.1:6379/0"),
+        description="redis://, rediss:// (TLS), unix://, redis+cluster:// or redis+sentinel:// "
+        "URL; may hold user and password",
+    )
+    queue: str = Field(default="default", description="queue name; one queue serves one model")
+    partitions: int = Field(
+        default=1, ge=1, le=1024, description="partitions of the queue; the same everywhere"
+    )
+    result_ttl_s: int = Field(
+        default=3600, ge=1, description="how long a finished job's tokens and state are kept"
+    )
+    redis_timeout_s: float = Field(
+        default=5.0, gt=0, description="longest wait for a connection or a reply"
+    )
+    redis_retries: int = Field(
+        default=5, ge=0, description="repeats of a call whose connection failed, with backoff"
+    )

@@ -1,0 +1,1 @@
+"""Every connection to Redis: how it is opened, repeated, and listened to."""

@@ -1,0 +1,301 @@
+"""One connection that carries any number of subscriptions.
+
+When the connection is lost, every listener is told; the next one to listen opens it again, once for
+all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ResponseError
+
+from rose.errors import BrokerUnavailable
+from rose.transport.connection import CONNECTION_LOST
+from rose.transport.wire import Wire
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
+
+
+class Inbox:
+    """The messages of one listener; memory is bounded, since the log has them all."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._messages: deque[bytes] = deque()
+        self._overflowed = False
+        self._lost: str | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, message: bytes) -> None:
+        if len(self._messages) >= self._size:
+            self._messages.clear()
+            self._overflowed = True
+        self._messages.append(message)
+        self._wake()
+
+    def lose(self, reason: str) -> None:
+        self._lost = reason
+        self._wake()
+
+    async def get(self, timeout_s: float) -> bytes | None:
+        """The next message. None: look into the log; either nothing came for so long, or more
+        came than is kept.
+
+        Raises:
+            redis.ConnectionError: the subscription is lost; listen again.
+        """
+        if not self._something:
+            await self._wait(timeout_s)
+        if self._overflowed:
+            self._overflowed = False
+            return None
+        if self._messages:
+            return self._messages.popleft()
+        if self._lost is not None:
+            raise redis.ConnectionError(f"the subscription is lost: {self._lost}")
+        return None
+
+    @property
+    def _something(self) -> bool:
+        return bool(self._messages) or self._overflowed or self._lost is not None
+
+    async def _wait(self, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(timeout_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Attempt:
+    """One attempt for all who wait for it, and a pause after one that failed."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._pause_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def make(self) -> None:
+        """Raises: what the work raises."""
+        task = self._task
+        if task is None or task.done():
+            task = self._task = asyncio.create_task(self._run())
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise closed()
+        task.result()
+
+    async def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1))  # noqa: S311 - jitter
+        self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        await self._work()
+        self._pause_s = 0
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One channel of a line, for all who listen to it."""
+
+    channel: bytes
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Redis has confirmed it, or there is an error."""
+    error: Exception | None = None
+    inboxes: list[Inbox] = field(default_factory=list)
+
+    def refuse(self, error: Exception) -> None:
+        if not self.settled.is_set():
+            self.error = error
+            self.settled.set()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A command whose reply is due; they come in the order of the commands."""
+
+    verb: str
+    subscription: Subscription | None = None
+
+    @property
+    def words(self) -> tuple[str | bytes, ...]:
+        return (self.verb, self.subscription.channel) if self.subscription else (self.verb,)
+
+
+class Line:
+    """`open_connection` makes one that is not connected yet. `sharded`: to a node of a cluster."""
+
+    def __init__(
+        self, open_connection: Callable[[], AbstractConnection], timeout_s: float, *, sharded: bool
+    ) -> None:
+        self._open_connection = open_connection
+        self._timeout_s = timeout_s
+        self._prefix = "S" if sharded else ""
+        self._channels: dict[bytes, Subscription] = {}
+        self._connecting = Attempt(self._connect)
+        self._wire: Wire | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._outgoing: list[_Sent] = []
+        self._due: deque[_Sent] = deque()
+        self._heard = False
+
+    async def subscribe(self, channel: str, inbox: Inbox) -> Subscription:
+        """Returns once Redis has confirmed it.
+
+        Raises:
+            CONNECTION_LOST, redis.ResponseError
+        """
+        if self._wire is None:
+            await self._connecting.make()
+        if self._wire is None:
+            raise redis.ConnectionError("the connection was lost at once")
+        key = channel.encode()
+        subscription = self._channels.get(key)
+        if subscription is None:
+            subscription = self._channels[key] = Subscription(key)
+            self._send(f"{self._prefix}SUBSCRIBE", subscription)
+        subscription.inboxes.append(inbox)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await subscription.settled.wait()
+        except TimeoutError:
+            self.leave(subscription, inbox)
+            raise redis.TimeoutError("no confirmation of the subscription") from None
+        except BaseException:
+            self.leave(subscription, inbox)
+            raise
+        if subscription.error is not None:
+            self.leave(subscription, inbox)
+            raise subscription.error
+        return subscription
+
+    def leave(self, subscription: Subscription, inbox: Inbox) -> None:
+        """The last listener ends the subscription. Does not wait for Redis to confirm that."""
+        if inbox in subscription.inboxes:
+            subscription.inboxes.remove(inbox)
+        current = self._channels.get(subscription.channel)
+        if current is subscription and not subscription.inboxes:
+            del self._channels[subscription.channel]
+            self._send(f"{self._prefix}UNSUBSCRIBE", subscription)
+
+    async def close(self) -> None:
+        await self._connecting.cancel()
+        if self._wire is not None:
+            self._wire.close()
+            self._lose("closed")
+
+    async def _connect(self) -> None:
+        if self._wire is None:
+            wire = Wire(self._hear, self._lose)
+            await wire.open(self._open_connection(), self._timeout_s)
+            self._wire = wire
+            self._heard = True
+            self._watch(wire)
+
+    def _lose(self, reason: str) -> None:
+        lost = list(self._channels.values())
+        self._wire = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._channels.clear()
+        self._outgoing.clear()
+        self._due.clear()
+        for subscription in lost:
+            subscription.refuse(redis.ConnectionError(f"the connection is lost: {reason}"))
+            for inbox in subscription.inboxes:
+                inbox.lose(reason)
+
+    def _hear(self, reply: Any) -> None:
+        self._heard = True
+        if isinstance(reply, CONNECTION_LOST):
+            raise reply
+        if isinstance(reply, ResponseError):
+            self._refused(reply)
+        else:
+            self._accept(reply)
+
+    def _accept(self, reply: Any) -> None:
+        if not isinstance(reply, list):  # the PONG of a connection without subscriptions
+            reply = [b"pong", reply]
+        kind, channel, *data = reply
+        if kind in (b"message", b"smessage"):
+            subscription = self._channels.get(channel)
+            if subscription is not None:
+                for inbox in subscription.inboxes:
+                    inbox.put(data[0])
+            return
+        due = self._due[0] if self._due else None
+        if due is None or not _answers(kind, channel, due):
+            # A cluster ends the subscriptions of a slot that moves to another node.
+            raise redis.ConnectionError("Redis has ended a subscription")
+        self._due.popleft()
+        if kind in (b"subscribe", b"ssubscribe") and due.subscription is not None:
+            due.subscription.settled.set()
+
+    def _refused(self, error: ResponseError) -> None:
+        """Of one command: it concerns no other channel."""
+        subscription = self._due.popleft().subscription if self._due else None
+        if subscription is None:
+            raise redis.ConnectionError(f"Redis answers {error}")
+        if self._channels.get(subscription.channel) is subscription:
+            del self._channels[subscription.channel]
+        subscription.refuse(error)
+
+    def _send(self, verb: str, subscription: Subscription | None = None) -> None:
+        if self._wire is None:
+            return
+        if not self._outgoing:  # what piles up in this turn of the loop goes out together
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing.append(_Sent(verb, subscription))
+
+    def _flush(self) -> None:
+        batch, self._outgoing = self._outgoing, []
+        if batch and self._wire is not None:
+            self._due.extend(batch)
+            self._wire.send([sent.words for sent in batch])
+
+    def _watch(self, wire: Wire, *, pinged: bool = False) -> None:
+        """A connection that is dead without a word would look like one with nothing to say."""
+        if pinged and not self._heard:
+            wire.close("Redis does not answer")
+            return
+        silent, self._heard = not self._heard, False
+        if silent:
+            self._send("PING")
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._timeout_s, partial(self._watch, wire, pinged=silent))
+
+
+def _answers(kind: bytes, channel: bytes, due: _Sent) -> bool:
+    if kind == b"pong":
+        return due.verb == "PING"
+    return (
+        kind == due.verb.lower().encode()
+        and due.subscription is not None
+        and channel == due.subscription.channel
+    )
+
+
+def closed() -> BrokerUnavailable:
+    return BrokerUnavailable("the client is closed")

@@ -1,0 +1,191 @@
+"""What the threads of one client listen to: a connection for each that listens, kept for the next.
+
+    with pool.listen(channel) as inbox:
+        message = inbox.get(timeout_s=5)
+
+The blocking twin of `rose.transport.subscriptions`, without threads of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import redis
+from redis.connection import AbstractConnection
+from redis.crc import key_slot
+
+from rose.settings import QueueSettings
+from rose.transport.connection import CONNECTION_LOST, SyncRedis, connect
+
+#: Idle connections kept for the next listeners, for each node.
+_MOST_IDLE = 32
+
+
+class BlockingInbox:
+    """A connection with one subscription at most, and the messages of it."""
+
+    def __init__(self, connection: AbstractConnection, timeout_s: float, *, sharded: bool) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._prefix = "S" if sharded else ""
+        self._channel = b""
+        self._pinged_at: float | None = None
+        self.in_step = True
+        """False: stopped halfway through sending or reading, so of no use any more"""
+
+    def subscribe(self, channel: str) -> None:
+        """Returns once Redis has confirmed it. Raises: CONNECTION_LOST"""
+        self._channel, self._pinged_at = channel.encode(), None
+        self._send("SUBSCRIBE")
+        # Before it may come what an earlier listener has left.
+        while self._read() != [f"{self._prefix}SUBSCRIBE".lower().encode(), self._channel]:
+            continue
+
+    def unsubscribe(self) -> None:
+        """Does not wait for Redis to confirm that."""
+        self._send("UNSUBSCRIBE")
+
+    def get(self, timeout_s: float) -> bytes | None:
+        """The next message; None: nothing came for so long. Raises: CONNECTION_LOST"""
+        end = time.monotonic() + timeout_s
+        while True:
+            left = end - time.monotonic()
+            if not self._connection.can_read(max(0.0, left)):
+                self._probe()
+                return None
+            message = self._read(whole=True)
+            if message[0] in (b"message", b"smessage") and message[1] == self._channel:
+                data: bytes = message[2]
+                return data
+            if message[0] == b"sunsubscribe":
+                raise redis.ConnectionError("the cluster has ended the subscription")
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _probe(self) -> None:
+        """A connection that is dead without a word looks like one with nothing to say."""
+        now = time.monotonic()
+        if self._pinged_at is None:
+            self._send("PING")
+            self._pinged_at = now
+        elif now - self._pinged_at > self._timeout_s:
+            raise redis.TimeoutError("Redis does not answer")
+
+    def _send(self, verb: str) -> None:
+        self.in_step = False
+        if verb == "PING":
+            self._connection.send_command(verb, check_health=False)
+        else:
+            self._connection.send_command(self._prefix + verb, self._channel, check_health=False)
+        self.in_step = True
+
+    def _read(self, *, whole: bool = False) -> list[Any]:
+        """Of a confirmation the kind and the channel, unless it is wanted whole."""
+        self.in_step = False
+        reply = self._connection.read_response()
+        self.in_step = True
+        self._pinged_at = None
+        message = reply if isinstance(reply, list) else [b"pong", reply]
+        return message if whole else message[:2]
+
+
+class SubscriptionPool:
+    """Thread-safe. Connects at the first `listen`."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._idle: dict[str, list[BlockingInbox]] = {}
+        self._process = os.getpid()
+        self._stale = False
+
+    @contextmanager
+    def listen(self, channel: str) -> Iterator[BlockingInbox]:
+        """Subscribed, and confirmed by Redis, while the context lasts.
+
+        Raises:
+            CONNECTION_LOST, redis.ResponseError
+        """
+        try:
+            node, open_connection = self._node(channel)
+            inbox = self._subscribed(node, open_connection, channel)
+        except CONNECTION_LOST:
+            self._stale = True
+            raise
+        try:
+            yield inbox
+        except CONNECTION_LOST:
+            inbox.in_step = False
+            self._stale = True
+            raise
+        finally:
+            self._give_back(node, inbox)
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+        if "_redis" in vars(self):
+            self._redis.close()
+
+    @cached_property
+    def _redis(self) -> SyncRedis:
+        # Knows the way; its own pool stays empty.
+        # No silent reconnect: what was published meanwhile must be read from the log.
+        return connect(self._settings, retries=0)
+
+    def _subscribed(
+        self, node: str, open_connection: Callable[[], AbstractConnection], channel: str
+    ) -> BlockingInbox:
+        while (inbox := self._take_idle(node)) is not None:
+            try:
+                inbox.subscribe(channel)
+            except CONNECTION_LOST:  # while it was idle, perhaps: try with the next
+                inbox.close()
+            else:
+                return inbox
+        connection = open_connection()
+        inbox = BlockingInbox(connection, self._settings.redis_timeout_s, sharded=bool(node))
+        try:
+            connection.connect()
+            inbox.subscribe(channel)
+        except BaseException:
+            inbox.close()
+            raise
+        return inbox
+
+    def _take_idle(self, node: str) -> BlockingInbox | None:
+        if self._process != os.getpid():  # after a fork: they are the parent's
+            self._idle, self._process = {}, os.getpid()
+        try:
+            return self._idle.get(node, []).pop()
+        except IndexError:
+            return None
+
+    def _give_back(self, node: str, inbox: BlockingInbox) -> None:
+        try:
+            idle = self._idle.setdefault(node, [])
+            if inbox.in_step and len(idle) < _MOST_IDLE:
+                inbox.unsubscribe()
+                idle.append(inbox)
+                return
+        except CONNECTION_LOST:
+            self._stale = True
+        inbox.close()
+
+    def _node(self, channel: str) -> tuple[str, Callable[[], AbstractConnection]]:
+        """Its name, "" where there is no cluster, and how to make a connection to it."""
+        client, name = self._redis, ""
+        if isinstance(client, redis.RedisCluster):
+            if self._stale:
+                client.nodes_manager.initialize()
+                self._stale = False
+            node = client.nodes_manager.get_node_from_slot(key_slot(channel.encode()))
+            name, client = node.name, client.get_redis_connection(node)
+        pool = client.connection_pool
+        return name, lambda: pool.connection_class(**pool.connection_kwargs)

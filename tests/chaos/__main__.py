@@ -1,0 +1,171 @@
+"""The chaos harness.
+
+    python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--json]
+    python -m tests.chaos --without renewal|fencing|log      must fail
+    python -m tests.chaos --bite                             all three of them, and says what broke
+
+Exit status 0 only if every invariant held (with --bite: only if each sabotage was noticed), 2 if
+there was no run, for want of a redis-server, say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+
+from rose.errors import RoseError
+from tests.chaos.answers import null_answers, rose_answers
+from tests.chaos.check import Invariant, check
+from tests.chaos.options import Options
+from tests.chaos.report import Report, show, show_clues
+from tests.chaos.scene import Scene
+from tests.chaos.stage import Sabotage
+
+_BITE_JOBS = 250
+_BITE_PATIENCE_S = 10.0
+#: What must break, whatever else does.
+_BITES: dict[Sabotage, Invariant] = {
+    "renewal": Invariant.MOVED,
+    "fencing": Invariant.LOG,
+    "log": Invariant.LOST,
+}
+#: The built-in model takes seconds to load and shares the cores with everybody.
+_ROSE: dict[str, Any] = {"workers": 2, "window": 60, "min_step_s": 0.02, "patience_s": 90.0}
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False)
+
+
+async def run(options: Options, folder: Path) -> Report:
+    """Raises: TimeoutError: the workers do not start."""
+    began = time.monotonic()
+    scene = Scene(options, folder, _Ticker())
+    evidence = await scene.run()
+    wall_s = time.monotonic() - began
+    jobs = [evidence.job(n) for n in evidence.ids if n not in evidence.failures]
+    if options.engine == "null":
+        evidence.answers = null_answers(jobs)
+    else:
+        err.print("now the same jobs undisturbed")
+        evidence.answers = await rose_answers(jobs)
+    return Report(scene, evidence, check(evidence), wall_s)
+
+
+class _Ticker:
+    """A line for each fault, and one a second."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._next = 0.0
+        self._faults = 0
+
+    def __call__(self, scene: Scene) -> None:
+        now = time.monotonic()
+        for _, what in scene.injector.log[self._faults :]:
+            err.print(f"{now - self._began:4.0f} s  {what}", markup=False, soft_wrap=True)
+        self._faults = len(scene.injector.log)
+        if now < self._next:
+            return
+        self._next = now + 1.0
+        progress = scene.progress
+        err.print(
+            f"{now - self._began:4.0f} s  {len(progress.ended)} of {len(progress.submitted)} jobs "
+            f"ended, {progress.events} events, {len(scene.injector.log)} faults",
+            end="\r" if err.is_terminal else "\n",
+        )
+
+
+def main() -> None:
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup
+            signal.signal(signum, _leave)
+    args = _arguments()
+    try:
+        sys.exit(0 if (_bite(args) if args.bite else _holds(args)) else 1)
+    except (RoseError, TimeoutError) as error:
+        err.print(f"chaos: {error}")
+        sys.exit(2)
+
+
+def _holds(args: argparse.Namespace) -> bool:
+    seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
+    engine = _ROSE if args.engine == "rose" else {}
+    patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
+    options = Options(seed, args.jobs, args.engine, args.without, **(engine | patience))
+    report = _run(options)
+    if args.json:
+        out.print_json(data=report.as_json, indent=None)
+    else:
+        show(report, out)
+    return not report.findings
+
+
+def _run(options: Options, *, keep: bool = True) -> Report:
+    """`keep` the files of a run that failed, and show what is known."""
+    folder = Path(tempfile.mkdtemp(prefix="rose-chaos-"))
+    without = f", without {options.sabotage}" if options.sabotage else ""
+    err.print(f"seed {options.seed}: {options.jobs} jobs, engine {options.engine}{without}")
+    try:
+        report = asyncio.run(run(options, folder))
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(folder)
+        raise
+    if report.findings and keep:
+        show_clues(report, err)
+    else:
+        shutil.rmtree(folder)
+    return report
+
+
+def _leave(signum: int, _: object) -> None:
+    """Through every `finally`, so that no process is left behind."""
+    sys.exit(128 + signum)
+
+
+def _bite(args: argparse.Namespace) -> bool:
+    """Does the harness notice each sabotage, and by what it must notice it?"""
+    broke: dict[str, dict[str, int]] = {}
+    noticed = True
+    for what, invariant in _BITES.items():
+        seed = 1 if args.seed is None else args.seed
+        options = Options(seed, _BITE_JOBS, sabotage=what, patience_s=_BITE_PATIENCE_S)
+        violations = _run(options, keep=False).violations
+        broke[what] = {i.name.lower(): n for i, n in violations.items() if n}
+        noticed = noticed and violations[invariant] > 0
+    if args.json:
+        out.print_json(data=broke, indent=None)
+    else:
+        for safeguard, counts in broke.items():
+            said = ", ".join(f"{name} {count}" for name, count in counts.items())
+            out.print(f"without {safeguard}: {said or 'NOTHING'} broke")
+    return noticed
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos",
+        description="Is anything lost, doubled or reordered, whatever dies?",
+    )
+    parser.add_argument("--jobs", type=int, default=5000)
+    parser.add_argument("--seed", type=int, help="of the jobs and of all faults; default random")
+    parser.add_argument("--engine", choices=("null", "rose"), default="null")
+    parser.add_argument("--without", choices=get_args(Sabotage), help="sabotage: must fail")
+    parser.add_argument("--bite", action="store_true", help="run every sabotage")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()

@@ -1,0 +1,169 @@
+"""The processes of a run, each in one life after another."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import journal
+from tests.chaos.options import DRAIN_LIMIT_S
+from tests.chaos.stage import Stage
+
+_WATCH_S = 0.05
+#: A drain that takes too long is measured a little further, then killed.
+_DRAIN_SLACK_S = 5.0
+
+
+class End(StrEnum):
+    """How a life ended."""
+
+    KILLED = "killed by us"
+    DRAINED = "drained"
+    POISONED = "killed itself on poison"
+    REFUSED = "could not start: Redis was away"
+    ITSELF = "ended by itself"
+    OVER = "the run was over"
+
+
+@dataclass
+class Life:
+    """Times are Unix seconds."""
+
+    actor: str
+    incarnation: int
+    began: float
+    ended: float | None = None
+    end: End | None = None
+    told_at: float | None = None
+    """when it was told to drain"""
+    stopped: list[tuple[float, float]] = field(default_factory=list)
+    exit_code: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.actor}.{self.incarnation}"
+
+
+class Actor:
+    """A producer, subscriber or worker. Whoever does something to it holds `lock`."""
+
+    def __init__(self, role: str, index: int, stage: Callable[[int], Stage], folder: Path) -> None:
+        self.role = role
+        self.index = index
+        self.name = f"{role}-{index}"
+        self.lock = asyncio.Lock()
+        self.lives: list[Life] = []
+        self.log = folder / f"{self.name}.log"
+        self._stage = stage
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._served = 0
+        """The number of the last life that is known to have served."""
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    @property
+    def up_s(self) -> float:
+        """How long this life has lasted; 0 when it is over."""
+        if self._process is None or self._process.poll() is not None:
+            return 0.0
+        return time.time() - self.life.began
+
+    @property
+    def serving(self) -> bool:
+        """A worker: its engine loop runs. The others: from the start."""
+        if self.role != "worker" or self._served == len(self.lives):
+            return True
+        if any(what == "serving" for _, what, *_ in self._journal()):
+            self._served = len(self.lives)
+        return self._served == len(self.lives)
+
+    def start(self) -> None:
+        stage = self._stage(len(self.lives))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"tests.chaos.{self.role}", stage.model_dump_json()],
+                stdin=subprocess.PIPE,  # its end is the sign to go
+                stdout=log,
+                stderr=log,
+            )
+        self.lives.append(Life(self.name, len(self.lives), time.time()))
+
+    def signal(self, signum: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(signum)
+
+    def kill(self, end: End = End.KILLED) -> bool:
+        """SIGKILL; False when it was dead already."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        self._process.kill()
+        self._process.wait()
+        self._over(end)
+        return True
+
+    async def drain(self) -> float | None:
+        """SIGTERM; how long it took, None when it did not end in time (it is killed then)."""
+        if self._process is None or self.bury():
+            return 0.0
+        began = self.life.told_at = time.time()
+        self._process.terminate()
+        while self._process.poll() is None and time.time() - began < DRAIN_LIMIT_S + _DRAIN_SLACK_S:
+            await asyncio.sleep(_WATCH_S / 5)
+        if self._process.poll() is None:
+            self.kill(End.ITSELF)
+            return None
+        self._over(End.POISONED if self._poisoned else End.DRAINED)
+        return time.time() - began
+
+    def bury(self) -> bool:
+        """Notice that it has ended by itself, and how."""
+        if self._process is None or self._process.poll() is None or self.life.end is not None:
+            return False
+        if self._poisoned:
+            end = End.POISONED
+        elif self.role == "worker" and not self.serving and self._process.returncode == 1:
+            end = End.REFUSED
+        else:
+            end = End.ITSELF
+        self._over(end)
+        return True
+
+    @property
+    def _poisoned(self) -> bool:
+        if self._process is None or self.role != "worker":
+            return False
+        if self._process.returncode != -signal.SIGKILL:
+            return False
+        # Its other thread may have had a last word.
+        return any(what == "poisoned" for _, what, *_ in self._journal()[-2:])
+
+    def _journal(self) -> list[list[Any]]:
+        return journal.read(self._folder / f"{self.life.name}.jsonl")
+
+    def _over(self, end: End) -> None:
+        life = self.life
+        life.ended, life.end = time.time(), end
+        if self._process is not None:
+            life.exit_code = self._process.returncode
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+
+async def watch(actors: list[Actor]) -> None:
+    """Start again whoever has ended by itself."""
+    while True:
+        for actor in actors:
+            if not actor.lock.locked() and actor.bury():
+                actor.start()
+        await asyncio.sleep(_WATCH_S)

@@ -1,0 +1,50 @@
+"""What each job says when nobody disturbs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncClient, Request
+from tests.chaos.evidence import Answer
+from tests.chaos.plan import JobPlan
+
+_AT_ONCE = 64
+
+
+def null_answer(job: JobPlan) -> Answer:
+    """The null engine says the prompt's bytes, or its token ids, again and again."""
+    prompt: list[int] = []
+    for part in [job.prompt] if isinstance(job.prompt, str) else job.prompt:
+        if isinstance(part, int):
+            prompt.append(part)
+        else:
+            prompt += (part if isinstance(part, str) else dict(part)["content"]).encode()
+    tokens = tuple(prompt[i % len(prompt)] for i in range(job.sampling["max_new_tokens"]))
+    return Answer(tokens, "".join(f"{token} " for token in tokens))
+
+
+def null_answers(jobs: Iterable[JobPlan]) -> dict[int, Answer]:
+    return {job.number: null_answer(job) for job in jobs}
+
+
+async def rose_answers(jobs: Iterable[JobPlan]) -> dict[int, Answer]:
+    """The same prompts, by one worker that nothing befalls."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+    with (
+        EmbeddedBroker(fake=False) as broker,
+        WorkerProcess("calm", broker.url, engine="rose", torch_threads=1) as worker,
+    ):
+        await asyncio.to_thread(worker.wait_ready)
+        async with AsyncClient(redis_url=broker.url) as client:
+
+            async def ask(job: JobPlan) -> tuple[int, Answer]:
+                async with gate:
+                    request = Request(job.prompt, sampling=job.sampling)
+                    handle = (await client.submit_many([request]))[0]
+                    result = await handle.result()
+                    return job.number, Answer(result.token_ids, result.text)
+
+            return dict(await asyncio.gather(*(ask(job) for job in jobs)))

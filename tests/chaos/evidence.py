@@ -1,0 +1,197 @@
+"""What a run has left behind, for the checks: files of the processes, and Redis as it is now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from rose.protocol import GROUP, Partition, decode_event
+from tests.chaos import journal
+from tests.chaos.actors import Life
+from tests.chaos.plan import JobPlan, Plan
+from tests.chaos.raw import Garbage
+
+_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a job says when nobody disturbs it."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A worker's engine begins on a job, at the token after `done`."""
+
+    at: float
+    job_id: str
+    done: int
+    life: str
+    """the worker's, as `Life.name`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that may cost a worker its leases. `life` None: everybody's."""
+
+    began: float
+    ended: float
+    what: str
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    actor: str
+    seconds: float | None
+    exit_code: int | None
+
+
+@dataclass
+class RedisState:
+    """At the end, when nobody is connected any more."""
+
+    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """job stream: entries, pending"""
+    entries_added: int = 0
+    queued_tokens: int = 0
+    logs: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
+    """job id: entry id and event"""
+    dead: list[dict[str, str]] = field(default_factory=list)
+    """id, code, stream, entry"""
+    immortal: list[str] = field(default_factory=list)
+    """keys of single jobs that would never expire"""
+    unknown: list[str] = field(default_factory=list)
+    """keys left after everything has expired that are none of the queue's own"""
+    version: str = ""
+    memory_before: int = 0
+    memory_after: int = 0
+
+
+@dataclass
+class Evidence:
+    plan: Plan
+    drain_limit_s: float
+    submitted: list[tuple[int, str]] = field(default_factory=list)
+    """number and id, as the producers wrote it down"""
+    raw_entries: int = 0
+    delivered: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """number: events, as its subscriber wrote them down"""
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+    garbage: list[Garbage] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    lives: list[Life] = field(default_factory=list)
+    takes: list[Take] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    cuts: Mapping[str, int] = field(default_factory=dict)
+    """connections that the proxy has cut, by mode"""
+    drains: list[Drain] = field(default_factory=list)
+    gauges: dict[str, dict[str, float]] = field(default_factory=dict)
+    """worker: what it said of its batch and cache when all was done"""
+    redis: RedisState = field(default_factory=RedisState)
+
+    @property
+    def ids(self) -> dict[int, str]:
+        return dict(self.submitted)
+
+    def job(self, number: int) -> JobPlan:
+        return self.plan.job(number)
+
+
+def read_submitted(folder: Path) -> list[tuple[int, str]]:
+    return [
+        (number, job_id)
+        for path in sorted(folder.glob("submitted-*.jsonl"))
+        for number, job_id, _ in journal.read(path)
+    ]
+
+
+def read_delivered(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    delivered: dict[int, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("delivered-*.jsonl")):
+        for number, _, _, event in journal.read(path):
+            delivered.setdefault(number, []).append(event)
+    return delivered
+
+
+def read_takes(folder: Path) -> list[Take]:
+    return sorted(
+        (
+            Take(at, rest[0], rest[1], path.stem)
+            for path in folder.glob("worker-*.jsonl")
+            for at, what, *rest in journal.read(path)
+            if what == "take"
+        ),
+        key=lambda take: take.at,
+    )
+
+
+def read_cuts(folder: Path) -> Mapping[str, int]:
+    return Counter(mode for *_, mode in journal.read(folder / "proxy.jsonl"))
+
+
+def read_troubles(folder: Path) -> Iterator[Trouble]:
+    """What the proxy did, and when a worker was held up."""
+    for at, what, actor, *_ in journal.read(folder / "proxy.jsonl"):
+        yield Trouble(at - 2.0, at + 1.0, what, actor)
+    for path in folder.glob("worker-*.jsonl"):
+        for at, what, *rest in journal.read(path):
+            if what == "late":
+                yield Trouble(at - rest[1] - 0.2, at, what, path.stem.partition(".")[0])
+
+
+def read_redis(client: redis.Redis, partition: Partition, job_ids: list[str]) -> RedisState:
+    state = RedisState(version=str(client.info("server")["redis_version"]))
+    for stream in partition.all_jobs:
+        info: Any = client.xinfo_stream(stream)
+        pending: Any = client.xpending(stream, GROUP)
+        state.streams[stream] = (info["length"], pending["pending"])
+        state.entries_added += info["entries-added"]
+    state.queued_tokens = int(client.hget(partition.load, "tokens") or 0)
+    letters: Any = client.xrange(partition.dead)
+    state.dead = [
+        {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+        for _, fields in letters
+    ]
+    for start in range(0, len(job_ids), _CHUNK):
+        chunk = job_ids[start : start + _CHUNK]
+        pipeline = client.pipeline(transaction=False)
+        for job_id in chunk:
+            pipeline.xrange(partition.tokens(job_id))
+        for job_id, entries in zip(chunk, pipeline.execute(), strict=True):
+            state.logs[job_id] = [
+                (entry.decode(), decode_event(fields[b"event"]).model_dump())
+                for entry, fields in entries
+            ]
+    return state
+
+
+def expire_all(client: redis.Redis, partition: Partition, state: RedisState) -> None:
+    """Let the time to live of every job's keys pass at once, and see what stays."""
+    own = {*partition.all_jobs, partition.dead, partition.load, partition.model}
+    keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]
+    for start in range(0, len(keys), _CHUNK):
+        chunk = [key for key in keys[start : start + _CHUNK] if key not in own]
+        pipeline = client.pipeline(transaction=False)
+        for key in chunk:
+            pipeline.pttl(key)
+        mortal = []
+        for key, ttl_ms in zip(chunk, pipeline.execute(), strict=True):
+            if ttl_ms > 0:
+                mortal.append(key)
+            elif any(part in key for part in (":state:", ":tokens:", ":idempotency:")):
+                state.immortal.append(key)
+            else:
+                state.unknown.append(key)
+        pipeline = client.pipeline(transaction=False)
+        for key in mortal:
+            pipeline.pexpire(key, 1)
+        pipeline.execute()

@@ -1,0 +1,185 @@
+"""Carries out the schedule of faults, paced by how many jobs have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.chaos.actors import Actor, End
+from tests.chaos.cast import Cast
+from tests.chaos.evidence import Drain, Trouble
+from tests.chaos.options import LEASE_S
+from tests.chaos.plan import Fault, FaultKind
+from tests.chaos.progress import Progress
+from tests.chaos.proxy import CutMode, Order
+from tests.chaos.raw import RawAdder
+
+#: Faults may overlap, so many at once; one follows another after so long at least.
+_AT_ONCE = 4
+_GAP_S = 0.1
+#: A worker is let live for so long before it is hit: it must have something to lose.
+_UP_S = 1.2
+_POLL_S = 0.02
+
+
+@dataclass
+class Injector:
+    cast: Cast
+    broker: EmbeddedBroker
+    raw: RawAdder
+    progress: Progress
+    jobs: int
+    done: Counter[FaultKind] = field(default_factory=Counter)
+    log: list[tuple[float, str]] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    drains: list[Drain] = field(default_factory=list)
+    zombies_refused: int = 0
+    """Workers that awoke from SIGSTOP, went on with jobs they had lost, and were refused."""
+    _redis: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self, schedule: Sequence[Fault]) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for fault in schedule:
+                while self.progress.jobs_ended < fault.at * self.jobs:
+                    await asyncio.sleep(_POLL_S)
+                await gate.acquire()
+                group.create_task(self._strike(fault, gate))
+                await asyncio.sleep(_GAP_S)
+
+    async def _strike(self, fault: Fault, gate: asyncio.Semaphore) -> None:
+        carry_out: dict[FaultKind, Callable[[Fault], Awaitable[str]]] = {
+            FaultKind.KILL_WORKER: lambda f: self._kill("worker", f),
+            FaultKind.KILL_PRODUCER: lambda f: self._kill("producer", f),
+            FaultKind.KILL_SUBSCRIBER: lambda f: self._kill("subscriber", f),
+            FaultKind.STOP_WORKER: self._stop,
+            FaultKind.RESTART_REDIS: self._restart_redis,
+            FaultKind.CUT: self._cut,
+            FaultKind.SLOW: self._slow,
+            FaultKind.DRAIN: self._drain,
+            FaultKind.GARBAGE: self._raw,
+            FaultKind.TWICE: self._raw,
+            FaultKind.TWINS: self._raw,
+        }
+        try:
+            detail = await carry_out[fault.kind](fault)
+        finally:
+            gate.release()
+        self.done[fault.kind] += 1
+        self.log.append((time.time(), f"#{fault.number} {fault.kind}: {detail}"))
+
+    async def _kill(self, role: str, fault: Fault) -> str:
+        actor = await self._acquire(role, fault.target)
+        try:
+            at = time.time()
+            while not actor.kill():  # it has just died by itself
+                actor.bury()
+                actor.start()
+                await asyncio.sleep(_UP_S)
+            await asyncio.sleep(fault.amount * 0.3)
+            actor.start()
+        finally:
+            actor.lock.release()
+        return f"{actor.lives[-2].name} at {at:.3f}"
+
+    async def _stop(self, fault: Fault) -> str:
+        actor = await self._acquire("worker", fault.target)
+        try:
+            refused = await self._refused(actor)
+            life, began = actor.life, time.time()
+            actor.signal(signal.SIGSTOP)
+            await asyncio.sleep(LEASE_S * 1.2 + fault.amount)
+            actor.signal(signal.SIGCONT)
+            life.stopped.append((began, time.time() + 0.5))
+            await asyncio.sleep(0.5)  # it wakes up and finds out
+            self.zombies_refused += await self._refused(actor) > refused
+        finally:
+            actor.lock.release()
+        return f"{life.name} from {began:.3f} to {life.stopped[-1][1] - 0.5:.3f}"
+
+    async def _refused(self, worker: Actor) -> float:
+        gauges = await asyncio.to_thread(self.cast.gauges, worker)
+        return gauges.get("rose_fenced_appends_total", 0.0)
+
+    async def _drain(self, fault: Fault) -> str:
+        actor = await self._acquire("worker", fault.target)
+        try:
+            seconds = await actor.drain()
+            if actor.life.end is not End.POISONED:
+                self.drains.append(Drain(actor.life.name, seconds, actor.life.exit_code))
+            actor.start()
+        finally:
+            actor.lock.release()
+        return f"{actor.lives[-2].name}, {seconds or 0:.1f} s"
+
+    async def _restart_redis(self, fault: Fault) -> str:
+        async with self._redis:
+            began = time.time()
+            await asyncio.to_thread(self.broker.stop)
+            await asyncio.sleep(fault.amount)
+            await asyncio.to_thread(self.broker.start)
+            # Clients come back with their own backoff.
+            self.troubles.append(Trouble(began, time.time() + 3.0, str(fault.kind)))
+        return f"from {began:.3f}, away for {time.time() - began:.1f} s"
+
+    async def _cut(self, fault: Fault) -> str:
+        """Everybody's connections in turn; a muted one takes longer than a lease, or less."""
+        draw = random.Random(fault.seed)
+        actor = self.cast.actors[fault.target % len(self.cast.actors)]
+        mode: CutMode = draw.choice(("reply", "reply", "request", "request", "mute", "idle"))
+        count, share = draw.randint(1, 4), draw.random() * 0.99
+        for_s = 0.2 + draw.random() * LEASE_S * 0.8
+        self.cast.tell_proxy(
+            Order(
+                what="cut",
+                slot=actor.name,
+                count=count,
+                mode=mode,
+                share=share,
+                reset=draw.random() < 0.5,
+                for_s=for_s,
+            )
+        )
+        await asyncio.sleep(for_s if mode == "mute" else 0.3)
+        return f"{actor.name}: {count} connections, {mode}"
+
+    async def _slow(self, fault: Fault) -> str:
+        draw = random.Random(fault.seed)
+        delay_s, for_s = 0.05 + 0.25 * fault.amount, 1 + draw.random() * 2
+        began = time.time()
+        for actor in self.cast.actors:
+            self.cast.tell_proxy(Order(what="slow", slot=actor.name, delay_s=delay_s, for_s=for_s))
+        await asyncio.sleep(for_s)
+        self.troubles.append(Trouble(began, time.time() + 2.0, str(fault.kind)))
+        return f"{delay_s:.2f} s late for {for_s:.1f} s"
+
+    async def _raw(self, fault: Fault) -> str:
+        async with self._redis:  # it is up, and stays up meanwhile
+            match fault.kind:
+                case FaultKind.GARBAGE:
+                    return self.raw.add_garbage(fault.amount, fault.seed, self._innocent(fault))
+                case FaultKind.TWICE:
+                    return self.raw.add_twice(fault.seed)
+                case _:
+                    return self.raw.add_twins()
+
+    def _innocent(self, fault: Fault) -> str | None:
+        running = self.progress.running()
+        return self.progress.submitted[running[fault.target % len(running)]] if running else None
+
+    async def _acquire(self, role: str, target: int) -> Actor:
+        """The one that the fault is meant for, or the next one that nothing else befalls."""
+        actors = [actor for actor in self.cast.actors if actor.role == role]
+        while True:
+            for i in range(len(actors)):
+                actor = actors[(target + i) % len(actors)]
+                if not actor.lock.locked() and actor.up_s > _UP_S and actor.serving:
+                    await actor.lock.acquire()
+                    return actor
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,194 @@
+"""Everything that is drawn from the seed: the jobs, the faults and their order.
+
+A job is a function of seed and number, so every process knows all of them without being told.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rose_producer.request import PromptLike, Request
+
+#: Numbers from here on: jobs that are added past the client library.
+RAW_BASE = 1_000_000
+
+_OPENINGS = (
+    "Once upon a time",
+    "Dear friend,",
+    "Grüße aus Köln, naïve Zoë: ½ café",
+    "こんにちは、世界。",
+    "🐕 und 🐈‍⬛ gehen spazieren",
+    "One morning",
+    "Съешь же ещё этих мягких булок",
+    "A dog",
+)
+
+
+class Kind(StrEnum):
+    PLAIN = "plain"
+    CANCEL_QUEUED = "cancelled while queued"
+    CANCEL_RUNNING = "cancelled while running"
+    DEADLINE = "with a deadline"
+    POISON = "poison"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    number: int
+    kind: Kind
+    prompt: PromptLike
+    priority: str
+    sampling: dict[str, Any]
+    named: bool
+    """It brings its own id; otherwise only an idempotency key holds its submits together."""
+    join_s: float
+    """How late its subscriber joins."""
+    act_at: int = 0
+    """Tokens after which it is cancelled, or kills its worker."""
+    deadline_s: float | None = None
+
+    @property
+    def own_id(self) -> str | None:
+        return f"chaos-{self.number}" if self.named else None
+
+    @property
+    def metadata(self) -> dict[str, str | int | float | bool | None]:
+        return {"poison": self.act_at} if self.kind is Kind.POISON else {}
+
+    @property
+    def request(self) -> Request:
+        return Request(
+            self.prompt,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+            metadata=self.metadata,
+            idempotency_key=None if self.named else f"key-{self.number}",
+            job_id=self.own_id,
+            sampling=self.sampling,
+        )
+
+
+class FaultKind(StrEnum):
+    KILL_WORKER = "SIGKILL of a worker"
+    KILL_PRODUCER = "SIGKILL of a producer"
+    KILL_SUBSCRIBER = "SIGKILL of a subscriber"
+    STOP_WORKER = "SIGSTOP of a worker past its lease"
+    RESTART_REDIS = "SIGKILL and restart of Redis"
+    CUT = "connection cut"
+    SLOW = "slow Redis"
+    DRAIN = "drain of a worker"
+    GARBAGE = "garbage in a job stream"
+    TWICE = "job added twice"
+    TWINS = "equal entry ids in two streams"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    number: int
+    kind: FaultKind
+    at: float
+    """Share of the jobs that have ended when it strikes."""
+    target: int
+    """Which process, wrapped around to as many as there are."""
+    amount: float
+    """0 to 1: how long, how far into a reply, which kind of garbage."""
+    seed: int
+
+
+#: For 5,000 jobs; other runs take their share, and a few of each at least.
+_FULL = 5000
+_DOSES = {
+    FaultKind.KILL_WORKER: 62,
+    FaultKind.KILL_PRODUCER: 20,
+    FaultKind.KILL_SUBSCRIBER: 28,
+    FaultKind.STOP_WORKER: 52,
+    FaultKind.RESTART_REDIS: 10,
+    FaultKind.CUT: 105,
+    FaultKind.SLOW: 10,
+    FaultKind.DRAIN: 16,
+    FaultKind.GARBAGE: 45,
+    FaultKind.TWICE: 10,
+    FaultKind.TWINS: 10,
+}
+_POISONS = 15
+_LEAST = {FaultKind.RESTART_REDIS: 1, FaultKind.SLOW: 1, FaultKind.CUT: 4, FaultKind.GARBAGE: 4}
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    jobs: int
+    poisons: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = max(1, round(_POISONS * self.jobs / _FULL))
+        spread = (int((i + 0.2) * self.jobs / count) for i in range(count))
+        object.__setattr__(self, "poisons", frozenset(spread))
+
+    def job(self, number: int) -> JobPlan:
+        draw = random.Random(f"{self.seed}:job:{number}")
+        tokens = draw.choice((draw.randint(1, 12), draw.randint(15, 60), draw.randint(60, 140)))
+        kind = self._kind(number, draw.random())
+        return JobPlan(
+            number,
+            kind,
+            prompt=_prompt(draw),
+            priority=draw.choice(("high", "normal", "normal", "low")),
+            sampling=_sampling(draw, max(tokens, 30) if kind is not Kind.PLAIN else tokens),
+            named=number >= RAW_BASE or draw.random() < 0.5,
+            join_s=draw.choice((0.0, 0.0, 0.0, draw.uniform(0, 1), draw.uniform(0, 6))),
+            act_at=draw.choice((0, 0, draw.randint(1, 20))),
+            deadline_s=draw.uniform(0.2, 2.0) if kind is Kind.DEADLINE else None,
+        )
+
+    def faults(self) -> list[Fault]:
+        """The whole schedule, in order."""
+        draw = random.Random(f"{self.seed}:faults")
+        kinds = [kind for kind, count in self.doses().items() for _ in range(count)]
+        draw.shuffle(kinds)
+        return [
+            Fault(
+                number,
+                kind,
+                at=0.95 * (number + 0.5) / len(kinds),
+                target=draw.randrange(1000),
+                amount=draw.random(),
+                seed=draw.randrange(2**32),
+            )
+            for number, kind in enumerate(kinds)
+        ]
+
+    def doses(self) -> dict[FaultKind, int]:
+        share = self.jobs / _FULL
+        return {
+            kind: max(_LEAST.get(kind, 2), round(count * share)) for kind, count in _DOSES.items()
+        }
+
+    def _kind(self, number: int, drawn: float) -> Kind:
+        if number in self.poisons:
+            return Kind.POISON
+        if number >= RAW_BASE or drawn >= 0.09:
+            return Kind.PLAIN
+        return (Kind.CANCEL_QUEUED, Kind.CANCEL_RUNNING, Kind.DEADLINE)[int(drawn / 0.03)]
+
+
+def _prompt(draw: random.Random) -> PromptLike:
+    words = " ".join(draw.choices(_OPENINGS, k=draw.randint(1, 4)))
+    match draw.randrange(8):
+        case 0:
+            return [draw.randrange(3, 200) for _ in range(draw.randint(1, 40))]
+        case 1:
+            return [{"role": "user", "content": words}]
+        case _:
+            return words
+
+
+def _sampling(draw: random.Random, tokens: int) -> dict[str, Any]:
+    """Greedy, or sampled with a seed: both must say the same again on another worker."""
+    sampling: dict[str, Any] = {"max_new_tokens": tokens, "ignore_eos": draw.random() < 0.7}
+    if draw.random() < 0.5:
+        sampling |= {"temperature": 0.9, "top_p": 0.95, "seed": draw.randrange(2**31)}
+    return sampling

@@ -1,0 +1,84 @@
+"""Submits jobs, and again after its death: `python -m tests.chaos.producer STAGE`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rose.errors import BrokerUnavailable, QueueFull
+from rose_producer import AsyncClient
+from tests.chaos import journal
+from tests.chaos.journal import Journal
+from tests.chaos.plan import JobPlan, Kind, Plan
+from tests.chaos.stage import LIMIT, Stage, die_with_parent
+
+#: Jobs of a submit; a death in the middle leaves some of them in doubt.
+_BATCH = 5
+#: Jobs submitted again at the start, although they had been acknowledged.
+_REPEATED = 10
+_POLL_S = 0.05
+
+
+class Producer:
+    def __init__(self, stage: Stage, client: AsyncClient, journal: Journal) -> None:
+        self._stage = stage
+        self._plan = Plan(stage.seed, stage.jobs)
+        self._client = client
+        self._journal = journal
+
+    async def run(self, number: int) -> None:
+        """From job `number` on, as far as the limit goes; it is raised while we work."""
+        while True:
+            limit = int((self._stage.folder / LIMIT).read_text())
+            numbers = range(number, limit, self._stage.of)[:_BATCH]
+            if not numbers:
+                await asyncio.sleep(_POLL_S)
+                continue
+            await self._submit([self._plan.job(n) for n in numbers])
+            number = numbers[-1] + self._stage.of
+
+    async def _submit(self, jobs: list[JobPlan]) -> None:
+        """Until it is known to have worked. Every repeat carries the same id or key."""
+        while True:
+            try:
+                handles = await self._client.submit_many([job.request for job in jobs])
+                break
+            except (BrokerUnavailable, QueueFull):
+                await asyncio.sleep(_POLL_S)
+        for job, handle in zip(jobs, handles, strict=True):
+            self._journal.write(job.number, handle.id, time.time())
+        for job, handle in zip(jobs, handles, strict=True):
+            if job.kind is Kind.CANCEL_QUEUED:
+                await self._cancel(handle.id)
+
+    async def _cancel(self, job_id: str) -> None:
+        while True:
+            try:
+                await self._client.job(job_id).cancel()
+            except BrokerUnavailable:
+                await asyncio.sleep(_POLL_S)
+            else:
+                return
+
+
+async def _main(stage: Stage) -> None:
+    name = f"submitted-{stage.index}"
+    before = [number for number, *_ in journal.read(stage.folder / f"{name}.jsonl")]
+    last = max(before, default=None)
+    begin = stage.index if last is None else last + stage.of
+    # Goes back a little, as a service that is not sure would.
+    begin = max(stage.index, begin - _REPEATED * stage.of)
+    async with AsyncClient(
+        redis_url=stage.redis_url, queue=stage.queue, redis_timeout_s=stage.redis_timeout_s
+    ) as client:
+        await Producer(stage, client, stage.journal(name)).run(begin)
+
+
+def main() -> None:
+    stage = Stage.from_argv()
+    die_with_parent()
+    asyncio.run(_main(stage))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""How far a run has come, read from the journals as they grow."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.chaos.journal import Tail
+from tests.chaos.plan import RAW_BASE
+
+
+class Progress:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tails: dict[Path, Tail] = {}
+        self.submitted: dict[int, str] = {}
+        self.ended: set[int] = set()
+        self.events = 0
+        self.last_news = time.monotonic()
+
+    @property
+    def jobs_ended(self) -> int:
+        """Without those that were added raw."""
+        return sum(number < RAW_BASE for number in self.ended)
+
+    @property
+    def all_ended(self) -> bool:
+        return self.ended.issuperset(self.submitted)
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has been delivered."""
+        return time.monotonic() - self.last_news
+
+    def running(self) -> list[int]:
+        return [number for number in self.submitted if number not in self.ended]
+
+    def update(self) -> None:
+        for path in self._folder.glob("submitted-*.jsonl"):
+            for number, job_id, _ in self._tail(path).new():
+                self.submitted[number] = job_id
+        for path in self._folder.glob("delivered-*.jsonl"):
+            for number, _, _, event in self._tail(path).new():
+                self.events += 1
+                self.last_news = time.monotonic()
+                if event["type"] != "tokens":
+                    self.ended.add(number)
+
+    def _tail(self, path: Path) -> Tail:
+        return self._tails.setdefault(path, Tail(path))

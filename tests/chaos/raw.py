@@ -1,0 +1,135 @@
+"""Entries that no client of ours would add: garbage, jobs twice, equal entry ids.
+
+Over a connection of the harness's own, past the proxy, so that what was added is known exactly.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import msgpack
+import redis
+
+from rose.protocol import Partition, Priority
+from tests.chaos.journal import Journal
+from tests.chaos.plan import RAW_BASE, Plan
+
+#: XADD to several streams under one id, which none of them has reached yet.
+_SAME_ID = """
+local ms = 0
+for _, stream in ipairs(KEYS) do
+  local last = redis.call('XINFO', 'STREAM', stream)
+  for i = 1, #last, 2 do
+    if last[i] == 'last-generated-id' then
+      ms = math.max(ms, tonumber(string.match(last[i + 1], '^%d+')))
+    end
+  end
+end
+local id = string.format('%d-7', ms + 1)
+for i, stream in ipairs(KEYS) do redis.call('XADD', stream, id, 'job', ARGV[i]) end
+return id
+"""
+
+
+_READABLE = "bad fields, readable id"
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """`stream` and `entry` say where it was put; it must come out as a dead letter."""
+
+    stream: str
+    entry: str
+    what: str
+
+
+class RawAdder:
+    def __init__(
+        self, client: redis.Redis, partition: Partition, plan: Plan, submitted: Journal
+    ) -> None:
+        self._redis = client
+        self._partition = partition
+        self._plan = plan
+        self._submitted = submitted
+        self._numbers = count(RAW_BASE)
+        self.garbage: list[Garbage] = []
+        self.entries = 0
+        """How many entries all of this has added."""
+        self.failures: dict[int, str] = {}
+        """Garbage with a readable id, by number: its subscriber is told this code."""
+
+    def add_garbage(self, kind: float, seed: int, victim: str | None) -> str:
+        """`kind` from 0 to 1; `victim`: the id of an innocent job, for a bad entry to name."""
+        draw = random.Random(seed)
+        number = next(self._numbers)
+        kinds = _garbage(draw, f"chaos-{number}", victim or "nobody")
+        what = list(kinds)[int(kind * len(kinds))]
+        stream = draw.choice(self._partition.all_jobs)
+        entry = self._xadd(stream, {} | kinds[what])
+        self.garbage.append(Garbage(stream, entry, what))
+        if what == _READABLE:
+            self.failures[number] = "invalid_parameter"
+            self._submitted.write(number, f"chaos-{number}", time.time())
+        return what
+
+    def add_twice(self, seed: int) -> str:
+        """One job, added again as by a client whose reply was lost: sometimes elsewhere."""
+        draw = random.Random(seed)
+        number, job_id, raw = self._new_job()
+        if draw.random() < 0.3:
+            self._same_id(draw.sample(self._partition.all_jobs, 2), [raw, raw])
+        else:
+            first = draw.choice(self._partition.all_jobs)
+            for stream in (first, draw.choice([first, draw.choice(self._partition.all_jobs)])):
+                self._xadd(stream, {"job": raw})
+        self._submitted.write(number, job_id, time.time())
+        return job_id
+
+    def add_twins(self) -> str:
+        """Different jobs whose entries have the same id, in all three streams."""
+        jobs = [self._new_job() for _ in Priority]
+        entry = self._same_id(self._partition.all_jobs, [raw for *_, raw in jobs])
+        for number, job_id, _ in jobs:
+            self._submitted.write(number, job_id, time.time())
+        return entry
+
+    def _new_job(self) -> tuple[int, str, bytes]:
+        number = next(self._numbers)
+        job = self._plan.job(number)
+        job_id = f"chaos-{number}"
+        body = {"v": 1, "id": job_id, "prompt": job.prompt, "sampling": job.sampling}
+        return number, job_id, msgpack.packb(body)
+
+    def _xadd(self, stream: str, fields: dict[Any, Any]) -> str:
+        entry: Any = self._redis.xadd(stream, fields)
+        self.entries += 1
+        return str(entry.decode())
+
+    def _same_id(self, streams: Sequence[str], raws: list[bytes]) -> str:
+        entry: Any = self._redis.eval(_SAME_ID, len(streams), *streams, *raws)
+        self.entries += len(streams)
+        return str(entry.decode())
+
+
+def _garbage(draw: random.Random, readable: str, victim: str) -> dict[str, dict[Any, Any]]:
+    """The fields of an entry, by what is wrong with it."""
+    job = {"v": 1, "id": f"{readable}-unread", "prompt": "x" * 100}
+    packed = msgpack.packb(job)
+    return {
+        "random bytes": {"job": draw.randbytes(draw.randint(1, 300))},
+        "truncated msgpack": {"job": packed[: draw.randint(1, 90)]},
+        "not a map": {"job": msgpack.packb(draw.choice([[1, 2], 7, "job", None, 1.5]))},
+        "without an id": {"job": msgpack.packb({"v": 1, "prompt": "x"})},
+        "without the field": {"other": b"x"},
+        "bytes after the end": {"job": packed + b"\xc0"},
+        "keys of other types": {"job": msgpack.packb({1: 2, "id": 3})},
+        "somebody else's id": {"job": msgpack.packb(job | {"id": victim, "prompt": 5})},
+        _READABLE: {
+            "job": msgpack.packb(job | {"id": readable, "sampling": {"max_new_tokens": "many"}})
+        },
+    }

@@ -1,0 +1,158 @@
+"""What came out: one table for people, one JSON value for machines, and clues when it failed."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos import journal
+from tests.chaos.actors import End
+from tests.chaos.check import Finding, Invariant, cause, moves
+from tests.chaos.evidence import Evidence
+from tests.chaos.plan import RAW_BASE, FaultKind, Kind
+from tests.chaos.scene import Scene
+
+_EXAMPLES = 4
+_AROUND_S = 4.0
+_CUTS = {
+    "reply": "in the middle of a reply",
+    "request": "in the middle of a request",
+    "mute": "after a silence of Redis's end",
+    "idle": "between two messages",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    scene: Scene
+    evidence: Evidence
+    findings: Sequence[Finding]
+    wall_s: float
+
+    @property
+    def violations(self) -> dict[Invariant, int]:
+        found = Counter(finding.invariant for finding in self.findings)
+        return {invariant: found[invariant] for invariant in Invariant}
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """By kind, as they were carried out; cuts are counted by connection."""
+        counts: dict[str, int] = {}
+        for kind in FaultKind:
+            counts[kind.value] = self.scene.injector.done[kind]
+            if kind is FaultKind.CUT:
+                counts[kind.value] = sum(self.evidence.cuts.values())
+                counts |= {f"  {_CUTS[mode]}": n for mode, n in sorted(self.evidence.cuts.items())}
+        counts["poison jobs"] = sum(self.evidence.job(n).kind is Kind.POISON for n in self._jobs)
+        counts["workers that poison killed"] = self._ended(End.POISONED)
+        counts["zombies refused"] = self.scene.injector.zombies_refused
+        return counts
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        evidence = self.evidence
+        return {
+            "ok": not self.findings,
+            "seed": self.scene.options.seed,
+            "engine": self.scene.options.engine,
+            "without": self.scene.options.sabotage,
+            "jobs": len(self._jobs),
+            "raw_jobs": len(evidence.ids) - len(self._jobs),
+            "events": sum(map(len, evidence.delivered.values())),
+            "tokens": sum(
+                len(event.get("token_ids", ()))
+                for events in evidence.delivered.values()
+                for event in events
+            ),
+            "outcomes": self._outcomes(),
+            "faults": self.faults,
+            "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
+            "moves": self._moves(),
+            "slowest_drain_s": round(max(d.seconds or 0.0 for d in evidence.drains), 2),
+            "redis_memory_bytes": [evidence.redis.memory_before, evidence.redis.memory_after],
+            "wall_s": round(self.wall_s, 1),
+            "versions": {
+                "roseinfer": version("roseinfer"),
+                "python": platform.python_version(),
+                "redis-py": version("redis"),
+                "redis-server": self.evidence.redis.version,
+            },
+        }
+
+    @property
+    def _jobs(self) -> list[int]:
+        return [number for number in self.evidence.ids if number < RAW_BASE]
+
+    def _ended(self, end: End) -> int:
+        return sum(life.end is end for life in self.evidence.lives)
+
+    def _moves(self) -> dict[str, int]:
+        """Jobs begun on again, by what befell the worker that had them."""
+        causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence))
+        return {str(why): count for why, count in causes.items()}
+
+    def _outcomes(self) -> dict[str, int]:
+        last = [events[-1] for events in self.evidence.delivered.values() if events]
+        return dict(Counter(event.get("code", event["type"]) for event in last))
+
+
+def show(report: Report, out: Console) -> None:
+    result = report.as_json
+    faults = Table("fault", "count", title=f"chaos, seed {result['seed']}", title_style="bold")
+    for fault, count in result["faults"].items():
+        faults.add_row(fault, str(count))
+    out.print(faults)
+    table = Table("what must hold", "violations")
+    for invariant, count in report.violations.items():
+        table.add_row(invariant, f"[red]{count}[/]" if count else "0")
+    out.print(table)
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    out.print(
+        f"{result['jobs']} jobs and {result['raw_jobs']} more past the client, "
+        f"{result['events']} events in {result['wall_s']:.0f} s; "
+        f"{sum(result['moves'].values())} times a job moved; {versions}"
+    )
+
+
+def show_clues(report: Report, out: Console) -> None:
+    """A few violations of each kind with all that is known about their jobs."""
+    by_invariant: dict[Invariant, list[Finding]] = {}
+    for finding in report.findings:
+        by_invariant.setdefault(finding.invariant, []).append(finding)
+    for invariant, findings in by_invariant.items():
+        out.print(f"\n{invariant}: {len(findings)}", style="bold red", markup=False)
+        for finding in findings[:_EXAMPLES]:
+            out.print(f"- {finding.detail}", markup=False, soft_wrap=True)
+            if finding.number is not None:
+                for line in _clues(report, finding.number):
+                    out.print(f"    {line}", markup=False, soft_wrap=True)
+    out.print(f"\nlogs and journals are kept in {report.scene.folder}", markup=False)
+
+
+def _clues(report: Report, number: int) -> Iterator[str]:
+    evidence = report.evidence
+    job, job_id = evidence.job(number), evidence.ids.get(number, "never submitted")
+    yield f"job {number} = {job_id}: {job.kind}, {job.priority}, {job.sampling}"
+    times = []
+    for path in sorted(report.scene.folder.glob("delivered-*.jsonl")):
+        for n, _, at, event in journal.read(path):
+            if n == number:
+                times.append(at)
+                last = event
+    if times:
+        yield f"{len(times)} events from {times[0]:.3f} to {times[-1]:.3f}, last: {last}"
+    takes = [take for take in evidence.takes if take.job_id == job_id]
+    for take in takes:
+        yield f"taken by {take.life} at {take.at:.3f}, token {take.done}"
+    times += [take.at for take in takes]
+    if times:
+        for at, what in report.scene.injector.log:
+            if min(times) - _AROUND_S < at < max(times) + _AROUND_S:
+                yield f"fault, done at {at:.3f}: {what}"

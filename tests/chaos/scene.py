@@ -1,0 +1,213 @@
+"""A whole run: jobs are fed, faults strike, and what is left is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import redis
+
+from rose.protocol import Partition
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.chaos.actors import End, watch
+from tests.chaos.cast import Cast
+from tests.chaos.evidence import (
+    Drain,
+    Evidence,
+    Trouble,
+    expire_all,
+    read_cuts,
+    read_delivered,
+    read_redis,
+    read_submitted,
+    read_takes,
+    read_troubles,
+)
+from tests.chaos.faults import Injector
+from tests.chaos.journal import Journal
+from tests.chaos.options import DRAIN_LIMIT_S, QUEUE, Options
+from tests.chaos.plan import Plan
+from tests.chaos.progress import Progress
+from tests.chaos.raw import RawAdder
+from tests.chaos.stage import RAW_SUBMISSIONS
+
+_START_S = 120.0
+_SETTLE_S = 20.0
+_TICK_S = 0.1
+#: Jobs that wait or run at once while faults are left after the last one: the run goes on.
+_EXTRA = 30
+#: A Redis that takes longer to say PONG may have cost somebody a lease.
+_HELD_UP_S = 0.3
+#: The queue's own keys: three streams, dead letters, load, model.
+_OWN_KEYS = 6
+
+
+class Scene:
+    def __init__(self, options: Options, folder: Path, on_tick: Callable[[Scene], None]) -> None:
+        self.options = options
+        self.folder = folder
+        self.plan = Plan(options.seed, options.jobs)
+        self.progress = Progress(folder)
+        self.gave_up = False
+        """Nothing came any more, for all our patience."""
+        self._on_tick = on_tick
+        self._stalls: list[Trouble] = []
+
+    async def run(self) -> Evidence:
+        """Raises: TimeoutError: the workers do not start."""
+        partition = Partition(QUEUE)
+        with (
+            EmbeddedBroker(fake=False, options={"appendfsync": "always"}) as broker,
+            redis.Redis(port=broker.port, protocol=2) as client,
+            Cast(self.options, self.folder, broker) as cast,
+        ):
+            raw = RawAdder(client, partition, self.plan, Journal(self.folder / RAW_SUBMISSIONS))
+            self.injector = Injector(cast, broker, raw, self.progress, self.options.jobs)
+            await self._until_up(client, cast)
+            memory = _memory(client)
+            async with self._background(client, cast):
+                await self._play(cast)
+            evidence = await self._look(client, cast, raw)
+            evidence.redis.memory_before = memory
+            return evidence
+
+    async def _play(self, cast: Cast) -> None:
+        """Feed jobs until all have ended and every fault has struck."""
+        faults = asyncio.create_task(self.injector.run(self.plan.faults()))
+        limit = 0
+        try:
+            while not (faults.done() and self._all_ended(limit)):
+                if faults.done():
+                    faults.result()
+                self.progress.update()
+                self._on_tick(self)
+                limit = max(limit, self._limit(faults.done()))
+                cast.set_limit(limit)
+                if self.progress.silent_s > self.options.patience_s:
+                    self.gave_up = True
+                    return
+                await asyncio.sleep(_TICK_S)
+        finally:
+            faults.cancel()
+            await asyncio.gather(faults, return_exceptions=True)
+
+    def _limit(self, faults_over: bool) -> int:
+        """Jobs below this number may be submitted. The last faults must not strike at nothing."""
+        ended, jobs = self.progress.jobs_ended, self.options.jobs
+        limit = min(jobs, ended + self.options.window)
+        return limit if faults_over else max(limit, ended + _EXTRA)
+
+    def _all_ended(self, limit: int) -> bool:
+        submitted = self.progress.submitted
+        known = all(number in submitted for number in range(limit))
+        return limit >= self.options.jobs and known and self.progress.all_ended
+
+    async def _look(self, client: redis.Redis, cast: Cast, raw: RawAdder) -> Evidence:
+        """All is over: let it settle, send everybody home, and gather what is left."""
+        partition = Partition(QUEUE)
+        await _wait(lambda: _is_idle(client, partition), _SETTLE_S)
+        gauges = await _idle_gauges(cast)
+        drains = [*self.injector.drains, *await _send_home(cast)]
+        submitted = read_submitted(self.folder)
+        state = read_redis(client, partition, sorted({job_id for _, job_id in submitted}))
+        expire_all(client, partition, state)
+        await _wait(lambda: int(client.dbsize()) <= _OWN_KEYS, _SETTLE_S)
+        state.memory_after = _memory(client)
+        return Evidence(
+            plan=self.plan,
+            drain_limit_s=DRAIN_LIMIT_S,
+            submitted=submitted,
+            raw_entries=raw.entries,
+            delivered=read_delivered(self.folder),
+            garbage=raw.garbage,
+            failures=raw.failures,
+            lives=[life for actor in cast.actors for life in actor.lives],
+            takes=read_takes(self.folder),
+            troubles=[*self.injector.troubles, *self._stalls, *read_troubles(self.folder)],
+            cuts=read_cuts(self.folder),
+            drains=drains,
+            gauges=gauges,
+            redis=state,
+        )
+
+    async def _until_up(self, client: redis.Redis, cast: Cast) -> None:
+        def died() -> bool:
+            return any(actor.up_s == 0 for actor in cast.actors)
+
+        def up() -> bool:
+            return _has_groups(client) and all(cast.gauges(worker) for worker in cast.workers)
+
+        if not await _wait(lambda: died() or up(), _START_S) or died():
+            raise TimeoutError(f"not everybody has started: see the logs in {self.folder}")
+
+    @asynccontextmanager
+    async def _background(self, client: redis.Redis, cast: Cast) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(watch(cast.actors)), asyncio.create_task(self._ping(client))]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception):
+                    raise result
+
+    async def _ping(self, client: redis.Redis) -> None:
+        """Notes when Redis itself is held up, by the machine or its disk."""
+        while True:
+            began = time.time()
+            with contextlib.suppress(redis.RedisError):
+                await asyncio.to_thread(client.ping)
+            if time.time() - began > _HELD_UP_S:
+                self._stalls.append(Trouble(began, time.time() + 1.0, "Redis was held up"))
+            await asyncio.sleep(_TICK_S)
+
+
+async def _idle_gauges(cast: Cast) -> dict[str, dict[str, float]]:
+    """What the workers say of their batch and cache; they get a moment to come to rest."""
+    await _wait(lambda: all(_at_rest(cast.gauges(worker)) for worker in cast.workers), 5.0)
+    return {worker.name: cast.gauges(worker) for worker in cast.workers}
+
+
+async def _send_home(cast: Cast) -> list[Drain]:
+    drains = []
+    for worker in cast.workers:
+        async with worker.lock:
+            seconds = await worker.drain()
+            if worker.life.end is not End.REFUSED:
+                drains.append(Drain(worker.life.name, seconds, worker.life.exit_code))
+    for actor in cast.actors:
+        actor.bury()
+        actor.kill(End.OVER)
+    return drains
+
+
+async def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(redis.RedisError):
+            if await asyncio.to_thread(reached):
+                return True
+        await asyncio.sleep(_TICK_S)
+    return False
+
+
+def _memory(client: redis.Redis) -> int:
+    return int(client.info("memory")["used_memory"])
+
+
+def _has_groups(client: redis.Redis) -> bool:
+    streams = Partition(QUEUE).all_jobs
+    return client.exists(*streams) == len(streams)
+
+
+def _is_idle(client: redis.Redis, partition: Partition) -> bool:
+    return not any(client.xlen(stream) for stream in partition.all_jobs)
+
+
+def _at_rest(gauges: dict[str, float]) -> bool:
+    return gauges.get("rose_batch_sequences") == 0 == gauges.get("rose_kv_cache_usage_ratio")

@@ -1,0 +1,134 @@
+"""Follows jobs and writes down all it is given: `python -m tests.chaos.subscriber STAGE`.
+
+Its journal is its cursor: after its death it goes on from what it had written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import redis.asyncio
+from redis.asyncio.client import PubSub
+
+from rose.errors import BrokerUnavailable, JobNotFound, RoseError
+from rose.protocol import Event, Partition, decode_event
+from rose.transport.connection import CONNECTION_LOST
+from rose_producer import AsyncClient
+from tests.chaos import journal
+from tests.chaos.journal import Journal, Tail
+from tests.chaos.plan import JobPlan, Kind, Plan
+from tests.chaos.stage import Stage, die_with_parent
+
+_POLL_S = 0.05
+_AGAIN_S = 0.2
+#: A message that was lost is missed for no longer than this.
+_LOG_LOOK_S = 1.0
+
+
+class Subscriber:
+    def __init__(self, stage: Stage, client: AsyncClient, record: Journal) -> None:
+        self._stage = stage
+        self._plan = Plan(stage.seed, stage.jobs)
+        self._client = client
+        self._journal = record
+        self._cursor: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._follows: dict[int, asyncio.Task[None]] = {}
+
+    def recall(self, path: Path) -> None:
+        """What an earlier life of this process was given."""
+        for number, _, _, event in journal.read(path):
+            self._cursor[number] = event["index"] + len(event.get("token_ids", ()))
+            if event["type"] != "tokens":
+                self._ended.add(number)
+
+    async def run(self) -> None:
+        """Follow every job of ours, as its submit becomes known."""
+        tails: dict[Path, Tail] = {}
+        while True:
+            for path in self._stage.folder.glob("submitted-*.jsonl"):
+                for number, job_id, _ in tails.setdefault(path, Tail(path)).new():
+                    self._begin(number, job_id)
+            for number in [n for n, task in self._follows.items() if task.done()]:
+                self._follows.pop(number).result()
+            await asyncio.sleep(_POLL_S)
+
+    def _begin(self, number: int, job_id: str) -> None:
+        ours = number % self._stage.of == self._stage.index
+        if ours and number not in self._ended and number not in self._follows:
+            self._follows[number] = asyncio.create_task(
+                self._follow(self._plan.job(number), job_id)
+            )
+
+    async def _follow(self, job: JobPlan, job_id: str) -> None:
+        if job.number not in self._cursor:
+            await asyncio.sleep(job.join_s)
+        while job.number not in self._ended:
+            try:
+                if self._stage.sabotage == "log":
+                    await self._follow_channel_alone(job, job_id)
+                else:
+                    await self._follow_stream(job, job_id)
+            except (BrokerUnavailable, JobNotFound):  # away; or added raw, and no worker saw it yet
+                await asyncio.sleep(_AGAIN_S)
+            except RoseError as error:
+                failure = {"type": "error", "index": self._cursor.get(job.number, 0)}
+                self._write(job.number, job_id, failure | {"message": repr(error)})
+
+    async def _follow_stream(self, job: JobPlan, job_id: str) -> None:
+        stream = self._client.job(job_id).stream(self._cursor.get(job.number, 0))
+        async with aclosing(stream) as events:
+            async for event in events:
+                await self._take(job, job_id, event)
+
+    async def _follow_channel_alone(self, job: JobPlan, job_id: str) -> None:
+        """The sabotage: pub/sub without the log behind it."""
+        client = redis.asyncio.Redis.from_url(self._stage.redis_url, protocol=2)
+        pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)
+        with suppress(*CONNECTION_LOST):
+            async with client, pubsub:
+                await pubsub.subscribe(Partition(self._stage.queue).channel(job_id))
+                while job.number not in self._ended:
+                    message = await pubsub.get_message(timeout=_LOG_LOOK_S)
+                    if message is not None:
+                        await self._take(job, job_id, decode_event(message["data"]))
+
+    async def _take(self, job: JobPlan, job_id: str, event: Event) -> None:
+        self._write(job.number, job_id, event.model_dump())
+        before = self._cursor.get(job.number, 0)
+        self._cursor[job.number] = event.cursor
+        if event.is_terminal:
+            self._ended.add(job.number)
+        elif job.kind is Kind.CANCEL_RUNNING and before <= job.act_at < event.cursor:
+            await self._client.job(job_id).cancel()
+
+    def _write(self, number: int, job_id: str, event: dict[str, object]) -> None:
+        self._journal.write(number, job_id, time.time(), event)
+        if event["type"] == "error":
+            self._ended.add(number)
+
+
+async def _main(stage: Stage) -> None:
+    name = f"delivered-{stage.index}"
+    async with AsyncClient(
+        redis_url=stage.redis_url,
+        queue=stage.queue,
+        redis_timeout_s=stage.redis_timeout_s,
+        poll_interval_s=_LOG_LOOK_S,
+    ) as client:
+        subscriber = Subscriber(stage, client, stage.journal(name))
+        subscriber.recall(stage.folder / f"{name}.jsonl")
+        await subscriber.run()
+
+
+def main() -> None:
+    stage = Stage.from_argv()
+    die_with_parent()
+    asyncio.run(_main(stage))
+
+
+if __name__ == "__main__":
+    main()

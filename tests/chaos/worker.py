@@ -1,0 +1,138 @@
+"""`rose worker`, watched, and mortal: `python -m tests.chaos.worker STAGE`.
+
+The same service with the same settings; its engine keeps a journal of the jobs it begins on, and
+kills its own process when it steps a job that is poison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rose.protocol import JobSpec
+from rose_worker.engine import Engine, EngineStats, ModelInfo, Output, Prepared
+from rose_worker.null_engine import NullEngine
+from rose_worker.service import Worker
+from rose_worker.settings import WorkerSettings
+from tests.chaos import sabotage
+from tests.chaos.journal import Journal
+from tests.chaos.stage import Stage, die_with_parent
+
+#: How often the event loop looks at the clock, and from when on it was held up.
+_BEAT_S = 0.1
+_LATE_S = 0.25
+
+
+class WatchedEngine:
+    def __init__(self, engine: Engine, journal: Journal) -> None:
+        self._engine = engine
+        self._journal = journal
+        self._done: dict[str, int] = {}
+        """Tokens of each job in the engine."""
+        self._die_at: dict[str, int] = {}
+        self._prepared: dict[str, int] = {}
+        self._serving = False
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._engine.model
+
+    @property
+    def capacity(self) -> int:
+        return self._engine.capacity
+
+    @property
+    def has_work(self) -> bool:
+        if not self._serving:
+            self._serving = True
+            self._journal.write(time.time(), "serving")
+        return self._engine.has_work
+
+    def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        prepared = self._engine.prepare(job, generated_ids)
+        self._prepared[job.id] = len(generated_ids)
+        if "poison" in job.metadata:
+            self._die_at[job.id] = int(job.metadata["poison"] or 0)
+        return prepared
+
+    def add(self, prepared: Prepared) -> None:
+        done = self._prepared.pop(prepared.job_id, 0)
+        self._done[prepared.job_id] = done
+        self._journal.write(time.time(), "take", prepared.job_id, done)
+        self._engine.add(prepared)
+
+    def abort(self, job_id: str) -> None:
+        self._done.pop(job_id, None)
+        self._engine.abort(job_id)
+
+    def step(self, only: str | None = None) -> list[Output]:
+        for job_id in [only] if only is not None else list(self._done):
+            if self._done.get(job_id, -1) >= self._die_at.get(job_id, sys.maxsize):
+                self._journal.write(time.time(), "poisoned", job_id, self._done[job_id])
+                os.kill(os.getpid(), signal.SIGKILL)
+        outputs = self._engine.step(only)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._done.pop(output.job_id, None)
+            elif output.job_id in self._done:
+                self._done[output.job_id] += len(output.token_ids)
+        return outputs
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+
+def _load(settings: WorkerSettings, journal: Journal) -> Engine:
+    if settings.engine == "null":
+        return WatchedEngine(NullEngine(settings), journal)
+    from rose_worker.rose_engine import RoseEngine
+
+    return WatchedEngine(RoseEngine.load(settings), journal)
+
+
+async def _beat(journal: Journal) -> None:
+    """Notes when the machine, or a SIGSTOP, has held the process up: then it may lose leases."""
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(_BEAT_S)
+        late_s = time.monotonic() - before - _BEAT_S
+        if late_s > _LATE_S:
+            journal.write(time.time(), "late", "", round(late_s, 3))
+
+
+async def _run(settings: WorkerSettings, journal: Journal) -> None:
+    beat = asyncio.create_task(_beat(journal))
+    try:
+        await Worker(settings, lambda: _load(settings, journal)).run()
+    finally:
+        beat.cancel()
+
+
+def main() -> None:
+    stage = Stage.from_argv()
+    die_with_parent()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
+    )
+    if stage.sabotage is not None:
+        sabotage.apply(stage.sabotage, stage.folder / f"scripts-{stage.index}.{stage.incarnation}")
+    given: dict[str, Any] = {
+        "redis_url": stage.redis_url,
+        "queue": stage.queue,
+        "redis_timeout_s": stage.redis_timeout_s,
+        **stage.worker,
+    }
+    journal = stage.journal(f"worker-{stage.index}.{stage.incarnation}")
+    asyncio.run(_run(WorkerSettings(**given), journal))
+
+
+if __name__ == "__main__":
+    main()

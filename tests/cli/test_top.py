@@ -1,0 +1,82 @@
+"""`rose top`: what it shows is what Redis and the workers say."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rose.errors import ConfigurationError
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_cli.scrape import addresses
+from rose_cli.top import Top
+from rose_cli.top_view import spark
+from rose_producer import Client
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+
+
+def test_a_frame_joins_what_redis_and_the_workers_say(
+    client: Client, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given: two workers, one of which nobody asks, and more jobs than slots
+    first = start_worker(max_batch_size=2, min_step_s=0.01)
+    start_worker(max_batch_size=1, min_step_s=0.01)
+    for _ in range(5):
+        client.submit("ab", max_new_tokens=100_000)
+    top = Top(client, [("127.0.0.1", first.http_port)])
+    wait_until(lambda: top.look().running == 3)
+    wait_until(lambda: top.look().workers[0].batch == 2)
+    # when
+    frame = top.look()
+    wait_until(lambda: top.look().tokens_per_s > 0)
+    # then
+    seen, silent = frame.workers
+    assert (seen.name, seen.leases, seen.batch, seen.capacity) == ("w0", 2, 2, 2)
+    assert (seen.ready, seen.device) == (True, "cpu")
+    assert (silent.name, silent.leases, silent.address) == ("w1", 1, None)
+    assert frame.waiting == {"high": 0, "normal": 2, "low": 0}
+    assert frame.model == "null"
+    assert frame.oldest_running_s is not None
+    assert frame.oldest_running_s < 120
+
+
+def test_the_command_prints_frames_json_and_a_picture(
+    broker: EmbeddedBroker, queue: str, client: Client, tmp_path: Path
+) -> None:
+    # given: no worker at all
+    client.submit("x", priority="high")
+    place = {"ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
+
+    def top(*words: str) -> str:
+        ended = run_rose("top", "--interval", "0.05", *words, **place)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return ended.stdout
+
+    # when
+    shown = top("--once", "--metrics", "127.0.0.1:1", "--svg", str(tmp_path / "top.svg"))
+    lines = top("--frames", "2", "--json", "--metrics", "127.0.0.1:1").splitlines()
+    # then
+    assert "high 1" in shown
+    assert "no worker answers" in shown
+    assert [json.loads(line)["waiting"]["high"] for line in lines] == [1, 1]
+    drawn = (tmp_path / "top.svg").read_text()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "no&#160;worker&#160;answers" in drawn
+    assert "url(https" not in drawn.replace('"', "")
+
+
+def test_places_are_hosts_with_or_without_a_port() -> None:
+    assert addresses(["127.0.0.1", "http://127.0.0.1:9400/metrics"]) == [("127.0.0.1", 9400)]
+    for wrong in ("", "127.0.0.1:x", "no.such.host.invalid"):
+        with pytest.raises(ConfigurationError, match="--metrics"):
+            addresses([wrong])
+
+
+def test_a_sparkline_has_its_highest_full() -> None:
+    assert spark([0, 1, 2, 4]) == "▁▃▅█"
+    assert spark([0, 0]) == "▁▁"

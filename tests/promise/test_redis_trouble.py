@@ -1,0 +1,378 @@
+"""Redis in trouble while a worker decodes and subscribers listen: all see is a pause.
+
+One redis-server and one worker serve the whole file: the worker is told of a proxy, through which
+it meets most of the trouble, and no trouble may end it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from rose.errors import BrokerUnavailable, JobNotFound
+from rose.protocol import GROUP, Partition
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client, Job, ProducerSettings, Request
+from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
+from tests.support.listeners import Listeners, assert_echo
+from tests.support.proxy import Proxy
+from tests.support.troubles import loading, out_of_memory, read_only
+
+pytestmark = needs_redis_server
+
+QUEUE = "trouble"
+PROMPT = "the quick brown fox"
+STEP_S = 0.01
+ENDLESS = {"max_new_tokens": 100_000}
+_numbers = itertools.count()
+#: Impatient, so that calls are repeated during a trouble and not only after it.
+IMPATIENT = {"redis_timeout_s": 1, "redis_retries": 1}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedBroker]:
+    options = {"appendfsync": "always", "enable-debug-command": "local"}
+    with EmbeddedBroker(fake=False, options=options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(server: EmbeddedBroker) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def shared_worker(proxy: Proxy) -> Iterator[WorkerProcess]:
+    with serving(proxy.url) as worker:
+        yield worker
+
+
+@contextmanager
+def serving(url: str, **settings: str | float) -> Iterator[WorkerProcess]:
+    """A worker with the null engine in slow motion."""
+    given = {"lease_s": 1, "reclaim_interval_s": 0.1, "min_step_s": STEP_S, "queue": QUEUE}
+    given |= {"engine": "null", **IMPATIENT, **settings}
+    with WorkerProcess(f"trouble-{next(_numbers)}", url, **given) as worker:
+        worker.wait_ready()
+        yield worker
+
+
+@pytest.fixture
+def worker(
+    shared_worker: WorkerProcess, proxy: Proxy, server: EmbeddedBroker, admin: redis.Redis
+) -> Iterator[WorkerProcess]:
+    """Alive before and after, and well again: it has nothing in hand."""
+    yield shared_worker
+    proxy.heal()
+    assert shared_worker.running, shared_worker.log[-2000:]
+
+
+@pytest.fixture
+def admin(server: EmbeddedBroker) -> Iterator[redis.Redis]:
+    with redis.Redis(port=server.port, protocol=2) as admin:
+        yield admin
+
+
+@pytest.fixture
+def partition() -> Partition:
+    return Partition(QUEUE)
+
+
+def settings(url: str) -> ProducerSettings:
+    return ProducerSettings(redis_url=url, queue=QUEUE, poll_interval_s=0.5, **IMPATIENT)
+
+
+@pytest.fixture
+def client(server: EmbeddedBroker) -> Iterator[Client]:
+    with Client(settings(server.url)) as client:
+        yield client
+
+
+class Stream:
+    """A job in mid-sentence, and its subscribers."""
+
+    def __init__(self, client: Client, url: str, tokens: int) -> None:
+        self.tokens = tokens
+        self.job = client.submit(PROMPT, max_new_tokens=tokens)
+        self.listeners = Listeners(settings(url), self.job.id)
+        wait_until(lambda: self.listeners.have(10))
+
+    def assert_complete(self) -> None:
+        assert_echo(self.listeners.events(), PROMPT, self.tokens)
+
+    @property
+    def in_mid_sentence(self) -> bool:
+        return not any(events and events[-1].is_terminal for events in self.listeners.seen)
+
+
+@pytest.fixture
+def stream(client: Client, server: EmbeddedBroker, worker: WorkerProcess) -> Callable[..., Stream]:
+    """Begins a job of about two seconds, or of `tokens`, with subscribers behind `url`."""
+    return lambda tokens=200, url=server.url: Stream(client, url, tokens)
+
+
+# Connections
+
+
+def test_a_killed_redis_comes_back_with_its_aof(
+    server: EmbeddedBroker, stream: Callable[..., Stream]
+) -> None:
+    # given
+    running = stream()
+    # when
+    for _ in range(2):
+        server.stop()
+        time.sleep(0.3)
+        server.start()
+    # then
+    assert running.in_mid_sentence
+    running.assert_complete()
+
+
+@pytest.mark.parametrize("side", ["subscriber", "worker"])
+def test_a_connection_cut_in_the_middle_of_a_reply(
+    server: EmbeddedBroker, proxy: Proxy, stream: Callable[..., Stream], side: str
+) -> None:
+    # given: cuts in the greeting, in the confirmation of a subscription, in the log, in replies
+    cuts = [*range(1, 400, 29), *range(400, 6000, 530)]
+    if side == "subscriber":
+        with Proxy(server.port, cuts) as bad:
+            # when
+            stream(220, bad.url).assert_complete()
+            # then
+            assert bad.cuts > 8
+        return
+    # when
+    running = stream(220)
+    before = proxy.cuts
+    proxy.cut_after = iter(cuts)
+    proxy.cut_now()
+    running.assert_complete()
+    # then
+    assert proxy.cuts - before > 8
+
+
+@pytest.mark.parametrize("kind", ["normal", "pubsub"])
+def test_clients_that_redis_hangs_up_on_again_and_again(
+    admin: redis.Redis, stream: Callable[..., Stream], kind: str
+) -> None:
+    # given
+    running = stream(220)
+    # when
+    killed = 0
+    for _ in range(10):
+        killed += admin.client_kill_filter(_type=kind, skipme=True)
+        time.sleep(0.2)
+    # then
+    assert killed > 10
+    running.assert_complete()
+
+
+def test_a_submit_whose_reply_was_lost_is_not_enqueued_twice(
+    server: EmbeddedBroker, admin: redis.Redis
+) -> None:
+    # given
+    own = Partition("lost-replies")
+    with Proxy(server.port) as bad, Client(redis_url=bad.url, queue=own.queue) as client:
+        first = client.submit("x")
+        # when
+        bad.swallow = b"EVALSHA"
+        second = client.submit("y")
+        bad.swallow = b"EVALSHA"
+        others = client.submit_many(["z"] * 3)
+        # then
+        assert bad.cuts == 2
+    assert sum(admin.xlen(stream) for stream in own.all_jobs) == 5
+    assert len({first.id, second.id, *(job.id for job in others)}) == 5
+
+
+# Slowness
+
+
+def test_a_slow_network_costs_no_token(proxy: Proxy, stream: Callable[..., Stream]) -> None:
+    # given: every reply takes longer than a third of the lease, when the next renewal is due
+    running = stream()
+    proxy.delay_s = 0.5
+    # when / then
+    running.assert_complete()
+
+
+@pytest.mark.parametrize("how", ["CLIENT PAUSE", "DEBUG SLEEP"])
+def test_a_redis_that_says_nothing_for_two_leases(
+    server: EmbeddedBroker, admin: redis.Redis, stream: Callable[..., Stream], how: str
+) -> None:
+    # given: another worker, to which the job may move
+    running = stream()
+    with serving(server.url):
+        # when
+        if how == "CLIENT PAUSE":
+            admin.client_pause(2000)
+            time.sleep(2)
+        else:
+            admin.execute_command("DEBUG", "SLEEP", "2")
+        # then
+        running.assert_complete()
+
+
+# Data that is gone
+
+
+def test_after_a_flush_new_jobs_run_and_old_subscribers_are_told(
+    admin: redis.Redis, client: Client, stream: Callable[..., Stream]
+) -> None:
+    # given
+    running = stream(100_000)
+    # when
+    admin.flushall()
+    # then
+    running.listeners.join()
+    assert [type(error) for error in running.listeners.errors] == [JobNotFound, JobNotFound]
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
+
+
+def test_jobs_complete_after_their_group_was_destroyed(
+    admin: redis.Redis, client: Client, partition: Partition, stream: Callable[..., Stream]
+) -> None:
+    # given: a job that runs, and some that wait for a slot
+    running = stream()
+    jobs = [Request("wait", sampling={"max_new_tokens": 50}) for _ in range(40)]
+    waiting = client.submit_many(jobs)
+    # when
+    for key in partition.all_jobs:
+        admin.xgroup_destroy(key, GROUP)
+    # then
+    running.assert_complete()
+    for job in waiting:
+        assert_echo(list(job.stream(timeout_s=90)), "wait", 50)
+    wait_until(lambda: is_empty(admin, partition))
+
+
+def is_empty(admin: redis.Redis, partition: Partition) -> bool:
+    return all(
+        admin.xlen(key) == 0 and admin.xpending(key, GROUP)["pending"] == 0
+        for key in partition.all_jobs
+    )
+
+
+def test_scripts_that_are_flushed_again_and_again(
+    admin: redis.Redis, client: Client, stream: Callable[..., Stream]
+) -> None:
+    # given
+    running = stream()
+    # when
+    jobs: list[Job] = []
+    for _ in range(20):
+        admin.script_flush()
+        jobs.append(client.submit("ab", max_new_tokens=2))
+        admin.script_flush()
+        time.sleep(0.05)
+    # then
+    running.assert_complete()
+    assert {job.result(90).token_ids for job in jobs} == {(97, 98)}
+
+
+# A Redis that refuses
+
+
+def test_a_redis_without_memory(
+    admin: redis.Redis, client: Client, stream: Callable[..., Stream]
+) -> None:
+    # given
+    running = stream()
+    # when
+    with out_of_memory(admin):
+        with pytest.raises(BrokerUnavailable, match="maxmemory") as refused:
+            client.submit("x")
+        time.sleep(1)
+        assert running.in_mid_sentence
+    # then
+    assert "\n" not in str(refused.value)
+    running.assert_complete()
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("LOADING", "loading"),
+        ("READONLY", "read only replica"),
+        ("MASTERDOWN", "MASTER is down"),
+    ],
+)
+def test_a_redis_that_is_up_and_refuses(
+    server: EmbeddedBroker,
+    proxy: Proxy,
+    admin: redis.Redis,
+    client: Client,
+    stream: Callable[..., Stream],
+    how: str,
+    says: str,
+) -> None:
+    # given: subscribers behind a proxy of their own
+    with (
+        Proxy(server.port) as other,
+        Client(settings(other.url)) as producer,
+    ):
+        running = stream(200, other.url)
+        # when
+        trouble = {
+            "LOADING": loading(proxy, other),
+            "READONLY": read_only(admin),
+            "MASTERDOWN": read_only(admin, serves_reads=False),
+        }
+        with trouble[how]:
+            with pytest.raises(BrokerUnavailable, match=says):
+                producer.submit("x")
+            time.sleep(1)
+            assert running.in_mid_sentence
+        # then: the worker has kept its job
+        running.assert_complete()
+        assert running.job.status().epoch == 1
+        assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
+
+
+# Memory
+
+
+def test_a_worker_that_cannot_publish_does_not_grow(server: EmbeddedBroker, queue: str) -> None:
+    # given: a full batch at full speed
+    own = Partition(queue)
+    with (
+        Proxy(server.port) as bad,
+        Client(redis_url=server.url, queue=queue) as client,
+        serving(bad.url, queue=queue, min_step_s=0, max_buffered_steps=50, lease_s=30) as worker,
+    ):
+        short = client.submit(PROMPT, max_new_tokens=1000)
+        endless = client.submit_many(Request(PROMPT, sampling=ENDLESS) for _ in range(31))
+        wait_until(lambda: short.status().tokens > 20)
+        # when
+        with loading(bad):
+            wait_until(lambda: grown_mib(worker, 0.5) < 0.1)
+            grown = grown_mib(worker, 1.5)
+        # then
+        assert grown < 1
+        assert_echo(list(short.stream(timeout_s=90)), PROMPT, 1000)
+        assert all(job.cancel() for job in endless)
+        with redis.Redis(port=server.port) as admin:
+            wait_until(lambda: is_empty(admin, own))
+
+
+def grown_mib(worker: WorkerProcess, over_s: float) -> float:
+    """Growth of the process's resident memory."""
+
+    def resident_kib() -> int:
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
+    before = resident_kib()
+    time.sleep(over_s)
+    return (resident_kib() - before) / 1024

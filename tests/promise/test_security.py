@@ -1,0 +1,319 @@
+"""The shipped users and redis.conf, on a real redis-server: enough for all they do, and no more."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+from pydantic import SecretStr
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError, ResponseError
+from redis.retry import Retry
+
+from rose.errors import BrokerUnavailable
+from rose.protocol import GROUP
+from rose_cli.demo.broker import EmbeddedBroker, free_port
+from rose_producer import CancelledEvent, Client
+from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+from tests.support.listeners import Listeners
+from tests.support.proxy import Proxy
+from tests.support.redis_users import DEPLOY, PASSWORDS, Watch, allowed, filled_users, rules
+from tests.support.users_at_work import PARTITION, USERS, produce_and_serve, scale, settings, url
+
+pytestmark = needs_redis_server
+
+#: Allowed though the workload here does not use them.
+SPARE = {
+    # Clients of a cluster do.
+    *(("command", ""), ("cluster|slots", ""), ("cluster|shards", "")),
+    *(("ssubscribe", ""), ("sunsubscribe", ""), ("spublish", "")),
+    # Gives up what one has.
+    ("unsubscribe", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def start_guarded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., EmbeddedBroker]:
+    """A server with the shipped files, `options`, and an administrator for the test."""
+    users = tmp_path_factory.mktemp("acl") / "users.acl"
+    admin = f"user admin on >{PASSWORDS['admin']} ~* &* +@all\n"
+    users.write_text(filled_users() + admin)
+    return lambda **options: EmbeddedBroker(
+        fake=False,
+        config=DEPLOY / "redis.conf",
+        options={"aclfile": str(users), **options},
+        url=f"redis://admin:{PASSWORDS['admin']}@127.0.0.1:{{port}}/0",
+    )
+
+
+@pytest.fixture(scope="module")
+def server(start_guarded: Callable[..., EmbeddedBroker]) -> Iterator[EmbeddedBroker]:
+    with start_guarded() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def admin(server: EmbeddedBroker) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url, protocol=2, socket_timeout=60) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def proxies(server: EmbeddedBroker) -> Iterator[dict[str, Proxy]]:
+    """One for each user, to tell their connections apart."""
+    with ExitStack() as stack:
+        yield {user: stack.enter_context(Proxy(server.port)) for user in USERS}
+
+
+@dataclass
+class Done:
+    """What is left of the whole workload."""
+
+    watch: Watch
+    logs: str
+    """of the workers"""
+    denied: list[dict[str, object]]
+    """Redis' ACL LOG"""
+
+
+@pytest.fixture(scope="module")
+def workload(admin: redis.Redis, proxies: dict[str, Proxy]) -> Done:
+    """Everything that the four users ever do, once; each part checks that it was done."""
+    watch = Watch()
+    admin.acl_log_reset()
+    with watch.watching(admin):
+        logs = produce_and_serve(admin, proxies)
+        scale(proxies["scaler"])
+    return Done(watch, logs, admin.acl_log())
+
+
+def test_the_users_can_do_all_they_have_to(workload: Done) -> None:
+    assert workload.denied == []
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_the_users_can_do_nothing_that_they_never_do(
+    workload: Done, proxies: dict[str, Proxy], user: str
+) -> None:
+    # when
+    used = workload.watch.used(proxies[user])
+    # then
+    assert len(used) > 3
+    assert allowed()[user] - used - SPARE == set()
+
+
+def test_a_producer_can_do_all_it_has_to_on_a_cluster(
+    start_guarded: Callable[..., EmbeddedBroker],
+) -> None:
+    # given: a cluster of one
+    with (
+        # The default bus port, 10,000 above the other, may be none.
+        start_guarded(**{"cluster-enabled": "yes", "cluster-port": str(free_port())}) as node,
+        redis.Redis.from_url(node.url, protocol=2) as admin,
+    ):
+        admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"))
+        reach = url("producer", node.port).replace("redis://", "redis+cluster://")
+        given = settings("producer", node.port).model_copy(update={"redis_url": SecretStr(reach)})
+        with Client(given) as client:
+            # when
+            job = client.submit("x", idempotency_key="k")
+            listeners = Listeners(given, job.id)
+            assert client.queue_status().waiting["normal"] == 1
+            assert job.cancel()
+            # then
+            assert listeners.events() == [CancelledEvent(index=0)]
+            assert job.status().status == "cancelled"
+        assert admin.acl_log() == []
+
+
+def test_no_password_is_logged(workload: Done) -> None:
+    assert "worker third serves" in workload.logs
+    assert not any(password in workload.logs for password in PASSWORDS.values())
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ("producer", ["XREADGROUP", "GROUP", GROUP, "me", "STREAMS", "{p}jobs:normal", ">"]),
+        ("producer", ["XRANGE", "{p}jobs:normal", "-", "+"]),
+        ("producer", ["XRANGE", "{p}dead", "-", "+"]),
+        ("producer", ["XTRIM", "{p}jobs:normal", "MAXLEN", "0"]),
+        ("producer", ["EXPIRE", "{p}jobs:normal", "0"]),
+        ("producer", ["SET", "{p}state:0-x", "gone"]),
+        ("producer", ["HSET", "{p}model", "context_tokens", "1"]),
+        ("producer", ["EVAL", "return redis.call('DEL', KEYS[1])", "1", "{p}jobs:normal"]),
+        ("producer", ["EVAL", "return redis.call('GET', 'other')", "0"]),
+        ("producer", ["PSUBSCRIBE", "*"]),
+        ("producer", ["SUBSCRIBE", "other"]),
+        ("worker", ["SET", "{p}idempotency:x", "0-x"]),
+        ("worker", ["XGROUP", "DESTROY", "{p}jobs:normal", GROUP]),
+        ("worker", ["HSET", "other", "a", "b"]),
+        ("scaler", ["XRANGE", "{p}jobs:normal", "-", "+"]),
+        ("scaler", ["XINFO", "GROUPS", "other"]),
+        ("scaler", ["XLEN", "{p}dead"]),
+        ("scaler", ["EVAL", "return 1", "0"]),
+        ("operator", ["XRANGE", "{p}tokens:0-x", "-", "+"]),
+    ],
+)
+def test_what_a_user_has_no_business_with_is_refused(
+    server: EmbeddedBroker, user: str, words: list[str]
+) -> None:
+    prefix = PARTITION.state("").removesuffix("state:")
+    refusal = r"no permissions|can't run this command|can't access"
+    with (
+        redis.Redis.from_url(url(user, server.port), protocol=2) as client,
+        pytest.raises(ResponseError, match=refusal),
+    ):
+        client.execute_command(*(word.replace("{p}", prefix) for word in words))
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("KEYS *", "SCAN 0", "FLUSHALL", "CONFIG GET *", "GET other", "DEL other"),
+        *("ACL LIST", "SCRIPT FLUSH", "SHUTDOWN", "MONITOR", "CLIENT LIST", "CLIENT KILL ID 1"),
+        *("CLIENT PAUSE 9", "FUNCTION LIST", "INFO", "SAVE", "REPLICAOF NO ONE", "MULTI"),
+    ],
+)
+def test_nobody_administers(server: EmbeddedBroker, user: str, command: str) -> None:
+    with (
+        redis.Redis.from_url(url(user, server.port), protocol=2) as client,
+        pytest.raises(NoPermissionError),
+    ):
+        client.execute_command(*command.split())
+
+
+@pytest.mark.parametrize("user", [*USERS, "default"])
+def test_there_is_no_way_in_without_a_password(server: EmbeddedBroker, user: str) -> None:
+    at_once = Retry(NoBackoff(), 0)
+    with redis.Redis(port=server.port, protocol=2, retry=at_once) as nobody:
+        with pytest.raises(redis.AuthenticationError, match="Authentication required"):
+            nobody.ping()
+        for password in ("", "nopass", f"{user.upper()}_SHA256"):
+            with pytest.raises(redis.AuthenticationError, match="invalid username-password"):
+                nobody.execute_command("AUTH", user, password)
+
+
+def test_the_template_is_no_acl_file() -> None:
+    """Nobody can forget to fill it in."""
+    options = {"aclfile": str(DEPLOY / "users.acl")}
+    server = EmbeddedBroker(fake=False, config=DEPLOY / "redis.conf", options=options)
+    with pytest.raises(BrokerUnavailable, match=r"users\.acl"), server:
+        pytest.fail("Redis has started")
+
+
+def test_short_passwords_are_refused() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        filled_users(PASSWORDS | {"scaler": "short"})
+    assert "SCALER_PASSWORD" in refused.value.stderr
+    assert "short" not in refused.value.stderr
+    assert refused.value.stdout == ""
+
+
+def test_passwords_come_from_files_too(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORDS["worker"] + "\n")
+    from_file = filled_users({**PASSWORDS, "worker": ""}, WORKER_PASSWORD_FILE=str(secret))
+    assert from_file == filled_users()
+
+
+def test_the_shipped_configuration_keeps_every_promise(admin: redis.Redis) -> None:
+    wanted = {
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "maxmemory-policy": "noeviction",
+        "protected-mode": "yes",
+        "timeout": "0",
+        "save": "",
+    }
+    assert {name: admin.config_get(name)[name] for name in wanted} == wanted
+
+
+# What a person sees
+
+
+@pytest.mark.parametrize(
+    ("words", "user", "password", "says"),
+    [
+        (["submit", "x"], "producer", "wrong-secret-1234", "invalid username-password pair"),
+        (["worker", "--engine=null", "--http-port=0"], "worker", "wrong-secret-1234", "invalid"),
+        (["submit", "x"], "scaler", None, "no permissions"),
+        (["status"], "scaler", None, "rights of each part"),
+        (["dead-letters", "list"], "producer", None, "rights of each part"),
+        (["stream", "0-x"], "scaler", None, "no permissions"),
+        (["worker", "--engine=null", "--http-port=0"], "producer", None, "no permissions"),
+    ],
+)
+def test_a_user_who_may_not_is_told_in_one_line(
+    server: EmbeddedBroker, words: list[str], user: str, password: str | None, says: str
+) -> None:
+    # when
+    reach = url(user, server.port, password)
+    ended = run_rose(*words, ROSE_REDIS_URL=reach, ROSE_REDIS_RETRIES="1")
+    # then
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert says in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert (password or PASSWORDS[user]) not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("redis://u:half#other-half@127.0.0.1:1/0", "ROSE_REDIS_URL"),
+        *(
+            (wrong, "ROSE_REDIS_URL")
+            for wrong in (
+                "rediss://u:half@127.0.0.1:1/0?ssl_ca_cert=/misspelt",
+                "redis://u:half@127.0.0.1:1/0?ssl_ca_certs=/without-tls",
+            )
+        ),
+    ],
+)
+def test_a_wrong_url_is_one_line_without_the_password(mistake: str, says: str) -> None:
+    # when
+    ended = run_rose("submit", "x", ROSE_REDIS_URL=mistake, ROSE_REDIS_RETRIES="0")
+    # then
+    assert says in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert "half" not in ended.stderr
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "revoke",
+    [
+        ["DELUSER", "leaver"],
+        ["SETUSER", "leaver", "resetchannels"],
+        ["SETUSER", "leaver", "clearselectors"],
+    ],
+)
+def test_the_streams_of_a_revoked_user_end_with_an_error(
+    server: EmbeddedBroker, admin: redis.Redis, revoke: list[str]
+) -> None:
+    # given: a user with a producer's rights, who listens
+    (user,) = [line for line in filled_users().splitlines() if line.startswith("user producer ")]
+    admin.execute_command("ACL", "SETUSER", "leaver", "reset", *rules(user))
+    given = settings("producer", server.port).model_copy(
+        update={"redis_url": SecretStr(url("leaver", server.port, PASSWORDS["producer"]))}
+    )
+    with Client(given) as client:
+        job = client.submit("x")
+        channel = PARTITION.channel(job.id)
+        listeners = Listeners(given, job.id)
+        wait_until(lambda: admin.pubsub_numsub(channel)[0][1] == 2)
+        # when
+        admin.execute_command("ACL", *revoke)
+        # then
+        listeners.join()
+        assert [type(error) for error in listeners.errors] == [BrokerUnavailable] * 2
+        assert all(PASSWORDS["producer"] not in str(error) for error in listeners.errors)

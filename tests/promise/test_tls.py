@@ -1,0 +1,192 @@
+"""TLS on real redis-servers: verified by default; a private CA and client certificates by URL."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rose.errors import BrokerUnavailable
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncClient, Client
+from tests.conftest import needs_redis_server
+from tests.support.command import run_rose
+
+pytestmark = needs_redis_server
+
+QUEUE = "tls"
+
+
+class Certificates:
+    """Two authorities, and certificates that the first has signed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for authority in ("ca", "stranger"):
+            self._openssl(
+                *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+                *("-nodes", "-days", "2", "-subj", f"/CN=test {authority}"),
+                *("-keyout", f"{authority}.key", "-out", f"{authority}.crt"),
+            )
+        self._issue("server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
+        self._issue("elsewhere", "subjectAltName=DNS:elsewhere.example")
+        self._issue("client", "extendedKeyUsage=clientAuth")
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def _issue(self, name: str, extension: str) -> None:
+        (self.folder / f"{name}.ext").write_text(extension)
+        self._openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"),
+        )
+        self._openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key"),
+            *("-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.crt"),
+        )
+
+    def _openssl(self, *words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=self.folder, capture_output=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+Start = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def serve(certificates: Certificates) -> Iterator[Start]:
+    """Starts a server that speaks nothing but TLS; returns its URL without any parameters."""
+    with ExitStack() as stack:
+
+        def start(certificate: str = "server", clients: str = "no") -> str:
+            options = {
+                "port": "0",
+                "tls-port": "{port}",
+                "tls-cert-file": certificates.path(f"{certificate}.crt"),
+                "tls-key-file": certificates.path(f"{certificate}.key"),
+                "tls-ca-cert-file": certificates.path("ca.crt"),
+                "tls-auth-clients": clients,
+            }
+            reach = "rediss://127.0.0.1:{port}/0?ssl_cert_reqs=none&ssl_check_hostname=false"
+            server = EmbeddedBroker(
+                fake=False,
+                options={"appendonly": "no", **options},
+                url=f"{reach}&{identity(certificates)}",
+            )
+            return stack.enter_context(server).url.partition("?")[0]
+
+        yield start
+
+
+def identity(certificates: Certificates) -> str:
+    """URL parameters of a client that shows a certificate."""
+    certificate, key = certificates.path("client.crt"), certificates.path("client.key")
+    return f"ssl_certfile={certificate}&ssl_keyfile={key}"
+
+
+def authority(certificates: Certificates, name: str = "ca") -> str:
+    return f"ssl_ca_certs={certificates.path(name)}.crt"
+
+
+@pytest.fixture(scope="module")
+def open_server(serve: Start) -> str:
+    """Asks no client for a certificate."""
+    return serve()
+
+
+@pytest.fixture(scope="module")
+def mutual_server(serve: Start) -> str:
+    """Serves only clients with a certificate."""
+    return serve(clients="yes")
+
+
+def rose(url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_rose(*words, ROSE_REDIS_URL=url, ROSE_QUEUE=QUEUE, ROSE_REDIS_RETRIES="0")
+
+
+@pytest.mark.parametrize("kind", ["server certificate", "client certificate too"])
+def test_everything_works_over_tls(
+    request: pytest.FixtureRequest, certificates: Certificates, kind: str
+) -> None:
+    # given
+    if kind == "server certificate":
+        url = f"{request.getfixturevalue('open_server')}?{authority(certificates)}"
+    else:
+        parameters = f"{authority(certificates)}&{identity(certificates)}"
+        url = f"{request.getfixturevalue('mutual_server')}?{parameters}"
+
+    async def submit_async() -> str:
+        async with AsyncClient(redis_url=url, queue=QUEUE) as client:
+            job = await client.submit("ab", max_new_tokens=3)
+            return (await job.result(90)).text
+
+    with WorkerProcess("w", url, queue=QUEUE, engine="null") as worker:
+        worker.wait_ready()
+        # when
+        with Client(redis_url=url, queue=QUEUE) as client:
+            by_sync = client.submit("ab", max_new_tokens=3).result(90).text
+        by_async = asyncio.run(submit_async())
+        by_command = rose(url, "submit", "ab", "--stream", "--max-new-tokens=3").stdout
+    # then
+    assert by_sync == by_async == "97 98 97 "
+    assert by_command.endswith("97 98 97 \n")
+
+
+@pytest.mark.parametrize(
+    ("trust", "says"),
+    [
+        (None, "certificate verify failed"),
+        ("stranger", "certificate verify failed"),
+    ],
+)
+def test_a_server_of_an_unknown_authority_is_refused(
+    open_server: str, certificates: Certificates, trust: str | None, says: str
+) -> None:
+    url = open_server + (f"?{authority(certificates, trust)}" if trust else "")
+    assert_refused(url, says)
+
+
+def test_a_server_with_another_servers_certificate_is_refused(
+    serve: Start, certificates: Certificates
+) -> None:
+    url = f"{serve('elsewhere')}?{authority(certificates)}"
+    assert_refused(url, "certificate is not valid for '127.0.0.1'")
+
+
+def test_a_client_without_its_certificate_is_refused(
+    mutual_server: str, certificates: Certificates
+) -> None:
+    assert_refused(f"{mutual_server}?{authority(certificates)}", "Redis cannot be used")
+
+
+def test_plain_text_to_a_tls_port_is_refused(open_server: str) -> None:
+    assert_refused(open_server.replace("rediss:", "redis:"), "Redis cannot be used")
+
+
+def assert_refused(url: str, says: str) -> None:
+    """By both clients, and by both kinds of command in one line."""
+
+    async def submit_async() -> None:
+        async with AsyncClient(redis_url=url, redis_retries=0) as client:
+            await client.submit("x")
+
+    with (
+        Client(redis_url=url, redis_retries=0) as client,
+        pytest.raises(BrokerUnavailable, match=says),
+    ):
+        client.submit("x")
+    with pytest.raises(BrokerUnavailable, match=says):
+        asyncio.run(submit_async())
+    for words in (["submit", "x"], ["worker", "--engine=null", "--http-port=0"]):
+        ended = rose(url, *words)
+        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)

@@ -1,0 +1,236 @@
+"""Bytes in, messages or typed errors out; never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.errors import (
+    InvalidParameter,
+    JobTooLarge,
+    MalformedMessage,
+    RoseError,
+)
+from rose.protocol import (
+    MAX_JOB_BYTES,
+    MAX_METADATA_BYTES,
+    CancelledEvent,
+    FailedEvent,
+    FinishedEvent,
+    JobSpec,
+    Sampling,
+    TokenEvent,
+    TokenLogprob,
+    decode_event,
+    decode_job,
+    encode_event,
+    encode_job,
+    encode_tokens,
+    readable_job_id,
+    validated,
+)
+
+PROMPTS = [
+    "Once upon a time",
+    "späte Grüße 🦊",
+    (1, 2, 3),
+    ({"role": "system", "content": ""}, {"role": "user", "content": "hi"}),
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=["text", "unicode", "ids", "chat"])
+def test_a_job_survives_the_wire(prompt: object) -> None:
+    # given
+    job = JobSpec.model_validate(
+        {
+            "id": "0-a",
+            "prompt": prompt,
+            "sampling": {
+                "temperature": 0.5,
+                "stop": ["\n"],
+                "seed": 2**63 - 1,
+                "logit_bias": [[7, -1.5], [8, 2.0]],
+                "logprobs": True,
+                "json_schema": "{}",
+            },
+            "deadline_ms": 5,
+            "metadata": {"user": "x", "n": 1, "f": 0.5, "none": None, "flag": True},
+        }
+    )
+    # when
+    again = decode_job(encode_job(job))
+    # then
+    assert again == job
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TokenEvent(index=3, token_ids=(5, 6), text="é"),
+        TokenEvent(
+            index=3,
+            token_ids=(5, 6),
+            text="é",
+            logprobs=(TokenLogprob(-0.5, ()), TokenLogprob(-3.25, ((5, -0.25), (7, -1.5)))),
+        ),
+        FinishedEvent(index=2, reason="eos", prompt_tokens=7),
+        CancelledEvent(index=0),
+        FailedEvent(index=0, code="x", message="m"),
+    ],
+)
+def test_an_event_survives_the_wire(event: TokenEvent) -> None:
+    assert decode_event(encode_event(event)) == event
+
+
+def test_token_events_without_logprobs_have_the_bytes_they_always_had() -> None:
+    # given: as version 1 first wrote them
+    raw = b"\x84\xa5index\x03\xa4type\xa6tokens\xa9token_ids\x92\x05\x06\xa4text\xa2\xc3\xa9"
+    # then
+    assert encode_tokens(3, (5, 6), "é") == raw
+    assert encode_event(TokenEvent(index=3, token_ids=(5, 6), text="é")) == raw
+
+
+def test_logprobs_are_small_on_the_wire() -> None:
+    top = tuple((100_000 + i, -i / 3) for i in range(20))
+    with_them = encode_tokens(3, (5,), "é", [TokenLogprob(-0.1, top)])
+    assert len(with_them) - len(encode_tokens(3, (5,), "é")) <= 20 * 11 + 20
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [5, [[]], [["x", []]], [[-1.0, [[1]]]], [[float("nan"), []]], [[-1.0, [[1, -1.0]] * 21]]],
+)
+def test_logprobs_of_a_wrong_kind_are_malformed(logprobs: object) -> None:
+    fields = {"index": 0, "type": "tokens", "token_ids": [1], "text": "", "logprobs": logprobs}
+    with pytest.raises(MalformedMessage, match="logprobs"):
+        decode_event(msgpack.packb(fields))
+
+
+def test_an_event_of_a_later_version_may_have_more_fields() -> None:
+    # given
+    fields = msgpack.unpackb(encode_event(CancelledEvent(index=4))) | {"since": 12}
+    # when / then
+    assert decode_event(msgpack.packb(fields)) == CancelledEvent(index=4)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": "0.7"}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"min_p": 1.0}, "min_p"),
+        ({"top_k": 0}, "top_k"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": True}, "max_new_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"tempreature": 0.5}, "tempreature"),
+        ({"min_new_tokens": 300}, "min_new_tokens is more than max_new_tokens"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"logit_bias": [[1, 101.0]]}, "logit_bias"),
+        ({"logit_bias": [[1, 1.0], [1, 2.0]]}, "logit_bias names a token id twice"),
+        ({"logit_bias": [[i, 1.0] for i in range(1025)]}, "logit_bias"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"json_schema": "{"}, "json_schema: is no JSON"),
+        ({"json_schema": "[" * 60_000}, "json_schema: is no JSON"),
+        ({"regex": "é" * 40_000}, "regex: has 80000 bytes, the limit is 65536"),
+        ({"grammar": ""}, "grammar"),
+        ({"regex": "a", "grammar": "b"}, "only one of json_schema, regex and grammar"),
+        ({"regex": "a", "ignore_eos": True}, "ignore_eos"),
+    ],
+)
+def test_an_impossible_parameter_is_named(sampling: dict[str, object], named: str) -> None:
+    with pytest.raises(InvalidParameter, match=named):
+        validated(lambda: Sampling.model_validate(sampling))
+    with pytest.raises(InvalidParameter, match=named):
+        decode_job(msgpack.packb({"v": 1, "id": "a", "prompt": "x", "sampling": sampling}))
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [-1], [2**31], [True], [1.5], 7, None, [{"role": "robot", "content": "x"}]]
+)
+def test_a_prompt_of_a_wrong_kind_is_refused_without_quoting_it(prompt: object) -> None:
+    with pytest.raises(InvalidParameter, match="prompt: must be") as caught:
+        decode_job(msgpack.packb({"v": 1, "id": "a", "prompt": prompt}))
+    assert "robot" not in str(caught.value)
+
+
+def test_sizes_are_limited_on_both_sides() -> None:
+    # given
+    big = JobSpec(id="a", prompt="x" * MAX_JOB_BYTES)
+    chatty = JobSpec(id="a", prompt="x", metadata={"k": "v" * MAX_METADATA_BYTES})
+    # then
+    with pytest.raises(JobTooLarge, match="1048576"):
+        encode_job(big)
+    with pytest.raises(JobTooLarge, match="metadata"):
+        encode_job(chatty)
+    with pytest.raises(JobTooLarge):
+        decode_job(b"\x00" * (MAX_JOB_BYTES + 1))
+    with pytest.raises(JobTooLarge, match="metadata"):
+        decode_job(msgpack.packb(chatty.model_dump()))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc1",
+        b"garbage",
+        msgpack.packb([1, 2]),
+        msgpack.packb({1: 2}),
+        msgpack.packb({"id": b"bytes"}),
+        msgpack.packb({"id": msgpack.ExtType(4, b"pickle")}),
+        b"\x91" * 100_000,
+        b"\x81\xa1a\xa1\xff",
+        msgpack.packb({"a": 1}) + b"x",
+    ],
+)
+def test_bytes_that_are_no_message_are_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_job(raw)
+    with pytest.raises(MalformedMessage):
+        decode_event(raw)
+    assert readable_job_id(raw) is None
+
+
+def test_the_id_of_a_broken_job_can_be_read() -> None:
+    assert readable_job_id(msgpack.packb({"id": "0-abc", "prompt": 3})) == "0-abc"
+    assert readable_job_id(msgpack.packb({"id": "../../etc", "prompt": 3})) is None
+    assert readable_job_id(msgpack.packb({"id": "x" * 81})) is None
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+_jobs = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("v", "id", "prompt", "sampling", "deadline_ms", "metadata", "priority"), _json
+    ),
+)
+
+
+@given(st.binary(max_size=300) | _jobs.map(msgpack.packb) | _json.map(msgpack.packb))
+def test_no_bytes_raise_anything_but_our_errors(raw: bytes) -> None:
+    for decode in (decode_job, decode_event):
+        with contextlib.suppress(RoseError):
+            decode(raw)
+    readable_job_id(raw)

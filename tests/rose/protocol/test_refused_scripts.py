@@ -1,0 +1,216 @@
+"""No script is ever half carried out: Redis refuses it before its first write, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import ResponseError
+
+import rose.protocol.scripts
+from rose.protocol import JobSpec, Priority, calls, encode_job
+from rose.protocol.calls import Call, Submission, SubmitLimits
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import FailedEvent, FinishedEvent
+from tests.conftest import needs_redis_server
+from tests.support.bench import Bench, dead_letter, to_append, token
+from tests.support.troubles import out_of_memory, read_only
+
+pytestmark = needs_redis_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(fake=False) as server:
+        yield server
+
+
+@pytest.fixture
+def bench(server: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(server, queue)
+    yield bench
+    bench.close()
+
+
+def submit(bench: Bench) -> Call:
+    job = JobSpec(id="0-new", prompt="x")
+    one = Submission.of(job, encode_job(job), Priority.NORMAL, idempotency_key="k")
+    return calls.submit(
+        bench.partition, [one], limits=SubmitLimits(), idempotency_ttl_s=60, now_ms=1
+    )
+
+
+def cancel(bench: Bench) -> Call:
+    job = bench.client.submit("x")
+    return calls.cancel(bench.partition, job.id, now_ms=1, ttl_s=60)
+
+
+def fetch(bench: Bench) -> Call:
+    bench.client.submit("x")
+    bench.client.submit("y", priority="low")
+    return calls.fetch(bench.partition, "w", 5, ageing_ms=1)
+
+
+def take(bench: Bench) -> Call:
+    bench.client.submit_many(["x", "y"])
+    return calls.take(bench.partition, bench.fetch("w", 2), "w", now_ms=1, ttl_s=60)
+
+
+def append(bench: Bench) -> Call:
+    """Tokens of one job, and tokens and the end of another."""
+    bench.client.submit_many(["x", "y"])
+    going, ended = (to_append(bench.start("w"), token(0), token(1)) for _ in range(2))
+    ended.end = FinishedEvent(index=2, reason="eos", prompt_tokens=1)
+    return calls.append(bench.partition, [going, ended], now_ms=1, ttl_s=60)
+
+
+def renew(bench: Bench) -> Call:
+    bench.client.submit_many(["x", "y"])
+    leases = [bench.start("w"), bench.start("w")]
+    return calls.renew(leases[0].stream, "w", [lease.entry for lease in leases])
+
+
+def release(bench: Bench) -> Call:
+    bench.client.submit_many(["x", "y"])
+    leases = [bench.start("w"), bench.start("w")]
+    held = [(lease.job_id, lease.entry) for lease in leases]
+    return calls.release(bench.partition, leases[0].stream, "w", held)
+
+
+def give_up(bench: Bench) -> Call:
+    bench.client.submit("x")
+    lease = bench.start("w")
+    failed = FailedEvent(index=0, code="crash_loop", message="as the test wishes")
+    return dead_letter(bench, lease.stream, lease.entry, lease.job_id, failed)
+
+
+def retry(bench: Bench) -> Call:
+    bench.call(give_up(bench))
+    ((letter, fields),) = bench.redis.xrange(bench.partition.dead)
+    job = JobSpec(id="0-again", prompt="x")
+    return calls.retry(
+        bench.partition,
+        letter.decode(),
+        fields[b"stream"].decode(),
+        job,
+        encode_job(job),
+        retry_of="0-old",
+        now_ms=1,
+    )
+
+
+def forget(bench: Bench) -> Call:
+    bench.client.submit("x")
+    bench.finish(bench.start("gone"), 0)
+    return calls.forget(bench.partition, idle_ms=0)
+
+
+def queue_status(bench: Bench) -> Call:
+    return calls.queue_status(bench.partition)
+
+
+def elect(bench: Bench) -> Call:
+    return calls.elect(bench.partition, "w", lease_ms=60_000)
+
+
+def oldest_waiting(bench: Bench) -> Call:
+    bench.client.submit("x")
+    return calls.oldest_waiting(bench.partition)
+
+
+PREPARED: dict[str, Callable[[Bench], Call]] = {
+    "append": append,
+    "cancel": cancel,
+    "dead_letter": give_up,
+    "elect": elect,
+    "fetch": fetch,
+    "forget": forget,
+    "oldest_waiting": oldest_waiting,
+    "queue_status": queue_status,
+    "release": release,
+    "renew": renew,
+    "retry": retry,
+    "submit": submit,
+    "take": take,
+}
+ONLY_READ = {"oldest_waiting", "queue_status"}
+#: They ask for no memory before they have given some back, or for none at all.
+RUN_WITHOUT_MEMORY = {"fetch", "forget", *ONLY_READ, "renew", "retry"}
+
+TROUBLES = {"OOM": (out_of_memory, RUN_WITHOUT_MEMORY), "READONLY": (read_only, ONLY_READ)}
+
+
+def everything(bench: Bench) -> dict[bytes, bytes]:
+    """All keys of the queue with all they hold: entries, pending lists and times included."""
+    found = bench.redis.scan_iter(f"rose:{{{bench.partition.queue}:0}}:*")
+    return {key: bench.redis.dump(key) for key in found}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("name", PREPARED)
+def test_a_refused_script_has_changed_and_said_nothing(
+    bench: Bench, name: str, trouble: str
+) -> None:
+    # given
+    call = PREPARED[name](bench)
+    assert call.script.name == name
+    refuse, spared = TROUBLES[trouble]
+    listener = bench.redis.pubsub(ignore_subscribe_messages=True)
+    listener.psubscribe(f"rose:{{{bench.partition.queue}:0}}:*")
+    listener.get_message(timeout=5)
+    before = everything(bench)
+    # when
+    with refuse(bench.redis):
+        if name in spared:
+            bench.call(call)
+            return
+        with pytest.raises(ResponseError):
+            bench.call(call)
+        # then
+        assert everything(bench) == before
+        assert listener.get_message(timeout=0.05) is None
+    # and it can be repeated
+    bench.call(call)
+    assert everything(bench) != before
+    listener.close()
+
+
+def test_a_script_that_has_begun_to_write_goes_on_out_of_memory(bench: Bench) -> None:
+    # given: a job that has ended but is not acknowledged, whose acknowledgement comes first
+    jobs = bench.client.submit_many(["x", "y"])
+    leases = [bench.start("w"), bench.start("w")]
+    event = FinishedEvent(index=0, reason="eos", prompt_tokens=1)
+    ends = [calls.Append(lease, 0, end=event) for lease in leases]
+    bench.publish(ends[:1])
+    # when
+    with out_of_memory(bench.redis):
+        bench.publish(ends)
+    # then: the other one is carried out as a whole
+    assert bench.lengths() == [0, 0, 0]
+    assert [list(job.stream(timeout_s=90)) for job in jobs] == [[event], [event]]
+
+
+@pytest.mark.parametrize(
+    ("name", "right"), [("take", "hmget"), ("take", "xrevrange"), ("append", "hmget")]
+)
+def test_a_missing_right_is_an_error_and_no_verdict_on_the_job(
+    server: EmbeddedBroker, bench: Bench, name: str, right: str
+) -> None:
+    # given
+    call = PREPARED[name](bench)
+    bench.redis.execute_command(
+        *("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", f"-{right}")
+    )
+    # when / then
+    with (
+        redis.Redis(port=server.port, username="limited", password="-", protocol=2) as limited,
+        pytest.raises(ResponseError, match="can't run this command"),
+    ):
+        limited.eval(call.script.source, len(call.keys), *call.keys, *call.args)
+
+
+def test_every_script_is_here() -> None:
+    folder = Path(rose.protocol.scripts.__file__).parent
+    assert {path.stem for path in folder.glob("*.lua")} - {"common"} == set(PREPARED)

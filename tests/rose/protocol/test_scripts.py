@@ -1,0 +1,414 @@
+"""Every transition, called as a worker and a producer would, on each broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rose.errors import PromptTooLong, QueueFull
+from rose.protocol import GROUP, JobSpec, Priority, calls, decode_event, decode_job, encode_job
+from rose.protocol.calls import Lease, NotTaken, Taken
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import Client, FailedEvent, FinishedEvent, Job
+from tests.support.bench import Bench, dead_letter, to_append, token
+
+
+@pytest.fixture
+def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(any_broker, queue)
+    yield bench
+    bench.close()
+
+
+def test_fetch_serves_the_most_urgent_and_never_more_than_asked(bench: Bench) -> None:
+    # given
+    low = [bench.client.submit("x", priority="low").id for _ in range(2)]
+    normal = [bench.client.submit("x").id for _ in range(2)]
+    high = [bench.client.submit("x", priority="high").id]
+    # when
+    first = [job_id for _, _, job_id in bench.fetch("w", 2)]
+    rest = [job_id for _, _, job_id in bench.fetch("w", 10)]
+    # then
+    assert first == [*high, normal[0]]
+    assert rest == [normal[1], *low]
+    assert bench.fetch("w", 5) == []
+
+
+def test_submit_is_idempotent_by_key_and_by_id(bench: Bench) -> None:
+    # when
+    first = bench.client.submit("x", idempotency_key="order 7")
+    again = bench.client.submit("y", idempotency_key="order 7")
+    same_id = bench.client.submit("z", job_id=first.id)
+    # then
+    assert first.id == again.id == same_id.id
+    assert bench.lengths() == [0, 1, 0]
+
+
+def test_a_full_queue_refuses_by_jobs_and_by_tokens(
+    bench: Bench, any_broker: EmbeddedBroker
+) -> None:
+    # given
+    queue = bench.partition.queue
+    with Client(redis_url=any_broker.url, queue=queue, max_queued_jobs=2) as by_jobs:
+        by_jobs.submit("x", max_new_tokens=10)
+        by_jobs.submit("x", max_new_tokens=10, priority="low")
+        # when / then
+        with pytest.raises(QueueFull) as full:
+            by_jobs.submit("x")
+    assert (full.value.depth, full.value.limit, full.value.unit) == (2, 2, "jobs")
+    with (
+        Client(redis_url=any_broker.url, queue=queue, max_queued_tokens=30) as by_tokens,
+        pytest.raises(QueueFull, match="tokens"),
+    ):
+        by_tokens.submit([1] * 10, max_new_tokens=10)
+    assert sum(bench.lengths()) == 2
+
+
+def test_ending_a_job_gives_its_queued_tokens_back(bench: Bench) -> None:
+    # given
+    bench.client.submit([1, 2, 3], max_new_tokens=7)
+    assert bench.client.queue_status().queued_tokens == 10
+    # when
+    lease = bench.start("w")
+    bench.finish(lease, 0)
+    # then
+    assert bench.client.queue_status().queued_tokens == 0
+
+
+def test_submit_refuses_what_the_model_cannot_hold(bench: Bench) -> None:
+    # given
+    facts = {"name": "m", "context_tokens": 10, "max_bytes_per_token": 4}
+    bench.redis.hset(bench.partition.model, mapping=facts)
+    # then: exact for ids, a certain lower bound for text
+    with pytest.raises(PromptTooLong, match="10"):
+        bench.client.submit([1] * 10)
+    with pytest.raises(PromptTooLong):
+        bench.client.submit("x" * 37)
+    bench.client.submit([1] * 9)
+    bench.client.submit("x" * 36)
+    # and where it is not certain, the worker decides
+    bench.redis.hset(bench.partition.model, "max_bytes_per_token", "")
+    bench.client.submit("x" * 400)
+
+
+def test_only_the_owner_of_an_entry_can_take_it(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    ((stream, entry, job_id),) = bench.fetch("w1")
+    # then
+    assert bench.take("w2", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
+    assert isinstance(bench.take("w1", stream, entry, job_id), Taken)
+
+
+def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None:
+    # given
+    jobs = bench.client.submit_many(["x", "y"])
+    stream = bench.partition.jobs(Priority.NORMAL)
+    entries = [entry.decode() for entry, _ in bench.redis.xrange(stream)]
+
+    def take_unread(worker: str) -> Any:
+        key = (stream, entries[0], jobs[0].id)
+        return bench.call(calls.take_unread(bench.partition, key, worker, now_ms=1, ttl_s=60))
+
+    # when: three workers have heard of the first one
+    first, second, third = (take_unread(worker) for worker in ("w1", "w2", "w3"))
+    # then: the second reads the next one, whose id it cannot know yet, and nothing is left
+    assert first[0].decode() == entries[0]
+    assert decode_job(first[1]).id == jobs[0].id
+    assert calls.taken(first[2]) == Taken(1, 1, False, 0)
+    assert second[0].decode() == entries[1]
+    assert decode_job(second[1]).id == jobs[1].id
+    assert calls.taken(second[2]) is NotTaken.NOTHING_TO_DO
+    assert third == []
+    assert isinstance(bench.take("w2", stream, entries[1], jobs[1].id), Taken)
+
+
+def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    # when: the reply to the first call is lost, so the worker repeats it
+    first = bench.append(lease, token(0), token(1))
+    repeated = bench.append(lease, token(0), token(1), token(2))
+    # then
+    assert first == ["OK", "OK"]
+    assert repeated == ["DUP", "DUP", "OK"]
+    entries = bench.redis.xrange(bench.partition.tokens(job.id))
+    assert [entry_id for entry_id, _ in entries] == [b"1-0", b"2-0", b"3-0"]
+    assert [decode_event(f[b"event"]) for _, f in entries] == [token(0), token(1), token(2)]
+
+
+def test_an_append_that_leaves_a_gap_is_refused(bench: Bench) -> None:
+    bench.client.submit("x")
+    lease = bench.start("w")
+    assert bench.append(lease, token(0), token(2)) == ["OK", "GAP"]
+
+
+def test_a_run_of_tokens_is_logged_as_far_as_it_is_new(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    channel = bench.redis.pubsub(ignore_subscribe_messages=True)
+    channel.subscribe(bench.partition.channel(job.id))
+    channel.get_message(timeout=5)
+    bench.append(lease, token(0), token(1))
+    # when: a run that begins where an earlier call did, and ends with the job
+    run = to_append(lease, *map(token, range(4)))
+    run.end = FinishedEvent(index=4, reason="eos", prompt_tokens=1)
+    outcomes = bench.publish([run]) + bench.publish([run])
+    # then
+    assert outcomes == ["OK", "DUP"]
+    published = [channel.get_message(timeout=5) for _ in range(5)]
+    assert [decode_event(m["data"]) for m in published if m] == [*map(token, range(4)), run.end]
+    assert channel.get_message(timeout=0.05) is None
+    assert job.result(1).token_ids == (100, 101, 102, 103)
+    assert bench.lengths() == [0, 0, 0]
+    channel.close()
+
+
+def test_a_worker_that_lost_its_job_is_fenced(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    zombie = bench.start("w1")
+    bench.append(zombie, token(0), token(1))
+    # when
+    taken = bench.steal(zombie, "w2")
+    # then: the new owner gets a higher epoch, the old one gets nothing through
+    assert taken.epoch == zombie.epoch + 1
+    assert taken.logged == 2
+    assert bench.append(zombie, token(2)) == ["FENCED"]
+    assert bench.finish(zombie, 2) == "FENCED"
+    owner = Lease(bench.partition, job.id, zombie.stream, zombie.entry, taken.epoch)
+    assert bench.append(owner, token(2)) == ["OK"]
+    assert bench.finish(owner, 3) == "OK"
+    assert job.result(1).token_ids == (100, 101, 102)
+
+
+def test_finish_is_last_once_and_acknowledged_after_the_result_is_stored(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    # when
+    outcomes = [bench.finish(lease, 1), bench.finish(lease, 1)]
+    # then
+    assert outcomes == ["OK", "DUP"]
+    assert bench.append(lease, token(1)) == ["GAP"]
+    entries = bench.redis.xrange(bench.partition.tokens(job.id))
+    assert [entry_id for entry_id, _ in entries] == [b"1-0", b"1-1"]
+    assert bench.lengths() == [0, 0, 0]
+    assert bench.redis.xpending(lease.stream, GROUP)["pending"] == 0
+    for key in (bench.partition.state(job.id), bench.partition.tokens(job.id)):
+        assert 0 < bench.redis.ttl(key) <= 60
+
+
+def test_finish_before_its_tokens_is_refused(bench: Bench) -> None:
+    bench.client.submit("x")
+    lease = bench.start("w")
+    assert bench.finish(lease, 1) == "GAP"
+    assert bench.lengths() == [0, 1, 0]
+
+
+def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    lease = bench.start("w0")
+    # when: two crash loops, then a take after which a token came
+    attempts = []
+    for n in range(1, 4):
+        taken = bench.steal(lease, f"w{n}")
+        attempts.append(taken.attempts)
+        lease = replace(lease, epoch=taken.epoch)
+    bench.append(lease, token(0))
+    after = bench.steal(lease, "w9")
+    # then
+    assert attempts == [2, 3, 4]
+    assert after.attempts == 1
+
+
+def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w1")
+    bench.append(lease, token(0))
+    # when
+    released = bench.call(
+        calls.release(bench.partition, lease.stream, "w1", [(job.id, lease.entry)])
+    )
+    # then: fenced itself, and free for the next reclaim though the lease is long
+    assert released == 1
+    assert bench.append(lease, token(1)) == ["FENCED"]
+    assert job.status().status == "queued"
+    status = bench.client.queue_status()
+    assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {})
+    _, claimed, *_ = bench.redis.xautoclaim(lease.stream, GROUP, "w2", 60_000)
+    assert [entry.decode() for entry, _ in claimed] == [lease.entry]
+    taken = bench.take("w2", lease.stream, lease.entry, job.id, alone=False)
+    assert isinstance(taken, Taken)
+    assert taken.attempts == 1
+
+
+def test_renew_keeps_what_is_ours_and_names_what_is_lost(bench: Bench) -> None:
+    # given
+    bench.client.submit_many(["a", "b"])
+    mine, lost = bench.start("w1"), bench.start("w1")
+    bench.steal(lost, "w2")
+    # when
+    reply = bench.call(calls.renew(mine.stream, "w1", [mine.entry, lost.entry]))
+    # then
+    assert reply == [lost.entry.encode()]
+
+
+def test_cancel_ends_a_waiting_job_and_leaves_its_entry_to_the_next_take(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    # when
+    assert job.cancel() is True
+    # then
+    assert [event.type for event in job.stream()] == ["cancelled"]
+    assert job.cancel() is False
+    assert bench.lengths() == [0, 1, 0]
+    ((stream, entry, job_id),) = bench.fetch("w")
+    assert bench.take("w", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
+    assert bench.lengths() == [0, 0, 0]
+
+
+def test_cancel_of_a_running_job_is_a_flag_that_every_append_reads(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    # when
+    job.cancel()
+    # then
+    assert bench.append(lease, token(0)) == ["CANCEL"]
+    taken = bench.steal(lease, "w2")
+    assert taken.cancel_requested
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_a_job_enqueued_twice_by_hand_runs_once(bench: Bench, priority: Priority) -> None:
+    # given: a plain XADD whose reply was lost, and that was repeated
+    stream = bench.partition.jobs(Priority.NORMAL)
+    job: Job = bench.client.submit("x")
+    ((entry, fields),) = bench.redis.xrange(stream)
+    ((_, first, _),) = bench.fetch("w", 1)
+    assert isinstance(bench.take("w", stream, first, job.id), Taken)
+    again = bench.partition.jobs(priority)
+    bench.redis.xadd(again, fields, id=entry if again != stream else "*")
+    # when
+    ((_, second, _),) = bench.fetch("w", 1)
+    # then
+    assert bench.take("w", again, second, job.id) is NotTaken.NOTHING_TO_DO
+    assert bench.lengths() == [0, 1, 0]
+    assert job.status().epoch == 1
+
+
+def test_a_dead_letter_keeps_the_bytes_and_tells_the_subscriber(bench: Bench) -> None:
+    # given
+    stream = bench.partition.jobs(Priority.HIGH)
+    entry = bench.redis.xadd(stream, {"job": b"garbage"}).decode()
+    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
+    failed = FailedEvent(index=0, code="malformed_message", message="no")
+    # when
+    call = dead_letter(bench, stream, entry, "abc", failed)
+    assert bench.call(call) == b"DEAD"
+    assert bench.call(call) == b"NOT_OWNER"
+    # then
+    ((_, letter),) = bench.redis.xrange(bench.partition.dead)
+    assert (letter[b"job"], letter[b"code"]) == (b"garbage", b"malformed_message")
+    assert list(bench.client.job("abc").stream()) == [failed]
+    assert bench.lengths() == [0, 0, 0]
+
+
+def test_an_entry_with_somebody_elses_id_does_not_end_their_job(bench: Bench) -> None:
+    # given
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    stream, entry = bench.partition.jobs(Priority.HIGH), lease.entry  # the same id, as can happen
+    bench.redis.xadd(stream, {"job": b"garbage"}, id=entry)
+    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
+    failed = FailedEvent(index=0, code="x", message="m")
+    # when
+    bench.call(dead_letter(bench, stream, entry, job.id, failed))
+    # then
+    assert bench.append(lease, token(0)) == ["OK"]
+
+
+def test_ageing_lets_no_job_be_overtaken_by_one_that_came_too_much_later(bench: Bench) -> None:
+    # given: entry ids are enqueue times; a level of priority is worth ten seconds
+    def add(priority: Priority, at_ms: int) -> None:
+        raw = encode_job(JobSpec(id=f"{priority}-{at_ms}", prompt="x"))
+        bench.redis.xadd(bench.partition.jobs(priority), {"job": raw}, id=f"{at_ms}-0")
+
+    for at_ms in (1_000, 2_000):
+        add(Priority.LOW, at_ms)
+    add(Priority.NORMAL, 11_500)
+    for at_ms in (20_500, 21_500, 22_500, 23_500):
+        add(Priority.HIGH, at_ms)
+    # when
+    one_by_one = [bench.fetch("w", 1, ageing_s=10)[0][2] for _ in range(3)]
+    together = [job_id for _, _, job_id in bench.fetch("w", 10, ageing_s=10)]
+    # then: low from 1,000 counts as of 21,000, normal from 11,500 as of 21,500
+    assert one_by_one == ["high-20500", "low-1000", "high-21500"]
+    assert together == ["normal-11500", "low-2000", "high-22500", "high-23500"]
+
+
+def test_a_suspect_is_taken_only_alone_and_not_charged_before(bench: Bench) -> None:
+    # given: its first worker died without a token
+    bench.client.submit("x")
+    lease = bench.start("w1")
+    bench.redis.xclaim(lease.stream, GROUP, "w2", 0, [lease.entry])
+    # when
+    refused = [bench.take("w2", lease.stream, lease.entry, lease.job_id, alone=False)] * 2
+    taken = bench.take("w2", lease.stream, lease.entry, lease.job_id, alone=True)
+    # then
+    assert refused == [NotTaken.SUSPECT] * 2
+    assert isinstance(taken, Taken)
+    assert taken.attempts == 2
+
+
+def test_handing_back_what_was_not_begun_on_keeps_the_attempt_of_another(bench: Bench) -> None:
+    # given: w1 died on it; w2 reclaimed it and drains before it takes it
+    job = bench.client.submit("x")
+    lease = bench.start("w1")
+    bench.redis.xclaim(lease.stream, GROUP, "w2", 0, [lease.entry])
+    # when
+    call = calls.release(bench.partition, lease.stream, "w2", [(job.id, lease.entry)])
+    assert bench.call(call) == 1
+    # then
+    assert job.status().attempts == 1
+
+
+def test_consumers_that_left_without_a_word_are_forgotten_once_they_hold_nothing(
+    bench: Bench,
+) -> None:
+    # given
+    bench.client.submit("x")
+    bench.start("holder")
+    for stream in bench.partition.all_jobs:
+        bench.redis.xgroup_createconsumer(stream, GROUP, "killed")
+    # when
+    forgotten = bench.call(calls.forget(bench.partition, idle_ms=0))
+    # then
+    left = {
+        info["name"]
+        for stream in bench.partition.all_jobs
+        for info in bench.redis.xinfo_consumers(stream, GROUP)
+    }
+    assert forgotten == 3
+    assert left == {b"holder"}
+
+
+def test_dead_letters_have_their_time(bench: Bench) -> None:
+    # given
+    stream = bench.partition.jobs(Priority.HIGH)
+    entry = bench.redis.xadd(stream, {"job": b"garbage"}).decode()
+    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
+    failed = FailedEvent(index=0, code="malformed_message", message="no")
+    # when
+    bench.call(dead_letter(bench, stream, entry, "abc", failed))
+    # then
+    assert 0 < bench.redis.ttl(bench.partition.dead) <= 60

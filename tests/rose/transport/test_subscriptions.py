@@ -1,0 +1,342 @@
+"""What one client listens to: the asyncio one on one connection, the other on a few kept ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing
+from unittest import mock
+
+import pytest
+import redis
+
+from rose.errors import BrokerUnavailable
+from rose.transport.connection import CONNECTION_LOST
+from rose.transport.subscription_pool import SubscriptionPool
+from rose.transport.subscriptions import AsyncSubscriptions
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import AsyncClient, ProducerSettings
+from tests.conftest import needs_redis_server
+from tests.support.bench import Bench, token, wait_until
+from tests.support.proxy import Proxy
+
+INBOX = 10
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def settings(any_broker: EmbeddedBroker) -> ProducerSettings:
+    return ProducerSettings(redis_url=any_broker.url, redis_timeout_s=2)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def subscriptions(settings: ProducerSettings) -> AsyncIterator[AsyncSubscriptions]:
+    subscriptions = AsyncSubscriptions(settings, inbox_size=INBOX)
+    yield subscriptions
+    await subscriptions.aclose()
+
+
+@pytest.fixture
+def pool(settings: ProducerSettings) -> Iterator[SubscriptionPool]:
+    pool = SubscriptionPool(settings)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def publish(any_broker: EmbeddedBroker) -> Iterator[redis.Redis]:
+    with redis.Redis(port=any_broker.port, protocol=2) as client:
+        yield client
+
+
+@pytest.fixture
+def channel() -> str:
+    return f"channel-{next(_numbers)}"
+
+
+def listeners(client: redis.Redis, channel: str) -> int:
+    return int(client.pubsub_numsub(channel)[0][1])
+
+
+async def gone(client: redis.Redis, channel: str) -> None:
+    await asyncio.to_thread(wait_until, lambda: listeners(client, channel) == 0)
+
+
+async def test_nothing_published_after_listen_is_missed(
+    subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
+) -> None:
+    for number in range(20):
+        async with subscriptions.listen(channel) as inbox:
+            publish.publish(channel, number)
+            assert await inbox.get(5) == str(number).encode()
+            assert await inbox.get(0.001) is None
+
+
+async def test_two_may_listen_to_the_same_channel(
+    subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
+) -> None:
+    async with subscriptions.listen(channel) as first:
+        async with subscriptions.listen(channel) as second:
+            # when
+            assert publish.publish(channel, "both") == 1
+            # then
+            assert (await first.get(5), await second.get(5)) == (b"both", b"both")
+        # when: the one who is left
+        publish.publish(channel, "one")
+        assert await first.get(5) == b"one"
+    await gone(publish, channel)
+
+
+async def test_leaving_and_coming_back_at_once_do_not_meet(
+    subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
+) -> None:
+    """The confirmation of an earlier subscription is not taken for one of a later."""
+
+    async def come_and_go(number: int) -> None:
+        for _ in range(10):
+            async with subscriptions.listen(channel) as inbox:
+                publish.publish(channel, number)
+                while await inbox.get(5) != str(number).encode():
+                    continue
+
+    await asyncio.gather(*(come_and_go(number) for number in range(5)))
+    await gone(publish, channel)
+
+
+async def test_one_who_gives_up_waiting_leaves_nothing_behind(
+    subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
+) -> None:
+    async def listen() -> None:
+        async with subscriptions.listen(channel):
+            raise AssertionError("not cancelled in time")
+
+    for loop_turns in range(1, 6):
+        task = asyncio.create_task(listen())
+        for _ in range(loop_turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    async with subscriptions.listen(f"{channel}-after"):  # the commands before it have arrived
+        assert listeners(publish, channel) == 0
+
+
+async def test_a_listener_that_does_not_keep_up_is_told_and_costs_no_memory(
+    subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
+) -> None:
+    async with subscriptions.listen(channel) as slow, subscriptions.listen(channel) as other:
+        # when: more than an inbox holds, while one of two does not look
+        for number in range(INBOX + 3):
+            publish.publish(channel, number)
+            assert await other.get(5) == str(number).encode()
+        # then: "look into the log", then what came since
+        assert await slow.get(5) is None
+        assert [await slow.get(5) for _ in range(3)] == [b"10", b"11", b"12"]
+        assert await slow.get(0.001) is None
+
+
+@needs_redis_server
+async def test_a_killed_connection_is_told_to_all_and_opened_once(
+    own_redis: EmbeddedBroker,
+) -> None:
+    settings = ProducerSettings(redis_url=own_redis.url)  # type: ignore[arg-type]
+    subscriptions = AsyncSubscriptions(settings)
+    admin = redis.Redis(port=own_redis.port, protocol=2)
+    async with AsyncExitStack() as stack:
+        inboxes = [
+            await stack.enter_async_context(subscriptions.listen(f"c{n}")) for n in range(50)
+        ]
+        publish = admin.publish("c0", "before")
+        # when
+        assert admin.client_kill_filter(_type="pubsub") == publish == 1
+        # then: what had come is still given
+        assert await inboxes[0].get(5) == b"before"
+        for inbox in inboxes:
+            with pytest.raises(CONNECTION_LOST):
+                await inbox.get(5)
+    # when: all come back
+    async with AsyncExitStack() as stack:
+        back = [stack.enter_async_context(subscriptions.listen(f"c{n}")) for n in range(50)]
+        inboxes = await asyncio.gather(*back)
+        # then
+        assert len(admin.client_list(_type="pubsub")) == 1
+        admin.publish("c49", "after")
+        assert await inboxes[49].get(5) == b"after"
+    await subscriptions.aclose()
+    admin.close()
+
+
+@needs_redis_server
+async def test_thousands_of_channels_are_one_connection(own_redis: EmbeddedBroker) -> None:
+    settings = ProducerSettings(redis_url=own_redis.url)  # type: ignore[arg-type]
+    subscriptions = AsyncSubscriptions(settings)
+    admin = redis.Redis(port=own_redis.port, protocol=2)
+    async with AsyncExitStack() as stack:
+        # when
+        inboxes = await asyncio.gather(
+            *(stack.enter_async_context(subscriptions.listen(f"c{n}")) for n in range(3000))
+        )
+        # then
+        (connection,) = admin.client_list(_type="pubsub")
+        assert connection["sub"] == "3000"
+        for number in (0, 1500, 2999):
+            admin.publish(f"c{number}", number)
+            assert await inboxes[number].get(5) == str(number).encode()
+    await subscriptions.aclose()
+    admin.close()
+
+
+@needs_redis_server
+async def test_a_channel_that_is_forbidden_concerns_no_other(own_redis: EmbeddedBroker) -> None:
+    # given
+    admin = redis.Redis(port=own_redis.port, protocol=2)
+    rights = ("on", "nopass", "~*", "&mine*", "+@all")
+    admin.execute_command("ACL", "SETUSER", "limited", *rights)
+    url = f"redis://limited:x@127.0.0.1:{own_redis.port}"
+    subscriptions = AsyncSubscriptions(ProducerSettings(redis_url=url))  # type: ignore[arg-type]
+    async with subscriptions.listen("mine") as inbox:
+        # when
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            async with subscriptions.listen("yours"):
+                pass
+        # then
+        admin.publish("mine", "x")
+        assert await inbox.get(5) == b"x"
+    await subscriptions.aclose()
+    admin.close()
+
+
+@needs_redis_server
+async def test_a_connection_that_says_nothing_is_found_dead(own_redis: EmbeddedBroker) -> None:
+    with Proxy(own_redis.port) as proxy:
+        settings = ProducerSettings(redis_url=proxy.url, redis_timeout_s=0.2)  # type: ignore[arg-type]
+        subscriptions = AsyncSubscriptions(settings)
+        async with subscriptions.listen("c") as inbox:
+            # when: it is quiet but alive
+            assert await inbox.get(0.7) is None
+            # and when nothing comes through any more
+            proxy.delay_s = 2
+            # then
+            with pytest.raises(CONNECTION_LOST):
+                await inbox.get(10)
+        proxy.heal()
+        await subscriptions.aclose()
+
+
+async def test_nobody_listens_to_what_is_closed(settings: ProducerSettings, channel: str) -> None:
+    # given
+    subscriptions = AsyncSubscriptions(settings)
+    async with subscriptions.listen(channel) as inbox:
+        # when
+        await subscriptions.aclose()
+        # then
+        with pytest.raises(CONNECTION_LOST):
+            await inbox.get(5)
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            async with subscriptions.listen(channel):
+                pass
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_the_pool_hands_a_connection_on(
+    pool: SubscriptionPool, publish: redis.Redis, channel: str
+) -> None:
+    before = None
+    for number in range(20):
+        with pool.listen(channel) as inbox:
+            publish.publish(channel, number)
+            assert inbox.get(5) == str(number).encode()
+            assert before in (None, inbox)
+            # then: what nobody has read is not the next one's
+            publish.publish(channel, "late")
+            before = inbox
+    with pool.listen(f"{channel}-other") as inbox:
+        assert inbox is before
+        assert inbox.get(0.01) is None
+    wait_until(lambda: listeners(publish, channel) == 0)
+
+
+def test_threads_do_not_share_a_connection(
+    pool: SubscriptionPool, publish: redis.Redis, channel: str
+) -> None:
+    # given
+    heard: list[bytes | None] = []
+    ready = threading.Barrier(5)
+
+    def listen(number: int) -> None:
+        with pool.listen(f"{channel}-{number}") as inbox:
+            ready.wait(10)
+            heard.append(inbox.get(10))
+
+    threads = [threading.Thread(target=listen, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait(10)
+    # when
+    for number in range(4):
+        publish.publish(f"{channel}-{number}", number)
+    for thread in threads:
+        thread.join()
+    # then
+    assert sorted(message or b"" for message in heard) == [b"0", b"1", b"2", b"3"]
+
+
+@needs_redis_server
+def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker) -> None:
+    # given
+    pool = SubscriptionPool(ProducerSettings(redis_url=own_redis.url))  # type: ignore[arg-type]
+    with redis.Redis(port=own_redis.port, protocol=2) as admin:
+        # when: in use
+        with pool.listen("c") as inbox:
+            admin.client_kill_filter(_type="pubsub")
+            with pytest.raises(CONNECTION_LOST):
+                inbox.get(5)
+        # and when: idle
+        with pool.listen("c") as first:
+            pass
+        wait_until(lambda: listeners(admin, "c") == 0)
+        admin.client_kill_filter(_type="normal", skipme=True)
+        # then
+        with pool.listen("c") as second:
+            assert second is not first
+            admin.publish("c", "x")
+            assert second.get(5) == b"x"
+    pool.close()
+
+
+async def test_a_stream_that_does_not_keep_up_loses_nothing(
+    any_broker: EmbeddedBroker, settings: ProducerSettings, queue: str
+) -> None:
+    # given: a consumer that has stopped at the first event
+    bench = Bench(any_broker, queue)
+    job = bench.client.submit("x")
+    lease = bench.start("w")
+    async with AsyncClient(bench.client.settings) as client:
+        small = AsyncSubscriptions(settings, inbox_size=2)
+        with mock.patch.object(client, "_subscriptions", small):
+            async with aclosing(client.job(job.id).stream(timeout_s=90)) as events:
+                bench.append(lease, token(0))
+                seen = [await anext(events)]
+                # when: more comes than its inbox holds
+                for index in range(1, 30):
+                    bench.append(lease, token(index))
+                    await asyncio.sleep(0)
+                bench.finish(lease, 30)
+                seen += [event async for event in events]
+        await small.aclose()
+    # then
+    assert [event.index for event in seen] == list(range(31))
+    bench.close()
+
+
+def test_a_forked_process_leaves_the_connections_to_its_parent(
+    pool: SubscriptionPool, channel: str
+) -> None:
+    # given
+    with pool.listen(channel) as before:
+        pass
+    # when: this were the child
+    with mock.patch("os.getpid", return_value=-1), pool.listen(channel) as after:
+        # then
+        assert after is not before

@@ -1,0 +1,126 @@
+"""A queue, a producer and hand-played workers: every transition of the protocol, one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from rose.protocol import GROUP, Partition, calls, decode_job, encode_event
+from rose.protocol.calls import Lease, NotTaken, Taken
+from rose.transport.running import run
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
+from tests.conftest import create_groups
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+class Bench:
+    """A queue, a producer, and workers by name."""
+
+    def __init__(self, broker: EmbeddedBroker, queue: str) -> None:
+        self.redis = redis.Redis(port=broker.port, protocol=2)
+        self.partition = Partition(queue)
+        self.client = Client(redis_url=broker.url, queue=queue)
+        create_groups(self.redis, self.partition)
+
+    def close(self) -> None:
+        self.client.close()
+        self.redis.close()
+
+    def call(self, call: calls.Call) -> Any:
+        return run(self.redis, call)
+
+    def fetch(
+        self, worker: str, count: int = 1, *, ageing_s: float = 60
+    ) -> list[tuple[str, str, str]]:
+        """(stream, entry, job id) of new entries."""
+        call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))
+        return [
+            (stream.decode(), entry.decode(), decode_job(raw).id)
+            for stream, flat in self.call(call)[0]
+            for entry, raw in zip(flat[::2], flat[1::2], strict=True)
+        ]
+
+    def take(
+        self, worker: str, stream: str, entry: str, job_id: str, *, alone: bool = True
+    ) -> Taken | NotTaken:
+        one = [(stream, entry, job_id)]
+        call = calls.take(self.partition, one, worker, now_ms=1, ttl_s=60, alone=alone)
+        (reply,) = self.call(call)
+        return calls.taken(reply)
+
+    def start(self, worker: str) -> Lease:
+        """Fetch one job and take it."""
+        ((stream, entry, job_id),) = self.fetch(worker)
+        taken = self.take(worker, stream, entry, job_id)
+        assert isinstance(taken, Taken)
+        return Lease(self.partition, job_id, stream, entry, taken.epoch)
+
+    def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
+        return self.publish([to_append(lease, event) for event in events])
+
+    def finish(self, lease: Lease, index: int) -> str:
+        event = FinishedEvent(index=index, reason="eos", prompt_tokens=1)
+        (outcome,) = self.publish([calls.Append(lease, index, end=event)])
+        return outcome
+
+    def publish(self, items: list[calls.Append]) -> list[str]:
+        reply = self.call(calls.append(self.partition, items, now_ms=2, ttl_s=60))
+        return calls.outcomes(reply, len(items))
+
+    def steal(self, lease: Lease, thief: str) -> Taken:
+        """What another worker does once the lease has lapsed."""
+        self.redis.xclaim(lease.stream, GROUP, thief, 0, [lease.entry])
+        taken = self.take(thief, lease.stream, lease.entry, lease.job_id)
+        assert isinstance(taken, Taken)
+        return taken
+
+    def lengths(self) -> list[int]:
+        return [self.redis.xlen(stream) for stream in self.partition.all_jobs]
+
+
+def token(index: int) -> TokenEvent:
+    return TokenEvent(index=index, token_ids=(100 + index,), text=f"t{index} ")
+
+
+def to_append(lease: Lease, *events: TokenEvent) -> calls.Append:
+    """Events of one job, in one item."""
+    counts = [len(event.token_ids) for event in events]
+    return calls.Append(lease, events[0].index, counts, [encode_event(event) for event in events])
+
+
+def dead_letter(
+    bench: Bench, stream: str, entry: str, job_id: str, failed: FailedEvent
+) -> calls.Call:
+    """Worker `w` gives up on an entry that held the bytes `garbage`."""
+    return calls.dead_letter(
+        bench.partition,
+        stream,
+        entry,
+        "w",
+        raw=b"garbage",
+        code=failed.code,
+        message=failed.message,
+        failed=(job_id, encode_event(failed)),
+        keep=10,
+        keep_s=60,
+        now_ms=1,
+        ttl_s=60,
+    )
+
+
+def end_failed(bench: Bench, job: Job, code: str) -> None:
+    """Worker `w` reads the next job, which is `job`, and ends it with an error."""
+    lease = bench.start("w")
+    assert lease.job_id == job.id
+    event = FailedEvent(index=0, code=code, message="as the test wishes")
+    bench.publish([calls.Append(lease, 0, end=event)])

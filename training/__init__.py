@@ -1,0 +1,1 @@
+"""The generator of the built-in model's texts, and its training. Not installed."""

@@ -1,0 +1,264 @@
+"""From a claim to a job in a slot: decode, take, read its log, prepare, start.
+
+Every step is remembered on the claim, so that Redis' troubles interrupt it without a second take.
+What cannot run becomes a dead letter with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from rose.errors import (
+    DeadlineExceeded,
+    InvalidParameter,
+    InvalidRequest,
+    MalformedMessage,
+    RoseError,
+)
+from rose.protocol import (
+    JobSpec,
+    Partition,
+    TokenEvent,
+    decode_event,
+    decode_job,
+    partition_of,
+    readable_job_id,
+)
+from rose.protocol.calls import Lease, NotTaken, Taken, now_ms
+from rose_worker.broker import Broker, DeadLetter
+from rose_worker.engine import Engine, Prepared
+from rose_worker.engine_thread import EngineThread
+from rose_worker.jobs import Claim, HeldJob, JobTable
+from rose_worker.logs import about
+from rose_worker.metrics import Metrics
+from rose_worker.publisher import Publisher
+from rose_worker.settings import WorkerSettings
+
+log = logging.getLogger("rose.admission")
+
+#: Jobs that are tokenized in one go; the first of them waits for the last.
+_PREPARED_AT_ONCE = 16
+
+#: So many bytes of jobs are tokenized in less time than a thread takes to be woken.
+_PREPARED_IN_PLACE = 2048
+
+
+class Admission:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        broker: Broker,
+        engine: Engine,
+        thread: EngineThread,
+        table: JobTable,
+        publisher: Publisher,
+        metrics: Metrics,
+    ) -> None:
+        self._max_attempts = settings.max_attempts
+        self._broker = broker
+        self._engine = engine
+        self._thread = thread
+        self._table = table
+        self._publisher = publisher
+        self._metrics = metrics
+        self._one_suspect = asyncio.Lock()
+
+    async def begin_alone(self, partition: Partition, suspect: Claim) -> None:
+        """Replay a suspect while every other job pauses; one at a time.
+
+        Raises: RedisError: begin again.
+        """
+        async with self._one_suspect:
+            if not self._table.replays_a_suspect:
+                await self.begin(partition, [suspect], alone=True)
+
+    async def begin(
+        self, partition: Partition, claims: Sequence[Claim], *, alone: bool = False
+    ) -> None:
+        """Turn claims of a partition into jobs.
+
+        Raises: RedisError: begin again with the claims that are left.
+        """
+        refused: dict[Claim, RoseError] = {}
+        readable: list[tuple[Claim, JobSpec]] = []
+        for claim in claims:
+            try:
+                readable.append((claim, _spec(claim)))
+            except RoseError as error:
+                refused[claim] = error
+        granted, malformed = await self._take(partition, readable, alone)
+        refused |= malformed
+        for start in range(0, len(granted), _PREPARED_AT_ONCE):
+            refused |= await self._start(granted[start : start + _PREPARED_AT_ONCE], alone)
+        await self._give_up(refused)
+
+    async def _take(
+        self, partition: Partition, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
+    ) -> tuple[list[tuple[Claim, JobSpec, Taken]], dict[Claim, RoseError]]:
+        """What is granted, and what cannot run."""
+        refused: dict[Claim, RoseError] = {}
+        untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
+        outcomes = await self._broker.take(
+            partition, [(claim.entry, spec.id) for claim, spec in untaken], alone=alone
+        )
+        for (claim, _), outcome in zip(untaken, outcomes, strict=True):
+            match outcome:
+                case Taken():
+                    claim.grant = outcome
+                case NotTaken.SUSPECT:
+                    claim.suspect = True
+                case NotTaken.NOTHING_TO_DO:
+                    self._table.drop_claim(claim)
+                case NotTaken.MALFORMED:
+                    refused[claim] = MalformedMessage(
+                        "somebody else has written into the job's state or its token log"
+                    )
+        granted = [(claim, spec, claim.grant) for claim, spec in claims if claim.grant is not None]
+        return granted, refused
+
+    async def _start(
+        self, claims: Sequence[tuple[Claim, JobSpec, Taken]], alone: bool
+    ) -> dict[Claim, RoseError]:
+        """Prepare, then into the engine; returns what cannot run."""
+        logs = [
+            await self._broker.read_log(claim.entry.partition, spec.id) if grant.logged else []
+            for claim, spec, grant in claims
+        ]
+
+        def prepare_all() -> list[Prepared | RoseError]:
+            return [
+                self._prepare(spec, grant, log_events)
+                for (_, spec, grant), log_events in zip(claims, logs, strict=True)
+            ]
+
+        small = sum(claim.size for claim, _, _ in claims) <= _PREPARED_IN_PLACE and not any(logs)
+        small = small and not any(spec.sampling.has_grammar for _, spec, _ in claims)
+        prepared = prepare_all() if small else await asyncio.to_thread(prepare_all)
+        refused: dict[Claim, RoseError] = {}
+        for (claim, spec, grant), result in zip(claims, prepared, strict=True):
+            if isinstance(result, RoseError):
+                refused[claim] = result
+            elif self._table.drop_claim(claim):
+                self._run(_held(claim, spec, grant, result, alone=alone), grant, result)
+        return refused
+
+    def _prepare(
+        self, spec: JobSpec, grant: Taken, log_events: Sequence[bytes]
+    ) -> Prepared | RoseError:
+        """To go on with the token after the last one in the log."""
+        if grant.attempts > self._max_attempts:
+            return _CrashLoop(
+                f"{grant.attempts - 1} workers in a row died on this job without a new token"
+            )
+        try:
+            return self._engine.prepare(spec, _logged_ids(log_events, grant.logged))
+        except (InvalidRequest, MalformedMessage) as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - a thrown job is one dead letter
+            # A job that breaks the tokenizer or the chat template must not stop the worker. The
+            # error's own text may quote the prompt, so only its type is told.
+            return MalformedMessage(
+                f"the prompt cannot be prepared for this model ({type(error).__name__})"
+            )
+
+    def _run(self, job: HeldJob, grant: Taken, prepared: Prepared) -> None:
+        self._table.add(job)
+        self._metrics.observe_take(job)
+        deadline_ms = job.spec.deadline_ms
+        if grant.cancel_requested:
+            self._publisher.cancel(job.spec.id)
+        elif deadline_ms is not None and not self._set_deadline(job, deadline_ms):
+            self._miss_deadline(job.spec.id)
+        else:
+            self._thread.add(prepared, alone=job.alone)
+            log.info(
+                "job %s taken: %d prompt tokens, %d logged, epoch %d%s",
+                job.spec.id,
+                prepared.prompt_tokens,
+                grant.logged,
+                grant.epoch,
+                ", alone: a worker died on it" if job.alone else "",
+                extra=about(job.spec.id),
+            )
+
+    def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
+        """False when it has passed already."""
+        left_s = (deadline_ms - now_ms()) / 1000
+        if left_s > 0:
+            loop = asyncio.get_running_loop()
+            job.deadline = loop.call_later(left_s, self._miss_deadline, job.spec.id)
+        return left_s > 0
+
+    def _miss_deadline(self, job_id: str) -> None:
+        self._publisher.fail(job_id, DeadlineExceeded.code, "its deadline has passed")
+
+    async def _give_up(self, refused: dict[Claim, RoseError]) -> None:
+        letters = [
+            DeadLetter(
+                claim.entry,
+                readable_job_id(claim.entry.raw or b""),
+                claim.grant.logged if claim.grant else 0,
+                error.code,
+                str(error),
+            )
+            for claim, error in refused.items()
+        ]
+        await self._broker.dead_letter(letters)
+        for claim, letter in zip(refused, letters, strict=True):
+            self._metrics.dead_letter(letter.code)
+            # The code alone: a chat template's message may quote the prompt.
+            log.warning(
+                "entry %s (job %s) is a dead letter: %s",
+                letter.entry.id,
+                letter.job_id,
+                letter.code,
+                extra=about(letter.job_id),
+            )
+            self._table.drop_claim(claim)
+
+
+class _CrashLoop(RoseError):
+    code = "crash_loop"
+
+
+def _spec(claim: Claim) -> JobSpec:
+    """Raises: JobTooLarge, MalformedMessage, InvalidParameter"""
+    spec = claim.spec = claim.spec or decode_job(claim.entry.raw or b"")
+    here, there = claim.entry.partition.index, partition_of(spec.id)
+    if here != there:
+        raise InvalidParameter(
+            f"id: {spec.id!r} is of partition {there}, where its subscriber listens, and it was "
+            f"enqueued in partition {here}"
+        )
+    return spec
+
+
+def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alone: bool) -> HeldJob:
+    entry = claim.entry
+    waited_s = max(0.0, (now_ms() - entry.enqueued_ms) / 1000)
+    return HeldJob(
+        spec=spec,
+        lease=Lease(entry.partition, spec.id, entry.stream, entry.id, grant.epoch),
+        logged=grant.logged,
+        prompt_tokens=prepared.prompt_tokens,
+        enqueued_at=time.monotonic() - waited_s,
+        resumed=grant.logged > 0 or grant.epoch > 1,
+        first_index=grant.logged,
+        alone=alone,
+    )
+
+
+def _logged_ids(log_events: Sequence[bytes], logged: int) -> list[int]:
+    """Raises: MalformedMessage: somebody else has written there."""
+    ids: list[int] = []
+    for raw in log_events:
+        event = decode_event(raw)
+        if not isinstance(event, TokenEvent) or event.index != len(ids):
+            raise MalformedMessage(f"the token log goes wrong after {len(ids)} tokens")
+        ids.extend(event.token_ids)
+    if len(ids) != logged:
+        raise MalformedMessage(f"the token log has {len(ids)} tokens, and the job's state {logged}")
+    return ids

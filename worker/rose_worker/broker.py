@@ -1,0 +1,338 @@
+"""The worker's side of the protocol: every call it makes to Redis, and nothing else.
+
+Blocking reads, subscriptions and everything else have connections of their own, so that none waits
+behind another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from rose.protocol import (
+    GROUP,
+    MAX_JOB_BYTES,
+    FailedEvent,
+    Partition,
+    Priority,
+    calls,
+    encode_event,
+)
+from rose.protocol.calls import Append, Call, NotTaken, Taken, now_ms
+from rose.transport.connection import broker_errors, connect_async
+from rose.transport.running import exchange, load_scripts_async, run_async, run_many_async
+from rose.transport.subscriptions import AsyncSubscriptions
+from rose.transport.wire import Command, field_of
+from rose_producer.results import QueueStatus, read_queue_status
+from rose_worker.settings import WorkerSettings
+
+WORKER_SCRIPTS = (
+    *("fetch", "take", "append", "renew", "release", "dead_letter", "forget"),
+    *("queue_status", "elect", "oldest_waiting"),
+)
+
+#: Log entries of one read: a log may hold a million tokens.
+_LOG_CHUNK = 1000
+
+#: A consumer that holds nothing and has been silent for so long is dead.
+_FORGET_AFTER_S = 3600
+
+#: How often such are looked for.
+_FORGET_EVERY_S = 600
+
+#: Events of one append call, but for those of one job. A step has as many as slots; after an outage
+#: there may be thousands, and Redis serves nobody else while a script runs.
+_MOST_EVENTS = 500
+
+#: How long intake listens for new jobs before it looks for those of lost workers.
+_LISTEN_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a job stream that this worker owns."""
+
+    partition: Partition
+    stream: str
+    id: str
+    raw: bytes | None
+    """The job as it came; None for an entry without the field."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.stream, self.id
+
+    @property
+    def enqueued_ms(self) -> int:
+        return int(self.id.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    entries: list[Entry]
+    seen: list[bytes]
+    """of each stream, the last entry that anybody has read"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry that is given up, and why; `index` is where its terminal event belongs."""
+
+    entry: Entry
+    job_id: str | None
+    index: int
+    code: str
+    message: str
+
+
+class Broker:
+    def __init__(self, settings: WorkerSettings, consumer: str) -> None:
+        self.consumer = consumer
+        self.partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
+        self._ttl_s = settings.result_ttl_s
+        self._ageing_ms = int(settings.ageing_s * 1000)
+        self._dead_letters_kept = settings.dead_letters_kept
+        self._dead_letter_ttl_s = settings.dead_letter_ttl_s
+        self._redis = connect_async(settings)
+        self._reader = connect_async(
+            settings, reply_timeout_s=settings.redis_timeout_s + _LISTEN_MS / 1000
+        )
+        self.subscriptions = AsyncSubscriptions(settings)
+        self._forget_due = 0.0
+
+    async def start(self) -> None:
+        """Raises: BrokerUnavailable"""
+        with broker_errors():
+            await self._redis.ping()
+            await load_scripts_async(self._redis, WORKER_SCRIPTS)
+            await self.create_groups()
+
+    async def create_groups(self) -> None:
+        """From entry 0, so that jobs which came before the group are not passed over."""
+        for partition in self.partitions:
+            for stream in partition.all_jobs:
+                try:
+                    await self._redis.xgroup_create(stream, GROUP, "0", mkstream=True)
+                except ResponseError as error:
+                    if not str(error).startswith("BUSYGROUP"):
+                        raise
+
+    async def announce_model(self, model: Mapping[Any, str | int]) -> None:
+        """Lets submit refuse what this model cannot hold."""
+        for partition in self.partitions:
+            await self._redis.hset(partition.model, mapping={**model})
+
+    async def close(self) -> None:
+        for client in (self._redis, self._reader, self.subscriptions):
+            await client.aclose()
+
+    async def leave(self) -> None:
+        """Remove this consumer from the groups where it owns nothing any more, and let another one
+        read the queue."""
+        await self.elect_reader(0)
+        for partition in self.partitions:
+            for stream in partition.all_jobs:
+                pending = await self._redis.xpending_range(
+                    stream, GROUP, "-", "+", 1, consumername=self.consumer
+                )
+                if not pending:
+                    await self._redis.xgroup_delconsumer(stream, GROUP, self.consumer)
+
+    async def fetch(self, partition: Partition, count: int) -> Fetched:
+        """Read new entries, at most `count` in all, the most urgent first; does not wait."""
+        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
+        found, seen = await run_async(self._redis, call)
+        entries = [
+            Entry(partition, stream.decode(), entry_id.decode(), raw)
+            for stream, flat in found
+            for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        return Fetched(entries, seen)
+
+    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
+        """Wait for entries after those seen, for half a second at most; two of a stream are told.
+
+        Reads for no group: what it returns is nobody's yet, so nothing is lost when it is cut off,
+        and no slot must be kept free for it.
+        """
+        streams = partition.all_jobs
+        command: Command = ("XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen)
+        (reply,) = await exchange(self._reader, [command])
+        return [
+            Entry(partition, stream.decode(), entry_id.decode(), field_of(fields, b"job"))
+            for stream, entries in reply or ()
+            for entry_id, fields in entries
+        ]
+
+    async def take_unread(
+        self, entry: Entry, job_id: str
+    ) -> tuple[Entry, Taken | None] | tuple[None, None]:
+        """Read an entry that was heard of, or the next one of its stream, and take it if it is the
+        one; None where others have read them all."""
+        key = (entry.stream, entry.id, job_id)
+        call = calls.take_unread(
+            entry.partition, key, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
+        )
+        reply = await run_async(self._redis, call)
+        if not reply:
+            return None, None
+        entry_id, raw, outcome = reply
+        taken = calls.taken(outcome)
+        read = Entry(entry.partition, entry.stream, entry_id.decode(), raw)
+        return read, taken if isinstance(taken, Taken) else None
+
+    async def reclaim(
+        self, partition: Partition, stream: str, lease_s: float, start: str, count: int
+    ) -> tuple[str, list[Entry]]:
+        """Entries whose owner has been silent for a lease, and where the next search begins."""
+        next_start, claimed, *_ = await self._redis.xautoclaim(
+            stream, GROUP, self.consumer, int(lease_s * 1000), start, count=count
+        )
+        found = [
+            Entry(partition, stream, entry_id.decode(), fields.get(b"job"))
+            for entry_id, fields in claimed
+            if fields is not None
+        ]
+        return next_start.decode(), found
+
+    async def take(
+        self, partition: Partition, entries: Sequence[tuple[Entry, str]], *, alone: bool = False
+    ) -> list[Taken | NotTaken]:
+        """Begin on entries, each with its job id; an outcome for each, in order."""
+        if not entries:
+            return []
+        call = calls.take(
+            partition,
+            [(entry.stream, entry.id, job_id) for entry, job_id in entries],
+            self.consumer,
+            now_ms=now_ms(),
+            ttl_s=self._ttl_s,
+            alone=alone,
+        )
+        return [calls.taken(item) for item in await run_async(self._redis, call)]
+
+    async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
+        """The logged events of a job that has been taken: nobody else appends to it."""
+        events: list[bytes] = []
+        start = "-"
+        while True:
+            entries: Any = await self._redis.xrange(
+                partition.tokens(job_id), min=start, count=_LOG_CHUNK
+            )
+            events += [fields.get(b"event", b"") for _, fields in entries]
+            if len(entries) < _LOG_CHUNK:
+                return events
+            start = f"({entries[-1][0].decode()}"
+
+    async def publish(self, partition: Partition, items: Sequence[Append]) -> list[str]:
+        """Append, and end what has ended, in one round trip; an outcome for each item, in order."""
+        now, parts = now_ms(), _parts(items)
+        replies = await run_many_async(
+            self._redis,
+            [calls.append(partition, part, now_ms=now, ttl_s=self._ttl_s) for part in parts],
+        )
+        return [
+            outcome
+            for reply, part in zip(replies, parts, strict=True)
+            for outcome in calls.outcomes(reply, len(part))
+        ]
+
+    async def renew(self, entries: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Renew `(stream, entry)`; returns those that are lost."""
+        by_stream: dict[str, list[str]] = {}
+        for stream, entry in entries:
+            by_stream.setdefault(stream, []).append(entry)
+        replies = await run_many_async(
+            self._redis,
+            [calls.renew(stream, self.consumer, group) for stream, group in by_stream.items()],
+        )
+        return {
+            (stream, entry.decode())
+            for stream, reply in zip(by_stream, replies, strict=True)
+            for entry in reply
+        }
+
+    async def release(self, partition: Partition, jobs: Sequence[tuple[str, str, str]]) -> None:
+        """Hand back `(stream, job id, entry)`; an unread entry may carry any job id."""
+        by_stream: dict[str, list[tuple[str, str]]] = {}
+        for stream, job_id, entry in jobs:
+            by_stream.setdefault(stream, []).append((job_id, entry))
+        await run_many_async(
+            self._redis,
+            [
+                calls.release(partition, stream, self.consumer, group)
+                for stream, group in by_stream.items()
+            ],
+        )
+
+    async def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        await run_many_async(self._redis, [self._dead_letter(letter) for letter in letters])
+
+    def _dead_letter(self, letter: DeadLetter) -> Call:
+        entry, failed = letter.entry, None
+        if letter.job_id is not None:
+            event = FailedEvent(index=letter.index, code=letter.code, message=letter.message)
+            failed = (letter.job_id, encode_event(event))
+        return calls.dead_letter(
+            entry.partition,
+            entry.stream,
+            entry.id,
+            self.consumer,
+            # What is over the limit is not worth the memory; its error names the size.
+            raw=(entry.raw or b"")[:MAX_JOB_BYTES],
+            code=letter.code,
+            message=letter.message,
+            failed=failed,
+            keep=self._dead_letters_kept,
+            keep_s=self._dead_letter_ttl_s,
+            now_ms=now_ms(),
+            ttl_s=self._ttl_s,
+        )
+
+    async def forget_dead_consumers(self) -> None:
+        """Workers that were killed leave their names in the groups. Looks for them now and then,
+        however often it is called."""
+        if time.monotonic() < self._forget_due:
+            return
+        self._forget_due = time.monotonic() + _FORGET_EVERY_S
+        idle_ms = _FORGET_AFTER_S * 1000
+        await run_many_async(
+            self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]
+        )
+
+    async def elect_reader(self, lease_s: float) -> bool:
+        """Is this the worker that reads the queue for the gauges of all? A lease of 0 resigns.
+
+        Reaches every partition, elected or not, so that a worker knows whether it can.
+        """
+        first, *others = self.partitions
+        for partition in others:
+            await self._redis.exists(partition.jobs(Priority.NORMAL))
+        call = calls.elect(first, self.consumer, lease_ms=int(lease_s * 1000))
+        return bool(await run_async(self._redis, call))
+
+    async def oldest_waiting_ms(self) -> int | None:
+        """When the oldest job that nobody has read was enqueued, Unix milliseconds."""
+        replies = [await run_async(self._redis, calls.oldest_waiting(p)) for p in self.partitions]
+        entries = [entry for reply in replies for entry in reply if entry]
+        return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
+
+    async def queue_status(self) -> QueueStatus:
+        replies = [await run_async(self._redis, calls.queue_status(p)) for p in self.partitions]
+        return read_queue_status(self.partitions[0].queue, replies)
+
+
+def _parts(items: Sequence[Append]) -> list[list[Append]]:
+    parts: list[list[Append]] = []
+    events = _MOST_EVENTS
+    for item in items:
+        if events >= _MOST_EVENTS:
+            parts.append([])
+            events = 0
+        parts[-1].append(item)
+        events += len(item.events) + (item.end is not None)
+    return parts

@@ -1,0 +1,48 @@
+"""Cancellations, as they are asked for.
+
+A message that gets lost here is made good by the flag in the job's state, which every append
+reads; so a lost connection needs no more than a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rose.protocol import Partition
+from rose.transport.connection import BROKER_ERRORS
+from rose_worker.broker import Broker
+from rose_worker.metrics import Metrics
+from rose_worker.publisher import Publisher
+
+log = logging.getLogger("rose.control")
+
+_RETRY_S = 0.5
+_LISTEN_S = 5.0
+
+
+class Control:
+    def __init__(self, broker: Broker, publisher: Publisher, metrics: Metrics) -> None:
+        self._broker = broker
+        self._publisher = publisher
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._follow(p) for p in self._broker.partitions))
+
+    async def _follow(self, partition: Partition) -> None:
+        while True:
+            try:
+                await self._listen(partition)
+            except BROKER_ERRORS as error:
+                self._metrics.redis_error("control")
+                log.warning("control waits for Redis: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _listen(self, partition: Partition) -> None:
+        async with self._broker.subscriptions.listen(partition.control) as inbox:
+            while True:
+                message = await inbox.get(_LISTEN_S)
+                if message is not None:
+                    # Anybody may publish here; an id that we do not hold is ignored.
+                    self._publisher.cancel(message.decode(errors="replace"))

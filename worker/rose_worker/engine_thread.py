@@ -1,0 +1,176 @@
+"""The one thread that runs the engine, and the two queues between it and asyncio.
+
+    asyncio  -- commands -->  engine thread  -- reports -->  asyncio
+
+The way back is bounded: while Redis is away reports pile up, and when `max_reports` of them wait
+the thread pauses before its next step. Nothing else ever makes it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rose_worker.engine import Engine, EngineStats, Output, Prepared
+
+log = logging.getLogger("rose.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    outputs: list[Output]
+    stats: EngineStats
+    stepped: bool = True
+    """False: no step, but the last jobs were aborted, and the gauges must know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    prepared: Prepared
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    job_id: str
+
+
+class EngineThread:
+    """`on_report` is called on the event loop once there are reports; `ended` is done when the
+    thread is, with the engine's exception if one ended it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_reports: int,
+        min_step_s: float,
+        on_report: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._on_report = on_report
+        self._max_reports = max_reports
+        self._min_step_s = min_step_s
+        self._commands: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
+        self._reports: deque[StepReport] = deque()
+        self._has_room = threading.Condition()
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._stopping = False
+        self._alone: str | None = None
+        self._progress_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Finish the step in hand and end the thread; requests in the engine are left."""
+        self._stopping = True
+        self._commands.put(None)
+        with self._has_room:
+            self._has_room.notify()
+        await asyncio.to_thread(self._thread.join, 30)
+
+    def add(self, prepared: Prepared, *, alone: bool = False) -> None:
+        """`alone`: the other jobs pause until this one has a token, or has ended."""
+        self._commands.put(_Add(prepared, alone))
+
+    def abort(self, job_id: str) -> None:
+        self._commands.put(_Abort(job_id))
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the step in hand has taken; 0 when idle or waiting for room."""
+        return max(0.0, time.monotonic() - self._progress_at)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and not self.ended.done()
+
+    def take_report(self) -> StepReport | None:
+        """The oldest that waits. `on_report` is called again only after all were taken."""
+        with self._has_room:
+            if not self._reports:
+                return None
+            self._has_room.notify()
+            return self._reports.popleft()
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while not self._stopping:
+                aborted = self._obey(wait=not self._engine.has_work)
+                self._progress_at = time.monotonic()
+                if self._engine.has_work and not self._stopping:
+                    outputs = self._engine.step(self._alone)
+                    if any(output.job_id == self._alone for output in outputs):
+                        self._alone = None
+                    self._report(StepReport(outputs, self._engine.stats()))
+                    self._slow_down()
+                elif aborted:
+                    self._report(StepReport([], self._engine.stats(), stepped=False))
+        except BaseException as error:  # noqa: BLE001 - handed to asyncio, which ends the worker
+            failure = error
+        self._call_soon(self._on_report)
+        self._call_soon(self._end, failure)
+
+    def _slow_down(self) -> None:
+        left_s = self._progress_at + self._min_step_s - time.monotonic()
+        if 0 < left_s <= self._min_step_s:
+            time.sleep(left_s)
+
+    def _end(self, failure: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if failure is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(failure)
+
+    def _obey(self, *, wait: bool) -> bool:
+        """Carry out the commands there are; with `wait`, idle until there is one. True if a job
+        was aborted."""
+        aborted = False
+        while True:
+            if wait:
+                self._progress_at = float("inf")  # idle: nothing can stall
+            try:
+                command = self._commands.get(block=wait)
+            except queue.Empty:
+                return aborted
+            match command:
+                case _Add(prepared, alone):
+                    self._engine.add(prepared)
+                    if alone:
+                        self._alone = prepared.job_id
+                case _Abort(job_id):
+                    aborted = True
+                    self._engine.abort(job_id)
+                    if self._alone == job_id:
+                        self._alone = None
+                case None:
+                    return aborted
+            wait = False
+
+    def _report(self, report: StepReport) -> None:
+        with self._has_room:
+            if len(self._reports) >= self._max_reports:
+                self._progress_at = float("inf")  # waiting for room is not stalling
+                self._has_room.wait_for(
+                    lambda: len(self._reports) < self._max_reports or self._stopping
+                )
+            self._reports.append(report)
+            first = len(self._reports) == 1
+        if first:
+            self._call_soon(self._on_report)
+
+    def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)

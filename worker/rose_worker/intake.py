@@ -1,0 +1,177 @@
+"""From Redis into free slots: new jobs, and jobs of workers that died or drained.
+
+One for each partition. It never asks for more than there are free slots, and keeps those that it
+has asked for from the others while it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+from redis.exceptions import ResponseError
+
+from rose.errors import RoseError
+from rose.protocol import Partition, decode_job, readable_job_id
+from rose.transport.connection import BROKER_ERRORS
+from rose_worker.admission import Admission
+from rose_worker.broker import Broker, Entry
+from rose_worker.jobs import JobTable
+from rose_worker.metrics import Metrics
+from rose_worker.settings import WorkerSettings
+
+log = logging.getLogger("rose.intake")
+
+_RETRY_S = 0.5
+
+#: Every idle worker hears of a new job and one gets it. The others wait a little before they listen
+#: again, so that a hundred of them do not keep Redis busy with nothing.
+_MISSED_S = 0.01
+
+
+class Intake:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        partition: Partition,
+        broker: Broker,
+        table: JobTable,
+        admission: Admission,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._broker = broker
+        self._table = table
+        self._admission = admission
+        self._metrics = metrics
+        self._draining = False
+        self._seen: list[bytes] | None = None
+        self._heard = False
+        """of jobs, and has not fetched since"""
+        self._reclaim_due = 0.0
+        self._reclaim_from: dict[str, str] = {}
+
+    def drain(self) -> None:
+        """Take no more; `run` returns once what it is doing is done."""
+        self._draining = True
+
+    async def run(self) -> None:
+        while not self._draining:
+            try:
+                await self._fill()
+            except ResponseError as error:
+                self._metrics.redis_error("intake")
+                if str(error).startswith("NOGROUP"):
+                    await self._recreate_groups()
+                else:
+                    log.warning("intake: Redis says: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            except BROKER_ERRORS as error:
+                self._metrics.redis_error("intake")
+                log.warning("intake waits for Redis: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def hand_back(self) -> None:
+        """Claims that were not begun on: for another worker, at once."""
+        claims = self._table.claims_of(self._partition)
+        entries = [claim.entry for claim in claims]
+        await self._broker.release(
+            self._partition,
+            [(e.stream, readable_job_id(e.raw or b"") or "unreadable", e.id) for e in entries],
+        )
+        for claim in claims:
+            self._table.drop_claim(claim)
+
+    async def _fill(self) -> None:
+        """One thing at a time. What Redis' troubles interrupt goes on from where it stood."""
+        await self._reclaim_if_due()
+        claims = self._table.claims_of(self._partition)
+        fresh = [claim for claim in claims if not claim.suspect]
+        if fresh:
+            await self._admission.begin(self._partition, fresh)
+        elif self._table.replays_a_suspect:
+            # Whoever began now would be charged with the crash that this one may cause.
+            await self._wait_for_change()
+        elif claims:
+            await self._admission.begin_alone(self._partition, claims[0])
+        elif self._table.free_slots == 0:
+            await self._wait_for_change()
+        elif self._seen is not None:
+            await self._listen(self._seen)
+        else:
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        heard, self._heard = self._heard, False
+        with self._table.reserve(self._table.free_slots) as count:
+            fetched = await self._broker.fetch(self._partition, count)
+            self._table.claim(fetched.entries)
+        if heard and not fetched.entries:
+            await _let_others()
+        # Fewer than asked for: there are no more before the next ones ring.
+        self._seen = fetched.seen if len(fetched.entries) < count else None
+
+    async def _listen(self, seen: list[bytes]) -> None:
+        self._seen = None
+        heard = await self._broker.listen(self._partition, seen)
+        self._heard = bool(heard)
+        table = self._table
+        ready = table.free_slots and not table.replays_a_suspect and not self._draining
+        if len(heard) == 1 and ready:
+            await self._take_the_only_one(heard[0], seen)
+
+    async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
+        """No other waits in any stream, so there is nothing to compare."""
+        try:
+            spec = decode_job(entry.raw or b"")
+        except RoseError:  # to be given up once it is ours
+            return
+        with self._table.reserve(1):
+            found, grant = await self._broker.take_unread(entry, spec.id)
+            if found is not None:
+                self._table.claim([found])
+            if found is not None and grant is not None:
+                self._table.grant(found, spec, grant)
+        if found is None:
+            await _let_others()
+        self._heard = False
+        last = (found or entry).id.encode()
+        places = zip(self._partition.all_jobs, seen, strict=True)
+        self._seen = [last if stream == entry.stream else place for stream, place in places]
+
+    async def _wait_for_change(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.reclaim_interval_s):
+                await self._table.changed()
+        except TimeoutError:
+            return
+
+    async def _reclaim_if_due(self) -> None:
+        """Jobs of lost workers go before new ones: somebody has waited for a lease already."""
+        now = time.monotonic()
+        if now < self._reclaim_due:
+            return
+        for stream in self._partition.all_jobs:
+            if self._table.free_slots == 0:
+                return  # still due: again as soon as there is a slot
+            start = self._reclaim_from.get(stream, "0-0")
+            with self._table.reserve(self._table.free_slots) as count:
+                self._reclaim_from[stream], entries = await self._broker.reclaim(
+                    self._partition, stream, self._settings.lease_s, start, count
+                )
+                self._table.claim(entries)
+            self._metrics.redelivered(len(entries))
+        self._reclaim_due = now + self._settings.reclaim_interval_s
+
+    async def _recreate_groups(self) -> None:
+        try:
+            await self._broker.create_groups()
+        except BROKER_ERRORS as error:
+            log.warning("intake cannot create the consumer groups: %s", error)
+
+
+async def _let_others() -> None:
+    await asyncio.sleep(random.uniform(0, _MISSED_S))  # noqa: S311 - jitter, no secret

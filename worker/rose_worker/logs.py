@@ -1,0 +1,53 @@
+"""The worker's log: lines for people, or JSON for machines. Neither holds a prompt or an output.
+
+A JSON line has `time`, `level`, `logger`, `message`, `consumer`; `job` where it is about one; for
+an exception its type and where it came from, without its text, which may quote a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+
+from rose_worker.settings import WorkerSettings
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def configure(settings: WorkerSettings, consumer: str) -> None:
+    """For the process; `consumer`: the worker's name."""
+    handler = logging.StreamHandler(sys.stderr)
+    as_json = settings.log_format == "json"
+    handler.setFormatter(JsonFormatter(consumer) if as_json else logging.Formatter(_TEXT))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+
+
+def about(job_id: str | None) -> dict[str, str | None]:
+    """`extra=` of a line about a job."""
+    return {"job": job_id}
+
+
+class JsonFormatter(logging.Formatter):
+    def __init__(self, consumer: str) -> None:
+        super().__init__()
+        self._consumer = consumer
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC)
+        fields: dict[str, object] = {
+            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "consumer": self._consumer,
+        }
+        if (job_id := getattr(record, "job", None)) is not None:
+            fields["job"] = job_id
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, _, trace = record.exc_info
+            fields["exception"] = kind.__name__
+            fields["traceback"] = "".join(traceback.format_tb(trace))
+        return json.dumps(fields, ensure_ascii=False)

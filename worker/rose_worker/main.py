@@ -1,0 +1,32 @@
+"""The process: settings in, exit status out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rose_worker import logs
+from rose_worker.engine import Engine
+from rose_worker.null_engine import NullEngine
+from rose_worker.service import Worker
+from rose_worker.settings import WorkerSettings
+
+
+def run(settings: WorkerSettings) -> None:
+    """Run a worker to its end.
+
+    Raises:
+        RoseError: it cannot start.
+    """
+    worker = Worker(settings, lambda: _load(settings))
+    logs.configure(settings, worker.name)
+    asyncio.run(worker.run())
+
+
+def _load(settings: WorkerSettings) -> Engine:
+    if settings.engine == "null":
+        return NullEngine(settings)
+    # Here and not above: torch takes seconds to import, and Redis is asked first.
+    import roseinfer._openmp  # noqa: F401 - before torch
+    from rose_worker.rose_engine import RoseEngine
+
+    return RoseEngine.load(settings)

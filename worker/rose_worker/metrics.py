@@ -1,0 +1,270 @@
+"""What the worker exports to Prometheus: prefix `rose_`, base units, label `model`.
+
+docs/metrics.md lists it all. Every series is there from the start with value 0: one that began
+with its first event would hide that event from `rate` and `increase`. The exception are the gauges
+of the queue, which only the worker has that reads the queue for all of them (`rose_worker.watch`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
+
+from rose.protocol import Event, FinishedEvent
+from rose_producer.results import QueueStatus
+from rose_worker.engine import EngineStats, FinishReason, ModelInfo
+from rose_worker.histogram import Histogram, Series
+from rose_worker.jobs import HeldJob
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+_STEP_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+_BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+# The values that labels take. Others would be counted too: none comes from a job or a user.
+_OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
+_OPS = ("intake", "publish", "renew", "control", "watch")
+_PHASES = ("schedule", "forward", "sample", "postprocess")
+_CRASH_LOOP = "crash_loop"
+_DEAD_LETTER_REASONS = (
+    *("malformed_message", "invalid_parameter", "prompt_too_long", "job_too_large"),
+    _CRASH_LOOP,
+)
+
+# A time of creation for each series would nearly double their number.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """For the event loop's thread; `registry` may be read by any."""
+
+    def __init__(self, model: ModelInfo, capacity: int) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model.name
+        self._stats = EngineStats(0, 0, 0.0, 0, 0, 0, {})
+        self._make_gauges()
+        self._make_counters()
+        self._make_histograms()
+        self._batch_capacity.set(capacity)
+        self._describe(model)
+
+    def _describe(self, model: ModelInfo) -> None:
+        build = Info("rose_build", "Version of roseinfer", registry=self.registry)
+        build.info({"version": version("roseinfer")})
+        served = Info("rose_model", "The model served", ["model"], registry=self.registry)
+        served.labels(model.name).info(
+            {
+                "device": model.device,
+                "dtype": model.dtype,
+                "context_tokens": str(model.context_tokens),
+            }
+        )
+
+    def _make_gauges(self) -> None:
+        self._ready = self._gauge("ready", "1 while Redis is reached and jobs can be taken, else 0")
+        self._batch = self._gauge("batch_sequences", "Requests in the running batch")
+        self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
+        self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
+        # Asked when they are scraped, not set at each step.
+        self._batch.set_function(lambda: self._stats.batch_sequences)
+        self._kv_usage.set_function(lambda: self._stats.kv_usage_ratio)
+        self._lag = self._queue_gauge("queue_lag_jobs", "Jobs that no worker has read yet")
+        self._pending = self._queue_gauge("queue_pending_jobs", "Jobs that workers hold")
+        self._oldest_pending = self._queue_gauge(
+            "queue_oldest_pending_age_seconds",
+            "Since the oldest job that a worker holds was enqueued; 0 if none",
+        )
+        self._oldest_waiting = self._queue_gauge(
+            "queue_oldest_waiting_age_seconds",
+            "Since the oldest job that no worker has read was enqueued; 0 if none",
+        )
+        self._queued_tokens = self._queue_gauge(
+            "queue_tokens", "Estimated tokens of all jobs that have not ended"
+        )
+        self._dead = self._queue_gauge("dead_letter_jobs", "Dead letters kept")
+
+    def _make_counters(self) -> None:
+        self._jobs = self._counters("jobs", "Jobs ended, by outcome", "outcome", _OUTCOMES)
+        self._reasons = self._counters(
+            "finish_reasons", "Jobs finished, by reason", "reason", get_args(FinishReason)
+        )
+        self._dead_letters = self._counters(
+            "dead_letters",
+            "Jobs given up, by the code of the error",
+            "reason",
+            _DEAD_LETTER_REASONS,
+        )
+        self._invalid = self._counter("invalid_messages", "Jobs given up that could not begin")
+        self._redelivered = self._counter(
+            "jobs_redelivered", "Jobs taken over from workers that lost them or handed them back"
+        )
+        self._fenced = self._counter("fenced_appends", "Appends refused: the job has moved on")
+        self._preemptions = self._counter("preemptions", "Requests that gave up their KV blocks")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of jobs taken")
+        self._generated = self._counter("generated_tokens", "Tokens generated and logged")
+        self._prefix_query = self._counter(
+            "prefix_cache_query_tokens", "Tokens looked up in the prefix cache"
+        )
+        self._prefix_hit = self._counter(
+            "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
+        )
+        self._redis_errors = self._counters("redis_errors", "Failed Redis calls", "op", _OPS)
+
+    def _make_histograms(self) -> None:
+        self._ttft = self._histogram(
+            "time_to_first_token_seconds", "From enqueue to the first token logged", _LATENCY_S
+        )
+        self._inter_token = self._histogram(
+            "inter_token_latency_seconds", "Between two tokens of a job", _TOKEN_S
+        )
+        self._queue_wait = self._histogram(
+            "queue_wait_seconds", "From enqueue to the first take", _LATENCY_S
+        )
+        self._duration = self._histogram(
+            "job_duration_seconds", "From enqueue to the terminal event", _LATENCY_S
+        )
+        self._batch_size = self._histogram(
+            "batch_size_sequences", "Requests computed in a step", _BATCH
+        )
+        step = Histogram(
+            "rose_step_duration_seconds",
+            "Engine step, by phase",
+            _STEP_S,
+            ["model", "phase"],
+            [(self._model, phase) for phase in _PHASES],
+        )
+        self.registry.register(step)
+        self._step = {phase: step.series(self._model, phase) for phase in _PHASES}
+
+    # The engine
+
+    def observe_step(self, stats: EngineStats) -> None:
+        self._batch_size.observe(stats.step_sequences)
+        for phase, seconds in stats.phase_s.items():
+            self._step[phase].observe(seconds)
+
+    def observe_stats(self, stats: EngineStats) -> None:
+        """The engine counts for itself; the counters follow its totals."""
+        before, self._stats = self._stats, stats
+        # Most steps change none of them, and an `inc` costs more than a look.
+        if preempted := stats.preemptions_total - before.preemptions_total:
+            self._preemptions.inc(preempted)
+        if asked := stats.prefix_query_tokens_total - before.prefix_query_tokens_total:
+            self._prefix_query.inc(asked)
+        if hit := stats.prefix_hit_tokens_total - before.prefix_hit_tokens_total:
+            self._prefix_hit.inc(hit)
+
+    # Jobs
+
+    def observe_take(self, job: HeldJob) -> None:
+        self._prompt_tokens.inc(job.prompt_tokens)
+        if not job.resumed:
+            self._queue_wait.observe(job.taken_at - job.enqueued_at)
+
+    def observe_tokens(self, job: HeldJob, count: int, now: float) -> None:
+        """They can be seen from now on, all at once: each is said to have taken its share of the
+        time since the last ones."""
+        if job.last_token_at is not None:
+            self._inter_token.observe((now - job.last_token_at) / count, count)
+        else:
+            self._inter_token.observe(0.0, count - 1)
+            if job.first_index == 0:
+                self._ttft.observe(now - job.enqueued_at)
+        job.last_token_at = now
+
+    def generated(self, count: int) -> None:
+        self._generated.inc(count)
+
+    def observe_end(self, job: HeldJob, event: Event, now: float) -> None:
+        self._jobs[event.type].inc()
+        if isinstance(event, FinishedEvent):
+            self._reasons[event.reason].inc()
+        self._duration.observe(now - job.enqueued_at)
+
+    def dead_letter(self, reason: str) -> None:
+        """`reason`: the code of the error."""
+        self._jobs["dead_letter"].inc()
+        self._dead_letters[reason].inc()
+        if reason != _CRASH_LOOP:
+            self._invalid.inc()
+
+    # Delivery
+
+    def redelivered(self, count: int) -> None:
+        self._redelivered.inc(count)
+
+    def fenced(self) -> None:
+        self._fenced.inc()
+
+    def redis_error(self, op: str) -> None:
+        self._redis_errors[op].inc()
+
+    # The queue
+
+    def ready(self, is_ready: bool) -> None:
+        self._ready.set(is_ready)
+
+    def observe_queue(self, status: QueueStatus, oldest_waiting_ms: int | None) -> None:
+        """What the elected reader sees; `oldest_waiting_ms`: when it was enqueued."""
+        for gauge, value in (
+            (self._lag, sum(status.waiting.values())),
+            (self._pending, status.running),
+            (self._oldest_pending, _age_s(status.oldest_running_ms)),
+            (self._oldest_waiting, _age_s(oldest_waiting_ms)),
+            (self._queued_tokens, status.queued_tokens),
+            (self._dead, status.dead_letters),
+        ):
+            gauge.labels(self._model, status.queue).set(value)
+
+    def forget_queue(self) -> None:
+        """Somebody else reads it, or nobody can: what was last seen is no more said."""
+        for gauge in (
+            *(self._lag, self._pending, self._oldest_pending, self._oldest_waiting),
+            *(self._queued_tokens, self._dead),
+        ):
+            gauge.clear()
+
+    # Families, already bound to this worker's model
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        gauge = Gauge(f"rose_{name}", help_text, ["model"], registry=self.registry)
+        return gauge.labels(self._model)
+
+    def _queue_gauge(self, name: str, help_text: str) -> Gauge:
+        """Not bound: it has no series before this worker reads the queue."""
+        return Gauge(f"rose_{name}", help_text, ["model", "queue"], registry=self.registry)
+
+    def _counter(self, name: str, help_text: str) -> Counter:
+        family = Counter(f"rose_{name}", help_text, ["model"], registry=self.registry)
+        return family.labels(self._model)
+
+    def _counters(self, name: str, help_text: str, label: str, values: Sequence[str]) -> _Counters:
+        labels = ["model", label]
+        family = Counter(f"rose_{name}", help_text, labels, registry=self.registry)
+        return _Counters(family, self._model, values)
+
+    def _histogram(self, name: str, help_text: str, buckets: Sequence[float]) -> Series:
+        family = Histogram(f"rose_{name}", help_text, buckets, ["model"], [(self._model,)])
+        self.registry.register(family)
+        return family.series(self._model)
+
+
+class _Counters(dict[str, Counter]):
+    """The counters of a family by the value of its one label beside the model."""
+
+    def __init__(self, family: Counter, model: str, values: Sequence[str]) -> None:
+        super().__init__((value, family.labels(model, value)) for value in values)
+        self._family = family
+        self._model = model
+
+    def __missing__(self, value: str) -> Counter:
+        counter = self[value] = self._family.labels(self._model, value)
+        return counter
+
+
+def _age_s(enqueued_ms: int | None) -> float:
+    return 0.0 if enqueued_ms is None else max(0.0, time.time() - enqueued_ms / 1000)

@@ -1,0 +1,88 @@
+"""An engine without a model: says the prompt again and again, one token a step.
+
+It measures what the queue itself costs, and gives tests a worker that starts at once. Token ids
+are those of the prompt, or the UTF-8 bytes of its text; token i is `prompt[i % len(prompt)]`, so
+the answer does not depend on batch-mates or on how often the job moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rose.errors import InvalidParameter, PromptTooLong
+from rose.protocol import JobSpec
+from rose_worker.engine import EngineStats, FinishReason, ModelInfo, Output, Prepared
+from rose_worker.settings import WorkerSettings
+
+_CONTEXT = 1 << 20
+
+
+@dataclass(slots=True)
+class _Echo:
+    prompt: list[int]
+    done: int
+    wanted: int
+
+
+class NullEngine:
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.capacity = settings.max_batch_size
+        self._context = settings.max_context or _CONTEXT
+        self.model = ModelInfo("null", self._context, 1, "cpu", "none")
+        self._running: dict[str, _Echo] = {}
+        self._step_sequences = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running)
+
+    def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        if job.sampling.logprobs or job.sampling.has_grammar:
+            raise InvalidParameter("the null engine has neither log-probabilities nor grammars")
+        text = (
+            job.prompt if isinstance(job.prompt, str) else "".join(m.content for m in job.messages)
+        )
+        prompt = list(job.token_ids or text.encode() or b"\0")
+        room = self._context - len(prompt)
+        if room < 1:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt)} tokens, which leaves no room in a context of "
+                f"{self._context}: send at most {self._context - 1}"
+            )
+        wanted = min(job.sampling.max_new_tokens, room)
+        return Prepared(job.id, len(prompt), _Echo(prompt, len(generated_ids), wanted))
+
+    def add(self, prepared: Prepared) -> None:
+        self._running[prepared.job_id] = prepared.handle
+
+    def abort(self, job_id: str) -> None:
+        self._running.pop(job_id, None)
+
+    def step(self, only: str | None = None) -> list[Output]:
+        stepped = {job_id: echo for job_id, echo in self._running.items() if only in (None, job_id)}
+        self._step_sequences = len(stepped)
+        outputs = [self._next(job_id, echo) for job_id, echo in stepped.items()]
+        for output in outputs:
+            if output.finish_reason is not None:
+                del self._running[output.job_id]
+        return outputs
+
+    def _next(self, job_id: str, echo: _Echo) -> Output:
+        if echo.done >= echo.wanted:  # an earlier worker logged the last token and then died
+            return Output(job_id, echo.done, (), "", "length")
+        token = echo.prompt[echo.done % len(echo.prompt)]
+        echo.done += 1
+        reason: FinishReason | None = "length" if echo.done == echo.wanted else None
+        return Output(job_id, echo.done - 1, (token,), f"{token} ", reason)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            batch_sequences=len(self._running),
+            step_sequences=self._step_sequences,
+            kv_usage_ratio=0.0,
+            preemptions_total=0,
+            prefix_query_tokens_total=0,
+            prefix_hit_tokens_total=0,
+            phase_s={},
+        )

@@ -1,0 +1,232 @@
+"""From step reports to the token log: what was generated is stored and published, in order.
+
+    engine thread -- reports --> Publisher -- one lane a partition --> Redis
+
+A lane has one call in flight, so the events of a job can only leave in the order in which they came
+about; and a node of a cluster that is away holds up its own partitions alone. Lanes run beside the
+engine thread and never hold it up. While Redis is away a lane repeats what it has, which is
+harmless, since every event says where in its job's log it belongs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rose.errors import InvalidParameter
+from rose.protocol import (
+    CancelledEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    Partition,
+    encode_tokens,
+)
+from rose.protocol.calls import Append
+from rose.transport.connection import BROKER_ERRORS
+from rose_worker.broker import Broker
+from rose_worker.engine import Output
+from rose_worker.engine_thread import EngineThread
+from rose_worker.jobs import HeldJob, JobTable
+from rose_worker.logs import about
+from rose_worker.metrics import Metrics
+
+if TYPE_CHECKING:  # needs OpenTelemetry
+    from rose_worker.tracing import Tracing
+
+log = logging.getLogger("rose.publisher")
+
+#: Between tries of a call that failed: doubled from the first to the longest.
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 2.0
+
+#: Events that may wait for the calls in flight; beyond that they stay with the engine thread, whose
+#: own bound then makes decoding pause.
+_MOST_PENDING = 2000
+
+
+class Publisher:
+    def __init__(
+        self,
+        broker: Broker,
+        engine: EngineThread,
+        table: JobTable,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._metrics = metrics
+        self._tracing = tracing
+        self._lanes = {
+            partition.index: _Lane(self, broker, partition, metrics)
+            for partition in broker.partitions
+        }
+
+    async def run(self) -> None:
+        await asyncio.gather(*(lane.run() for lane in self._lanes.values()))
+
+    async def flushed(self) -> None:
+        """Wait until everything that the engine has reported is in Redis."""
+        self.collect()
+        for lane in self._lanes.values():
+            await lane.idle.wait()
+
+    def collect(self) -> None:
+        """Accept what the engine has reported."""
+        while (
+            sum(lane.waiting for lane in self._lanes.values()) < _MOST_PENDING
+            and (report := self._engine.take_report()) is not None
+        ):
+            self._metrics.observe_stats(report.stats)
+            if report.stepped:
+                self._metrics.observe_step(report.stats)
+            for output in report.outputs:
+                self._accept(output)
+
+    def cancel(self, job_id: str) -> None:
+        self._end(job_id, lambda index: CancelledEvent(index=index))
+
+    def fail(self, job_id: str, code: str, message: str) -> None:
+        self._end(job_id, lambda index: FailedEvent(index=index, code=code, message=message))
+
+    def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
+        """End a held job before its time: its slot is free within one step."""
+        if (job := self._let_go(job_id)) is not None:
+            self._lanes[job.lease.partition.index].end(job, event_at(job.logged))
+
+    def _let_go(self, job_id: str) -> HeldJob | None:
+        job = self._table.pop(job_id)
+        if job is not None:
+            self._engine.abort(job_id)
+        return job
+
+    def _accept(self, output: Output) -> None:
+        job = self._table.get(output.job_id)
+        # A step that was under way when the job was cancelled or lost brings tokens too many.
+        if job is None or output.index != job.logged:
+            return
+        lane = self._lanes[job.lease.partition.index]
+        if output.token_ids:
+            event = encode_tokens(output.index, output.token_ids, output.text, output.logprobs)
+            lane.append(job, event, len(output.token_ids))
+        if output.finish_reason is not None:
+            self._table.pop(output.job_id)
+            finished = FinishedEvent(
+                index=job.logged, reason=output.finish_reason, prompt_tokens=job.prompt_tokens
+            )
+            lane.end(job, finished)
+        elif output.error is not None:
+            self.fail(output.job_id, InvalidParameter.code, output.error)
+
+    def settle(self, job: HeldJob, item: Append, outcome: str, now: float) -> int:
+        """Returns how many tokens are in the log now that were not before."""
+        if outcome in ("FENCED", "GAP"):
+            self._lose(job, outcome)
+            return 0
+        if tokens := sum(item.counts):
+            self._metrics.observe_tokens(job, tokens, now)
+            if job.first_token_at is None:
+                job.first_token_at = now
+            if job.alone:
+                self._table.progressed(job)
+        if item.end is not None:
+            self._settle_end(job, item.end, now)
+        elif outcome == "CANCEL" and self._table.holds(job):
+            # The message on the control channel was lost; the flag is not.
+            self.cancel(job.spec.id)
+        return tokens
+
+    def _settle_end(self, job: HeldJob, event: Event, now: float) -> None:
+        self._metrics.observe_end(job, event, now)
+        if self._tracing is not None:
+            self._tracing.ended(job, event, now)
+        log.info(
+            "job %s %s after %d tokens in %.2f s",
+            job.spec.id,
+            event.type,
+            event.index,
+            now - job.taken_at,
+            extra=about(job.spec.id),
+        )
+
+    def _lose(self, job: HeldJob, outcome: str) -> None:
+        """Somebody else has the job now, or its log: stop working on it."""
+        self._metrics.fenced()
+        if self._table.holds(job):
+            self._let_go(job.spec.id)
+            if self._tracing is not None:
+                self._tracing.left(job, time.monotonic(), "fenced")
+            log.warning(
+                "job %s is not ours any more (%s)", job.spec.id, outcome, extra=about(job.spec.id)
+            )
+
+
+class _Lane:
+    """What goes to one partition: of each job the tokens, then its end."""
+
+    def __init__(
+        self, publisher: Publisher, broker: Broker, partition: Partition, metrics: Metrics
+    ) -> None:
+        self._publisher = publisher
+        self._broker = broker
+        self._partition = partition
+        self._metrics = metrics
+        self._items: dict[HeldJob, Append] = {}
+        self.waiting = 0
+        """events that no call has taken along yet"""
+        self._wake = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def append(self, job: HeldJob, event: bytes, tokens: int) -> None:
+        item = self._item(job)
+        item.counts.append(tokens)
+        item.events.append(event)
+        job.logged += tokens
+        self.waiting += 1
+
+    def end(self, job: HeldJob, event: Event) -> None:
+        self._item(job).end = event
+
+    def _item(self, job: HeldJob) -> Append:
+        item = self._items.get(job)
+        if item is None:
+            item = self._items[job] = Append(job.lease, job.logged)
+            self.idle.clear()
+            self._wake.set()
+        return item
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            items, self._items, self.waiting = self._items, {}, 0
+            # Once the call is on its way: encode the next ones meanwhile.
+            loop.call_soon(self._publisher.collect)
+            await self._send(items)
+            self._publisher.collect()
+            if not self._wake.is_set():
+                self.idle.set()
+
+    async def _send(self, items: Mapping[HeldJob, Append]) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            try:
+                outcomes = await self._broker.publish(self._partition, list(items.values()))
+                break
+            except BROKER_ERRORS as error:
+                self._metrics.redis_error("publish")
+                log.warning("publishing waits for Redis: %s", error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+        now = time.monotonic()
+        stored = sum(
+            self._publisher.settle(job, item, outcome, now)
+            for (job, item), outcome in zip(items.items(), outcomes, strict=True)
+        )
+        self._metrics.generated(stored)

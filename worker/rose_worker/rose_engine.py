@@ -1,0 +1,154 @@
+"""roseinfer's own engine behind the worker's protocol."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+from rose.protocol import JobSpec, TokenLogprob
+from rose_worker.engine import EngineStats, ModelInfo, Output, Prepared, finish_reason
+from rose_worker.settings import WorkerSettings
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
+from roseinfer.gpu.options import GpuOptions
+
+
+class RoseEngine:
+    def __init__(self, engine: InferenceEngine, *, max_batch_size: int, max_step_tokens: int):
+        self._engine = engine
+        self._scheduler = OnlineScheduler(
+            engine, max_batch_size, max_step_tokens, keep_finished=False
+        )
+        self.model = ModelInfo(
+            name=engine.model_name,
+            context_tokens=engine.context_length,
+            max_bytes_per_token=engine.max_bytes_per_token,
+            device=str(engine.device),
+            dtype=str(engine.model.dtype).removeprefix("torch."),
+        )
+
+    @classmethod
+    def load(cls, settings: WorkerSettings) -> RoseEngine:
+        """Raises: ModelNotFound, UnsupportedModel, ConfigurationError"""
+        if settings.torch_threads is not None:
+            torch.set_num_threads(settings.torch_threads)
+        engine = InferenceEngine(
+            settings.model,
+            settings.tokenizer,
+            device=settings.device,
+            dtype=settings.dtype,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            max_context=settings.max_context,
+            gpu=GpuOptions(
+                attention=settings.attention,
+                cuda_graphs=settings.cuda_graphs,
+                memory_utilization=settings.gpu_memory_utilization,
+                max_batch_size=settings.max_batch_size,
+                max_step_tokens=settings.max_step_tokens,
+            ),
+        )
+        return cls(
+            engine,
+            max_batch_size=settings.max_batch_size,
+            max_step_tokens=settings.max_step_tokens,
+        )
+
+    @property
+    def capacity(self) -> int:
+        return self._scheduler.max_batch_size
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_unfinished()
+
+    def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        session = self._engine.new_session(
+            self._prompt_ids(job),
+            request_id=job.id,
+            params=_sampling_params(job),
+            generated_ids=generated_ids,
+        )
+        return Prepared(job.id, session.prompt_length, session)
+
+    def add(self, prepared: Prepared) -> None:
+        self._scheduler.add_session(prepared.handle)
+
+    def abort(self, job_id: str) -> None:
+        self._scheduler.abort(job_id)
+
+    def step(self, only: str | None = None) -> list[Output]:
+        return [_output(output) for output in self._scheduler.step(only)]
+
+    def stats(self) -> EngineStats:
+        stats = self._scheduler.stats()
+        times = stats.step_times
+        return EngineStats(
+            batch_sequences=stats.running,
+            step_sequences=stats.batch_size,
+            kv_usage_ratio=stats.kv_blocks_used / stats.kv_blocks_total,
+            preemptions_total=stats.preemptions,
+            prefix_query_tokens_total=stats.prefix_query_tokens,
+            prefix_hit_tokens_total=stats.prefix_hit_tokens,
+            phase_s={
+                "schedule": times.schedule,
+                "forward": times.forward,
+                "sample": times.sample,
+                "postprocess": times.postprocess,
+            },
+        )
+
+    def _prompt_ids(self, job: JobSpec) -> list[int]:
+        if isinstance(job.prompt, str):
+            return self._engine.encode(job.prompt)
+        if job.messages:
+            return self._engine.encode_chat([message.model_dump() for message in job.messages])
+        return list(job.token_ids)
+
+
+def _output(output: StepOutput) -> Output:
+    return Output(
+        output.request_id,
+        output.index,
+        output.token_ids,
+        output.text,
+        None if output.error is not None else finish_reason(output.finish_reason),
+        _logprobs(output),
+        output.error,
+    )
+
+
+def _logprobs(output: StepOutput) -> list[TokenLogprob] | None:
+    if output.logprobs is None:
+        return None
+    return [TokenLogprob(own, top) for own, top in output.logprobs]
+
+
+def _sampling_params(job: JobSpec) -> SamplingParams:
+    wanted = job.sampling
+    return SamplingParams(
+        max_new_tokens=wanted.max_new_tokens,
+        temperature=wanted.temperature,
+        top_k=wanted.top_k,
+        top_p=wanted.top_p,
+        min_p=wanted.min_p,
+        # The same seed wherever the job goes next.
+        seed=wanted.seed if wanted.seed is not None else _seed_of(job.id),
+        stop=wanted.stop,
+        stop_token_ids=wanted.stop_token_ids,
+        ignore_eos=wanted.ignore_eos,
+        min_new_tokens=wanted.min_new_tokens,
+        repetition_penalty=wanted.repetition_penalty,
+        presence_penalty=wanted.presence_penalty,
+        frequency_penalty=wanted.frequency_penalty,
+        logit_bias=wanted.logit_bias,
+        logprobs=wanted.logprobs,
+        top_logprobs=wanted.top_logprobs,
+        json_schema=wanted.json_schema,
+        regex=wanted.regex,
+        grammar=wanted.grammar,
+    )
+
+
+def _seed_of(job_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:7], "big")

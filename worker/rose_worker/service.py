@@ -1,0 +1,237 @@
+"""A worker's life: start, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rose.errors import ConfigurationError
+from rose.transport.connection import BROKER_ERRORS, broker_errors
+from rose_worker.admission import Admission
+from rose_worker.broker import Broker
+from rose_worker.control import Control
+from rose_worker.engine import Engine
+from rose_worker.engine_thread import EngineThread
+from rose_worker.http import HttpServer
+from rose_worker.intake import Intake
+from rose_worker.jobs import JobTable
+from rose_worker.leases import LeaseKeeper
+from rose_worker.metrics import Metrics
+from rose_worker.publisher import Publisher
+from rose_worker.settings import WorkerSettings
+from rose_worker.tasks import cancel_all
+from rose_worker.watch import Watch
+
+if TYPE_CHECKING:
+    from rose_worker.tracing import Tracing
+
+log = logging.getLogger("rose.worker")
+
+#: At the end of a drain: how long to wait for the last tokens to reach Redis.
+_FLUSH_S = 5.0
+
+
+class Worker:
+    """The process's part: Redis, the model, signals. What it serves with is `_Service`."""
+
+    def __init__(self, settings: WorkerSettings, load: Callable[[], Engine]) -> None:
+        """`load` makes the engine; it runs in a thread, since a model takes its time."""
+        self._settings = settings
+        self._load = load
+        made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = settings.name or made_up
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; a second one ends the grace period.
+
+        Raises:
+            BrokerUnavailable, ModelError, ConfigurationError: it cannot start.
+            the engine's exception: it failed in mid-work; its leases lapse.
+        """
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._on_signal, signum)
+        broker = Broker(self._settings, self.name)
+        try:
+            await broker.start()
+            engine = await asyncio.to_thread(self._load)
+            await _announce(broker, engine)
+            service = _Service(self._settings, broker, engine)
+            try:
+                await service.run(self._stop)
+                await service.drain(self._hurry)
+            finally:
+                await service.close()
+        finally:
+            await broker.close()
+
+    def _on_signal(self, signum: int) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        what = "handing back" if self._hurry.is_set() else "draining"
+        log.info("%s: %s", signal.Signals(signum).name, what)
+        self._stop.set()
+
+
+async def _announce(broker: Broker, engine: Engine) -> None:
+    """Raises: BrokerUnavailable"""
+    model = engine.model
+    with broker_errors():
+        await broker.announce_model(
+            {
+                "name": model.name,
+                "context_tokens": model.context_tokens,
+                "max_bytes_per_token": model.max_bytes_per_token or "",
+            }
+        )
+
+
+class _Service:
+    """Everything that runs while a worker serves, put together."""
+
+    def __init__(self, settings: WorkerSettings, broker: Broker, engine: Engine) -> None:
+        self._settings = settings
+        self._broker = broker
+        metrics = Metrics(engine.model, engine.capacity)
+        self._table = table = JobTable(engine.capacity)
+        self._thread = thread = EngineThread(
+            engine,
+            max_reports=settings.max_buffered_steps,
+            min_step_s=settings.min_step_s,
+            on_report=lambda: self._publisher.collect(),
+        )
+        self._tracing = _tracing(settings, broker, engine)
+        self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
+        admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
+        self._intakes = [
+            Intake(settings, partition, broker, table, admission, metrics)
+            for partition in broker.partitions
+        ]
+        self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
+        self._control = Control(broker, publisher, metrics)
+        self._watch = Watch(broker, metrics)
+        self._http = HttpServer(
+            settings.http_host,
+            settings.http_port,
+            metrics.registry,
+            name=broker.consumer,
+            healthy=self._health,
+            ready=lambda: self._watch.problem,
+        )
+        self._intake_tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        log.info(
+            "worker %s serves %s on %s, %d slots, http://%s:%d",
+            broker.consumer,
+            engine.model.name,
+            engine.model.device,
+            engine.capacity,
+            settings.http_host,
+            self._http.port,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`. What ends by itself before has failed: raises its error."""
+        self._thread.start()
+        self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
+        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch.run())
+        self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [stopped, self._thread.ended, *self._tasks], return_when=asyncio.FIRST_COMPLETED
+            )
+            for ended in done:
+                ended.result()
+        finally:
+            stopped.cancel()
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take nothing new, finish what the grace period allows, hand back the rest."""
+        for intake in self._intakes:
+            intake.drain()
+        await asyncio.gather(*self._intake_tasks)
+        await self._finish_held(hurry)
+        if self._thread.ended.done():
+            self._thread.ended.result()  # it failed: the leases lapse, which charges an attempt
+        await self._thread.stop()
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                await self._publisher.flushed()
+        except TimeoutError:
+            log.warning("the last tokens did not reach Redis: another worker makes them again")
+        try:
+            for intake in self._intakes:
+                await intake.hand_back()
+            await self._hand_back()
+            await self._broker.leave()
+        except BROKER_ERRORS as error:
+            log.warning("not handed back, the leases will lapse: %s", error)
+        log.info("drained")
+
+    async def close(self) -> None:
+        await cancel_all(self._tasks)
+        await asyncio.to_thread(self._http.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+    async def _finish_held(self, hurry: asyncio.Event) -> None:
+        """Wait until every held job has ended, the grace period has, or somebody hurries us."""
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(_until_empty(self._table)),
+            asyncio.ensure_future(hurry.wait()),
+        ]
+        await asyncio.wait(
+            [*waiting, self._thread.ended],
+            timeout=self._settings.grace_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for future in waiting:
+            future.cancel()
+
+    async def _hand_back(self) -> None:
+        for partition in self._broker.partitions:
+            held = self._table.jobs_of(partition)
+            if held:
+                await self._broker.release(
+                    partition,
+                    [(job.lease.stream, job.spec.id, job.lease.entry) for job in held],
+                )
+                log.info("handed back %d jobs", len(held))
+                if self._tracing is not None:
+                    for job in held:
+                        self._tracing.left(job, time.monotonic(), "released")
+
+    def _health(self) -> str | None:
+        if not self._thread.alive:
+            return "the engine thread has ended"
+        if self._thread.stalled_s > self._settings.stall_timeout_s:
+            return f"a step has taken {self._thread.stalled_s:.0f} s"
+        return None
+
+
+def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracing | None:
+    """Raises: ConfigurationError: it is asked for and not installed."""
+    if not settings.tracing:
+        return None
+    try:
+        from rose_worker.tracing import Tracing
+    except ImportError as error:
+        raise ConfigurationError(
+            f"ROSE_TRACING needs {error.name}: install roseinfer[tracing]"
+        ) from None
+    return Tracing(engine.model, broker.consumer)
+
+
+async def _until_empty(table: JobTable) -> None:
+    while len(table):
+        await table.changed()

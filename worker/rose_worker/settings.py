@@ -1,0 +1,118 @@
+"""What a worker can set, by flag or by environment (`ROSE_...`)."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import Field
+
+from rose.errors import ConfigurationError
+from rose.settings import QueueSettings
+from rose_producer.settings import ProducerSettings
+
+
+class WorkerSettings(QueueSettings):
+    engine: Literal["rose", "null"] = Field(
+        default="rose", description="rose, or null: no model, echoes the prompt's tokens"
+    )
+    model: str | None = Field(
+        default=None, description="model folder or hub name; the built-in model if not given"
+    )
+    tokenizer: str | None = Field(default=None, description="tokenizer, where not the model's own")
+    device: str | None = Field(default=None, description="cpu, cuda, cuda:1; the best if not given")
+    dtype: str | None = Field(
+        default=None, description="float32, bfloat16 or float16; what suits the device if not given"
+    )
+    torch_threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of the engine; torch's choice if not given"
+    )
+    max_batch_size: int = Field(default=32, ge=1, description="requests decoded at once: slots")
+    max_step_tokens: int = Field(
+        default=512, ge=1, description="tokens per step, prefill chunks included"
+    )
+    max_context: int | None = Field(
+        default=None, ge=2, description="context limit in tokens, below the model's own"
+    )
+    kv_cache_tokens: int | None = Field(
+        default=None, ge=1, description="tokens the KV cache holds; from free memory if not given"
+    )
+    attention: Literal["triton", "flashinfer", "sdpa"] | None = Field(
+        default=None,
+        description="triton, flashinfer (for prefill, if installed) or sdpa; on a GPU triton "
+        "if not given",
+    )
+    cuda_graphs: bool = Field(
+        default=True, description="decode steps on a GPU are captured at the start and replayed"
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="share of a GPU's memory to use, KV cache and all",
+    )
+    lease_s: float = Field(
+        default=10.0, ge=0.5, description="after this silence another worker takes a job over"
+    )
+    stall_timeout_s: float = Field(
+        default=60.0, gt=0, description="a step longer than this counts as hung: leases lapse"
+    )
+    reclaim_interval_s: float = Field(
+        default=1.0, gt=0, description="how often jobs of lost or drained workers are looked for"
+    )
+    max_attempts: int = Field(
+        default=3, ge=1, description="takes without a new token before a job is a dead letter"
+    )
+    ageing_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="a waiting job gains a level of priority per so many seconds",
+    )
+    dead_letters_kept: int = Field(default=10_000, ge=1, description="dead letters per partition")
+    dead_letter_ttl_s: int = Field(
+        default=7 * 86_400, ge=1, description="how long a dead letter is kept"
+    )
+    grace_s: float = Field(
+        default=30.0, ge=0, description="at SIGTERM: time to finish before jobs are handed back"
+    )
+    min_step_s: float = Field(
+        default=0.0, ge=0, description="slow motion: a step takes at least this long"
+    )
+    max_buffered_steps: int = Field(
+        default=1000, ge=1, description="steps kept while Redis is away before decoding pauses"
+    )
+    http_host: str = Field(
+        default="127.0.0.1", description="address of /metrics, /healthz and /readyz"
+    )
+    http_port: int = Field(default=9400, ge=0, le=65535, description="its port; 0 for a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error; info has two lines a job"
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="text, or json: a JSON object a line, with job and consumer"
+    )
+    tracing: bool = Field(
+        default=False, description="spans by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    name: str | None = Field(
+        default=None, description="consumer name; must be unique; made up if not given"
+    )
+
+
+def reject_unknown_variables() -> None:
+    """A misspelt `ROSE_` variable would silently not apply.
+
+    Raises:
+        ConfigurationError
+    """
+    fields = WorkerSettings.model_fields | ProducerSettings.model_fields
+    known = {f"ROSE_{name.upper()}" for name in fields}
+    unknown = sorted(
+        name
+        for name in os.environ
+        if name.upper().startswith("ROSE_") and name.upper() not in known
+    )
+    if unknown:
+        raise ConfigurationError(
+            f"unknown setting {', '.join(unknown)}: see `rose worker --help` for all of them"
+        )

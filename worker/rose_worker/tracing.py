@@ -1,0 +1,126 @@
+"""A job's spans: waiting, prefill, decode, below the span of whoever submitted it.
+
+They are made when the job leaves this worker, from times that are kept anyway, so tracing costs
+the engine nothing. A worker that was killed leaves none; the one that goes on says `rose.resumed`.
+Names and attributes follow OpenTelemetry's conventions for generative AI. No prompt, no output.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent
+from rose_worker.engine import ModelInfo
+from rose_worker.jobs import HeldJob
+
+_CONTEXT = TraceContextTextMapPropagator()
+
+
+class Tracing:
+    def __init__(self, model: ModelInfo, consumer: str, provider: Any = None) -> None:
+        """`provider`: a TracerProvider; else one that exports by OTLP over HTTP, to where
+        OpenTelemetry's own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...)."""
+        if provider is None:
+            # OTEL_SERVICE_NAME goes before ours.
+            resource = Resource({"service.name": "rose-worker"}).merge(Resource.create())
+            provider = TracerProvider(resource=resource)
+            provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._provider = provider
+        self._tracer = provider.get_tracer("roseinfer")
+        self._model = model.name
+        self._consumer = consumer
+
+    def ended(self, job: HeldJob, event: Event, now: float) -> None:
+        """The job's terminal event is in the log."""
+        self._record(job, now, event.index - job.first_index, event)
+
+    def left(self, job: HeldJob, now: float, why: str) -> None:
+        """The job goes on elsewhere; `why`: released or fenced."""
+        self._record(job, now, job.logged - job.first_index, None, why)
+
+    def close(self) -> None:
+        """Send what waits."""
+        self._provider.shutdown()
+
+    def _record(
+        self, job: HeldJob, now: float, tokens: int, event: Event | None, why: str = ""
+    ) -> None:
+        clock = _Clock.now()
+        parent = _CONTEXT.extract({"traceparent": job.spec.traceparent or ""})
+        outcome = why if event is None else event.type
+        span = self._tracer.start_span(
+            f"{_operation(job)} {self._model}",
+            context=parent,
+            kind=trace.SpanKind.CONSUMER,
+            start_time=clock.ns(job.taken_at if job.resumed else job.enqueued_at),
+            attributes=self._attributes(job, tokens, outcome),
+        )
+        if isinstance(event, FinishedEvent):
+            span.set_attribute("gen_ai.response.finish_reasons", [event.reason])
+        elif isinstance(event, FailedEvent):
+            span.set_attribute("error.type", event.code)
+            span.set_status(trace.StatusCode.ERROR, event.code)
+        elif isinstance(event, CancelledEvent):
+            span.set_attribute("error.type", "cancelled")
+        below = trace.set_span_in_context(span)
+        first = job.first_token_at
+        phases = [("prefill", job.taken_at, first or now)]
+        if not job.resumed:
+            phases.insert(0, ("queue_wait", job.enqueued_at, job.taken_at))
+        if first is not None:
+            phases.append(("decode", first, now))
+        for name, start, end in phases:
+            self._tracer.start_span(name, context=below, start_time=clock.ns(start)).end(
+                clock.ns(end)
+            )
+        span.end(clock.ns(now))
+
+    def _attributes(self, job: HeldJob, tokens: int, outcome: str) -> dict[str, Any]:
+        wanted = job.spec.sampling
+        given = {
+            "gen_ai.operation.name": _operation(job),
+            "gen_ai.provider.name": "roseinfer",
+            "gen_ai.request.model": self._model,
+            "gen_ai.request.max_tokens": wanted.max_new_tokens,
+            "gen_ai.request.temperature": wanted.temperature,
+            "gen_ai.request.top_p": wanted.top_p,
+            "gen_ai.request.top_k": wanted.top_k,
+            "gen_ai.request.seed": wanted.seed,
+            "gen_ai.usage.input_tokens": job.prompt_tokens,
+            "gen_ai.usage.output_tokens": tokens,
+            "messaging.system": "roseinfer",
+            "messaging.destination.name": job.lease.partition.queue,
+            "messaging.message.id": job.spec.id,
+            "messaging.client.id": self._consumer,
+            "rose.outcome": outcome,
+            "rose.resumed": job.resumed,
+            "rose.epoch": job.lease.epoch,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """From the monotonic clock, in seconds, to Unix nanoseconds."""
+
+    offset_s: float
+
+    @classmethod
+    def now(cls) -> _Clock:
+        return cls(time.time() - time.monotonic())
+
+    def ns(self, at: float) -> int:
+        return int((at + self.offset_s) * 1e9)
+
+
+def _operation(job: HeldJob) -> str:
+    return "chat" if job.spec.messages else "text_completion"

@@ -1,0 +1,62 @@
+"""Looks at Redis now and then: whether it answers, and, for one worker, how the queue stands.
+
+What the queue's gauges say is the same whoever reads it, so of all workers one is elected to do so:
+who holds the key `reader`, which is a lease. The others ask for that key and no more. So a hundred
+workers cost Redis twenty small calls a second, and one reading of the queue in five seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rose.errors import MalformedMessage
+from rose.transport.connection import BROKER_ERRORS
+from rose_worker.broker import Broker
+from rose_worker.metrics import Metrics
+
+log = logging.getLogger("rose.watch")
+
+_INTERVAL_S = 5.0
+#: A reader that is killed is followed by another after this and an interval at most.
+_LEASE_S = 3 * _INTERVAL_S
+
+
+class Watch:
+    def __init__(
+        self,
+        broker: Broker,
+        metrics: Metrics,
+        *,
+        interval_s: float = _INTERVAL_S,
+        lease_s: float = _LEASE_S,
+    ) -> None:
+        self._broker = broker
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._lease_s = lease_s
+        self.problem: str | None = None
+        """what keeps this worker from being ready"""
+
+    async def run(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._interval_s)
+
+    async def _look(self) -> None:
+        try:
+            if await self._broker.elect_reader(self._lease_s):
+                await self._read()
+            else:
+                self._metrics.forget_queue()
+            self.problem = None
+        except (*BROKER_ERRORS, MalformedMessage) as error:
+            self._metrics.redis_error("watch")
+            self._metrics.forget_queue()
+            self.problem = f"Redis: {error}"
+        self._metrics.ready(self.problem is None)
+
+    async def _read(self) -> None:
+        status = await self._broker.queue_status()
+        self._metrics.observe_queue(status, await self._broker.oldest_waiting_ms())
+        await self._broker.forget_dead_consumers()
