@@ -155,8 +155,8 @@ def test_a_mistake_ends_the_process_with_one_line(
 @pytest.mark.parametrize(
     "words",
     [
-        ["rose", "generate", "x", "--model", "/no/such/folder"],
-        ["rose", "generate", "x", "--max-new-tokens", "0"],
+        ["rose_cli.main", "generate", "x", "--model", "/no/such/folder"],
+        ["rose_cli.main", "generate", "x", "--max-new-tokens", "0"],
         ["roseinfer.cli_generate", "--prompt", "x", "--checkpoint-path", "/no/such/folder"],
         ["roseinfer.cli_generate", "--prompt", "x", "--max-new-tokens", "0"],
     ],

@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from roseinfer import demo_model
-from roseinfer.demo_model import MODEL_PATH, train
+from roseinfer.demo_model import MODEL_PATH
+from training import train
 from training.stories import END, WORD, documents, stories, vocabulary
 
 MIB = 1024 * 1024
