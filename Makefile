@@ -4,7 +4,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test check dashboards pictures bench bench-gpu bench-queue model fuzz chaos chaos-bites clean
+.PHONY: demo test check dashboards reference pictures bench bench-gpu bench-queue model fuzz chaos chaos-bites clean
 
 demo: .venv/demo
 	$(BIN)/rose demo
@@ -19,10 +19,15 @@ check: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.grafana --check
+	$(BIN)/python -m docs.reference --check
 
 # Writes the JSON of the Grafana dashboards again; `make check` says when it is stale.
 dashboards: .venv/demo
 	$(BIN)/python -m deploy.grafana
+
+# Writes the tables of docs/settings.md again; `make check` says when they are stale.
+reference: .venv/demo
+	$(BIN)/python -m docs.reference
 
 # Draws docs/img anew: what `rose top` and `rose demo` show while they really run.
 pictures: .venv/demo
