@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.tables import spread
-from rose.protocol import JobSpec, Partition
+from rose.protocol import EntryKey, JobSpec, Partition
 from rose.protocol.calls import Lease
 from rose_worker.engine import EngineStats, ModelInfo
 from rose_worker.jobs import HeldJob
@@ -61,7 +61,7 @@ def _step_s(engine: InferenceEngine, batch: int) -> float:
 def _metrics_s(batch: int) -> float:
     """All that a worker observes for one step: as `rose_worker.publisher` does."""
     metrics = Metrics(ModelInfo("m", 512, None, "cpu", "float32"), batch)
-    lease = Lease(Partition("q"), "0-a", "s", "1-0", 1)
+    lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", 1)
     jobs = [
         HeldJob(JobSpec(id=f"0-{n}", prompt="x"), lease, 0, 1, 0.0, resumed=False)
         for n in range(batch)

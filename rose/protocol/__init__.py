@@ -26,7 +26,14 @@ from rose.protocol.events import (
     error_of,
 )
 from rose.protocol.jobs import ChatMessage, JobSpec, Priority, Sampling, new_job_id, validated
-from rose.protocol.keys import GROUP, RELEASED, Partition, partition_of
+from rose.protocol.keys import (
+    GROUP,
+    RELEASED,
+    EntryKey,
+    JobEntry,
+    Partition,
+    partition_of,
+)
 
 __all__ = [
     "GROUP",
@@ -36,9 +43,11 @@ __all__ = [
     "TERMINAL_STATUSES",
     "CancelledEvent",
     "ChatMessage",
+    "EntryKey",
     "Event",
     "FailedEvent",
     "FinishedEvent",
+    "JobEntry",
     "JobSpec",
     "Partition",
     "Priority",

@@ -15,9 +15,9 @@ from typing import Any
 
 from rose.errors import MalformedMessage, PromptTooLong, QueueFull
 from rose.protocol.codec import encode_event
-from rose.protocol.events import CancelledEvent, Event
+from rose.protocol.events import CancelledEvent, Event, FailedEvent
 from rose.protocol.jobs import JobSpec, Priority
-from rose.protocol.keys import GROUP, RELEASED, Partition
+from rose.protocol.keys import GROUP, RELEASED, EntryKey, JobEntry, Partition
 from rose.protocol.scripts import Script, load
 
 Arg = str | bytes | int
@@ -169,35 +169,35 @@ def fetch(partition: Partition, consumer: str, count: int, *, ageing_ms: int) ->
 
 def take(
     partition: Partition,
-    entries: Iterable[tuple[str, str, str]],
+    jobs: Iterable[JobEntry],
     consumer: str,
     *,
     now_ms: int,
     ttl_s: int,
     alone: bool = False,
 ) -> Call:
-    """`entries`: (stream, entry, job id). `alone`: suspects too."""
-    return _take(partition, entries, [GROUP, consumer, now_ms, ttl_s, "alone" if alone else ""])
+    """`alone`: suspects too."""
+    return _take(partition, jobs, [GROUP, consumer, now_ms, ttl_s, "alone" if alone else ""])
 
 
 def take_unread(
     partition: Partition,
-    entry: tuple[str, str, str],
+    job: JobEntry,
     consumer: str,
     *,
     now_ms: int,
     ttl_s: int,
 ) -> Call:
-    """Of an entry that nobody may have read yet: read it, or the next one of its stream, and take
-    it if it is the one. `entry`: as for `take`."""
-    return _take(partition, [entry], [GROUP, consumer, now_ms, ttl_s, "unread"])
+    """For an entry that may still be unread: read it, or the next one of its stream, and take it
+    if it is the one that was asked for."""
+    return _take(partition, [job], [GROUP, consumer, now_ms, ttl_s, "unread"])
 
 
-def _take(partition: Partition, entries: Iterable[tuple[str, str, str]], args: list[Arg]) -> Call:
+def _take(partition: Partition, jobs: Iterable[JobEntry], args: list[Arg]) -> Call:
     keys: list[str] = []
-    for stream, entry, job_id in entries:
-        keys += (stream, partition.state(job_id), partition.tokens(job_id))
-        args.append(entry)
+    for entry, job_id in jobs:
+        keys += (entry.stream, partition.state(job_id), partition.tokens(job_id))
+        args.append(entry.id)
     return Call(load("take"), keys, args)
 
 
@@ -243,13 +243,12 @@ def taken(reply: bytes) -> Taken | NotTaken:
 
 @dataclass(slots=True)
 class Lease:
-    """What a worker holds while it works on a job. The keys are here to be made once a job
-    rather than once a token."""
+    """What a worker holds while it works on a job. The keys are made once a job, not once a
+    token."""
 
     partition: Partition
+    entry: EntryKey
     job_id: str
-    stream: str
-    entry: str
     epoch: int
     state: bytes = field(init=False)
     tokens: bytes = field(init=False)
@@ -278,12 +277,12 @@ def append(partition: Partition, items: Iterable[Append], *, now_ms: int, ttl_s:
     for item in items:
         lease, end = item.lease, item.end
         # A terminal event's type is the job's status.
-        status, entry = ("-", "-") if end is None else (end.type, lease.entry)
+        status, entry = ("-", "-") if end is None else (end.type, lease.entry.id)
         counts = " ".join(map(str, item.counts))
         keys += (lease.state, lease.tokens)
         args += (f"{lease.epoch} {item.index} {status} {entry} {counts}", *item.events)
         if end is not None:
-            keys.append(lease.stream)
+            keys.append(lease.entry.stream)
             args.append(encode_event(end))
     return Call(load("append"), keys, args)
 
@@ -300,40 +299,36 @@ def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:
     return Call(load("renew"), [stream], [GROUP, consumer, *entries])
 
 
-def release(
-    partition: Partition, stream: str, consumer: str, jobs: Sequence[tuple[str, str]]
-) -> Call:
-    """`jobs`: (job id, entry) pairs of `stream`."""
+def release(partition: Partition, stream: str, consumer: str, jobs: Sequence[JobEntry]) -> Call:
+    """`jobs`: entries of `stream`."""
     return Call(
         load("release"),
-        [stream, *(partition.state(job_id) for job_id, _ in jobs)],
-        [GROUP, consumer, RELEASED, *(entry for _, entry in jobs)],
+        [stream, *(partition.state(job.job_id) for job in jobs)],
+        [GROUP, consumer, RELEASED, *(job.entry.id for job in jobs)],
     )
 
 
 def dead_letter(
     partition: Partition,
-    stream: str,
-    entry: str,
+    entry: EntryKey,
     consumer: str,
     *,
     raw: bytes,
-    code: str,
-    message: str,
-    failed: tuple[str, bytes] | None,
+    job_id: str | None,
+    event: FailedEvent,
     keep: int,
     keep_s: int,
     now_ms: int,
     ttl_s: int,
 ) -> Call:
-    """`failed`: the job id and its encoded terminal event, where the id could be read. At most
-    `keep` dead letters are kept, for `keep_s` seconds."""
-    keys = [stream, partition.dead]
-    args: list[Arg] = [GROUP, consumer, entry, code, message, raw, keep, keep_s, now_ms, ttl_s]
-    if failed is not None:
-        job_id, event = failed
+    """`raw`: the job as it came; `job_id`: None where `raw` does not tell; `event`: the reason, and
+    the last event of the job. At most `keep` dead letters are kept, for `keep_s` seconds."""
+    keys = [entry.stream, partition.dead]
+    args: list[Arg] = [GROUP, consumer, entry.id, event.code, event.message, raw]
+    args += [keep, keep_s, now_ms, ttl_s]
+    if job_id is not None:
         keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
-        args += [job_id, event]
+        args += [job_id, encode_event(event)]
     return Call(load("dead_letter"), keys, args)
 
 

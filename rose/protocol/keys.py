@@ -10,6 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from rose.errors import ConfigurationError
 from rose.protocol.jobs import Priority
@@ -22,6 +23,20 @@ RELEASED = "released"
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
+
+
+class EntryKey(NamedTuple):
+    """Names an entry of a job stream. Ids are unique within a stream only."""
+
+    stream: str
+    id: str
+
+
+class JobEntry(NamedTuple):
+    """An entry of a job stream, and the job that it holds."""
+
+    entry: EntryKey
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from rose.protocol import GROUP, Partition, calls, decode_job, encode_event
+from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_job, encode_event
 from rose.protocol.calls import Lease, NotTaken, Taken
 from rose.transport.running import run
 from rose_cli.demo.broker import EmbeddedBroker
@@ -39,31 +39,25 @@ class Bench:
     def call(self, call: calls.Call) -> Any:
         return run(self.redis, call)
 
-    def fetch(
-        self, worker: str, count: int = 1, *, ageing_s: float = 60
-    ) -> list[tuple[str, str, str]]:
-        """(stream, entry, job id) of new entries."""
+    def fetch(self, worker: str, count: int = 1, *, ageing_s: float = 60) -> list[JobEntry]:
         call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))
         return [
-            (stream.decode(), entry.decode(), decode_job(raw).id)
+            JobEntry(EntryKey(stream.decode(), entry.decode()), decode_job(raw).id)
             for stream, flat in self.call(call)[0]
             for entry, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    def take(
-        self, worker: str, stream: str, entry: str, job_id: str, *, alone: bool = True
-    ) -> Taken | NotTaken:
-        one = [(stream, entry, job_id)]
-        call = calls.take(self.partition, one, worker, now_ms=1, ttl_s=60, alone=alone)
+    def take(self, worker: str, job: JobEntry, *, alone: bool = True) -> Taken | NotTaken:
+        call = calls.take(self.partition, [job], worker, now_ms=1, ttl_s=60, alone=alone)
         (reply,) = self.call(call)
         return calls.taken(reply)
 
     def start(self, worker: str) -> Lease:
         """Fetch one job and take it."""
-        ((stream, entry, job_id),) = self.fetch(worker)
-        taken = self.take(worker, stream, entry, job_id)
+        (job,) = self.fetch(worker)
+        taken = self.take(worker, job)
         assert isinstance(taken, Taken)
-        return Lease(self.partition, job_id, stream, entry, taken.epoch)
+        return Lease(self.partition, *job, taken.epoch)
 
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
         return self.publish([to_append(lease, event) for event in events])
@@ -79,8 +73,8 @@ class Bench:
 
     def steal(self, lease: Lease, thief: str) -> Taken:
         """What another worker does once the lease has lapsed."""
-        self.redis.xclaim(lease.stream, GROUP, thief, 0, [lease.entry])
-        taken = self.take(thief, lease.stream, lease.entry, lease.job_id)
+        self.redis.xclaim(lease.entry.stream, GROUP, thief, 0, [lease.entry.id])
+        taken = self.take(thief, JobEntry(lease.entry, lease.job_id))
         assert isinstance(taken, Taken)
         return taken
 
@@ -98,19 +92,15 @@ def to_append(lease: Lease, *events: TokenEvent) -> calls.Append:
     return calls.Append(lease, events[0].index, counts, [encode_event(event) for event in events])
 
 
-def dead_letter(
-    bench: Bench, stream: str, entry: str, job_id: str, failed: FailedEvent
-) -> calls.Call:
+def dead_letter(bench: Bench, entry: EntryKey, job_id: str, event: FailedEvent) -> calls.Call:
     """Worker `w` gives up on an entry that held the bytes `garbage`."""
     return calls.dead_letter(
         bench.partition,
-        stream,
         entry,
         "w",
         raw=b"garbage",
-        code=failed.code,
-        message=failed.message,
-        failed=(job_id, encode_event(failed)),
+        job_id=job_id,
+        event=event,
         keep=10,
         keep_s=60,
         now_ms=1,

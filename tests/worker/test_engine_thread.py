@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from rose.protocol import JobSpec
-from rose_worker.engine import EngineStats, Output, Prepared
+from rose_worker.engine import Output, Prepared
 from rose_worker.engine_thread import EngineThread
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
@@ -40,9 +40,6 @@ class GatedEngine(NullEngine):
     def add(self, prepared: Prepared) -> None:
         """Nothing to keep: a step answers for a request of its own."""
 
-    def stats(self) -> EngineStats:
-        return super().stats()
-
 
 class PausedEngine(NullEngine):
     """A null engine whose steps wait for the test."""
@@ -64,9 +61,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def make(engine: NullEngine, *, max_reports: int = 100) -> EngineThread:
-    thread = EngineThread(engine, max_reports=max_reports, min_step_s=0, on_report=lambda: None)
-    thread.start()
+def make(engine: NullEngine, *, max_reports: int = 100, min_step_s: float = 0.0) -> EngineThread:
+    thread = EngineThread(engine, max_reports=max_reports, min_step_s=min_step_s)
+    thread.start(on_report=lambda: None)
     return thread
 
 
@@ -121,8 +118,7 @@ async def test_what_runs_alone_makes_the_others_pause_until_it_has_a_token() -> 
     # given: one that runs, and is under way
     engine = NullEngine(WorkerSettings())
     reports: list[list[str]] = []
-    thread = EngineThread(engine, max_reports=100, min_step_s=0.001, on_report=lambda: None)
-    thread.start()
+    thread = make(engine, min_step_s=0.001)
 
     def stepped(job_id: str) -> bool:
         while report := thread.take_report():

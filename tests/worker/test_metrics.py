@@ -13,7 +13,7 @@ import redis
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rose.protocol import JobSpec, Partition, Priority
+from rose.protocol import EntryKey, JobSpec, Partition, Priority
 from rose.protocol.calls import Lease
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, FinishedEvent, Job, Request
@@ -53,7 +53,7 @@ def of(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 def held(*, logged: int = 0, resumed: bool = False, enqueued_at: float = 0.0) -> HeldJob:
-    lease = Lease(Partition("q"), "0-a", "s", "1-0", 1)
+    lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", 1)
     spec = JobSpec(id="0-a", prompt="x")
     return HeldJob(spec, lease, logged, 1, enqueued_at, resumed, first_index=logged, taken_at=1.0)
 

@@ -182,8 +182,8 @@ async def test_without_redis_nothing_is_said_of_the_queue(
         # then
         await until(lambda: worker.says('ready{model="m"} 0.0'))
         assert not worker.reads
-        assert worker.watch.problem is not None
+        assert worker.watch.check() is not None
         # and: well again
         own_redis.start()
         await worker.broker.start()
-        await until(lambda: worker.reads and worker.watch.problem is None)
+        await until(lambda: worker.reads and worker.watch.check() is None)

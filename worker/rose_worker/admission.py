@@ -19,6 +19,8 @@ from rose.errors import (
     RoseError,
 )
 from rose.protocol import (
+    FailedEvent,
+    JobEntry,
     JobSpec,
     Partition,
     TokenEvent,
@@ -102,7 +104,7 @@ class Admission:
         refused: dict[Claim, RoseError] = {}
         untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
         outcomes = await self._broker.take(
-            partition, [(claim.entry, spec.id) for claim, spec in untaken], alone=alone
+            partition, [JobEntry(claim.entry.key, spec.id) for claim, spec in untaken], alone=alone
         )
         for (claim, _), outcome in zip(untaken, outcomes, strict=True):
             match outcome:
@@ -200,21 +202,23 @@ class Admission:
             DeadLetter(
                 claim.entry,
                 readable_job_id(claim.entry.raw or b""),
-                claim.grant.logged if claim.grant else 0,
-                error.code,
-                str(error),
+                FailedEvent(
+                    index=claim.grant.logged if claim.grant else 0,
+                    code=error.code,
+                    message=str(error),
+                ),
             )
             for claim, error in refused.items()
         ]
         await self._broker.dead_letter(letters)
         for claim, letter in zip(refused, letters, strict=True):
-            self._metrics.dead_letter(letter.code)
+            self._metrics.dead_letter(letter.event.code)
             # The code alone: a chat template's message may quote the prompt.
             log.warning(
                 "entry %s (job %s) is a dead letter: %s",
-                letter.entry.id,
+                letter.entry.key.id,
                 letter.job_id,
-                letter.code,
+                letter.event.code,
                 extra=about(letter.job_id),
             )
             self._table.drop_claim(claim)
@@ -241,7 +245,7 @@ def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alon
     waited_s = max(0.0, (now_ms() - entry.enqueued_ms) / 1000)
     return HeldJob(
         spec=spec,
-        lease=Lease(entry.partition, spec.id, entry.stream, entry.id, grant.epoch),
+        lease=Lease(entry.partition, entry.key, spec.id, grant.epoch),
         logged=grant.logged,
         prompt_tokens=prepared.prompt_tokens,
         enqueued_at=time.monotonic() - waited_s,

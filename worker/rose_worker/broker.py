@@ -7,8 +7,9 @@ behind another.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -16,11 +17,12 @@ from redis.exceptions import ResponseError
 from rose.protocol import (
     GROUP,
     MAX_JOB_BYTES,
+    EntryKey,
     FailedEvent,
+    JobEntry,
     Partition,
     Priority,
     calls,
-    encode_event,
 )
 from rose.protocol.calls import Append, Call, NotTaken, Taken, now_ms
 from rose.transport.connection import broker_errors, connect_async
@@ -57,18 +59,13 @@ class Entry:
     """An entry of a job stream that this worker owns."""
 
     partition: Partition
-    stream: str
-    id: str
+    key: EntryKey
     raw: bytes | None
     """The job as it came; None for an entry without the field."""
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.stream, self.id
-
-    @property
     def enqueued_ms(self) -> int:
-        return int(self.id.partition("-")[0])
+        return int(self.key.id.partition("-")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +77,11 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An entry that is given up, and why; `index` is where its terminal event belongs."""
+    """An entry that is given up, and why."""
 
     entry: Entry
     job_id: str | None
-    index: int
-    code: str
-    message: str
+    event: FailedEvent
 
 
 class Broker:
@@ -147,7 +142,7 @@ class Broker:
         call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
         found, seen = await run_async(self._redis, call)
         entries = [
-            Entry(partition, stream.decode(), entry_id.decode(), raw)
+            Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in found
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
@@ -163,7 +158,7 @@ class Broker:
         command: Command = ("XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen)
         (reply,) = await exchange(self._reader, [command])
         return [
-            Entry(partition, stream.decode(), entry_id.decode(), field_of(fields, b"job"))
+            Entry(partition, EntryKey(stream.decode(), entry_id.decode()), field_of(fields, b"job"))
             for stream, entries in reply or ()
             for entry_id, fields in entries
         ]
@@ -173,16 +168,16 @@ class Broker:
     ) -> tuple[Entry, Taken | None] | tuple[None, None]:
         """Read an entry that was heard of, or the next one of its stream, and take it if it is the
         one; None where others have read them all."""
-        key = (entry.stream, entry.id, job_id)
+        job = JobEntry(entry.key, job_id)
         call = calls.take_unread(
-            entry.partition, key, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
+            entry.partition, job, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
         )
         reply = await run_async(self._redis, call)
         if not reply:
             return None, None
         entry_id, raw, outcome = reply
         taken = calls.taken(outcome)
-        read = Entry(entry.partition, entry.stream, entry_id.decode(), raw)
+        read = Entry(entry.partition, EntryKey(entry.key.stream, entry_id.decode()), raw)
         return read, taken if isinstance(taken, Taken) else None
 
     async def reclaim(
@@ -193,25 +188,20 @@ class Broker:
             stream, GROUP, self.consumer, int(lease_s * 1000), start, count=count
         )
         found = [
-            Entry(partition, stream, entry_id.decode(), fields.get(b"job"))
+            Entry(partition, EntryKey(stream, entry_id.decode()), fields.get(b"job"))
             for entry_id, fields in claimed
             if fields is not None
         ]
         return next_start.decode(), found
 
     async def take(
-        self, partition: Partition, entries: Sequence[tuple[Entry, str]], *, alone: bool = False
+        self, partition: Partition, jobs: Sequence[JobEntry], *, alone: bool = False
     ) -> list[Taken | NotTaken]:
-        """Begin on entries, each with its job id; an outcome for each, in order."""
-        if not entries:
+        """Begin on jobs; an outcome for each, in order."""
+        if not jobs:
             return []
         call = calls.take(
-            partition,
-            [(entry.stream, entry.id, job_id) for entry, job_id in entries],
-            self.consumer,
-            now_ms=now_ms(),
-            ttl_s=self._ttl_s,
-            alone=alone,
+            partition, jobs, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, alone=alone
         )
         return [calls.taken(item) for item in await run_async(self._redis, call)]
 
@@ -241,31 +231,29 @@ class Broker:
             for outcome in calls.outcomes(reply, len(part))
         ]
 
-    async def renew(self, entries: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Renew `(stream, entry)`; returns those that are lost."""
-        by_stream: dict[str, list[str]] = {}
-        for stream, entry in entries:
-            by_stream.setdefault(stream, []).append(entry)
+    async def renew(self, entries: Iterable[EntryKey]) -> set[EntryKey]:
+        """Renew the leases of these entries; returns those that are lost."""
+        ids = {
+            stream: [entry.id for entry in group]
+            for stream, group in groupby(sorted(entries), key=lambda entry: entry.stream)
+        }
         replies = await run_many_async(
             self._redis,
-            [calls.renew(stream, self.consumer, group) for stream, group in by_stream.items()],
+            [calls.renew(stream, self.consumer, group) for stream, group in ids.items()],
         )
         return {
-            (stream, entry.decode())
-            for stream, reply in zip(by_stream, replies, strict=True)
-            for entry in reply
+            EntryKey(stream, entry_id.decode())
+            for stream, reply in zip(ids, replies, strict=True)
+            for entry_id in reply
         }
 
-    async def release(self, partition: Partition, jobs: Sequence[tuple[str, str, str]]) -> None:
-        """Hand back `(stream, job id, entry)`; an unread entry may carry any job id."""
-        by_stream: dict[str, list[tuple[str, str]]] = {}
-        for stream, job_id, entry in jobs:
-            by_stream.setdefault(stream, []).append((job_id, entry))
+    async def release(self, partition: Partition, jobs: Iterable[JobEntry]) -> None:
+        """Hand jobs back to the queue."""
         await run_many_async(
             self._redis,
             [
-                calls.release(partition, stream, self.consumer, group)
-                for stream, group in by_stream.items()
+                calls.release(partition, stream, self.consumer, list(group))
+                for stream, group in groupby(sorted(jobs), key=lambda job: job.entry.stream)
             ],
         )
 
@@ -273,20 +261,15 @@ class Broker:
         await run_many_async(self._redis, [self._dead_letter(letter) for letter in letters])
 
     def _dead_letter(self, letter: DeadLetter) -> Call:
-        entry, failed = letter.entry, None
-        if letter.job_id is not None:
-            event = FailedEvent(index=letter.index, code=letter.code, message=letter.message)
-            failed = (letter.job_id, encode_event(event))
+        entry = letter.entry
         return calls.dead_letter(
             entry.partition,
-            entry.stream,
-            entry.id,
+            entry.key,
             self.consumer,
             # What is over the limit is not worth the memory; its error names the size.
             raw=(entry.raw or b"")[:MAX_JOB_BYTES],
-            code=letter.code,
-            message=letter.message,
-            failed=failed,
+            job_id=letter.job_id,
+            event=letter.event,
             keep=self._dead_letters_kept,
             keep_s=self._dead_letter_ttl_s,
             now_ms=now_ms(),

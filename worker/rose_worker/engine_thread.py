@@ -42,19 +42,12 @@ class _Abort:
 
 
 class EngineThread:
-    """`on_report` is called on the event loop once there are reports; `ended` is done when the
-    thread is, with the engine's exception if one ended it."""
+    """`ended` is done when the thread is, with the engine's exception if one ended it."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        max_reports: int,
-        min_step_s: float,
-        on_report: Callable[[], None],
-    ) -> None:
+    _on_report: Callable[[], None]
+
+    def __init__(self, engine: Engine, *, max_reports: int, min_step_s: float) -> None:
         self._engine = engine
-        self._on_report = on_report
         self._max_reports = max_reports
         self._min_step_s = min_step_s
         self._commands: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
@@ -67,7 +60,9 @@ class EngineThread:
         self._progress_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    def start(self) -> None:
+    def start(self, on_report: Callable[[], None]) -> None:
+        """The event loop calls `on_report` when there are reports to take."""
+        self._on_report = on_report
         self._thread.start()
 
     async def stop(self) -> None:

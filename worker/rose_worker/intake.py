@@ -14,7 +14,7 @@ import time
 from redis.exceptions import ResponseError
 
 from rose.errors import RoseError
-from rose.protocol import Partition, decode_job, readable_job_id
+from rose.protocol import Partition, decode_job
 from rose.transport.connection import BROKER_ERRORS
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker, Entry
@@ -74,17 +74,6 @@ class Intake:
                 log.warning("intake waits for Redis: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
-    async def hand_back(self) -> None:
-        """Claims that were not begun on: for another worker, at once."""
-        claims = self._table.claims_of(self._partition)
-        entries = [claim.entry for claim in claims]
-        await self._broker.release(
-            self._partition,
-            [(e.stream, readable_job_id(e.raw or b"") or "unreadable", e.id) for e in entries],
-        )
-        for claim in claims:
-            self._table.drop_claim(claim)
-
     async def _fill(self) -> None:
         """One thing at a time. What Redis' troubles interrupt goes on from where it stood."""
         await self._reclaim_if_due()
@@ -138,9 +127,9 @@ class Intake:
         if found is None:
             await _let_others()
         self._heard = False
-        last = (found or entry).id.encode()
+        last = (found or entry).key.id.encode()
         places = zip(self._partition.all_jobs, seen, strict=True)
-        self._seen = [last if stream == entry.stream else place for stream, place in places]
+        self._seen = [last if stream == entry.key.stream else place for stream, place in places]
 
     async def _wait_for_change(self) -> None:
         try:

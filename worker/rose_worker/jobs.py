@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rose.protocol import JobSpec, Partition
+from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
 from rose.protocol.calls import Lease, Taken
 from rose_worker.broker import Entry
 
@@ -64,7 +64,7 @@ class JobTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._claims: dict[tuple[str, str], Claim] = {}
+        self._claims: dict[EntryKey, Claim] = {}
         self._reserved = 0
         self._jobs: dict[str, HeldJob] = {}
         self._changed = asyncio.Event()
@@ -82,6 +82,15 @@ class JobTable:
     def jobs_of(self, partition: Partition) -> list[HeldJob]:
         return [job for job in self._jobs.values() if job.lease.partition == partition]
 
+    def entries_of(self, partition: Partition) -> list[JobEntry]:
+        """What this worker owns there: jobs and claims. A job id that cannot be read stands for
+        none."""
+        held = [JobEntry(job.lease.entry, job.spec.id) for job in self.jobs_of(partition)]
+        return held + [
+            JobEntry(claim.entry.key, readable_job_id(claim.entry.raw or b"") or "unreadable")
+            for claim in self.claims_of(partition)
+        ]
+
     def claims_of(self, partition: Partition) -> list[Claim]:
         """Oldest first."""
         return [claim for claim in self._claims.values() if claim.entry.partition == partition]
@@ -93,7 +102,7 @@ class JobTable:
 
     def claim(self, entries: Iterable[Entry]) -> None:
         """Those that are not held already: an own one comes back when its renewal was late."""
-        held = {(job.lease.stream, job.lease.entry) for job in self._jobs.values()}
+        held = {job.lease.entry for job in self._jobs.values()}
         for entry in entries:
             if entry.key not in held:
                 self._claims.setdefault(entry.key, Claim(entry))

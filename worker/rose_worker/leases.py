@@ -56,7 +56,7 @@ class LeaseKeeper:
 
     async def _renew(self, partition: Partition) -> None:
         jobs, claims = self._table.jobs_of(partition), self._table.claims_of(partition)
-        entries = [(job.lease.stream, job.lease.entry) for job in jobs]
+        entries = [job.lease.entry for job in jobs]
         entries += [claim.entry.key for claim in claims]
         try:
             lost = await self._broker.renew(entries)
@@ -66,7 +66,7 @@ class LeaseKeeper:
             return
         for job in jobs:
             # It may have ended, or been taken anew, while Redis answered.
-            if (job.lease.stream, job.lease.entry) in lost and self._table.holds(job):
+            if job.lease.entry in lost and self._table.holds(job):
                 self._table.pop(job.spec.id)
                 self._thread.abort(job.spec.id)
                 log.warning("the lease of job %s is lost", job.spec.id, extra=about(job.spec.id))

@@ -107,7 +107,6 @@ class _Service:
             engine,
             max_reports=settings.max_buffered_steps,
             min_step_s=settings.min_step_s,
-            on_report=lambda: self._publisher.collect(),
         )
         self._tracing = _tracing(settings, broker, engine)
         self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
@@ -125,7 +124,7 @@ class _Service:
             metrics.registry,
             name=broker.consumer,
             healthy=self._health,
-            ready=lambda: self._watch.problem,
+            ready=self._watch.check,
         )
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,7 +140,7 @@ class _Service:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. What ends by itself before has failed: raises its error."""
-        self._thread.start()
+        self._thread.start(self._publisher.collect)
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
         parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch.run())
         self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
@@ -169,9 +168,9 @@ class _Service:
                 await self._publisher.flushed()
         except TimeoutError:
             log.warning("the last tokens did not reach Redis: another worker makes them again")
+        # Nothing may touch what is handed back, or announce a worker that leaves.
+        await cancel_all(self._tasks)
         try:
-            for intake in self._intakes:
-                await intake.hand_back()
             await self._hand_back()
             await self._broker.leave()
         except BROKER_ERRORS as error:
@@ -200,16 +199,12 @@ class _Service:
 
     async def _hand_back(self) -> None:
         for partition in self._broker.partitions:
-            held = self._table.jobs_of(partition)
-            if held:
-                await self._broker.release(
-                    partition,
-                    [(job.lease.stream, job.spec.id, job.lease.entry) for job in held],
-                )
-                log.info("handed back %d jobs", len(held))
-                if self._tracing is not None:
-                    for job in held:
-                        self._tracing.left(job, time.monotonic(), "released")
+            if entries := self._table.entries_of(partition):
+                await self._broker.release(partition, entries)
+                log.info("handed back %d jobs", len(entries))
+            if self._tracing is not None:
+                for job in self._table.jobs_of(partition):
+                    self._tracing.left(job, time.monotonic(), "released")
 
     def _health(self) -> str | None:
         if not self._thread.alive:

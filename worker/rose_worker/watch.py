@@ -35,8 +35,11 @@ class Watch:
         self._metrics = metrics
         self._interval_s = interval_s
         self._lease_s = lease_s
-        self.problem: str | None = None
-        """what keeps this worker from being ready"""
+        self._problem: str | None = None
+
+    def check(self) -> str | None:
+        """What keeps this worker from being ready."""
+        return self._problem
 
     async def run(self) -> None:
         while True:
@@ -49,12 +52,12 @@ class Watch:
                 await self._read()
             else:
                 self._metrics.forget_queue()
-            self.problem = None
+            self._problem = None
         except (*BROKER_ERRORS, MalformedMessage) as error:
             self._metrics.redis_error("watch")
             self._metrics.forget_queue()
-            self.problem = f"Redis: {error}"
-        self._metrics.ready(self.problem is None)
+            self._problem = f"Redis: {error}"
+        self._metrics.ready(self._problem is None)
 
     async def _read(self) -> None:
         status = await self._broker.queue_status()

@@ -35,16 +35,16 @@ def enqueue(bench: Bench) -> None:
 
 def check_that_it_ends(bench: Bench) -> None:
     """Fetched, taken or refused, and ended, so that nothing is left of it in the streams."""
-    ((stream, entry, job_id),) = bench.fetch("w")
-    outcome = bench.take("w", stream, entry, job_id)
+    (job,) = bench.fetch("w")
+    outcome = bench.take("w", job)
     if isinstance(outcome, Taken):
-        lease = Lease(bench.partition, job_id, stream, entry, outcome.epoch)
+        lease = Lease(bench.partition, *job, outcome.epoch)
         assert bench.finish(lease, outcome.logged) == "OK"
     elif outcome is NotTaken.MALFORMED:
         failed = FailedEvent(index=0, code="malformed_message", message="m")
-        assert bench.call(dead_letter(bench, stream, entry, job_id, failed)) == b"DEAD"
+        assert bench.call(dead_letter(bench, *job, failed)) == b"DEAD"
     assert bench.lengths() == [0, 0, 0]
-    assert bench.redis.xpending(stream, GROUP)["pending"] == 0
+    assert bench.redis.xpending(job.entry.stream, GROUP)["pending"] == 0
 
 
 def test_any_value_in_any_field_of_the_state(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import ResponseError
 
 import rose.protocol.scripts
-from rose.protocol import JobSpec, Priority, calls, encode_job
+from rose.protocol import JobEntry, JobSpec, Priority, calls, encode_job
 from rose.protocol.calls import Call, Submission, SubmitLimits
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import FailedEvent, FinishedEvent
@@ -69,21 +69,21 @@ def append(bench: Bench) -> Call:
 def renew(bench: Bench) -> Call:
     bench.client.submit_many(["x", "y"])
     leases = [bench.start("w"), bench.start("w")]
-    return calls.renew(leases[0].stream, "w", [lease.entry for lease in leases])
+    return calls.renew(leases[0].entry.stream, "w", [lease.entry.id for lease in leases])
 
 
 def release(bench: Bench) -> Call:
     bench.client.submit_many(["x", "y"])
     leases = [bench.start("w"), bench.start("w")]
-    held = [(lease.job_id, lease.entry) for lease in leases]
-    return calls.release(bench.partition, leases[0].stream, "w", held)
+    held = [JobEntry(lease.entry, lease.job_id) for lease in leases]
+    return calls.release(bench.partition, leases[0].entry.stream, "w", held)
 
 
 def give_up(bench: Bench) -> Call:
     bench.client.submit("x")
     lease = bench.start("w")
     failed = FailedEvent(index=0, code="crash_loop", message="as the test wishes")
-    return dead_letter(bench, lease.stream, lease.entry, lease.job_id, failed)
+    return dead_letter(bench, lease.entry, lease.job_id, failed)
 
 
 def retry(bench: Bench) -> Call:

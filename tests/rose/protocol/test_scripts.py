@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from rose.errors import PromptTooLong, QueueFull
-from rose.protocol import GROUP, JobSpec, Priority, calls, decode_event, decode_job, encode_job
-from rose.protocol.calls import Lease, NotTaken, Taken
+from rose.protocol import (
+    GROUP,
+    EntryKey,
+    JobEntry,
+    JobSpec,
+    Priority,
+    calls,
+    decode_event,
+    decode_job,
+    encode_job,
+)
+from rose.protocol.calls import NotTaken, Taken
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job
 from tests.support.bench import Bench, dead_letter, to_append, token
@@ -29,8 +39,8 @@ def test_fetch_serves_the_most_urgent_and_never_more_than_asked(bench: Bench) ->
     normal = [bench.client.submit("x").id for _ in range(2)]
     high = [bench.client.submit("x", priority="high").id]
     # when
-    first = [job_id for _, _, job_id in bench.fetch("w", 2)]
-    rest = [job_id for _, _, job_id in bench.fetch("w", 10)]
+    first = [job.job_id for job in bench.fetch("w", 2)]
+    rest = [job.job_id for job in bench.fetch("w", 10)]
     # then
     assert first == [*high, normal[0]]
     assert rest == [normal[1], *low]
@@ -97,10 +107,10 @@ def test_submit_refuses_what_the_model_cannot_hold(bench: Bench) -> None:
 def test_only_the_owner_of_an_entry_can_take_it(bench: Bench) -> None:
     # given
     bench.client.submit("x")
-    ((stream, entry, job_id),) = bench.fetch("w1")
+    (job,) = bench.fetch("w1")
     # then
-    assert bench.take("w2", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
-    assert isinstance(bench.take("w1", stream, entry, job_id), Taken)
+    assert bench.take("w2", job) is NotTaken.NOTHING_TO_DO
+    assert isinstance(bench.take("w1", job), Taken)
 
 
 def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None:
@@ -110,8 +120,8 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
     entries = [entry.decode() for entry, _ in bench.redis.xrange(stream)]
 
     def take_unread(worker: str) -> Any:
-        key = (stream, entries[0], jobs[0].id)
-        return bench.call(calls.take_unread(bench.partition, key, worker, now_ms=1, ttl_s=60))
+        job = JobEntry(EntryKey(stream, entries[0]), jobs[0].id)
+        return bench.call(calls.take_unread(bench.partition, job, worker, now_ms=1, ttl_s=60))
 
     # when: three workers have heard of the first one
     first, second, third = (take_unread(worker) for worker in ("w1", "w2", "w3"))
@@ -123,7 +133,7 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
     assert decode_job(second[1]).id == jobs[1].id
     assert calls.taken(second[2]) is NotTaken.NOTHING_TO_DO
     assert third == []
-    assert isinstance(bench.take("w2", stream, entries[1], jobs[1].id), Taken)
+    assert isinstance(bench.take("w2", JobEntry(EntryKey(stream, entries[1]), jobs[1].id)), Taken)
 
 
 def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:
@@ -181,7 +191,7 @@ def test_a_worker_that_lost_its_job_is_fenced(bench: Bench) -> None:
     assert taken.logged == 2
     assert bench.append(zombie, token(2)) == ["FENCED"]
     assert bench.finish(zombie, 2) == "FENCED"
-    owner = Lease(bench.partition, job.id, zombie.stream, zombie.entry, taken.epoch)
+    owner = replace(zombie, epoch=taken.epoch)
     assert bench.append(owner, token(2)) == ["OK"]
     assert bench.finish(owner, 3) == "OK"
     assert job.result(1).token_ids == (100, 101, 102)
@@ -200,7 +210,7 @@ def test_finish_is_last_once_and_acknowledged_after_the_result_is_stored(bench: 
     entries = bench.redis.xrange(bench.partition.tokens(job.id))
     assert [entry_id for entry_id, _ in entries] == [b"1-0", b"1-1"]
     assert bench.lengths() == [0, 0, 0]
-    assert bench.redis.xpending(lease.stream, GROUP)["pending"] == 0
+    assert bench.redis.xpending(lease.entry.stream, GROUP)["pending"] == 0
     for key in (bench.partition.state(job.id), bench.partition.tokens(job.id)):
         assert 0 < bench.redis.ttl(key) <= 60
 
@@ -235,8 +245,9 @@ def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None
     lease = bench.start("w1")
     bench.append(lease, token(0))
     # when
+    stream = lease.entry.stream
     released = bench.call(
-        calls.release(bench.partition, lease.stream, "w1", [(job.id, lease.entry)])
+        calls.release(bench.partition, stream, "w1", [JobEntry(lease.entry, job.id)])
     )
     # then: fenced itself, and free for the next reclaim though the lease is long
     assert released == 1
@@ -244,9 +255,9 @@ def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None
     assert job.status().status == "queued"
     status = bench.client.queue_status()
     assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {})
-    _, claimed, *_ = bench.redis.xautoclaim(lease.stream, GROUP, "w2", 60_000)
-    assert [entry.decode() for entry, _ in claimed] == [lease.entry]
-    taken = bench.take("w2", lease.stream, lease.entry, job.id, alone=False)
+    _, claimed, *_ = bench.redis.xautoclaim(stream, GROUP, "w2", 60_000)
+    assert [entry.decode() for entry, _ in claimed] == [lease.entry.id]
+    taken = bench.take("w2", JobEntry(lease.entry, job.id), alone=False)
     assert isinstance(taken, Taken)
     assert taken.attempts == 1
 
@@ -257,9 +268,9 @@ def test_renew_keeps_what_is_ours_and_names_what_is_lost(bench: Bench) -> None:
     mine, lost = bench.start("w1"), bench.start("w1")
     bench.steal(lost, "w2")
     # when
-    reply = bench.call(calls.renew(mine.stream, "w1", [mine.entry, lost.entry]))
+    reply = bench.call(calls.renew(mine.entry.stream, "w1", [mine.entry.id, lost.entry.id]))
     # then
-    assert reply == [lost.entry.encode()]
+    assert reply == [lost.entry.id.encode()]
 
 
 def test_cancel_ends_a_waiting_job_and_leaves_its_entry_to_the_next_take(bench: Bench) -> None:
@@ -271,8 +282,8 @@ def test_cancel_ends_a_waiting_job_and_leaves_its_entry_to_the_next_take(bench: 
     assert [event.type for event in job.stream()] == ["cancelled"]
     assert job.cancel() is False
     assert bench.lengths() == [0, 1, 0]
-    ((stream, entry, job_id),) = bench.fetch("w")
-    assert bench.take("w", stream, entry, job_id) is NotTaken.NOTHING_TO_DO
+    (entry,) = bench.fetch("w")
+    assert bench.take("w", entry) is NotTaken.NOTHING_TO_DO
     assert bench.lengths() == [0, 0, 0]
 
 
@@ -294,14 +305,15 @@ def test_a_job_enqueued_twice_by_hand_runs_once(bench: Bench, priority: Priority
     stream = bench.partition.jobs(Priority.NORMAL)
     job: Job = bench.client.submit("x")
     ((entry, fields),) = bench.redis.xrange(stream)
-    ((_, first, _),) = bench.fetch("w", 1)
-    assert isinstance(bench.take("w", stream, first, job.id), Taken)
+    (first,) = bench.fetch("w", 1)
+    assert isinstance(bench.take("w", first), Taken)
     again = bench.partition.jobs(priority)
     bench.redis.xadd(again, fields, id=entry if again != stream else "*")
     # when
-    ((_, second, _),) = bench.fetch("w", 1)
+    (second,) = bench.fetch("w", 1)
     # then
-    assert bench.take("w", again, second, job.id) is NotTaken.NOTHING_TO_DO
+    assert second == JobEntry(EntryKey(again, second.entry.id), job.id)
+    assert bench.take("w", second) is NotTaken.NOTHING_TO_DO
     assert bench.lengths() == [0, 1, 0]
     assert job.status().epoch == 1
 
@@ -313,7 +325,7 @@ def test_a_dead_letter_keeps_the_bytes_and_tells_the_subscriber(bench: Bench) ->
     bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
     failed = FailedEvent(index=0, code="malformed_message", message="no")
     # when
-    call = dead_letter(bench, stream, entry, "abc", failed)
+    call = dead_letter(bench, EntryKey(stream, entry), "abc", failed)
     assert bench.call(call) == b"DEAD"
     assert bench.call(call) == b"NOT_OWNER"
     # then
@@ -327,12 +339,13 @@ def test_an_entry_with_somebody_elses_id_does_not_end_their_job(bench: Bench) ->
     # given
     job = bench.client.submit("x")
     lease = bench.start("w")
-    stream, entry = bench.partition.jobs(Priority.HIGH), lease.entry  # the same id, as can happen
+    # the same id in another stream, as can happen
+    stream, entry = bench.partition.jobs(Priority.HIGH), lease.entry.id
     bench.redis.xadd(stream, {"job": b"garbage"}, id=entry)
     bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
     failed = FailedEvent(index=0, code="x", message="m")
     # when
-    bench.call(dead_letter(bench, stream, entry, job.id, failed))
+    bench.call(dead_letter(bench, EntryKey(stream, entry), job.id, failed))
     # then
     assert bench.append(lease, token(0)) == ["OK"]
 
@@ -349,8 +362,8 @@ def test_ageing_lets_no_job_be_overtaken_by_one_that_came_too_much_later(bench: 
     for at_ms in (20_500, 21_500, 22_500, 23_500):
         add(Priority.HIGH, at_ms)
     # when
-    one_by_one = [bench.fetch("w", 1, ageing_s=10)[0][2] for _ in range(3)]
-    together = [job_id for _, _, job_id in bench.fetch("w", 10, ageing_s=10)]
+    one_by_one = [bench.fetch("w", 1, ageing_s=10)[0].job_id for _ in range(3)]
+    together = [job.job_id for job in bench.fetch("w", 10, ageing_s=10)]
     # then: low from 1,000 counts as of 21,000, normal from 11,500 as of 21,500
     assert one_by_one == ["high-20500", "low-1000", "high-21500"]
     assert together == ["normal-11500", "low-2000", "high-22500", "high-23500"]
@@ -360,10 +373,11 @@ def test_a_suspect_is_taken_only_alone_and_not_charged_before(bench: Bench) -> N
     # given: its first worker died without a token
     bench.client.submit("x")
     lease = bench.start("w1")
-    bench.redis.xclaim(lease.stream, GROUP, "w2", 0, [lease.entry])
+    bench.redis.xclaim(lease.entry.stream, GROUP, "w2", 0, [lease.entry.id])
     # when
-    refused = [bench.take("w2", lease.stream, lease.entry, lease.job_id, alone=False)] * 2
-    taken = bench.take("w2", lease.stream, lease.entry, lease.job_id, alone=True)
+    entry = JobEntry(lease.entry, lease.job_id)
+    refused = [bench.take("w2", entry, alone=False) for _ in range(2)]
+    taken = bench.take("w2", entry, alone=True)
     # then
     assert refused == [NotTaken.SUSPECT] * 2
     assert isinstance(taken, Taken)
@@ -374,9 +388,10 @@ def test_handing_back_what_was_not_begun_on_keeps_the_attempt_of_another(bench: 
     # given: w1 died on it; w2 reclaimed it and drains before it takes it
     job = bench.client.submit("x")
     lease = bench.start("w1")
-    bench.redis.xclaim(lease.stream, GROUP, "w2", 0, [lease.entry])
+    bench.redis.xclaim(lease.entry.stream, GROUP, "w2", 0, [lease.entry.id])
     # when
-    call = calls.release(bench.partition, lease.stream, "w2", [(job.id, lease.entry)])
+    released = [JobEntry(lease.entry, job.id)]
+    call = calls.release(bench.partition, lease.entry.stream, "w2", released)
     assert bench.call(call) == 1
     # then
     assert job.status().attempts == 1
@@ -409,6 +424,6 @@ def test_dead_letters_have_their_time(bench: Bench) -> None:
     bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
     failed = FailedEvent(index=0, code="malformed_message", message="no")
     # when
-    bench.call(dead_letter(bench, stream, entry, "abc", failed))
+    bench.call(dead_letter(bench, EntryKey(stream, entry), "abc", failed))
     # then
     assert 0 < bench.redis.ttl(bench.partition.dead) <= 60
