@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from roseinfer.batch import AttentionGroup, Chunk, Drawn, PackedBatch, StepInputs, pack
+from roseinfer.batch import AttentionGroup, Chunk, DeviceTokens, PackedBatch, StepInputs, pack
 from roseinfer.kv_cache import KVCache
 
 IMPLEMENTATION = "rose_blocks"
@@ -101,7 +101,7 @@ class Attention(Protocol):
     layers: list[LayerState]
     batch: Any
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> StepInputs:
         """Lay out `chunks` as the layers read them."""
 
 
@@ -116,8 +116,8 @@ class PagedAttention:
             for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> PackedBatch:
-        return pack(chunks, self._block_size, self._device, drawn)
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> PackedBatch:
+        return pack(chunks, self._block_size, self._device, device_tokens)
 
 
 class _PagedLayer:

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from roseinfer.device_transfer import IntegerBuffer
 from roseinfer.kv_cache import PADDING_BLOCK
 from roseinfer.session import InferenceSession
-from roseinfer.transfer import Integers
 
 # Matrix kernels treat the last rows of an odd count differently from the rest, so a token's result
 # would depend, in its last bits, on who else shares the step. With row counts padded to multiples
@@ -54,18 +54,18 @@ class Chunk:
         """True if the step reaches the session's last known token, so that one can be sampled."""
         return self.end == self.session.num_known
 
-    def input_ids(self, drawn: Drawn | None) -> list[int]:
-        """Its tokens; for one that only the device knows, -1 - its row in `drawn`."""
+    def input_ids(self, device_tokens: DeviceTokens | None) -> list[int]:
+        """Its tokens; for one that only the device knows, -1 - its row in `device_tokens`."""
         ids = self.session.tokens[self.session.computed : self.end]
         if len(ids) < self.count:
-            if drawn is None:
+            if device_tokens is None:
                 raise RuntimeError("a step needs a token that has not come back from the device")
-            ids.append(-1 - drawn.rows[self.session])
+            ids.append(-1 - device_tokens.rows[self.session])
         return ids
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DeviceTokens:
     """Tokens that were drawn on the device and are not yet known to the host.
 
     Row `rows[s]` of `ids` [S] is the last token of session s.
@@ -183,11 +183,14 @@ def group_width(session: InferenceSession, end: int, block_size: int) -> int:
 
 
 def pack(
-    chunks: Sequence[Chunk], block_size: int, device: torch.device, drawn: Drawn | None = None
+    chunks: Sequence[Chunk],
+    block_size: int,
+    device: torch.device,
+    device_tokens: DeviceTokens | None = None,
 ) -> PackedBatch:
     """Lay out `chunks` (at least one) as one packed batch on `device`."""
-    layout = _Layout(chunks, block_size, drawn)
-    ints = Integers()
+    layout = _Layout(chunks, block_size, device_tokens)
+    ints = IntegerBuffer()
     rows = padded(layout.rows)
     inputs = _add_padded(ints, layout.input_ids, rows)
     positions = _add_padded(ints, layout.positions, rows)
@@ -196,7 +199,7 @@ def pack(
     tables = [ints.add(spec.tables) for spec in layout.groups]
     flat = ints.to(device)
     group_positions = flat[positions]
-    input_ids = flat[inputs] if drawn is None else drawn.fill(flat[inputs])
+    input_ids = flat[inputs] if device_tokens is None else device_tokens.fill(flat[inputs])
     groups = [
         AttentionGroup(
             spec.start,
@@ -218,7 +221,7 @@ def pack(
     )
 
 
-def _add_padded(ints: Integers, values: list[int], length: int) -> slice:
+def _add_padded(ints: IntegerBuffer, values: list[int], length: int) -> slice:
     where = ints.add(values)
     ints.pad(length - len(values))
     return slice(where.start, where.start + length)
@@ -236,10 +239,10 @@ class _Layout:
     """The packed batch as plain lists, before it becomes tensors."""
 
     def __init__(
-        self, chunks: Sequence[Chunk], block_size: int, drawn: Drawn | None = None
+        self, chunks: Sequence[Chunk], block_size: int, device_tokens: DeviceTokens | None = None
     ) -> None:
         self.block_size = block_size
-        self.drawn = drawn
+        self.device_tokens = device_tokens
         self.rows = 0
         self.order: list[Chunk] = []
         self.input_ids: list[int] = []
@@ -272,7 +275,7 @@ class _Layout:
     def _add_rows(self, chunk: Chunk) -> None:
         session = chunk.session
         positions = range(session.computed, chunk.end)
-        self.input_ids += chunk.input_ids(self.drawn)
+        self.input_ids += chunk.input_ids(self.device_tokens)
         self.positions += positions
         self.slots += slots(session.blocks, positions, self.block_size)
         self.rows += chunk.count

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 
 from rose.errors import ConfigurationError, InvalidParameter, PromptTooLong
-from roseinfer import limits, tokenizing
-from roseinfer.adjusting import Adjustment
+from roseinfer import limits, tokenization
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
+from roseinfer.detokenizer import Detokenizer
 from roseinfer.gpu.memory import CudaMeter, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
+from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.params import SamplingParams
 from roseinfer.probe import find_layers
 from roseinfer.runners import build_runner
-from roseinfer.sampled import Sampled
+from roseinfer.sampled_tokens import SampledTokens
 from roseinfer.scheduler import OfflineScheduler, Scheduler
 from roseinfer.session import InferenceSession, ends_of
-from roseinfer.text import Detokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class InferenceEngine:
         self.device: torch.device = model.device
         self.vocab_size = limits.vocab_size(model)
         self.eos_token_ids = limits.eos_token_ids(model, tokenizer)
-        self.max_bytes_per_token = tokenizing.max_bytes_per_token(tokenizer)
+        self.max_bytes_per_token = tokenization.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         self._grammars = GrammarCompiler(tokenizer, self.vocab_size, self.eos_token_ids)
         # First: what has no such layers may have no context length either.
@@ -163,14 +163,14 @@ class InferenceEngine:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt. Raises InvalidParameter without a tokenizer."""
-        return tokenizing.encode(self.tokenizer, text)
+        return tokenization.encode(self.tokenizer, text)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a conversation (`role` and `content` each), ready for the answer.
 
         Raises InvalidParameter if the model has no chat template or it refuses the messages.
         """
-        return tokenizing.encode_chat(self.tokenizer, messages)
+        return tokenization.encode_chat(self.tokenizer, messages)
 
     def new_session(
         self,
@@ -203,18 +203,20 @@ class InferenceEngine:
             self._detokenizer.stream(prompt_ids, params.stop),
             generated_ids=generated_ids,
             eos_token_ids=self.eos_token_ids,
-            adjustment=self._adjustment(params, prompt_ids),
+            logits_processor=self._logits_processor(params, prompt_ids),
             context_length=self.context_length,
         )
         if session.error is not None:
             raise InvalidParameter(session.error)
         return session
 
-    def _adjustment(self, params: SamplingParams, prompt_ids: Sequence[int]) -> Adjustment | None:
+    def _logits_processor(
+        self, params: SamplingParams, prompt_ids: Sequence[int]
+    ) -> LogitsProcessor | None:
         grammar = params.constraint
         if not params.adjusts:
             return None
-        return Adjustment(
+        return LogitsProcessor(
             params,
             prompt_ids,
             ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
@@ -245,7 +247,7 @@ class InferenceEngine:
         """Whether a step can begin before the host has the tokens of the last."""
         return self._runner.runs_ahead
 
-    def forward(self, chunks: Sequence[Chunk], after: Sampled | None = None) -> StepLogits:
+    def forward(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
         """Compute the KV of `chunks` and the logits of those that reach their last token.
 
         `after` drew the tokens that the host does not know yet. The sessions' block tables must
@@ -253,14 +255,14 @@ class InferenceEngine:
         """
         if not chunks:
             return StepLogits([], torch.empty(0, self.vocab_size))
-        drawn = after.drawn if after is not None and after.sessions else None
-        order, logits = self._runner.run(chunks, drawn=drawn)
+        device_tokens = after.device_tokens if after is not None and after.sessions else None
+        order, logits = self._runner.run(chunks, device_tokens=device_tokens)
         return StepLogits([c.session for c in order if c.is_last], logits)
 
     @torch.inference_mode()
-    def sample(self, logits: StepLogits) -> Sampled:
+    def sample(self, logits: StepLogits) -> SampledTokens:
         """Draw the next token of each session that has logits; waits for nothing."""
-        return Sampled(logits.sessions, logits.values[: len(logits.sessions)])
+        return SampledTokens(logits.sessions, logits.values[: len(logits.sessions)])
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:
         """Bring `sessions` up to date in one forward pass and append a token to each.

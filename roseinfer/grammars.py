@@ -21,13 +21,13 @@ from llguidance.hf import from_tokenizer
 from torch import Tensor
 
 from rose.errors import InvalidParameter
+from roseinfer.device_transfer import to_device
 from roseinfer.params import Grammar
-from roseinfer.transfer import to_device
 
 # Errors quote the grammar; how much of it is not for the grammar to say.
-_LONGEST_REPORT = 300
+_MAX_REPORT_LENGTH = 300
 # Of the lexer, each 1 to 2 kB that a request holds to its end: ours is a tenth of the default.
-_MOST_STATES = 25_000
+_MAX_LEXER_STATES = 25_000
 
 
 # Between two pieces of JSON a space, or a line break and an indent: a model may write as it likes,
@@ -54,7 +54,7 @@ class GrammarCompiler:
             raise InvalidParameter(f"{grammar.kind} needs a tokenizer, and this engine has none")
         with self._lock:
             vocabulary = self._vocabulary
-        limits = LLParserLimits(max_lexer_states=_MOST_STATES, verbose_errors=False)
+        limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
         matcher = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidParameter(_report(grammar.kind, matcher.get_error()))
@@ -93,7 +93,7 @@ def _to_lark(grammar: Grammar) -> str:
 
 def _report(what: str, error: str) -> str:
     reason = " ".join(error.split())
-    return f"{what}: {reason[:_LONGEST_REPORT]}"
+    return f"{what}: {reason[:_MAX_REPORT_LENGTH]}"
 
 
 class Matcher:

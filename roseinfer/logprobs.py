@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from roseinfer.device_transfer import to_device
 from roseinfer.params import MOST_TOP_LOGPROBS, SamplingParams
-from roseinfer.transfer import to_device
 
 # In place of minus infinity, which JSON lacks: OpenAI's number for "as good as impossible".
 _LEAST = -9999.0

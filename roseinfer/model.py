@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.attention import Attention, PagedAttention, bind
-from roseinfer.batch import Chunk, Drawn, StepInputs
+from roseinfer.batch import Chunk, DeviceTokens, StepInputs
 from roseinfer.kv_cache import KVCache
 
 
@@ -34,12 +34,16 @@ class Runner(Protocol):
         """Use `cache` from now on."""
 
     def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
+        self,
+        chunks: Sequence[Chunk],
+        *,
+        every_row: bool = False,
+        device_tokens: DeviceTokens | None = None,
     ) -> tuple[list[Chunk], Tensor]:
         """Compute the KV of `chunks`; returns them in row order, and logits.
 
         Logits are [S, V] for the S chunks that reach their session's last token, or [T, V] for
-        every row; rows beyond that are padding. `drawn` has the tokens that only the device
+        every row; rows beyond that are padding. `device_tokens` has the tokens that only the device
         knows; it is never given to a runner that does not run ahead.
         """
 
@@ -59,7 +63,7 @@ class PackedRunner(ABC):
         """Use `cache` from now on."""
 
     @abstractmethod
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> StepInputs:
         """Lay out `chunks` as `compute` reads them."""
 
     @abstractmethod
@@ -68,9 +72,13 @@ class PackedRunner(ABC):
 
     @torch.inference_mode()
     def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
+        self,
+        chunks: Sequence[Chunk],
+        *,
+        every_row: bool = False,
+        device_tokens: DeviceTokens | None = None,
     ) -> tuple[list[Chunk], Tensor]:
-        batch = self.pack(chunks, drawn)
+        batch = self.pack(chunks, device_tokens)
         rows = batch.logit_rows
         if every_row:
             rows = torch.arange(batch.input_ids.shape[1], device=rows.device)
@@ -96,8 +104,8 @@ class PackedModel(PackedRunner):
         self._attention = self._make_attention(cache)
         bind(self._layers, self._attention.layers)
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> StepInputs:
-        return self._bound().pack(chunks, drawn)
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> StepInputs:
+        return self._bound().pack(chunks, device_tokens)
 
     def compute(self, batch: Any, rows: Tensor) -> Tensor:
         attention = self._bound()

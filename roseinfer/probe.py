@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from rose.errors import UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION, AttentionCall, bind_everywhere, unbind
 from roseinfer.batch import Chunk
+from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type, text_config, vocab_size
 from roseinfer.model import Runner
 from roseinfer.params import SamplingParams
 from roseinfer.session import InferenceSession
-from roseinfer.text import TextStream
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 

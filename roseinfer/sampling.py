@@ -15,30 +15,30 @@ import torch
 from torch import Tensor
 
 from roseinfer import native
-from roseinfer.adjusting import adjust
+from roseinfer.device_transfer import to_device
 from roseinfer.gpu import backends
+from roseinfer.logits_processors import process_logits
 from roseinfer.params import SamplingParams
-from roseinfer.session import SamplingRow
-from roseinfer.transfer import to_device
+from roseinfer.session import SamplingRequest
 
 # Up to this top-k, a row's largest scores are selected, not sorted out of the whole vocabulary.
 _SHORT = 1024
 
 
-def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
     """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax.
 
-    `logits` are left as they are. Only rows with an adjustment pay for one. Nothing here waits for
-    the device.
+    `logits` are left as they are. Only rows with a logits processor pay for one. Nothing here
+    waits for the device.
     """
-    adjusted = _Adjusted.of(logits, rows)
+    processed = _ProcessedRows.of(logits, rows)
     if native.can_draw(logits):
-        return _draw_compiled(logits, rows, adjusted)
+        return _sample_compiled(logits, rows, processed)
     if backends.can_draw(logits):
-        return _draw_by_kernel(logits, rows, adjusted)
+        return _sample_by_kernel(logits, rows, processed)
     ids = _argmax(logits)
-    if adjusted is not None:
-        ids[adjusted.index] = _argmax(adjusted.values)
+    if processed is not None:
+        ids[processed.index] = _argmax(processed.values)
     chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
     if chosen:
         params = [rows[i].params for i in chosen]
@@ -46,18 +46,18 @@ def draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         counters = to_device(torch.tensor(numbers, dtype=torch.int64), logits.device)
         index, seeds, positions = counters.unbind()
         scores = logits[index].double()
-        if adjusted is not None:
-            adjusted.replace(scores, chosen)
+        if processed is not None:
+            processed.replace(scores, chosen)
         ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
     return ids
 
 
-def _draw_compiled(
-    logits: Tensor, rows: Sequence[SamplingRow], adjusted: _Adjusted | None
+def _sample_compiled(
+    logits: Tensor, rows: Sequence[SamplingRequest], processed: _ProcessedRows | None
 ) -> Tensor:
     values = [*logits[: len(rows)]]
-    if adjusted is not None:
-        for row, after in zip(adjusted.rows, adjusted.values, strict=True):
+    if processed is not None:
+        for row, after in zip(processed.rows, processed.values, strict=True):
             values[row] = after
     params = [row.params for row in rows]
     numbers = [0.0] * len(rows)
@@ -67,43 +67,45 @@ def _draw_compiled(
     return torch.tensor(native.draw_rows(values, params, numbers))
 
 
-def _draw_by_kernel(
-    logits: Tensor, rows: Sequence[SamplingRow], adjusted: _Adjusted | None
+def _sample_by_kernel(
+    logits: Tensor, rows: Sequence[SamplingRequest], processed: _ProcessedRows | None
 ) -> Tensor:
     # Triton's, which only a machine with a GPU must have.
-    from roseinfer.gpu.drawing import Request, draw_rows
+    from roseinfer.gpu.sampling import KernelRequest, sample_rows
 
     ids = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    lines = {row: line for line, row in enumerate(adjusted.rows)} if adjusted is not None else {}
-    plain = [Request(i, i, row) for i, row in enumerate(rows) if i not in lines]
-    draw_rows(logits, plain, ids)
-    if adjusted is not None:
-        changed = [Request(line, i, rows[i]) for i, line in lines.items()]
-        draw_rows(adjusted.values, changed, ids)
+    lines = {row: line for line, row in enumerate(processed.rows)} if processed is not None else {}
+    plain = [KernelRequest(i, i, row) for i, row in enumerate(rows) if i not in lines]
+    sample_rows(logits, plain, ids)
+    if processed is not None:
+        changed = [KernelRequest(line, i, rows[i]) for i, line in lines.items()]
+        sample_rows(processed.values, changed, ids)
     return ids
 
 
 @dataclass(frozen=True, slots=True)
-class _Adjusted:
-    """The rows of a batch that have adjustments; `values` [S, V] are their logits after them."""
+class _ProcessedRows:
+    """The rows of a batch that a logits processor changes, and their logits [S, V] then."""
 
     rows: list[int]
     index: Tensor
     values: Tensor
 
     @classmethod
-    def of(cls, logits: Tensor, rows: Sequence[SamplingRow]) -> _Adjusted | None:
-        found = [i for i, row in enumerate(rows) if row.adjustment is not None]
+    def of(cls, logits: Tensor, rows: Sequence[SamplingRequest]) -> _ProcessedRows | None:
+        found = [i for i, row in enumerate(rows) if row.logits_processor is not None]
         if not found:
             return None
         index = to_device(torch.tensor(found), logits.device)
         values = logits[index].float()
-        wanted = [(row.adjustment, row.position) for row in rows if row.adjustment is not None]
-        adjust(values, wanted)
+        wanted = [
+            (row.logits_processor, row.position) for row in rows if row.logits_processor is not None
+        ]
+        process_logits(values, wanted)
         return cls(found, index, values)
 
     def replace(self, scores: Tensor, chosen: Sequence[int]) -> None:
-        """Put the adjusted logits into `scores`, which holds the rows `chosen` of the batch."""
+        """Put the processed logits into `scores`, which holds the rows `chosen` of the batch."""
         place = {row: number for number, row in enumerate(chosen)}
         pairs = [(place[row], number) for number, row in enumerate(self.rows) if row in place]
         if pairs:

@@ -20,7 +20,7 @@ from roseinfer.batch import Chunk
 from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams
 from roseinfer.planner import Planner
-from roseinfer.sampled import Sampled, SampledToken
+from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class _Flight:
     """A step that was handed to the device."""
 
     chunks: list[Chunk]
-    sampled: Sampled
+    sampled: SampledTokens
 
 
 @dataclass(slots=True)

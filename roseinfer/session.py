@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from roseinfer.adjusting import Adjustment
+from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import BlockPool
+from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.params import SamplingParams
-from roseinfer.text import TextStream
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingRow:
+class SamplingRequest:
     """One row's request to the sampler; `position` is the index of the token to generate.
 
-    `adjustment` is None for a request whose logits are taken as they are.
+    `logits_processor` is None for a request whose logits are taken as they are.
     """
 
     params: SamplingParams
     position: int
-    adjustment: Adjustment | None = None
+    logits_processor: LogitsProcessor | None = None
 
 
 class InferenceSession:
@@ -51,7 +51,7 @@ class InferenceSession:
         *,
         generated_ids: Sequence[int] = (),
         eos_token_ids: AbstractSet[int] = frozenset(),
-        adjustment: Adjustment | None = None,
+        logits_processor: LogitsProcessor | None = None,
         context_length: int,
     ) -> None:
         """The engine's `new_session` checks the arguments; `params` must carry a seed.
@@ -72,8 +72,8 @@ class InferenceSession:
         self.text = ""
         self._stream = text
         self._ends = ends_of(params, eos_token_ids)
-        self._adjustment = adjustment
-        self._matcher = adjustment.matcher if adjustment is not None else None
+        self._logits_processor = logits_processor
+        self._matcher = logits_processor.matcher if logits_processor is not None else None
         self._serials: list[int] = []  # of the content in the table's leading, full blocks
         for token_id in generated_ids:
             if self.finish_reason is None:
@@ -108,15 +108,15 @@ class InferenceSession:
         if not self.ahead:
             return False
         spent = self.num_generated + self.ahead >= self.params.max_new_tokens
-        return spent or self.num_known >= self.context_length or self._adjustment is not None
+        return spent or self.num_known >= self.context_length or self._logits_processor is not None
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
     @property
-    def sampling_row(self) -> SamplingRow:
-        return SamplingRow(self.params, self.num_generated + self.ahead, self._adjustment)
+    def sampling_request(self) -> SamplingRequest:
+        return SamplingRequest(self.params, self.num_generated + self.ahead, self._logits_processor)
 
     def append(self, token_id: int) -> str:
         """Take the next generated token; returns its text and sets `finish_reason` if it ends.
@@ -128,8 +128,8 @@ class InferenceSession:
             self.finish_reason = "error"
         else:
             self.tokens.append(token_id)
-            if self._adjustment is not None:
-                self._adjustment.add(token_id)
+            if self._logits_processor is not None:
+                self._logits_processor.add(token_id)
             self.finish_reason = self._ends.get(token_id)
             if self.finish_reason is None:
                 may_stop = self.num_generated > self.params.min_new_tokens

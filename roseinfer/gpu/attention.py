@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from roseinfer.gpu import kernels
-from roseinfer.gpu.device import current, parts, power, processors
+from roseinfer.gpu.device import cdiv, device_guard, multiprocessors, next_power_of_2
 from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
 
 _SMALLEST_TILE = 16  # what a matrix unit multiplies at least
-_MOST_SPLITS = 64
+_MAX_SPLITS = 64
 # Programs that a device keeps busy, as a multiple of its processors.
 _WAVES = 2
 OPTIONS = {"num_warps": 4, "num_stages": 2}
@@ -80,8 +80,8 @@ def write(pages: Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     keys, values = _rows_whole(keys), _rows_whole(values)
     tokens, heads, key_dim = keys.shape
     block = 16
-    with current(keys):
-        write_kernel[(parts(tokens, block), heads)](
+    with device_guard(keys):
+        write_kernel[(cdiv(tokens, block), heads)](
             keys,
             values,
             pages.keys,
@@ -114,7 +114,7 @@ def attend(
     """
     query = _rows_whole(query)
     out = query.new_empty(*query.shape[:2], pages.values.shape[2])
-    with current(query):
+    with device_guard(query):
         if sequences.decodes:
             if splits is None:
                 splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
@@ -133,8 +133,8 @@ def choose_splits(programs: int, device: torch.device) -> int:
 
     A power of two that does not follow the lengths, so that a captured graph stays right.
     """
-    wanted = parts(_WAVES * processors(device), programs)
-    return min(power(wanted), _MOST_SPLITS)
+    wanted = cdiv(_WAVES * multiprocessors(device), programs)
+    return min(next_power_of_2(wanted), _MAX_SPLITS)
 
 
 def _prefill(
@@ -142,7 +142,7 @@ def _prefill(
 ) -> None:
     group = query.shape[1] // pages.keys.shape[1]
     tile = tile or _prefill_tile(pages, group)
-    tiles = parts(sequences.longest, tile.rows // group)
+    tiles = cdiv(sequences.longest, tile.rows // group)
     first, count = sequences.decodes, sequences.prefills
     _attend(pages, query, out, sequences, rule, tile, (count, tiles), first=first)
 
@@ -232,11 +232,11 @@ def _attend(
 
 def _prefill_tile(pages: Pages, group: int) -> Tile:
     rows = 32 if pages.keys.dtype == torch.float32 else 64
-    return Tile(max(rows, power(group)), _keys_of_tile(pages))
+    return Tile(max(rows, next_power_of_2(group)), _keys_of_tile(pages))
 
 
 def _decode_tile(pages: Pages, group: int) -> Tile:
-    return Tile(max(_SMALLEST_TILE, power(group)), _keys_of_tile(pages))
+    return Tile(max(_SMALLEST_TILE, next_power_of_2(group)), _keys_of_tile(pages))
 
 
 def _keys_of_tile(pages: Pages) -> int:
@@ -251,4 +251,4 @@ def _rows_whole(tensor: Tensor) -> Tensor:
 
 
 def _block(dim: int) -> int:
-    return max(_SMALLEST_TILE, power(dim))
+    return max(_SMALLEST_TILE, next_power_of_2(dim))

@@ -40,7 +40,7 @@ def choose_attention(options: GpuOptions, device: torch.device) -> str:
 def attention_of(name: str) -> Callable[[KVCache], Attention]:
     """What makes, for a cache, the attention called `name`."""
     if name in OURS:
-        from roseinfer.gpu.model_attention import TritonAttention
+        from roseinfer.gpu.triton_attention import TritonAttention
 
         return partial(TritonAttention, flash=name == "flashinfer")
     return PagedAttention

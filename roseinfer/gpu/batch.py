@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, Drawn, slots
+from roseinfer.batch import Chunk, DeviceTokens, slots
+from roseinfer.device_transfer import IntegerBuffer
 from roseinfer.gpu.attention import Sequences
-from roseinfer.transfer import Integers
 
 if TYPE_CHECKING:
     from roseinfer.gpu.flash import FlashPrefill
@@ -67,7 +67,7 @@ class Layout:
 
 
 def _even(count: int) -> int:
-    """Integers that fill whole steps of 16 bytes."""
+    """IntegerBuffer that fill whole steps of 16 bytes."""
     return count + count % 2
 
 
@@ -75,7 +75,7 @@ def pack(
     chunks: Sequence[Chunk],
     block_size: int,
     device: torch.device,
-    drawn: Drawn | None = None,
+    device_tokens: DeviceTokens | None = None,
     flash: FlashPrefill | None = None,
 ) -> DeviceBatch:
     """Lay out `chunks` (at least one) and send them to `device`; `flash` shall attend for those
@@ -86,7 +86,7 @@ def pack(
     prefills = order[decodes:]
     if flash is not None and prefills:
         flash.begin(prefills)
-    ints, layout = flatten(order, block_size, drawn)
+    ints, layout = flatten(order, block_size, device_tokens)
     ids, positions, where, logit_rows, starts, lengths, table_starts, tables = layout.split(
         ints.to(device)
     )
@@ -100,16 +100,16 @@ def pack(
         max((chunk.count for chunk in prefills), default=0),
         flash if prefills else None,
     )
-    if drawn is not None:
-        ids = drawn.fill(ids)
+    if device_tokens is not None:
+        ids = device_tokens.fill(ids)
     return DeviceBatch(
         order, ids.unsqueeze(0), positions.unsqueeze(0), where, logit_rows, sequences
     )
 
 
 def flatten(
-    order: Sequence[Chunk], block_size: int, drawn: Drawn | None, padding: int = 0
-) -> tuple[Integers, Layout]:
+    order: Sequence[Chunk], block_size: int, device_tokens: DeviceTokens | None, padding: int = 0
+) -> tuple[IntegerBuffer, Layout]:
     """The numbers of a step on the host.
 
     `padding` sequences of no length and one row each are put behind decoding ones; their key goes
@@ -121,14 +121,14 @@ def flatten(
     tables = [_table(chunk, block_size) for chunk in order]
     table_ends = list(accumulate(map(len, tables), initial=0))
     padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)
-    ints = Integers()
+    ints = IntegerBuffer()
 
     def add(values: Sequence[int], padding: int = padding) -> None:
         ints.add(values)
         ints.pad(padding)
         ints.pad(len(ints) % 2)
 
-    add([token_id for chunk in order for token_id in chunk.input_ids(drawn)])
+    add([token_id for chunk in order for token_id in chunk.input_ids(device_tokens)])
     spans = [range(chunk.session.computed, chunk.end) for chunk in order]
     add([position for span in spans for position in span])
     blocks = zip(order, spans, strict=True)

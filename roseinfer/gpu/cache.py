@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roseinfer.batch import Chunk, Drawn
+from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.batch import DeviceBatch, pack
 from roseinfer.kv_cache import KVCache
@@ -26,5 +26,5 @@ class DeviceCache:
 
             self._flash = FlashPrefill(self._block_size, self._device)
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return pack(chunks, self._block_size, self._device, drawn, self._flash)
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> DeviceBatch:
+        return pack(chunks, self._block_size, self._device, device_tokens, self._flash)

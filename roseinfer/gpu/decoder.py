@@ -22,7 +22,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from roseinfer.batch import Chunk, Drawn
+from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.families import (
     Activation,
     LayerParts,
@@ -35,9 +35,9 @@ from roseinfer.families import (
 from roseinfer.gpu.attention import Rule, attend
 from roseinfer.gpu.batch import DeviceBatch
 from roseinfer.gpu.cache import DeviceCache
-from roseinfer.gpu.layers import Heads, place
-from roseinfer.gpu.product import Matrix
+from roseinfer.gpu.layers import Heads, apply_rope_and_store
 from roseinfer.gpu.residual import stream_of
+from roseinfer.gpu.skinny_gemm import Matrix
 from roseinfer.kv_cache import KVCache
 from roseinfer.model import PackedRunner
 from roseinfer.probe import AttentionLayers, LayerCall
@@ -90,15 +90,15 @@ class FusedModel(PackedRunner):
     def bind(self, cache: KVCache) -> None:
         self._cache = DeviceCache(cache, self._flash)
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return self._bound().pack(chunks, drawn)
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> DeviceBatch:
+        return self._bound().pack(chunks, device_tokens)
 
     def compute(self, batch: DeviceBatch, rows: Tensor) -> Tensor:
         positions = batch.position_ids[0]
         stream = stream_of(self._embed(batch.input_ids[0], positions), self._dtype)
         for layer, pages in zip(self._layers, self._bound().pages, strict=True):
             qkv = stream.enter(layer.before_attention, layer.qkv)
-            query = place(qkv, layer.heads, pages, batch.slots, positions)
+            query = apply_rope_and_store(qkv, layer.heads, pages, batch.slots, positions)
             attended = attend(pages, query, batch.sequences, layer.rule).flatten(1)
             stream.leave(attended, layer.output, layer.after_attention)
             inner = stream.enter(layer.before_mlp, layer.gate_up)

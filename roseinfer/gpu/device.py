@@ -11,23 +11,23 @@ from torch import Tensor
 _CPU_PROCESSORS = 4  # the interpreter's: enough to have several programs at all
 
 
-def current(tensor: Tensor) -> AbstractContextManager[None]:
+def device_guard(tensor: Tensor) -> AbstractContextManager[None]:
     """Triton launches on the current device, which each thread has its own of."""
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
 @cache
-def processors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return _CPU_PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def power(count: int) -> int:
+def next_power_of_2(count: int) -> int:
     """The next power of two."""
     return 1 << (count - 1).bit_length()
 
 
-def parts(count: int, size: int) -> int:
+def cdiv(count: int, size: int) -> int:
     """Blocks of `size` that hold `count`."""
     return -(-count // size)

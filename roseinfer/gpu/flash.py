@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk
+from roseinfer.device_transfer import pinned, to_device
 from roseinfer.gpu.attention import Pages, Rule
-from roseinfer.transfer import pinned, to_device
 
 _WORKSPACE_BYTES = 128 * 1024**2  # what its documentation recommends
 _HEAD_SIZES = (64, 128, 256)

@@ -19,12 +19,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, Drawn
+from roseinfer.batch import Chunk, DeviceTokens
+from roseinfer.device_transfer import copy_to_device
 from roseinfer.gpu.attention import Sequences
 from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
 from roseinfer.kv_cache import KVCache
 from roseinfer.model import PackedRunner, Runner
-from roseinfer.transfer import copy_to_device
 
 _logger = logging.getLogger(__name__)
 
@@ -95,12 +95,18 @@ class GraphedModel:
         _logger.info("captured %d in %.1f s", len(self.sizes), time.perf_counter() - started)
 
     def run(
-        self, chunks: Sequence[Chunk], *, every_row: bool = False, drawn: Drawn | None = None
+        self,
+        chunks: Sequence[Chunk],
+        *,
+        every_row: bool = False,
+        device_tokens: DeviceTokens | None = None,
     ) -> tuple[list[Chunk], Tensor]:
         size = self.fitting(chunks)
-        if size is None or (drawn is not None and len(drawn.ids) > self._wanted[-1]):
-            return self._packed.run(chunks, every_row=every_row, drawn=drawn)
-        return list(chunks), self._graphs[size].run(chunks, drawn)
+        if size is None or (
+            device_tokens is not None and len(device_tokens.ids) > self._wanted[-1]
+        ):
+            return self._packed.run(chunks, every_row=every_row, device_tokens=device_tokens)
+        return list(chunks), self._graphs[size].run(chunks, device_tokens)
 
     def fitting(self, chunks: Sequence[Chunk]) -> int | None:
         """The size of the graph that can run `chunks`; None if they are no decode step."""
@@ -118,7 +124,7 @@ class _Buffers:
         longest_table = min(-(-context // cache.block_size), cache.pool.total)
         integers = Layout(largest, largest, largest).tables_at + largest * longest_table
         self.flat = torch.zeros(integers, dtype=torch.int64, device=device)
-        self.drawn = torch.zeros(largest, dtype=torch.int64, device=device)
+        self.device_tokens = torch.zeros(largest, dtype=torch.int64, device=device)
         self.logits = torch.empty(0)
         self._largest = largest
 
@@ -145,23 +151,23 @@ class _Graph:
         self._fill((), None)
         self._replay = recorder.record(self._compute)
 
-    def run(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> Tensor:
+    def run(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> Tensor:
         """The logits of `chunks`; they stay right until the next step."""
-        self._fill(chunks, drawn)
+        self._fill(chunks, device_tokens)
         self._replay()
         return self._buffers.logits[: self._size]
 
-    def _fill(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> None:
-        if drawn is not None:
-            self._buffers.drawn[: len(drawn.ids)].copy_(drawn.ids)
+    def _fill(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> None:
+        if device_tokens is not None:
+            self._buffers.device_tokens[: len(device_tokens.ids)].copy_(device_tokens.ids)
         padding = self._size - len(chunks)
-        integers, _ = flatten(chunks, self._buffers.block_size, drawn, padding)
+        integers, _ = flatten(chunks, self._buffers.block_size, device_tokens, padding)
         copy_to_device(integers.on_host(), self._buffers.flat)
 
     @torch.inference_mode()
     def _compute(self) -> None:
         """What is captured: it reads nothing but the buffers."""
-        input_ids = Drawn({}, self._buffers.drawn).fill(self._batch.input_ids)
+        input_ids = DeviceTokens({}, self._buffers.device_tokens).fill(self._batch.input_ids)
         batch = replace(self._batch, input_ids=input_ids)
         logits = self._packed.compute(batch, batch.logit_rows)
         # Copied, so that the graphs' own logits may all lie in the same place of their pool.

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.attention import Pages
-from roseinfer.gpu.device import current, parts, power, processors
-from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, place_kernel
+from roseinfer.gpu.device import cdiv, device_guard, multiprocessors, next_power_of_2
+from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, rope_kernel
 
 _WIDE = 2048  # from so many elements on, more warps share a row
 
@@ -37,7 +37,7 @@ class Heads:
         return 0 if self.cosines is None else 2 * self.cosines.shape[1]
 
 
-def normalise(
+def residual_norm(
     hidden: Tensor,
     norm: NormPart | None,
     dtype: torch.dtype,
@@ -53,7 +53,7 @@ def normalise(
     rows, width = hidden.shape
     out = hidden if norm is None else hidden.new_empty(rows, width, dtype=dtype)
     some = norm or after
-    with current(hidden):
+    with device_guard(hidden):
         norm_kernel[(rows,)](
             hidden,
             hidden if delta is None else delta,
@@ -67,13 +67,15 @@ def normalise(
             HAS_AFTER=after is not None,
             HAS_NORM=norm is not None,
             HAS_BIAS=norm is not None and norm.bias is not None,
-            BLOCK=power(width),
+            BLOCK=next_power_of_2(width),
             num_warps=8 if width >= _WIDE else 4,
         )
     return out
 
 
-def place(qkv: Tensor, heads: Heads, pages: Pages, slots: Tensor, positions: Tensor) -> Tensor:
+def apply_rope_and_store(
+    qkv: Tensor, heads: Heads, pages: Pages, slots: Tensor, positions: Tensor
+) -> Tensor:
     """The queries [T, heads, D] of `qkv` [T, width]; keys and values go to their `slots` [T].
 
     Queries and keys are normed and turned to their `positions` [T] on the way.
@@ -82,9 +84,9 @@ def place(qkv: Tensor, heads: Heads, pages: Pages, slots: Tensor, positions: Ten
     query = qkv.new_empty(tokens, heads.queries, key_dim)
     all_heads = heads.queries + 2 * kv_heads
     # While there are processors to spare, a token has programs of its own.
-    block = 1 if tokens * all_heads <= 16 * processors(qkv.device) else 8
-    with current(qkv):
-        place_kernel[(parts(tokens, block), all_heads)](
+    block = 1 if tokens * all_heads <= 16 * multiprocessors(qkv.device) else 8
+    with device_guard(qkv):
+        rope_kernel[(cdiv(tokens, block), all_heads)](
             qkv,
             query,
             pages.keys,
@@ -104,20 +106,20 @@ def place(qkv: Tensor, heads: Heads, pages: Pages, slots: Tensor, positions: Ten
             ROTARY=heads.rotary,
             HAS_NORMS=heads.norms is not None,
             BLOCK_T=block,
-            BLOCK_KD=power(key_dim),
-            BLOCK_VD=power(value_dim),
+            BLOCK_KD=next_power_of_2(key_dim),
+            BLOCK_VD=next_power_of_2(value_dim),
             num_warps=1 if block == 1 else 4,
         )
     return query
 
 
-def activated(x: Tensor, gated: bool, activation: Activation) -> Tensor:
+def apply_activation(x: Tensor, gated: bool, activation: Activation) -> Tensor:
     """`x` [T, inner], or [T, 2 * inner] with gates first, after its activation: [T, inner]."""
     rows, inner = len(x), x.shape[1] // (2 if gated else 1)
     out = x.new_empty(rows, inner)
-    block = min(power(inner), 1024)
-    with current(x):
-        activate_kernel[(rows, parts(inner, block))](
+    block = min(next_power_of_2(inner), 1024)
+    with device_guard(x):
+        activate_kernel[(rows, cdiv(inner, block))](
             x, out, INNER=inner, GATED=gated, ACTIVATION=int(activation), BLOCK=block
         )
     return out

@@ -10,15 +10,15 @@ from typing import Protocol
 import torch
 
 from rose.errors import ConfigurationError
-from roseinfer.adjusting import Adjustment
 from roseinfer.batch import Chunk
+from roseinfer.detokenizer import TextStream
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache import KVCache
+from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.model import Runner
 from roseinfer.params import SamplingParams
-from roseinfer.sampled import Sampled
+from roseinfer.sampled_tokens import SampledTokens
 from roseinfer.session import InferenceSession
-from roseinfer.text import TextStream
 
 _logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def profile(
     runner.run(chunks)  # compiles, and fills torch's own caches
     meter.restart()
     _, logits = runner.run(chunks)
-    Sampled(sessions, logits[: len(sessions)]).wait()
+    SampledTokens(sessions, logits[: len(sessions)]).wait()
     return meter.peak()
 
 
@@ -135,6 +135,6 @@ def _session(length: int, *, adjusted: bool) -> InferenceSession:
         prompt,
         params,
         TextStream(None),
-        adjustment=Adjustment(params, prompt) if adjusted else None,
+        logits_processor=LogitsProcessor(params, prompt) if adjusted else None,
         context_length=length + 1,
     )

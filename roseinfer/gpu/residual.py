@@ -9,14 +9,14 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.families import NormPart
-from roseinfer.gpu.layers import activated, normalise
-from roseinfer.gpu.product import MOST_ROWS, Matrix, product
+from roseinfer.gpu.layers import apply_activation, residual_norm
+from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
 
 
 def stream_of(hidden: Tensor, dtype: torch.dtype) -> Stream:
     """The stream that begins with `hidden` [T, H], float32, which is taken over; products are made
     in `dtype`."""
-    return (_FewRows if len(hidden) <= MOST_ROWS else _ManyRows)(hidden, dtype)
+    return (_FewRows if len(hidden) <= MAX_ROWS else _ManyRows)(hidden, dtype)
 
 
 class Stream(Protocol):
@@ -41,14 +41,16 @@ class _FewRows:
     def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
         # What is not yet divided by its norm may be too large for float16.
         if norm.bias is not None or self._dtype == torch.float16:
-            return product(normalise(self._hidden, norm, self._dtype), matrix)
-        return product(self._hidden, matrix, norm=norm)
+            return skinny_gemm(residual_norm(self._hidden, norm, self._dtype), matrix)
+        return skinny_gemm(self._hidden, matrix, norm=norm)
 
     def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         if after is None:
-            product(x, matrix, add_to=self._hidden)
+            skinny_gemm(x, matrix, add_to=self._hidden)
         else:
-            normalise(self._hidden, None, self._dtype, delta=product(x, matrix), after=after)
+            residual_norm(
+                self._hidden, None, self._dtype, delta=skinny_gemm(x, matrix), after=after
+            )
 
     def settle(self) -> Tensor:
         return self._hidden
@@ -65,7 +67,7 @@ class _ManyRows:
         found = F.linear(self._add(norm), matrix.weight, matrix.bias)
         if matrix.activation is None:
             return found
-        return activated(found, matrix.gated, matrix.activation)
+        return apply_activation(found, matrix.gated, matrix.activation)
 
     def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         self._waiting = F.linear(x, matrix.weight, matrix.bias), after
@@ -76,4 +78,4 @@ class _ManyRows:
     def _add(self, norm: NormPart | None) -> Tensor:
         delta, after = self._waiting or (None, None)
         self._waiting = None
-        return normalise(self._hidden, norm, self._dtype, delta=delta, after=after)
+        return residual_norm(self._hidden, norm, self._dtype, delta=delta, after=after)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, Drawn
+from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_of
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.native import library as c
@@ -146,7 +146,7 @@ class NativeDecoder:
         chunks: Sequence[Chunk],
         *,
         every_row: bool = False,
-        drawn: Drawn | None = None,  # noqa: ARG002 - never given: it does not run ahead
+        device_tokens: DeviceTokens | None = None,  # noqa: ARG002 - never given: it does not run ahead
     ) -> tuple[list[Chunk], Tensor]:
         """Compute `chunks`; returns them in row order, and logits, float32.
 

@@ -17,8 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
-from roseinfer.sampling import draw
-from roseinfer.session import SamplingRow
+from roseinfer.sampling import sample_tokens
+from roseinfer.session import SamplingRequest
 
 VOCAB = 300
 
@@ -194,9 +194,9 @@ def reference(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     return [int(i) for i in ids[0, len(prompt) :].tolist()]
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """What `draw` draws."""
-    return [int(i) for i in draw(logits, rows).tolist()]
+def sample(logits: torch.Tensor, rows: Sequence[SamplingRequest]) -> list[int]:
+    """What `sample_tokens` draws."""
+    return [int(i) for i in sample_tokens(logits, rows).tolist()]
 
 
 def greedy(count: int, **changes: Any) -> SamplingParams:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from roseinfer import InferenceEngine, OnlineScheduler, runners, sampled
+from roseinfer import InferenceEngine, OnlineScheduler, runners, sampled_tokens
+from roseinfer.device_transfer import Download
 from roseinfer.model import PackedModel
-from roseinfer.transfer import Download
 from tests.roseinfer.models import byte_tokenizer, greedy, prompts, tiny_llama
 from tests.roseinfer.test_resume import FEATURES
 
@@ -45,7 +45,7 @@ class Device:
             def wait(self) -> list[torch.Tensor]:
                 return [torch.zeros(t.shape, dtype=t.dtype) + 7 for t in self.coming]
 
-        monkeypatch.setattr(sampled, "Download", Counted)
+        monkeypatch.setattr(sampled_tokens, "Download", Counted)
 
 
 @pytest.fixture

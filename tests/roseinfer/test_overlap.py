@@ -9,7 +9,7 @@ import pytest
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
-from roseinfer.sampled import Sampled, SampledToken
+from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
 from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, tiny_llama
 from tests.roseinfer.test_mixtures import COUNT, play_some, prepared, references
@@ -85,19 +85,19 @@ class Diary:
     def __init__(self, engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
         self.rows: list[int] = []
-        forward, wait = engine.forward, Sampled.wait
+        forward, wait = engine.forward, SampledTokens.wait
 
         def launch(chunks: Any, after: Any = None) -> Any:
             self.events.append("launch")
             self.rows.append(len(chunks))
             return forward(chunks, after)
 
-        def land(sampled: Sampled) -> dict[InferenceSession, SampledToken]:
+        def land(sampled: SampledTokens) -> dict[InferenceSession, SampledToken]:
             self.events.append("wait")
             return wait(sampled)
 
         monkeypatch.setattr(engine, "forward", launch)
-        monkeypatch.setattr(Sampled, "wait", land)
+        monkeypatch.setattr(SampledTokens, "wait", land)
 
 
 def test_the_next_step_is_launched_before_the_last_is_waited_for(

@@ -21,7 +21,7 @@ from transformers import (
 from rose.errors import InvalidParameter
 from roseinfer import SamplingParams, native, sampling
 from roseinfer.sampling import filter_logits, uniform
-from roseinfer.session import SamplingRow
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import sample
 
 WAYS = ("compiled", "torch")
@@ -157,8 +157,8 @@ def test_ties_stay_in_or_out_together() -> None:
 
 def test_greedy_is_the_exact_argmax() -> None:
     logits = random_logits(8)
-    rows = [SamplingRow(SamplingParams(), i) for i in range(8)]
-    mixed = [SamplingRow(SamplingParams(temperature=float(i % 2), seed=1), i) for i in range(8)]
+    rows = [SamplingRequest(SamplingParams(), i) for i in range(8)]
+    mixed = [SamplingRequest(SamplingParams(temperature=float(i % 2), seed=1), i) for i in range(8)]
     assert sample(logits, rows) == logits.argmax(-1).tolist()
     assert sample(logits, mixed)[::2] == logits.argmax(-1).tolist()[::2]
 
@@ -166,7 +166,7 @@ def test_greedy_is_the_exact_argmax() -> None:
 @pytest.mark.usefixtures("either_way")
 def test_top_k_one_is_greedy() -> None:
     logits = random_logits(8)
-    rows = [SamplingRow(SamplingParams(temperature=2.0, top_k=1, seed=i), i) for i in range(8)]
+    rows = [SamplingRequest(SamplingParams(temperature=2.0, top_k=1, seed=i), i) for i in range(8)]
     assert sample(logits, rows) == logits.argmax(-1).tolist()
 
 
@@ -177,7 +177,7 @@ def test_the_distribution_is_exact(filters: dict[str, Any]) -> None:
     count, params = 20_000, SamplingParams(temperature=0.9, seed=11, **filters)
     logits = random_logits(1, vocab=12) * 0.4
     expected = filter_logits(logits.double(), [params]).softmax(-1)[0]
-    rows = [SamplingRow(params, position) for position in range(count)]
+    rows = [SamplingRequest(params, position) for position in range(count)]
     drawn = torch.tensor(sample(logits.expand(count, -1), rows))
     seen = torch.bincount(drawn, minlength=12).double()
     possible = expected > 0
@@ -218,8 +218,8 @@ def test_a_row_does_not_depend_on_its_mates(
     mates: list[dict[str, Any]], own: dict[str, Any], position: int
 ) -> None:
     logits = random_logits(6)
-    row = SamplingRow(SamplingParams(seed=3, **own), position)
-    company = [SamplingRow(SamplingParams(seed=i, **mate), i) for i, mate in enumerate(mates)]
+    row = SamplingRequest(SamplingParams(seed=3, **own), position)
+    company = [SamplingRequest(SamplingParams(seed=i, **mate), i) for i, mate in enumerate(mates)]
     for way in WAYS:
         with drawing(way):
             alone = sample(logits[:1], [row])
@@ -242,7 +242,7 @@ def test_the_library_draws_what_torch_draws(
     if rounded:
         logits = logits.round()
     logits[:, allowed:] = -torch.inf
-    asked = [SamplingRow(SamplingParams(seed=seed, **row), seed) for row in rows]
+    asked = [SamplingRequest(SamplingParams(seed=seed, **row), seed) for row in rows]
     found = []
     for way in WAYS:
         with drawing(way):
@@ -254,8 +254,8 @@ def test_the_library_draws_what_torch_draws(
 def test_seed_and_position_decide() -> None:
     logits = random_logits(1).expand(64, -1) * 0.1
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in (1, 2)]
-    first, second = (sample(logits, [SamplingRow(p, i) for i in range(64)]) for p in params)
-    again = sample(logits, [SamplingRow(params[0], i) for i in range(64)])
+    first, second = (sample(logits, [SamplingRequest(p, i) for i in range(64)]) for p in params)
+    again = sample(logits, [SamplingRequest(params[0], i) for i in range(64)])
     assert first == again
     assert first != second
     assert len(set(first)) > 10

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rose.errors import PromptTooLong
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled, scheduler
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled_tokens, scheduler
 from roseinfer import attention as attention_module
 from roseinfer.batch import Chunk, PackedBatch, pack
-from roseinfer.session import SamplingRow
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import (
     build,
     byte_tokenizer,
@@ -152,13 +152,13 @@ def test_a_prefill_inside_add_request(engine: InferenceEngine, batches: list[Pac
 def test_sampling_row_by_row(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of the sampler serves the whole batch."""
     calls: list[int] = []
-    draw = sampled.draw
+    sample_tokens = sampled_tokens.sample_tokens
 
-    def count(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
+    def count(logits: torch.Tensor, rows: list[SamplingRequest]) -> torch.Tensor:
         calls.append(len(rows))
-        return draw(logits, rows)
+        return sample_tokens(logits, rows)
 
-    monkeypatch.setattr(sampled, "draw", count)
+    monkeypatch.setattr(sampled_tokens, "sample_tokens", count)
     runner = OnlineScheduler(engine)
     for i, prompt in enumerate(prompts(5, 6, 7, 8)):
         runner.add_request(prompt, params=greedy(3, temperature=i / 2, seed=i, top_k=i + 1))

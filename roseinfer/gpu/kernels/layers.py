@@ -92,7 +92,7 @@ def _store(target, x, inside, DIM: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def place_kernel(
+def rope_kernel(
     qkv,
     query,
     key_cache,

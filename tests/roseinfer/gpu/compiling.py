@@ -23,13 +23,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from roseinfer.families import Activation
-from roseinfer.gpu import attention, drawing, product
+from roseinfer.gpu import attention, sampling, skinny_gemm
 from roseinfer.gpu.attention import Pages
-from roseinfer.gpu.device import power
+from roseinfer.gpu.device import next_power_of_2
 from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
-from roseinfer.gpu.kernels.drawing import draw_kernel
-from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, place_kernel
-from roseinfer.gpu.kernels.product import product_kernel
+from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, rope_kernel
+from roseinfer.gpu.kernels.sampling import sample_kernel
+from roseinfer.gpu.kernels.skinny_gemm import skinny_gemm_kernel
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -54,11 +54,11 @@ def main(everything: bool) -> None:
         write(dtype, key_dim, value_dim)
         reduce(dtype, value_dim)
         for block in (1, 8):
-            place(dtype, key_dim, value_dim, block=block)
+            rope(dtype, key_dim, value_dim, block=block)
     for dtype in _TYPES if everything else [torch.bfloat16]:
         norms(dtype)
-        draw(dtype)
-        widest = product._WIDEST_BYTES // dtype.itemsize
+        sample(dtype)
+        widest = skinny_gemm._WIDEST_BYTES // dtype.itemsize
         for block in (16, 32, widest) if everything else (widest,):
             products(dtype, block)
         for gated, activation in itertools.product((True, False), Activation):
@@ -91,15 +91,15 @@ def write(dtype: torch.dtype, key_dim: int, value_dim: int) -> None:
 
 
 def reduce(dtype: torch.dtype, value_dim: int) -> None:
-    constants = {"HEADS": 32, "VALUE_DIM": value_dim, "SPLITS": attention._MOST_SPLITS}
+    constants = {"HEADS": 32, "VALUE_DIM": value_dim, "SPLITS": attention._MAX_SPLITS}
     _compile(reduce_kernel, dtype, constants | {"BLOCK_VD": attention._block(value_dim)})
 
 
-def place(dtype: torch.dtype, key_dim: int, value_dim: int, *, block: int) -> None:
+def rope(dtype: torch.dtype, key_dim: int, value_dim: int, *, block: int) -> None:
     constants = {"QUERIES": 32, "KV_HEADS": 8, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
     flags = {"ROTARY": key_dim // 2, "HAS_NORMS": block == 1, "BLOCK_T": block}
-    blocks = {"BLOCK_KD": power(key_dim), "BLOCK_VD": power(value_dim)}
-    _compile(place_kernel, dtype, constants | flags | blocks, num_warps=1 if block == 1 else 4)
+    blocks = {"BLOCK_KD": next_power_of_2(key_dim), "BLOCK_VD": next_power_of_2(value_dim)}
+    _compile(rope_kernel, dtype, constants | flags | blocks, num_warps=1 if block == 1 else 4)
 
 
 def norms(dtype: torch.dtype) -> None:
@@ -115,10 +115,10 @@ def products(dtype: torch.dtype, block: int) -> None:
     shape = {"OUTPUTS": 4096, "INPUTS": 4096, "HAS_BIAS": True, "WIDEN": False}
     for norm, adds, gated in ((True, False, False), (False, True, False), (True, False, True)):
         flags = {"HAS_NORM": norm, "ADDS": adds, "GATED": gated, "ACTIVATION": 0 if gated else -1}
-        inputs = product.inputs_of(block, norm)
-        blocks = {"BLOCK_R": product.MOST_ROWS, "BLOCK_N": block, "BLOCK_K": inputs}
+        inputs = skinny_gemm.inputs_of(block, norm)
+        blocks = {"BLOCK_R": skinny_gemm.MAX_ROWS, "BLOCK_N": block, "BLOCK_K": inputs}
         floats = {name: "*fp32" for name, is_float in (("x", norm), ("out", adds)) if is_float}
-        _compile(product_kernel, dtype, shape | flags | blocks, floats, **product.OPTIONS)
+        _compile(skinny_gemm_kernel, dtype, shape | flags | blocks, floats, **skinny_gemm.OPTIONS)
 
 
 def activate(dtype: torch.dtype, *, gated: bool, activation: Activation) -> None:
@@ -126,11 +126,11 @@ def activate(dtype: torch.dtype, *, gated: bool, activation: Activation) -> None
     _compile(activate_kernel, dtype, constants)
 
 
-def draw(dtype: torch.dtype) -> None:
-    shape = {"FIELDS": 8, "COUNT": 128256, "SHIFT": drawing.SHIFTS[dtype]}
+def sample(dtype: torch.dtype) -> None:
+    shape = {"FIELDS": 8, "COUNT": 128256, "SHIFT": sampling.SHIFTS[dtype]}
     others = {"requests": "*i64", "ids": "*i64"}
-    block = {"BLOCK": drawing._LARGEST_BLOCK}
-    _compile(draw_kernel, dtype, shape | block, others, **drawing.OPTIONS)
+    block = {"BLOCK": sampling._LARGEST_BLOCK}
+    _compile(sample_kernel, dtype, shape | block, others, **sampling.OPTIONS)
 
 
 def _compile(

@@ -16,7 +16,7 @@ from triton.runtime import interpreter
 from roseinfer.batch import Chunk
 from roseinfer.gpu import decoder as decoder_module
 from roseinfer.gpu.decoder import FusedModel
-from roseinfer.gpu.product import MOST_ROWS
+from roseinfer.gpu.skinny_gemm import MAX_ROWS
 from roseinfer.model import PackedModel
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
@@ -38,7 +38,7 @@ def test_greedy_tokens_are_those_of_transformers(architecture: str) -> None:
     expected = [reference(model, prompt, 4) for prompt in asked]
     engine = engine_run_by("triton", model, kv_cache_tokens=100, block_size=5)
     assert isinstance(engine._runner, FusedModel)
-    assert answers(engine, asked, 4, max_step_tokens=MOST_ROWS + 8) == expected
+    assert answers(engine, asked, 4, max_step_tokens=MAX_ROWS + 8) == expected
     engine.cache.pool.check_integrity()
 
 
@@ -103,7 +103,7 @@ def test_a_layer_of_a_decode_step_is_seven_kernels(monkeypatch: pytest.MonkeyPat
 
     # then
     one, two = launches(1), launches(2)
-    layer = ["product", "place", "attend", "reduce", "product", "product", "product"]
+    layer = ["skinny_gemm", "rope", "attend", "reduce", *["skinny_gemm"] * 3]
     assert sorted(two) == sorted(one + [f"{name}_kernel" for name in layer])
     # The step's numbers, embeddings, to float32, the rows wanted, the head.
     assert len(one) == len(layer) + 5, one
@@ -140,4 +140,4 @@ def test_a_decoder_that_differs_is_not_used(
     # then: transformers' code runs it over the kernels
     assert "the fused decoder differs" in caplog.text
     assert isinstance(engine._runner, PackedModel)
-    assert answers(engine, prompts(9), 4, max_step_tokens=MOST_ROWS + 8) == expected
+    assert answers(engine, prompts(9), 4, max_step_tokens=MAX_ROWS + 8) == expected

@@ -14,7 +14,7 @@ import torch
 
 from roseinfer.gpu import attention
 from roseinfer.gpu.attention import Pages, Tile
-from roseinfer.gpu.device import processors
+from roseinfer.gpu.device import multiprocessors
 from tests.roseinfer.gpu.attention_cases import DEVICE, Case, check
 
 MIXED = {"decodes": (1, 17, 130), "prefills": ((0, 9), (21, 40))}
@@ -47,7 +47,7 @@ def test_attention(case: Case) -> None:
 
 
 def test_choosing_splits_fills_the_device_and_ends_somewhere() -> None:
-    count = processors(DEVICE)
+    count = multiprocessors(DEVICE)
     assert attention.choose_splits(100 * count, DEVICE) == 1
     assert attention.choose_splits(count, DEVICE) == 2
     assert attention.choose_splits(1, torch.device("cpu")) == 8

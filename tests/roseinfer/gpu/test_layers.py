@@ -12,9 +12,9 @@ from torch import Tensor
 
 from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.attention import Pages
-from roseinfer.gpu.layers import Heads, activated, normalise, place
+from roseinfer.gpu.layers import Heads, apply_activation, apply_rope_and_store, residual_norm
 from tests.roseinfer.gpu.attention_cases import DEVICE
-from tests.roseinfer.gpu.test_product import close, random
+from tests.roseinfer.gpu.test_skinny_gemm import close, random
 
 EPSILON = 1e-5
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -30,7 +30,7 @@ def test_a_norm_of_a_sum(width: int) -> None:
     hidden, delta = random(3, width), random(3, width, dtype=BF16)
     norm = NormPart(random(width), EPSILON)
     total = hidden.double() + delta.double()
-    found = normalise(hidden, norm, torch.float32, delta=delta)
+    found = residual_norm(hidden, norm, torch.float32, delta=delta)
     close(hidden, total, torch.float32)
     close(found, rms(total, norm.weight), torch.float32)
 
@@ -41,20 +41,20 @@ def test_a_layer_norm() -> None:
     expected = F.layer_norm(
         hidden.double(), (100,), norm.weight.double(), bias.double(), eps=EPSILON
     )
-    close(normalise(hidden, norm, torch.float32), expected, torch.float32)
+    close(residual_norm(hidden, norm, torch.float32), expected, torch.float32)
 
 
 def test_what_a_branch_found_goes_through_its_own_norm() -> None:
     hidden, delta, after = random(3, 100), random(3, 100, scale=9.0), NormPart(random(100), EPSILON)
     expected = hidden.double() + rms(delta, after.weight)
-    assert normalise(hidden, None, BF16, delta=delta, after=after) is hidden
+    assert residual_norm(hidden, None, BF16, delta=delta, after=after) is hidden
     close(hidden, expected, torch.float32)
 
 
 def test_a_norm_rounds_to_the_type_of_the_products() -> None:
     hidden, norm = random(2, 64), NormPart(random(64), EPSILON)
-    found = normalise(hidden, norm, FP16)
-    assert torch.equal(found, normalise(hidden, norm, torch.float32).to(FP16))
+    found = residual_norm(hidden, norm, FP16)
+    assert torch.equal(found, residual_norm(hidden, norm, torch.float32).to(FP16))
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 40])  # programs of their own, and shared ones
@@ -77,7 +77,9 @@ def test_place(tokens: int, key_dim: int, value_dim: int, rotary: int, normed: b
     norms = random(2, key_dim) if normed else None
     cosines, sines = (angles.cos().to(DEVICE), angles.sin().to(DEVICE)) if rotary else (None, None)
     # when
-    query = place(qkv, Heads(queries, norms, EPSILON, cosines, sines), pages, slots, positions)
+    query = apply_rope_and_store(
+        qkv, Heads(queries, norms, EPSILON, cosines, sines), pages, slots, positions
+    )
     # then
     split = [queries * key_dim, kv_heads * key_dim, kv_heads * value_dim]
     q, k, v = (
@@ -113,4 +115,6 @@ def test_activations(gated: bool, activation: Activation) -> None:
     gates, others = x.double().chunk(2, dim=1) if gated else (x.double(), 1.0)
     function = F.silu if activation == Activation.SILU else F.gelu
     options = {} if activation == Activation.SILU else {"approximate": "tanh"}
-    close(activated(x, gated, activation), function(gates, **options) * others, torch.float32)
+    close(
+        apply_activation(x, gated, activation), function(gates, **options) * others, torch.float32
+    )

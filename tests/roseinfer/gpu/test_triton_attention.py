@@ -12,8 +12,8 @@ import torch
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine
-from roseinfer.batch import Chunk, Drawn
-from roseinfer.gpu import kernels, model_attention
+from roseinfer.batch import Chunk, DeviceTokens
+from roseinfer.gpu import kernels, triton_attention
 from roseinfer.gpu.batch import pack
 from roseinfer.gpu.options import GpuOptions
 from tests.roseinfer.models import (
@@ -80,7 +80,7 @@ def test_a_token_that_only_the_device_knows_is_filled_in_there(engine: Inference
     for session in (waiting, known):
         session.blocks = engine.cache.pool.allocate(1)
         session.computed = 2
-    drawn = Drawn({waiting: 1}, torch.tensor([77, 99]))
+    drawn = DeviceTokens({waiting: 1}, torch.tensor([77, 99]))
 
     batch = pack([Chunk(waiting, 1), Chunk(known, 1)], 16, torch.device("cpu"), drawn)
 
@@ -90,7 +90,7 @@ def test_a_token_that_only_the_device_knows_is_filled_in_there(engine: Inference
 
 
 def test_attention_outside_of_a_step_is_a_mistake(engine: InferenceEngine) -> None:
-    layer: Any = model_attention.TritonAttention(engine.cache).layers[0]
+    layer: Any = triton_attention.TritonAttention(engine.cache).layers[0]
     with pytest.raises(RuntimeError, match="outside of an engine step"):
         layer.attend(None)
 

@@ -13,28 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
-from roseinfer.gpu import backends, drawing
-from roseinfer.gpu.drawing import Request, draw_rows
-from roseinfer.session import SamplingRow
+from roseinfer.gpu import backends, sampling
+from roseinfer.gpu.sampling import KernelRequest, sample_rows
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import drain, greedy, prompts, sample, tokens
 from tests.roseinfer.test_resume import FEATURES
 from tests.roseinfer.test_sampling import knobs, random_logits
 
 
-def drawn(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+def sampled_by_kernel(logits: torch.Tensor, rows: list[SamplingRequest]) -> list[int]:
     ids = torch.full((len(rows),), -1, device=DEVICE)
-    draw_rows(logits.to(DEVICE), [Request(i, i, row) for i, row in enumerate(rows)], ids)
+    sample_rows(logits.to(DEVICE), [KernelRequest(i, i, row) for i, row in enumerate(rows)], ids)
     return [int(i) for i in ids.tolist()]
 
 
-def as_torch_draws(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+def sampled_by_torch(logits: torch.Tensor, rows: list[SamplingRequest]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "can_draw", lambda _: False)
         return sample(logits, rows)
 
 
-@pytest.mark.parametrize("block", [drawing._LARGEST_BLOCK, 64], ids=["one block", "several"])
+@pytest.mark.parametrize("block", [sampling._LARGEST_BLOCK, 64], ids=["one block", "several"])
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(
     rows=st.lists(knobs, min_size=1, max_size=4),
@@ -56,25 +56,25 @@ def test_the_kernel_draws_what_torch_draws(
     if rounded:
         logits = logits.round()
     logits[:, allowed:] = -torch.inf
-    asked = [SamplingRow(SamplingParams(seed=seed, **row), abs(seed) % 5000) for row in rows]
+    asked = [SamplingRequest(SamplingParams(seed=seed, **row), abs(seed) % 5000) for row in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "_LARGEST_BLOCK", block)
-        assert drawn(logits, asked) == as_torch_draws(logits, asked)
+        patch.setattr(sampling, "_LARGEST_BLOCK", block)
+        assert sampled_by_kernel(logits, asked) == sampled_by_torch(logits, asked)
 
 
 def test_greedy_is_the_first_of_the_largest() -> None:
     logits = torch.tensor([[1.0, 7.0, -3.0, 7.0], [-1.0, -2.0, -1.0, -5.0]])
-    assert drawn(logits, [SamplingRow(SamplingParams(), 0)] * 2) == [1, 0]
+    assert sampled_by_kernel(logits, [SamplingRequest(SamplingParams(), 0)] * 2) == [1, 0]
 
 
 def test_lines_and_places_may_differ() -> None:
     """Logits that lie apart, of which some are drawn from, into places of their own."""
     logits = torch.eye(6, device=DEVICE)[:, :5].T.contiguous().T
     ids = torch.full((4,), -1, device=DEVICE)
-    row = SamplingRow(SamplingParams(), 0)
-    draw_rows(logits, [Request(3, 0, row), Request(1, 2, row)], ids)
+    row = SamplingRequest(SamplingParams(), 0)
+    sample_rows(logits, [KernelRequest(3, 0, row), KernelRequest(1, 2, row)], ids)
     assert ids.tolist() == [3, -1, 1, -1]
-    draw_rows(logits, [], ids)
+    sample_rows(logits, [], ids)
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="on a GPU it draws anyway")
@@ -102,8 +102,8 @@ def test_an_engine_that_draws_by_the_kernel_says_the_same(
     def counted(*arguments: Any) -> None:
         nonlocal calls
         calls += 1
-        draw_rows(*arguments)
+        sample_rows(*arguments)
 
-    monkeypatch.setattr(drawing, "draw_rows", counted)
+    monkeypatch.setattr(sampling, "sample_rows", counted)
     assert said() == expected
     assert calls

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Drawn
+from roseinfer.batch import DeviceTokens
+from roseinfer.device_transfer import Download
 from roseinfer.logprobs import Scores, TokenLogprob, logprobs, score
-from roseinfer.sampling import draw
+from roseinfer.sampling import sample_tokens
 from roseinfer.session import InferenceSession
-from roseinfer.transfer import Download
 
 
 class SampledToken(NamedTuple):
@@ -21,24 +21,24 @@ class SampledToken(NamedTuple):
     logprob: TokenLogprob | None
 
 
-class Sampled:
+class SampledTokens:
     """The next token of each of `sessions`: at once on the device, later on the host."""
 
     def __init__(self, sessions: list[InferenceSession], logits: Tensor) -> None:
         """Row i of `logits` [S, V] is that of session i; the host waits for nothing."""
-        rows = [session.sampling_row for session in sessions]
+        rows = [session.sampling_request for session in sessions]
         self.sessions = sessions
         self._params = [row.params for row in rows]
-        self._ids = draw(logits, rows) if rows else torch.empty(0, dtype=torch.int64)
+        self._ids = sample_tokens(logits, rows) if rows else torch.empty(0, dtype=torch.int64)
         self._scores = score(logits, self._ids, self._params)
         scores = self._scores[1:] if self._scores is not None else ()
         self._download = Download([self._ids, *scores])
 
     @property
-    def drawn(self) -> Drawn:
+    def device_tokens(self) -> DeviceTokens:
         """For the next step, which need not wait either."""
         rows = {session: row for row, session in enumerate(self.sessions)}
-        return Drawn(rows, self._ids)
+        return DeviceTokens(rows, self._ids)
 
     def wait(self) -> dict[InferenceSession, SampledToken]:
         """Wait until the host has them."""

@@ -1,4 +1,4 @@
-"""Calls of the product of a few rows with a matrix: see kernels/product.py."""
+"""Calls of the product of a few rows with a matrix: see kernels/skinny_gemm.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 from roseinfer.families import Activation, NormPart
 from roseinfer.gpu import kernels
-from roseinfer.gpu.device import current, parts, processors
-from roseinfer.gpu.kernels.product import product_kernel
+from roseinfer.gpu.device import cdiv, device_guard, multiprocessors
+from roseinfer.gpu.kernels.skinny_gemm import skinny_gemm_kernel
 
-MOST_ROWS = 16  # what a matrix unit multiplies at least, so fewer are no faster
+MAX_ROWS = 16  # what a matrix unit multiplies at least, so fewer are no faster
 OPTIONS = {"num_warps": 4, "num_stages": 4}
 _WIDEST_BYTES = 128  # of one input for all outputs of a program
 
@@ -31,14 +31,14 @@ class Matrix:
     gated: bool = False
 
 
-def product(
+def skinny_gemm(
     x: Tensor,
     matrix: Matrix,
     *,
     norm: NormPart | None = None,
     add_to: Tensor | None = None,
 ) -> Tensor:
-    """`x` [rows, inputs], at most MOST_ROWS rows, times `matrix`: [rows, outputs] in its type.
+    """`x` [rows, inputs], at most MAX_ROWS rows, times `matrix`: [rows, outputs] in its type.
 
     With `norm`, `x` is float32 and goes through that RMS norm first. With `add_to` [rows, outputs],
     float32, the product is added there, and that is the result.
@@ -47,8 +47,8 @@ def product(
     outputs, inputs = len(weight) // (2 if gated else 1), weight.shape[1]
     out = add_to if add_to is not None else x.new_empty(len(x), outputs, dtype=weight.dtype)
     block = block_of(outputs, weight)
-    with current(x):
-        product_kernel[(parts(outputs, block),)](
+    with device_guard(x):
+        skinny_gemm_kernel[(cdiv(outputs, block),)](
             x,
             weight,
             bias if bias is not None else weight,
@@ -66,7 +66,7 @@ def product(
             GATED=gated,
             ACTIVATION=-1 if matrix.activation is None else int(matrix.activation),
             WIDEN=kernels.INTERPRETED and weight.dtype == torch.bfloat16,
-            BLOCK_R=MOST_ROWS,
+            BLOCK_R=MAX_ROWS,
             BLOCK_N=block,
             BLOCK_K=inputs_of(block, norm is not None),
             **OPTIONS,
@@ -79,7 +79,7 @@ def block_of(outputs: int, weight: Tensor) -> int:
     while the other waits for memory, and as fit into shared memory."""
     for block in (64, 32):
         fits = block * weight.dtype.itemsize <= _WIDEST_BYTES
-        if fits and outputs >= 2 * block * processors(weight.device):
+        if fits and outputs >= 2 * block * multiprocessors(weight.device):
             return block
     return 16
 

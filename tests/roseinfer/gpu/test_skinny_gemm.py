@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from roseinfer.families import Activation, NormPart
-from roseinfer.gpu.device import processors
-from roseinfer.gpu.product import MOST_ROWS, Matrix, block_of, product
+from roseinfer.gpu.device import multiprocessors
+from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, block_of, skinny_gemm
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -31,11 +31,11 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, FP16, BF16])
-@pytest.mark.parametrize("rows", [1, 5, MOST_ROWS])
+@pytest.mark.parametrize("rows", [1, 5, MAX_ROWS])
 @pytest.mark.parametrize(("outputs", "inputs"), [(48, 128), (37, 200), (520, 24)])
 def test_product(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     x, weight = random(rows, inputs, dtype=dtype), random(outputs, inputs, dtype=dtype)
-    found = product(x, Matrix(weight))
+    found = skinny_gemm(x, Matrix(weight))
     assert found.shape == (rows, outputs)
     assert found.dtype == dtype
     close(found, x.double() @ weight.double().T, dtype)
@@ -54,7 +54,7 @@ def test_what_goes_before_and_after(
     x[1] *= 300
     bias = random(len(weight)) if biased else None
     # when
-    found = product(x, Matrix(weight, bias, activation, gated), norm=NormPart(norm, 1e-5))
+    found = skinny_gemm(x, Matrix(weight, bias, activation, gated), norm=NormPart(norm, 1e-5))
     # then
     normal = x.double() * norm.double() / (x.double().square().mean(1, True) + 1e-5).sqrt()
     expected = normal @ weight.double().T + (0 if bias is None else bias.double())
@@ -70,13 +70,13 @@ def test_a_sum_is_made_in_place_and_in_float32() -> None:
     x, weight = random(4, 64, dtype=BF16), random(50, 64, dtype=BF16)
     hidden = random(4, 50) * 1000
     expected = hidden.double() + x.double() @ weight.double().T
-    assert product(x, Matrix(weight), add_to=hidden) is hidden
+    assert skinny_gemm(x, Matrix(weight), add_to=hidden) is hidden
     close(hidden, expected, torch.float32)
 
 
 def test_rows_may_lie_apart() -> None:
     wide, weight = random(3, 300), random(20, 100)
-    found = product(wide[:, 100:200], Matrix(weight))
+    found = skinny_gemm(wide[:, 100:200], Matrix(weight))
     close(found, wide[:, 100:200].double() @ weight.double().T, torch.float32)
 
 
@@ -86,14 +86,14 @@ def test_programs_fill_the_device_before_they_grow(
     outputs: int, dtype: torch.dtype, widest: int
 ) -> None:
     block = block_of(outputs, torch.empty(0, dtype=dtype, device=DEVICE))
-    assert block == 16 or outputs // block >= 2 * processors(DEVICE)
-    assert block == widest or outputs < 2 * 2 * block * processors(DEVICE)
+    assert block == 16 or outputs // block >= 2 * multiprocessors(DEVICE)
+    assert block == widest or outputs < 2 * 2 * block * multiprocessors(DEVICE)
 
 
 def test_what_is_never_asked_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Absent parts are stood in for by other tensors: garbage there must not show."""
     x, weight = random(2, 64), random(32, 64)
-    plain = product(x, Matrix(weight))
+    plain = skinny_gemm(x, Matrix(weight))
     other: Any = Matrix(weight, torch.full((32,), torch.nan, device=DEVICE))
     assert not bool(plain.isnan().any())
-    assert bool(product(x, other).isnan().all())
+    assert bool(skinny_gemm(x, other).isnan().all())

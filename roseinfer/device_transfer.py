@@ -32,7 +32,7 @@ def copy_to_device(tensor: Tensor, target: Tensor) -> None:
     target[: len(tensor)].copy_(pinned(tensor, target.device), non_blocking=True)
 
 
-class Integers:
+class IntegerBuffer:
     """Collects lists of integers so that they reach the device in a single copy."""
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from roseinfer.device_transfer import to_device
 from roseinfer.grammars import Matcher
 from roseinfer.params import SamplingParams
-from roseinfer.transfer import to_device
 
 
 class TokenCounts:
@@ -42,7 +42,7 @@ class TokenCounts:
         return where
 
 
-class Adjustment:
+class LogitsProcessor:
     """One request's penalties, bias, ends and grammar, and what they must remember."""
 
     def __init__(
@@ -74,15 +74,15 @@ class Adjustment:
         return self.ends if position < self.params.min_new_tokens else []
 
 
-def adjust(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
-    """Adjust float32 `logits` [S, V] in place; of each row its adjustment and its position."""
-    _penalise(logits, [adjustment for adjustment, _ in rows])
-    _add_biases(logits, [adjustment for adjustment, _ in rows])
+def process_logits(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
+    """Adjust float32 `logits` [S, V] in place; each row has its processor and position."""
+    _penalise(logits, [processor for processor, _ in rows])
+    _add_biases(logits, [processor for processor, _ in rows])
     _mask_ends(logits, rows)
     _constrain(logits, rows)
 
 
-def _penalise(logits: Tensor, rows: Sequence[Adjustment]) -> None:
+def _penalise(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
     counted = [(row, a.params, a.counts) for row, a in enumerate(rows) if a.counts is not None]
     entries = _Entries.at(logits, [(row, counts.ids) for row, _, counts in counted])
     if entries is None:
@@ -100,17 +100,17 @@ def _penalise(logits: Tensor, rows: Sequence[Adjustment]) -> None:
     entries.put(values)
 
 
-def _add_biases(logits: Tensor, rows: Sequence[Adjustment]) -> None:
+def _add_biases(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
     entries = _Entries.at(logits, [(row, a.bias_ids) for row, a in enumerate(rows)])
     if entries is not None:
         flat = array("d")
-        for adjustment in rows:
-            flat.extend(adjustment.biases)
+        for logits_processor in rows:
+            flat.extend(logits_processor.biases)
         biases = to_device(torch.frombuffer(flat, dtype=torch.float64), logits.device)
         entries.put(entries.values() + biases.to(logits.dtype))
 
 
-def _mask_ends(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
+def _mask_ends(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     masked = [
         (row, array("q", a.ends_to_mask(position)))
         for row, (a, position) in enumerate(rows)
@@ -121,7 +121,7 @@ def _mask_ends(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
         entries.put(torch.full_like(entries.values(), -torch.inf))
 
 
-def _constrain(logits: Tensor, rows: Sequence[tuple[Adjustment, int]]) -> None:
+def _constrain(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     matched = [
         (row, a.matcher, a.ends_to_mask(position))
         for row, (a, position) in enumerate(rows)

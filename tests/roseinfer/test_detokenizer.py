@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from roseinfer.text import Detokenizer, StopStrings
+from roseinfer.detokenizer import Detokenizer, StopStrings
 from tests.roseinfer.models import byte_tokenizer
 
 TEXT = "thé quick 🦊 über the lazy 犬, a\u0301!"

@@ -1,4 +1,4 @@
-"""Drawing tokens on a GPU, a kernel for the whole batch: see kernels/drawing.py."""
+"""Drawing tokens on a GPU, a kernel for the whole batch: see kernels/sampling.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from roseinfer.gpu.device import current, power
-from roseinfer.gpu.kernels.drawing import draw_kernel
-from roseinfer.session import SamplingRow
-from roseinfer.transfer import to_device
+from roseinfer.device_transfer import to_device
+from roseinfer.gpu.device import device_guard, next_power_of_2
+from roseinfer.gpu.kernels.sampling import sample_kernel
+from roseinfer.session import SamplingRequest
 
 OPTIONS = {"num_warps": 16}
 _LARGEST_BLOCK = 8192
@@ -20,23 +20,23 @@ _LARGEST_BLOCK = 8192
 SHIFTS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
-class Request(NamedTuple):
+class KernelRequest(NamedTuple):
     """A draw from one line of logits, whose id goes to a place among the ids."""
 
     line: int
     place: int
-    row: SamplingRow
+    row: SamplingRequest
 
 
-def draw_rows(values: Tensor, requests: Sequence[Request], ids: Tensor) -> None:
+def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) -> None:
     """Draw from the lines of `values` [B, V] into `ids`, all on the device."""
     if not requests:
         return
     table = torch.tensor([_numbers(request) for request in requests])
     values = values if values.stride(1) == 1 else values.contiguous()
     count = values.shape[1]
-    with current(values):
-        draw_kernel[(len(requests),)](
+    with device_guard(values):
+        sample_kernel[(len(requests),)](
             values,
             to_device(table, values.device),
             ids,
@@ -44,12 +44,12 @@ def draw_rows(values: Tensor, requests: Sequence[Request], ids: Tensor) -> None:
             FIELDS=table.shape[1],
             COUNT=count,
             SHIFT=SHIFTS[values.dtype],
-            BLOCK=min(power(count), _LARGEST_BLOCK),
+            BLOCK=min(next_power_of_2(count), _LARGEST_BLOCK),
             **OPTIONS,
         )
 
 
-def _numbers(request: Request) -> list[int]:
+def _numbers(request: KernelRequest) -> list[int]:
     """As the kernel reads them."""
     params = request.row.params
     whole = request.line, request.place, params.top_k or 0, params.seed or 0, request.row.position

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from roseinfer.attention import AttentionCall, LayerState
-from roseinfer.batch import Chunk, Drawn
+from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.gpu.attention import Pages, Rule, attend, write
 from roseinfer.gpu.batch import DeviceBatch
 from roseinfer.gpu.cache import DeviceCache
@@ -23,8 +23,8 @@ class TritonAttention:
         self._cache = DeviceCache(cache, flash)
         self.layers: list[LayerState] = [_TritonLayer(self, pages) for pages in self._cache.pages]
 
-    def pack(self, chunks: Sequence[Chunk], drawn: Drawn | None) -> DeviceBatch:
-        return self._cache.pack(chunks, drawn)
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> DeviceBatch:
+        return self._cache.pack(chunks, device_tokens)
 
 
 class _TritonLayer:

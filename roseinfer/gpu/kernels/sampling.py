@@ -150,7 +150,7 @@ def _pick(
 
 
 @triton.jit
-def draw_kernel(
+def sample_kernel(
     values,
     requests,
     ids,

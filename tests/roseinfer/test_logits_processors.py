@@ -19,8 +19,8 @@ from transformers import (
 
 from rose.errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
-from roseinfer.adjusting import Adjustment, adjust
-from roseinfer.session import SamplingRow
+from roseinfer.logits_processors import LogitsProcessor, process_logits
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import (
     build,
     drain,
@@ -44,12 +44,12 @@ def row_of(
     prompt: Sequence[int] = PROMPT,
     output: Sequence[int] = OUTPUT,
     **params: Any,
-) -> SamplingRow:
+) -> SamplingRequest:
     wanted = SamplingParams(**params)
-    adjustment = Adjustment(wanted, prompt, ends=ENDS)
+    logits_processor = LogitsProcessor(wanted, prompt, ends=ENDS)
     for token_id in output:
-        adjustment.add(token_id)
-    return SamplingRow(wanted, len(output) if position is None else position, adjustment)
+        logits_processor.add(token_id)
+    return SamplingRequest(wanted, len(output) if position is None else position, logits_processor)
 
 
 def exact_logits(position: int, **params: Any) -> list[float]:
@@ -111,9 +111,9 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_adjusted_logits_are_those_of_the_definitions(case: str) -> None:
     row = row_of(**CASES[case])
-    assert row.adjustment is not None
+    assert row.logits_processor is not None
     ours = torch.tensor([LOGITS])
-    adjust(ours, [(row.adjustment, row.position)])
+    process_logits(ours, [(row.logits_processor, row.position)])
     exact = torch.tensor([exact_logits(row.position, **CASES[case])])
     torch.testing.assert_close(ours, exact)
 
@@ -137,7 +137,10 @@ def test_the_chi_square_notices_a_missing_penalty() -> None:
 def draw(**params: Any) -> list[int]:
     """A token for each position, all with the same tokens so far."""
     shared = row_of(**params)
-    rows = [SamplingRow(shared.params, position, shared.adjustment) for position in range(DRAWS)]
+    rows = [
+        SamplingRequest(shared.params, position, shared.logits_processor)
+        for position in range(DRAWS)
+    ]
     return sample(torch.tensor([LOGITS]).expand(DRAWS, -1), rows)
 
 
@@ -175,7 +178,7 @@ def test_a_row_does_not_depend_on_its_mates(
 ) -> None:
     logits = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(1))
     row = row_of(output=at, seed=3, **own)
-    plain = SamplingRow(SamplingParams(temperature=0.9, seed=8), 4)
+    plain = SamplingRequest(SamplingParams(temperature=0.9, seed=8), 4)
     company = [row_of(None, prompt, out, seed=9, **mate) for mate, prompt, out in mates]
     before = logits.clone()
     alone = sample(logits[:1], [row])
@@ -192,9 +195,9 @@ def test_rows_without_adjustments_are_not_adjusted(monkeypatch: pytest.MonkeyPat
     def record(logits: torch.Tensor, rows: Sequence[object]) -> None:
         adjusted.append(len(rows))
 
-    monkeypatch.setattr("roseinfer.sampling.adjust", record)
+    monkeypatch.setattr("roseinfer.sampling.process_logits", record)
     logits = torch.randn(4, VOCAB)
-    plain = [SamplingRow(SamplingParams(temperature=i / 2, seed=i), i) for i in range(3)]
+    plain = [SamplingRequest(SamplingParams(temperature=i / 2, seed=i), i) for i in range(3)]
     sample(logits[:3], plain)
     assert adjusted == []
     sample(logits, [*plain, row_of(presence_penalty=1.0)])

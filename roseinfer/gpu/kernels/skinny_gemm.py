@@ -23,7 +23,7 @@ _NONE = tl.constexpr(-1)
 
 
 @triton.jit(do_not_specialize=["rows"])
-def product_kernel(
+def skinny_gemm_kernel(
     x,
     weight,
     bias,
