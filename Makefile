@@ -1,69 +1,89 @@
-# `make demo` and `make test` set up everything they need, once, in .venv.
+# `make demo` and `make test` set up everything they need, once, in .venv. `make help` has the rest.
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
-INSTALL := $(BIN)/pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
+PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test check dashboards reference pictures bench bench-gpu bench-queue model fuzz chaos chaos-bites clean
+.PHONY: demo help test check docs dist clean
+.PHONY: dashboards reference pictures model
+.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz
 
-demo: .venv/demo
+demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, and the proof
 	$(BIN)/rose demo
 
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
 # A file at a time on each core: what a file shares, it sets up once.
-test: .venv/dev
+test: .venv/dev ## all tests
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-check: .venv/dev
+check: .venv/dev ## formatting, lint, types, import layers, workflows, generated files, the docs site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.grafana --check
 	$(BIN)/python -m docs.reference --check
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline -q .github
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
-# Writes the JSON of the Grafana dashboards again; `make check` says when it is stale.
-dashboards: .venv/demo
+docs: .venv/dev ## the docs site on http://127.0.0.1:8000, as you write
+	$(BIN)/mkdocs serve
+
+# The wheel serves every CPython and every Linux that torch does. It is tried in an environment
+# that has only the base install.
+dist: .venv/dev ## the sdist and the compiled wheel in dist/, checked and tried
+	rm -rf dist build/dist build/try
+	$(BIN)/python -m build --no-isolation --outdir build/dist
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist \
+		--plat manylinux_2_28_$$(uname -m) --exclude libgomp.so.1 build/dist/*.whl
+	cp build/dist/*.tar.gz dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/try
+	build/try/bin/$(PIP_INSTALL) dist/*.whl
+	build/try/bin/rose --version
+	$(BIN)/python -m pytest tests/release --wheel dist/*.whl
+
+dashboards: .venv/demo ## writes the JSON of the Grafana dashboards again
 	$(BIN)/python -m deploy.grafana
 
-# Writes the tables of docs/settings.md again; `make check` says when they are stale.
-reference: .venv/demo
+reference: .venv/demo ## writes the tables of docs/settings.md again
 	$(BIN)/python -m docs.reference
 
-# Draws docs/img anew: what `rose top` and `rose demo` show while they really run.
-pictures: .venv/demo
+pictures: .venv/demo ## draws docs/img anew, from `rose top` and `rose demo` while they run
 	$(BIN)/python -m rose_cli.demo.pictures docs/img
 
-# Fills docs/performance.md. BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run.
-bench: .venv/bench
+# BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run.
+bench: .venv/bench ## the engine beside its peers, into docs/performance.md
 	$(BIN)/python -m benchmarks.engine --write docs/performance.md --plot docs/img/engine.svg $(BENCH)
 
-# On a machine with a GPU. BENCH_GPU=--cpu-smoke runs it small without one.
-bench-gpu: .venv/bench
+# BENCH_GPU=--cpu-smoke runs it small without a GPU.
+bench-gpu: .venv/bench ## the same on a GPU
 	$(BIN)/python -m benchmarks.gpu --write docs/performance.md $(BENCH_GPU)
 
-# Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
-chaos: .venv/dev
-	$(BIN)/python -m tests.chaos $(CHAOS)
-
-# Takes out one safeguard after another: the harness must notice each time.
-chaos-bites: .venv/dev
-	$(BIN)/python -m tests.chaos --bite
-
 # BENCH_QUEUE="--peers-python PYTHON --bullmq FOLDER" for other queues, where they are installed.
-bench-queue: .venv/demo
+bench-queue: .venv/demo ## the queue beside its peers
 	$(BIN)/python -m benchmarks.queue $(BENCH_QUEUE)
 
-# Trains the built-in model again into build/model, from the generator's text, in two runs.
-model: .venv/demo
+# Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
+chaos: .venv/dev ## kills, partitions and pauses, while every token is checked
+	$(BIN)/python -m tests.chaos $(CHAOS)
+
+chaos-bites: .venv/dev ## takes out one safeguard after another: the check must notice each time
+	$(BIN)/python -m tests.chaos --bite
+
+# FUZZ='--messages 10000 --seed 1' for another run.
+fuzz: .venv/dev ## a million damaged messages through a worker
+	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+model: .venv/demo ## trains the built-in model again, into build/model, in two runs
 	$(BIN)/python -m training.train --out build/model-first
 	$(BIN)/python -m training.train --start build/model-first --out build/model \
 		--drill 0 --seed 3 --steps 900 --tokens 2048 --lr 1e-3
 
-# A million damaged messages through a worker; FUZZ='--messages 10000 --seed 1' for another run.
-fuzz: .venv/dev
-	$(BIN)/python -m tests.fuzz $(FUZZ)
-
-clean:
+clean: ## removes .venv and all that is built
 	rm -rf .venv build dist *.egg-info
 
 .venv/bin/pip:
@@ -72,16 +92,16 @@ clean:
 
 .venv/demo: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing roseinfer with torch and transformers into .venv (once; takes minutes)"
-	$(INSTALL) -e '.[demo]'
+	$(BIN)/$(PIP_INSTALL) -e '.[demo]'
 	@touch $@
 
 # Each of these has all of the demo's; where none is there yet, it compiles the kernels only once.
 .venv/bench: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing what the benchmarks need, into .venv (once; takes minutes)"
-	$(INSTALL) -e '.[bench]'
+	$(BIN)/$(PIP_INSTALL) -e '.[bench]'
 	@touch .venv/demo $@
 
 .venv/dev: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing what the tests and checks need, into .venv (once; takes minutes)"
-	$(INSTALL) -e '.[dev]'
+	$(BIN)/$(PIP_INSTALL) -e '.[dev]'
 	@touch .venv/demo .venv/bench $@

@@ -18,6 +18,7 @@ from rose.protocol import GROUP, Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
+from tests.support.wheel import build_wheel
 
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
@@ -48,6 +49,10 @@ _numbers = itertools.count()
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: all cores that this process may use. Left to itself it counts physical ones."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--wheel", type=Path, help="test this wheel, instead of one of this tree")
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +95,12 @@ def own_redis() -> Iterator[EmbeddedBroker]:
     """A real redis-server that this test may kill. Mark the test `needs_redis_server`."""
     with EmbeddedBroker(fake=False) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given: Path | None = request.config.getoption("--wheel")
+    return given or build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture

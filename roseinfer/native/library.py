@@ -85,7 +85,7 @@ def _load() -> ctypes.CDLL | None:
     wanted = os.environ.get(_SWITCH, "")
     if wanted == "0":
         return None
-    for suffix in EXTENSION_SUFFIXES:
+    for suffix in reversed(EXTENSION_SUFFIXES):  # .abi3.so, as it is built, before any other
         path = Path(__file__).parent.with_name(f"_native{suffix}")
         if path.is_file():
             found = _declare(ctypes.CDLL(str(path)))

@@ -12,12 +12,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import time
 import urllib.parse
 import urllib.request
-import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,39 +24,20 @@ import pytest
 from rose_cli.demo.broker import free_port
 from rose_producer import Client
 from tests.conftest import needs_redis_server
-from tests.deploy.files import ROOT, build_context, image, services
+from tests.deploy.files import ROOT, image, services
 from tests.support.bench import wait_until
+from tests.support.wheel import install, new_environment
 
 pytestmark = needs_redis_server
 
 
 @pytest.fixture(scope="module")
-def rose(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment into which the wheel was installed, made of what the image's
-    build sees; its dependencies are those of the tests."""
-    folder = tmp_path_factory.mktemp("image")
-    source = folder / "src"
-    source.mkdir()
-    for name in build_context():
-        path = ROOT / name
-        if path.is_dir():
-            skipped = shutil.ignore_patterns("__pycache__", "*.so")
-            shutil.copytree(path, source / name, ignore=skipped)
-        else:
-            shutil.copy(path, source / name)
-    # No compiler: the kernels are optional, and take long to build.
-    environment = {**os.environ, "CC": "false", "CXX": "false"}
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    flags = ["--no-deps", "--no-index"]
-    built = [*pip, "wheel", *flags, "--no-build-isolation", "-w", str(folder), str(source)]
-    subprocess.run(built, env=environment, check=True, capture_output=True)
-    venv.create(folder / "venv", with_pip=False)
-    (wheel,) = folder.glob("roseinfer-*.whl")
-    python = str(folder / "venv" / "bin" / "python")
-    subprocess.run([*pip, "--python", python, "install", *flags, str(wheel)], check=True)
-    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "venv" / "bin"
+def rose(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment into which the wheel was installed."""
+    environment = tmp_path_factory.mktemp("image") / "venv"
+    new_environment(environment)
+    install(wheel, environment)
+    return environment / "bin"
 
 
 def test_the_wheel_is_what_runs(rose: Path) -> None:

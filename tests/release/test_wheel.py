@@ -1,0 +1,131 @@
+"""The wheel holds our packages alone, and disturbs nobody's modules.
+
+`--wheel FILE` tests that one, as `make dist` does; otherwise one is built, without the library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.conftest import needs_redis_server
+from tests.deploy.files import ROOT
+from tests.support.wheel import install, new_environment
+
+PACKAGES = {
+    "rose": ROOT / "rose",
+    "rose_cli": ROOT / "cli" / "rose_cli",
+    "rose_producer": ROOT / "producer" / "rose_producer",
+    "rose_worker": ROOT / "worker" / "rose_worker",
+    "roseinfer": ROOT / "roseinfer",
+}
+SOURCES = {".cpp", ".h"}
+LIBRARY = "roseinfer/_native.abi3.so"
+SERVER_AND_ENGINE = {"aiohttp", "fastapi", "starlette", "torch", "transformers", "uvicorn"}
+
+THEIRS = ("cli", "demo", "errors", "producer", "protocol", "worker")
+SERVICE = f"""
+import sys
+import {", ".join(THEIRS)}
+from rose_producer import Client
+
+print(*(module.OWNER for module in ({", ".join(THEIRS)})))
+with Client(redis_url=sys.argv[1]) as client:
+    print(len(client.submit("Once upon a time", max_new_tokens=5).result(90).token_ids))
+"""
+
+
+def names(wheel: Path) -> set[str]:
+    with ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_its_top_level_names_are_ours(wheel: Path) -> None:
+    found = {name.partition("/")[0] for name in names(wheel)}
+    (metadata,) = (name for name in found if re.fullmatch(r"roseinfer-[\d.]+\.dist-info", name))
+    assert found == {*PACKAGES, metadata}
+
+
+def test_it_holds_the_packages_whole_and_no_sources_of_the_library(wheel: Path) -> None:
+    expected = {
+        f"{package}/{path.relative_to(folder).as_posix()}"
+        for package, folder in PACKAGES.items()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in {*SOURCES, ".so", ".pyc"}
+    }
+    found = {name for name in names(wheel) if ".dist-info/" not in name}
+    assert found - {LIBRARY} == expected
+
+
+def test_the_base_install_needs_neither_torch_nor_a_web_server(wheel: Path) -> None:
+    # given
+    (metadata,) = (name for name in names(wheel) if name.endswith(".dist-info/METADATA"))
+    with ZipFile(wheel) as archive:
+        required = Parser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
+    # when
+    base = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
+    # then
+    assert "redis" in base
+    assert not base & SERVER_AND_ENGINE
+
+
+def test_a_released_wheel_has_the_compiled_decoder(
+    wheel: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if request.config.getoption("--wheel") is None:
+        pytest.skip("needs a released wheel: --wheel FILE")
+    # given
+    new_environment(tmp_path / "venv")
+    install(wheel, tmp_path / "venv")
+    # when
+    code = "from roseinfer import native; print(native.available())"
+    words = [tmp_path / "venv" / "bin" / "python", "-c", code]
+    shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    # then
+    assert LIBRARY in names(wheel)
+    assert shown.stdout.strip() == "True"
+
+
+@needs_redis_server
+@pytest.mark.parametrize("engine", ["null", "rose"])
+def test_it_installs_beside_a_service_with_modules_of_the_same_names_as_its_folders(
+    wheel: Path, tmp_path: Path, own_redis: EmbeddedBroker, engine: str
+) -> None:
+    # given: an environment that has such modules of its own
+    site = new_environment(tmp_path / "venv")
+    for name in THEIRS:
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text('OWNER = "theirs"\n')
+    # when: the wheel is installed, a worker starts, and the service submits a job
+    install(wheel, tmp_path / "venv")
+    programs = tmp_path / "venv" / "bin"
+    options = ["--redis-url", own_redis.url, "--engine", engine, "--http-port", "0"]
+    log = tmp_path / "worker.log"
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [programs / "rose", "worker", *options],
+            cwd=tmp_path,
+            env={**os.environ, "HOME": str(tmp_path)},
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            asked = [programs / "python", "-c", SERVICE, own_redis.url]
+            service = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True)
+            worker.send_signal(signal.SIGTERM)
+            stopped = worker.wait(30)
+        finally:
+            worker.kill()
+            worker.wait()
+    # then
+    assert service.returncode == 0, service.stderr + log.read_text()
+    assert service.stdout.split() == ["theirs"] * len(THEIRS) + ["5"]
+    assert stopped == 0, log.read_text()
