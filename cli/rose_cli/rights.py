@@ -25,7 +25,7 @@ class Role(StrEnum):
 RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
     Role.PRODUCER: {
         "": ("script|load",),
-        "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending"),
+        "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending", "xinfo|consumers"),
         "state": ("exists", "hmget", "hset", "expire", "persist"),
         "tokens": ("xadd", "xrange", "expire", "del"),
         "idempotency": ("get", "set"),

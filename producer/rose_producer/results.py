@@ -140,7 +140,7 @@ class QueueStatus:
     """what the workers serve; None before the first one came"""
     context_tokens: int | None
     workers: dict[str, int]
-    """consumers that hold jobs, and how many"""
+    """how many jobs each worker holds: of those that live, and of dead ones that hold some still"""
     oldest_running_ms: int | None
     """when the oldest job that a worker holds was enqueued, Unix milliseconds"""
 
@@ -165,7 +165,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         for priority, (entries, oldest, held) in zip(Priority, streams, strict=True):
             counts = Counter({c.decode(errors="replace"): int(count) for c, count in held})
             del counts[RELEASED]
-            if counts:
+            if counts.total():
                 began.append(int(oldest.partition(b"-")[0]))
             workers.update(counts)
             waiting[priority.value] += entries - counts.total()

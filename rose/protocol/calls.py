@@ -22,6 +22,9 @@ from rose.protocol.scripts import Script, load
 
 Arg = str | bytes | int
 
+#: A worker that holds no job counts as alive for so long after it was last heard of.
+ALIVE_S = 15
+
 #: The number of a priority's stream among those of a partition.
 _LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
 
@@ -151,7 +154,7 @@ def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Cal
 
 def queue_status(partition: Partition) -> Call:
     keys = [partition.load, partition.model, partition.dead, *partition.all_jobs]
-    return Call(load("queue_status"), keys, [GROUP])
+    return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000])
 
 
 def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:

@@ -11,7 +11,7 @@ import redis
 from prometheus_client import generate_latest
 from pydantic import SecretStr
 
-from rose.protocol import Partition, Priority
+from rose.protocol import GROUP, Partition, Priority
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
@@ -110,6 +110,33 @@ async def test_one_reads_until_it_is_gone_then_another(watchers: Watchers, bench
     first.start()
     await until(lambda: not first.reads)
     assert second.reads
+
+
+async def test_an_idle_worker_is_heard_of_and_takes_nothing(
+    watchers: Watchers, bench: Bench
+) -> None:
+    # given
+    worker = watchers("w")
+    await worker.broker.start()
+    bench.client.submit("x")
+    normal = bench.partition.jobs(Priority.NORMAL)
+
+    def idle_ms() -> int:
+        (info,) = bench.redis.xinfo_consumers(normal, GROUP)
+        return int(info["idle"])
+
+    await worker.broker.report_alive()
+    await until(lambda: idle_ms() > 300)
+    silent_ms = idle_ms()
+    # when
+    await worker.broker.report_alive()
+    # then
+    assert idle_ms() < silent_ms
+    status = bench.client.queue_status()
+    assert (status.workers, status.waiting["normal"]) == ({"w": 0}, 1)
+    # and: no longer than it is there
+    await worker.broker.leave()
+    assert bench.client.queue_status().workers == {}
 
 
 async def test_a_worker_that_leaves_makes_room_at_once(watchers: Watchers) -> None:

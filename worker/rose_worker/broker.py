@@ -40,15 +40,16 @@ WORKER_SCRIPTS = (
 #: Log entries of one read: a log may hold a million tokens.
 _LOG_CHUNK = 1000
 
-#: A consumer that holds nothing and has been silent for so long is dead.
-_FORGET_AFTER_S = 3600
-
-#: How often such are looked for.
-_FORGET_EVERY_S = 600
+#: A consumer that holds nothing and has been silent for so long is forgotten. They are looked for
+#: as often.
+_FORGET_S = 3600
 
 #: Events of one append call, but for those of one job. A step has as many as slots; after an outage
 #: there may be thousands, and Redis serves nobody else while a script runs.
 _MOST_EVENTS = 500
+
+#: No entry comes after it. (The one id above it means ">" to XREADGROUP.)
+_LAST_ID = "18446744073709551615-0"
 
 #: How long intake listens for new jobs before it looks for those of lost workers.
 _LISTEN_MS = 500
@@ -281,21 +282,24 @@ class Broker:
         however often it is called."""
         if time.monotonic() < self._forget_due:
             return
-        self._forget_due = time.monotonic() + _FORGET_EVERY_S
-        idle_ms = _FORGET_AFTER_S * 1000
+        self._forget_due = time.monotonic() + _FORGET_S
+        idle_ms = _FORGET_S * 1000
         await run_many_async(
             self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]
         )
 
-    async def elect_reader(self, lease_s: float) -> bool:
-        """Is this the worker that reads the queue for the gauges of all? A lease of 0 resigns.
+    async def report_alive(self) -> None:
+        """Let `queue_status` list this worker though it holds nothing. Reaches every partition.
 
-        Reaches every partition, elected or not, so that a worker knows whether it can.
+        Reading a consumer's own entries resets its idle time; after the last id there are none.
         """
-        first, *others = self.partitions
-        for partition in others:
-            await self._redis.exists(partition.jobs(Priority.NORMAL))
-        call = calls.elect(first, self.consumer, lease_ms=int(lease_s * 1000))
+        for partition in self.partitions:
+            streams: Any = {partition.jobs(Priority.NORMAL): _LAST_ID}
+            await self._redis.xreadgroup(GROUP, self.consumer, streams, count=1)
+
+    async def elect_reader(self, lease_s: float) -> bool:
+        """Is this the worker that reads the queue for the gauges of all? A lease of 0 resigns."""
+        call = calls.elect(self.partitions[0], self.consumer, lease_ms=int(lease_s * 1000))
         return bool(await run_async(self._redis, call))
 
     async def oldest_waiting_ms(self) -> int | None:

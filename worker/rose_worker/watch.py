@@ -11,13 +11,17 @@ import asyncio
 import logging
 
 from rose.errors import MalformedMessage
+from rose.protocol.calls import ALIVE_S
 from rose.transport.connection import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.metrics import Metrics
 
 log = logging.getLogger("rose.watch")
 
-_INTERVAL_S = 5.0
+#: Two reports may be lost before a worker that lives is not listed.
+_INTERVAL_S = ALIVE_S / 3
+#: A worker that is not ready looks more often, so that `/readyz` does not lag.
+_RETRY_S = 0.5
 #: A reader that is killed is followed by another after this and an interval at most.
 _LEASE_S = 3 * _INTERVAL_S
 
@@ -44,10 +48,12 @@ class Watch:
     async def run(self) -> None:
         while True:
             await self._look()
-            await asyncio.sleep(self._interval_s)
+            again_s = self._interval_s if self._problem is None else _RETRY_S
+            await asyncio.sleep(min(again_s, self._interval_s))
 
     async def _look(self) -> None:
         try:
+            await self._broker.report_alive()
             if await self._broker.elect_reader(self._lease_s):
                 await self._read()
             else:

@@ -38,13 +38,19 @@ local function owns(stream, group, consumer, entry)
   return pending ~= nil and pending[2] == consumer
 end
 
+-- What XINFO says of one thing: names and values in turn.
+local function by_name(info)
+  local values = {}
+  for i = 1, #info, 2 do values[info[i]] = info[i + 1] end
+  return values
+end
+
 -- The last entry that anybody has read; nil where there is no stream or no group.
 local function last_delivered(stream, group)
   if redis.call('EXISTS', stream) == 0 then return nil end
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local named = {}
-    for i = 1, #info, 2 do named[info[i]] = info[i + 1] end
-    if named['name'] == group then return named['last-delivered-id'] end
+    local values = by_name(info)
+    if values.name == group then return values['last-delivered-id'] end
   end
 end
 

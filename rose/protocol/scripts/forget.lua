@@ -5,10 +5,9 @@
 local forgotten = 0
 for _, stream in ipairs(KEYS) do
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, ARGV[1])) do
-    local named = {}
-    for i = 1, #info, 2 do named[info[i]] = info[i + 1] end
-    if named['pending'] == 0 and named['idle'] >= tonumber(ARGV[2]) then
-      redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], named['name'])
+    local consumer = by_name(info)
+    if consumer.pending == 0 and consumer.idle >= tonumber(ARGV[2]) then
+      redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], consumer.name)
       forgotten = forgotten + 1
     end
   end

@@ -23,6 +23,7 @@ from rose.protocol import (
 from rose.protocol.calls import NotTaken, Taken
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job
+from rose_producer.results import read_queue_status
 from tests.support.bench import Bench, dead_letter, to_append, token
 
 
@@ -254,7 +255,7 @@ def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None
     assert bench.append(lease, token(1)) == ["FENCED"]
     assert job.status().status == "queued"
     status = bench.client.queue_status()
-    assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {})
+    assert (status.waiting["normal"], status.running, status.workers) == (1, 0, {"w1": 0})
     _, claimed, *_ = bench.redis.xautoclaim(stream, GROUP, "w2", 60_000)
     assert [entry.decode() for entry, _ in claimed] == [lease.entry.id]
     taken = bench.take("w2", JobEntry(lease.entry, job.id), alone=False)
@@ -415,6 +416,19 @@ def test_consumers_that_left_without_a_word_are_forgotten_once_they_hold_nothing
     }
     assert forgotten == 3
     assert left == {b"holder"}
+
+
+def test_the_status_names_workers_that_live_and_those_that_hold_jobs(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    bench.start("holder")
+    bench.redis.xgroup_createconsumer(bench.partition.jobs(Priority.LOW), GROUP, "idle")
+    # when: by the second call nobody has been heard of lately
+    status = bench.client.queue_status()
+    later = replace(calls.queue_status(bench.partition), args=[GROUP, 0])
+    # then
+    assert status.workers == {"holder": 1, "idle": 0}
+    assert read_queue_status("q", [bench.call(later)]).workers == {"holder": 1}
 
 
 def test_dead_letters_have_their_time(bench: Bench) -> None:
