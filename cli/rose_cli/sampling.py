@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rose.errors import InvalidParameter
-from rose_cli.common import given
+from rose_cli.options import given
 
 _OPTIONS: dict[str, Any] = {
     "max_new_tokens": Annotated[int | None, typer.Option(help="Most tokens to generate.")],

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from rose.protocol import Partition
-from rose_cli import doctor
 from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_cli.demo.workers import WorkerProcess
-from rose_cli.findings import Finding, Verdict
-from rose_cli.rights import RIGHTS, Role
+from rose_cli.doctor import server as server_checks
+from rose_cli.doctor.findings import Finding, Verdict
+from rose_cli.doctor.rights import RIGHTS, Role
 from rose_producer import Client, ProducerSettings
 from rose_worker.settings import WorkerSettings
 from tests.conftest import needs_redis_server
@@ -57,7 +57,7 @@ def settings_of(server: EmbeddedBroker, user: str = "admin") -> ProducerSettings
 
 
 def examined(settings: ProducerSettings, role: Role | None = None) -> dict[str, Finding]:
-    findings = list(doctor.examine(settings, role))
+    findings = list(server_checks.examine(settings, role))
     assert all(bool(f.todo) == (f.verdict is not Verdict.OK) for f in findings)
     assert all("\n" not in f.says + f.todo for f in findings)
     return {finding.check: finding for finding in findings}
@@ -221,8 +221,8 @@ def test_clocks_that_differ(
     says: str,
 ) -> None:
     # given
-    real = doctor.time.time
-    monkeypatch.setattr(doctor.time, "time", lambda: real() + skew_s)
+    real = server_checks.time.time
+    monkeypatch.setattr(server_checks.time, "time", lambda: real() + skew_s)
     # when
     found = examined(settings_of(shipped))["clock"]
     # then
@@ -278,7 +278,7 @@ def test_a_redis_that_is_away() -> None:
 
 
 def test_a_machine_that_can_serve_the_built_in_model() -> None:
-    from rose_cli.machine import examine
+    from rose_cli.doctor.machine import examine
 
     found = {finding.check: finding for finding in examine(WorkerSettings(), load=True)}
     assert found["device"].verdict is found["model"].verdict is Verdict.OK
@@ -286,7 +286,7 @@ def test_a_machine_that_can_serve_the_built_in_model() -> None:
 
 
 def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
-    from rose_cli.machine import examine
+    from rose_cli.doctor.machine import examine
 
     # given: one without any attention, which tells a context length or does not
     construct("MambaConfig", "MambaForCausalLM").save_pretrained(tmp_path / "short")

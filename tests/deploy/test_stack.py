@@ -115,9 +115,9 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
         load = services()["load"]
         environment = paths | {"ROSE_REDIS_URL": local(load["environment"]["ROSE_REDIS_URL"])}
         running = watched(stack, tmp_path, ports) if shutil.which("prometheus") else None
-        words = [rose / load["entrypoint"][0], *load["entrypoint"][1:], *load["command"]]
+        words = [rose / image()["entrypoint"][0], *load["command"]]
         loaded = subprocess.run(
-            [*words, "--rate", "5", "--seconds", "3"],
+            [*words, "--rate", "5", "--seconds", "3", "--json"],
             env=environment,
             cwd="/",
             capture_output=True,
@@ -125,8 +125,8 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
         )
         # then: all of them complete
         assert loaded.returncode == 0, loaded.stderr + log.read_text()
-        counted = dict(re.findall(r"(\w+)=(\d+)", loaded.stdout))
-        assert int(counted["submitted"]) == int(counted["finished"]) > 0
+        counted = json.loads(loaded.stdout.splitlines()[-1])
+        assert counted["submitted"] == counted["finished"] > 0
         with Client(redis_url=environment["ROSE_REDIS_URL"]) as client:
             assert client.submit("Once upon a time", max_new_tokens=5).result(90).token_ids
             if running is not None:

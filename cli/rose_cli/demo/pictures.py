@@ -18,8 +18,8 @@ from rose_cli.demo.run import play, show
 from rose_cli.demo.state import DemoState
 from rose_cli.demo.view import View, draw
 from rose_cli.demo.workers import WorkerProcess
-from rose_cli.top import Top
-from rose_cli.top_view import export, picture
+from rose_cli.top.frames import Top
+from rose_cli.top.view import export, picture
 from rose_producer import Client
 
 _WIDTH = 100

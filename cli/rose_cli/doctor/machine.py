@@ -10,7 +10,7 @@ import torch
 
 import roseinfer._openmp  # noqa: F401 - before torch
 from rose.errors import ConfigurationError, ModelError
-from rose_cli.findings import Finding, fail, ok, warn
+from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_worker.rose_engine import RoseEngine
 from rose_worker.settings import WorkerSettings
 from roseinfer import native
@@ -27,8 +27,8 @@ def examine(settings: WorkerSettings, *, load: bool) -> Iterator[Finding]:
     yield _device(device, chosen=settings.device is not None)
     if device.type == "cpu" and not native.available():
         yield warn(
-            "compiled decoder",
-            "it was not built: common models run at half the speed or less",
+            "decoder",
+            "the compiled decoder was not built: common models run at half the speed or less",
             "install a C++ compiler, then roseinfer again",
         )
     if load:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rose.errors import BrokerUnavailable, InvalidParameter, RoseError
-from rose_cli.common import AsJson, Queue, RedisUrl, complain, given, out, print_json
+from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.output import local_time, print_error, print_json, print_result, print_text, printable
 from rose_producer.dead_letters import DeadLetter, DeadLetters
 from rose_producer.settings import ProducerSettings
 
@@ -24,6 +21,7 @@ letters = typer.Typer(
     help="Jobs that could not run: look at them, run them again, drop them. A dead letter's handle "
     "is PARTITION:ENTRY, such as 0:1700000000000-0, as `list` prints it.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -34,7 +32,6 @@ Code = Annotated[str | None, typer.Option(help="Only those of this code, such as
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SHOWN_OF_MESSAGE = 60
 
 
 @letters.command(name="list")
@@ -46,22 +43,29 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, the newest first."""
-    table = Table("handle", "when", "job", "code", "message", "bytes", box=None)
     with _dead(redis_url, queue) as dead:
-        for letter in dead.list(code=code, limit=limit):
-            if as_json:
-                print_json(_facts(letter))
-                continue
-            message = letter.message
-            if len(message) > _SHOWN_OF_MESSAGE:
-                message = message[: _SHOWN_OF_MESSAGE - 1] + "…"
-            cells = (letter.handle, _when(letter), letter.job_id or "-", letter.code, message)
-            table.add_row(*map(_plain, cells), str(len(letter.job)))
-    if table.row_count:
-        # Rows of a narrow terminal wrap, so that a handle can always be copied whole.
-        Console(highlight=False, width=max(out.width, 180)).print(table)
-    elif not as_json:
-        out.print("no dead letters")
+        found = list(dead.list(code=code, limit=limit))
+    if as_json:
+        for letter in found:
+            print_json(_facts(letter))
+    elif found:
+        _print_table(found)
+    else:
+        print_text("no dead letters")
+
+
+def _print_table(found: Sequence[DeadLetter]) -> None:
+    from rose_cli.tables import Column, make_table, print_drawing, terminal_width, wrap
+
+    columns = [
+        Column("handle", [letter.handle for letter in found]),
+        Column("when", [local_time(letter.at_ms) for letter in found]),
+        Column("code", [printable(letter.code) for letter in found]),
+        Column("message", [printable(letter.message) for letter in found], fit=wrap),
+        Column("bytes", [str(len(letter.job)) for letter in found], right=True, spare=True),
+        Column("job", [printable(letter.job_id or "-") for letter in found], spare=True),
+    ]
+    print_drawing(make_table(columns, terminal_width()))
 
 
 @letters.command()
@@ -86,11 +90,9 @@ def show(
     if as_json:
         print_json(facts)
         return
-    table = Table(show_header=False, box=None)
-    for name, value in (facts | {"at_ms": _when(letter)}).items():
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
-        table.add_row({"at_ms": "when"}.get(name, name.replace("_", " ")), _plain(shown))
-    out.print(table)
+    from rose_cli.tables import print_facts
+
+    print_facts({name.replace("_", " "): printable(text) for name, text in _shown(letter, facts)})
 
 
 @letters.command()
@@ -117,12 +119,9 @@ def retry(
             except RoseError as error:
                 refusals.append(error)
                 continue
-            if as_json:
-                print_json(asdict(again))
-            else:
-                typer.echo(f"{again.job_id} -> {again.new_id}")
+            print_result(asdict(again), f"{again.job_id} -> {again.new_id}", as_json=as_json)
     for refusal in refusals[:-1]:
-        complain(refusal)
+        print_error(refusal)
     if refusals:
         raise refusals[-1]
 
@@ -146,10 +145,7 @@ def purge(
     _confirm(yes, "these" if handles else "all such" if code or older_than else "all")
     with _dead(redis_url, queue) as dead:
         gone = dead.purge(handles) if handles else dead.purge_all(code=code, older_than_s=age_s)
-    if as_json:
-        print_json({"purged": gone})
-    else:
-        typer.echo(f"{gone} dead letters purged")
+    print_result({"purged": gone}, f"{gone} dead letters purged", as_json=as_json)
 
 
 def _dead(redis_url: str | None, queue: str | None) -> DeadLetters:
@@ -191,6 +187,16 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
     return facts | {"bytes": len(facts.pop("job"))}
 
 
+def _shown(letter: DeadLetter, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in facts.items():
+        if name == "at_ms":
+            yield "when", local_time(letter.at_ms)
+        elif isinstance(value, dict):
+            yield name, json.dumps(value, ensure_ascii=False)
+        else:
+            yield name, str(value)
+
+
 def _content(letter: DeadLetter, *, with_prompt: bool) -> dict[str, Any]:
     try:
         job = letter.decode().model_dump(mode="json", exclude_defaults=True)
@@ -200,16 +206,3 @@ def _content(letter: DeadLetter, *, with_prompt: bool) -> dict[str, Any]:
         size = len(json.dumps(job["prompt"], ensure_ascii=False).encode())
         job["prompt"] = f"({size} bytes as JSON: --prompt shows it)"
     return {"job": job}
-
-
-def _when(letter: DeadLetter) -> str:
-    try:
-        at = datetime.fromtimestamp(letter.at_ms / 1000).astimezone()
-    except (ValueError, OverflowError, OSError):
-        return f"{letter.at_ms} ms"  # an entry id that somebody chose
-    return at.isoformat(sep=" ", timespec="seconds")
-
-
-def _plain(value: str) -> Text:
-    """As it is, but for control characters: they are the sender's, and this is your terminal."""
-    return Text("".join(c if c.isprintable() else ascii(c)[1:-1] for c in value))

@@ -1,22 +1,21 @@
-"""What workers say of themselves at /metrics. The base install has no Prometheus client."""
+"""Reads the metrics that workers serve."""
 
 from __future__ import annotations
 
 import http.client
-import re
 import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from rose.errors import ConfigurationError
 
 DEFAULT_PORT = 9400
 
 _TIMEOUT_S = 2.0
-_MOST_BYTES = 4 * 1024 * 1024
-_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_MAX_BYTES = 4 * 1024 * 1024
 
 Address = tuple[str, int]
 
@@ -61,21 +60,29 @@ def _scrape(place: Address) -> Scrape | None:
     try:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
-        body = answer.read(_MOST_BYTES).decode(errors="replace")
+        body = answer.read(_MAX_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
     address = f"{place[0]}:{place[1]}"
     name = answer.getheader("Rose-Worker") if answer.status == 200 else None
-    return _parse(body, address, name) if name is not None else None
+    if name is None:
+        return None
+    try:
+        return _parse(body, address, name)
+    except ValueError:
+        return None  # cut off, or of something else
 
 
 def _parse(text: str, address: str, worker: str) -> Scrape:
+    """Raises: ValueError: these are no metrics."""
     scrape = Scrape(address, worker)
-    for name, labels, value in _SAMPLE.findall(text):
-        if name == "rose_model_info":
-            scrape.labels.update(_LABEL.findall(labels))
-        if "_bucket" not in name:
-            scrape.samples[name] = scrape.samples.get(name, 0.0) + float(value)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "rose_model_info":
+                scrape.labels.update(sample.labels)
+            if not sample.name.endswith("_bucket"):
+                before = scrape.samples.get(sample.name, 0.0)
+                scrape.samples[sample.name] = before + sample.value
     return scrape

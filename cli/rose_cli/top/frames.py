@@ -1,22 +1,14 @@
-"""`rose top`: the queue and its workers, live."""
+"""What `rose top` shows at one moment, and how rates come from the one before."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import typer
-from rich.live import Live
-
-from rose_cli.common import AsJson, Queue, RedisUrl, given, out, print_json
-from rose_cli.scrape import Address, Scrape, addresses, scrape_all
-from rose_cli.top_view import draw, export
-from rose_producer import Client, ProducerSettings
+from rose_cli.top.scrape import Address, Scrape, scrape_all
+from rose_producer import Client
 from rose_producer.results import QueueStatus
 
 _HISTORY = 60
@@ -119,55 +111,3 @@ def _oldest_waiting(scrapes: Sequence[Scrape], status: QueueStatus) -> float | N
         return None
     name = "rose_queue_oldest_waiting_age_seconds"
     return max((s.samples[name] for s in scrapes if name in s.samples), default=None)
-
-
-def top(
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(help="HOST or HOST:PORT of workers' metrics; a name may stand for many."),
-    ] = None,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
-    frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="One frame: --frames 1.")] = False,
-    svg: Annotated[Path | None, typer.Option(help="Write the last frame as a picture.")] = None,
-    redis_url: RedisUrl = None,
-    queue: Queue = None,
-    as_json: AsJson = False,
-) -> None:
-    """Watch the queue and its workers: batches, tokens per second, what waits, leases."""
-    places = metrics or ["127.0.0.1"]
-    left = 1 if once else frames
-    with Client(ProducerSettings(**given(redis_url=redis_url, queue=queue))) as client:
-        board = Top(client, addresses(places))
-        board.look()  # rates are differences
-        last: Frame | None = None
-
-        def next_frame() -> Frame | None:
-            nonlocal left, last
-            if left == 0:
-                return None
-            time.sleep(interval)
-            last, left = board.look(), None if left is None else left - 1
-            return last
-
-        try:
-            _show(next_frame, as_json=as_json, live=out.is_terminal and left is None)
-        except KeyboardInterrupt:
-            if left is not None:
-                raise
-    if svg is not None and last is not None:
-        svg.write_text(export(last))
-
-
-def _show(next_frame: Callable[[], Frame | None], *, as_json: bool, live: bool) -> None:
-    if live and not as_json:
-        with Live(console=out, screen=True, auto_refresh=False) as view:
-            while (frame := next_frame()) is not None:
-                view.update(draw(frame), refresh=True)
-        return
-    while (frame := next_frame()) is not None:
-        if as_json:
-            print_json(asdict(frame))
-        else:
-            out.print(draw(frame))
-            sys.stdout.flush()

@@ -17,8 +17,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
 from rose.transport.connection import SyncRedis, broker_errors, connect, is_cluster
-from rose_cli.findings import Finding, fail, ok, warn
-from rose_cli.rights import Role, missing
+from rose_cli.doctor.findings import Finding, fail, ok, warn
+from rose_cli.doctor.rights import Role, missing
 from rose_producer import Client, ProducerSettings
 
 #: Scripts run on 6.2, but there one may be refused for want of memory in its middle, and errors

@@ -1,0 +1,60 @@
+"""Every command of `rose`: its module, its function there, and its line in `rose --help`.
+
+A command's module is imported when that command runs, so that `rose --help` loads none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Command(NamedTuple):
+    module: str
+    function: str
+    """a typer.Typer where the command has commands of its own"""
+    summary: str
+    """short enough for a terminal of 80 columns"""
+
+
+COMMANDS = {
+    "submit": Command("jobs", "submit", "Enqueue prompts and print their job ids."),
+    "stream": Command("jobs", "stream", "Print a job's text as it comes."),
+    "result": Command("jobs", "result", "Wait for a job to end, and print its text."),
+    "status": Command("jobs", "status", "Show how a job stands, or the queue."),
+    "cancel": Command("jobs", "cancel", "Stop a job."),
+    "dead-letters": Command("dead_letters", "letters", "See, retry, purge jobs that cannot run."),
+    "worker": Command("worker", "worker", "Serve a queue: generate, publish every token once."),
+    "top": Command("top", "top", "Watch the queue and its workers."),
+    "doctor": Command("doctor", "doctor", "Check Redis, the queue and this machine."),
+    "demo": Command("demo", "demo", "Kill a worker in mid-sentence; no token is lost."),
+    "load": Command("load", "load", "Submit stories at a rate, and read every stream."),
+    "generate": Command("generate", "generate", "Generate without a queue, in this process."),
+}
+
+
+class CommandGroup(TyperGroup):
+    """The commands above. Until one of them runs, a placeholder with its summary stands for it."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, command in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=command.summary, rich_markup_mode=None))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else placeholder, rest
+
+
+def load(name: str) -> Any:
+    """The command itself. It imports what the command needs."""
+    command = COMMANDS[name]
+    target = getattr(import_module(f"rose_cli.commands.{command.module}"), command.function)
+    if not isinstance(target, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(name)(target)
+        target = app
+    return typer.main.get_command(target)

@@ -1,0 +1,42 @@
+"""`rose generate`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rose_cli.options import AsJson, Device, Model
+from rose_cli.output import print_json, print_text
+from rose_cli.requirements import ENGINE, require
+from rose_cli.sampling import with_sampling_options
+
+_DEFAULT_MAX_NEW_TOKENS = 256
+
+
+@with_sampling_options
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
+    model: Model = None,
+    device: Device = None,
+    as_json: AsJson = False,
+    *,
+    sampling: dict[str, Any],
+) -> None:
+    """Generate without a queue, in this process."""
+    require(*ENGINE)
+    from roseinfer import SamplingParams
+    from roseinfer.sources import resolve
+
+    params = SamplingParams(**({"max_new_tokens": _DEFAULT_MAX_NEW_TOKENS} | sampling))
+    if model is not None:
+        resolve(model)
+    from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found
+
+    engine = InferenceEngine(model, device=device)
+    if as_json:
+        print_json({"prompt": prompt, "text": engine.generate(prompt, params)})
+        return
+    for piece in engine.stream_generate(prompt, params):
+        print_text(piece, end="")
+    print_text("")

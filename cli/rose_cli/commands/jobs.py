@@ -1,0 +1,138 @@
+"""`rose submit`, `stream`, `result`, `status` and `cancel`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from rose.errors import InvalidParameter
+from rose.protocol import CancelledEvent, FinishedEvent, error_of
+from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.output import print_json, print_result, print_text
+from rose_cli.sampling import with_sampling_options
+from rose_producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
+
+JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
+
+
+def _client(redis_url: str | None, queue: str | None) -> Client:
+    return Client(ProducerSettings(**given(redis_url=redis_url, queue=queue)))
+
+
+@with_sampling_options
+def submit(
+    prompts: Annotated[list[str], typer.Argument(help="Prompts, a job each; - reads stdin.")],
+    stream: Annotated[bool, typer.Option(help="Wait, and print the text as it comes.")] = False,
+    chat: Annotated[bool, typer.Option(help="Send each prompt as a user's chat message.")] = False,
+    logprobs: Annotated[
+        bool | None, typer.Option("--logprobs", help="With --json: log-probabilities of tokens.")
+    ] = None,
+    top_logprobs: Annotated[
+        int | None, typer.Option(help="And of so many of the likeliest ones.")
+    ] = None,
+    priority: Annotated[str, typer.Option(help="high, normal or low.")] = "normal",
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds after which nobody wants it.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key again gives the same job.")
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+    *,
+    sampling: dict[str, Any],
+) -> None:
+    """Enqueue prompts and print their job ids."""
+    sampling |= given(logprobs=logprobs, top_logprobs=top_logprobs)
+    texts = [_read_stdin() if prompt == "-" else prompt for prompt in prompts]
+    requests = [
+        Request(
+            [{"role": "user", "content": text}] if chat else text,
+            priority=priority,
+            deadline_s=deadline,
+            idempotency_key=idempotency_key,
+            sampling=sampling,
+        )
+        for text in texts
+    ]
+    with _client(redis_url, queue) as client:
+        for job in client.submit_many(requests):
+            print_result({"id": job.id}, job.id, as_json=as_json)
+            if stream:
+                _print_stream(job, 0, as_json)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(f"stdin is not text: {error}") from None
+
+
+def stream(
+    job_id: JobId,
+    cursor: Annotated[int, typer.Option(help="Tokens you have already.")] = 0,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's text from the beginning, or from a cursor, as it comes."""
+    with _client(redis_url, queue) as client:
+        _print_stream(client.job(job_id), cursor, as_json)
+
+
+def _print_stream(job: Job, cursor: int, as_json: bool) -> None:
+    for event in job.stream(cursor):
+        if as_json:
+            print_json(event.model_dump(exclude_none=True) | {"cursor": event.cursor})
+        elif isinstance(event, TokenEvent):
+            print_text(event.text, end="")
+        elif isinstance(event, FinishedEvent):
+            print_text("")
+        if isinstance(event, FailedEvent | CancelledEvent):
+            raise error_of(event, job.id)
+
+
+def result(
+    job_id: JobId,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait.")] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait for a job to end, and print its text."""
+    with _client(redis_url, queue) as client:
+        answer = client.job(job_id).result(timeout)
+    print_result(asdict(answer), answer.text, as_json=as_json)
+
+
+def status(
+    job_id: Annotated[str | None, typer.Argument(help="A job; the queue if left out.")] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a job stands, or the queue."""
+    with _client(redis_url, queue) as client:
+        found = client.queue_status() if job_id is None else client.job(job_id).status()
+    if as_json:
+        print_json(asdict(found))
+        return
+    from rose_cli.status_view import facts_of
+    from rose_cli.tables import print_facts
+
+    print_facts(facts_of(found))
+
+
+def cancel(
+    job_id: JobId, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
+) -> None:
+    """Stop a job: at once if it waits, within one step if it runs."""
+    with _client(redis_url, queue) as client:
+        stopping = client.job(job_id).cancel()
+    text = f"{job_id} is being cancelled" if stopping else f"{job_id} had ended already"
+    print_result({"id": job_id, "cancelled": stopping}, text, as_json=as_json)

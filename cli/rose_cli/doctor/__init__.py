@@ -1,0 +1,1 @@
+"""`rose doctor`: what it checks, on the Redis server and on this machine."""

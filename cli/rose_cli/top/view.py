@@ -1,0 +1,162 @@
+"""How a frame of `rose top` looks, on a terminal and as a picture: 80 columns, 24 lines first."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from rose_cli.tables import Column, elide_middle, make_table
+from rose_cli.top.frames import Frame, WorkerRow
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_BAR = 14
+_SPARKS = 40
+_PICTURE_WIDTH = 92
+#: Lines of a frame beside those of its workers.
+_OTHER_LINES = 9
+
+#: Above these a share is coloured.
+_BUSY, _FULL = 0.6, 0.9
+
+
+def draw(frame: Frame, width: int, height: int | None = None) -> RenderableType:
+    """`height`: workers beyond it are counted and not shown."""
+    return Group(
+        _title(frame, width),
+        Text(),
+        *_summary(frame),
+        Text(),
+        *_workers(frame.workers, width, None if height is None else height - _OTHER_LINES),
+    )
+
+
+def export(frame: Frame, width: int = _PICTURE_WIDTH) -> str:
+    """An SVG."""
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    console.print(draw(frame, width))
+    return picture(console, "rose top")
+
+
+def picture(console: Console, title: str) -> str:
+    """What `console` has recorded, as an SVG that loads no fonts from elsewhere."""
+    svg = console.export_svg(title=title)
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    fonts = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
+    svg = re.sub(r"font-family: Fira Code, monospace", f"font-family: {fonts}", svg)
+    # Not every viewer keeps the spaces of a column otherwise.
+    return svg.replace("<text ", '<text xml:space="preserve" ')
+
+
+def _title(frame: Frame, width: int) -> Text:
+    clock = time.strftime("%H:%M:%S", time.localtime(frame.at))
+    room = max(20, width - len(f"rose top  queue   model   {clock}"))
+    queue = elide_middle(frame.queue, room // 2)
+    return Text.assemble(
+        ("rose top", "bold"),
+        ("  queue ", "dim"),
+        queue,
+        ("  model ", "dim"),
+        elide_middle(frame.model or "-", room - len(queue)),
+        (f"  {clock}", "dim"),
+    )
+
+
+def _summary(frame: Frame) -> list[Text]:
+    batch = sum(row.batch for row in frame.workers)
+    slots = sum(row.capacity for row in frame.workers)
+    priorities = "  ".join(f"{name} {count}" for name, count in frame.waiting.items())
+    dead = "bold red" if frame.dead_letters else ""
+    return [
+        _fact(
+            "tokens/s",
+            Text(f"{frame.tokens_per_s:,.0f}", style="bold"),
+            Text(spark(frame.history[-_SPARKS:]), style="cyan"),
+        ),
+        _fact("slots", Text(f"{batch} of {slots}"), bar(batch / slots if slots else 0)),
+        _fact(
+            "waiting",
+            Text.assemble((str(sum(frame.waiting.values())), "bold"), _age(frame.oldest_waiting_s)),
+            Text(priorities),
+        ),
+        _fact("running", Text.assemble((str(frame.running), "bold"), _age(frame.oldest_running_s))),
+        _fact("dead letters", Text(str(frame.dead_letters), style=dead)),
+    ]
+
+
+def _fact(name: str, value: Text, more: Text | None = None) -> Text:
+    line = Text(f"{name:<14}", style="dim").append_text(value)
+    if more is not None:
+        line.pad_right(max(2, 38 - line.cell_len))
+        line.append_text(more)
+    return line
+
+
+def _workers(rows: Sequence[WorkerRow], width: int, lines: int | None) -> list[RenderableType]:
+    if not rows:
+        return [Text("no worker answers: start one, or name them with --metrics", style="yellow")]
+    # The header takes a line, and so does what is said of those that are left out.
+    shown = rows if lines is None or len(rows) < lines else rows[: max(1, lines - 2)]
+    table: list[RenderableType] = [make_table(_columns(shown), width)]
+    if len(shown) < len(rows):
+        rest = rows[len(shown) :]
+        rate = sum(row.tokens_per_s for row in rest)
+        table.append(Text(f"and {len(rest)} more workers, {rate:,.0f} tokens/s", style="dim"))
+    return table
+
+
+def _columns(rows: Sequence[WorkerRow]) -> list[Column]:
+    return [
+        Column("worker", [row.name for row in rows], fit=elide_middle),
+        Column("state", [_state(row) for row in rows]),
+        Column("slots", [_if_it_answers(row, f"{row.batch}/{row.capacity}") for row in rows], True),
+        Column("KV cache", [_kv_cache(row) for row in rows], True),
+        Column("tokens/s", [_if_it_answers(row, f"{row.tokens_per_s:,.0f}") for row in rows], True),
+        Column("leases", [str(row.leases) for row in rows], True),
+        Column("ended", [_if_it_answers(row, f"{row.jobs_ended:,}") for row in rows], True),
+        Column("metrics", [row.address or "" for row in rows], spare=True),
+        Column("batch", [_batch(row) for row in rows], spare=True),
+    ]
+
+
+def _state(row: WorkerRow) -> Text:
+    if row.address is None:
+        return Text("silent", style="red")
+    return Text(row.device, style="green") if row.ready else Text("no Redis", style="red")
+
+
+def _if_it_answers(row: WorkerRow, text: str) -> str:
+    return "" if row.address is None else text
+
+
+def _kv_cache(row: WorkerRow) -> Text:
+    return Text(_if_it_answers(row, f"{row.kv_usage:.0%}"), style=_colour(row.kv_usage))
+
+
+def _batch(row: WorkerRow) -> Text:
+    return bar(row.batch / row.capacity) if row.capacity else Text()
+
+
+def spark(values: Sequence[float]) -> str:
+    """A bar each, the highest full."""
+    highest = max(values, default=0.0)
+    if not highest:
+        return _BLOCKS[0] * len(values)
+    return "".join(_BLOCKS[round(value / highest * (len(_BLOCKS) - 1))] for value in values)
+
+
+def bar(share: float) -> Text:
+    filled = round(_BAR * min(1.0, share))
+    return Text("█" * filled, style="green").append("░" * (_BAR - filled), style="dim")
+
+
+def _colour(share: float) -> str:
+    return "red" if share > _FULL else "yellow" if share > _BUSY else "green"
+
+
+def _age(seconds: float | None) -> tuple[str, str]:
+    return ("", "") if seconds is None else (f"  oldest {seconds:.1f} s", "dim")
