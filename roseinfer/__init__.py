@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import roseinfer._openmp  # noqa: F401
+from rose.engine_records import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine import InferenceEngine
-    from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
     from roseinfer.scheduler import OfflineScheduler, OnlineScheduler
     from roseinfer.session import InferenceSession
 
@@ -28,9 +28,6 @@ _MODULES = {
     "InferenceSession": "session",
     "OfflineScheduler": "scheduler",
     "OnlineScheduler": "scheduler",
-    "SchedulerStats": "outputs",
-    "StepOutput": "outputs",
-    "StepTimes": "outputs",
 }
 
 

@@ -8,19 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rose.engine_records import TokenLogprob
 from roseinfer.device_transfer import to_device
 from roseinfer.params import MOST_TOP_LOGPROBS, SamplingParams
 
 # In place of minus infinity, which JSON lacks: OpenAI's number for "as good as impossible".
 _LEAST = -9999.0
-
-
-class TokenLogprob(NamedTuple):
-    """The natural logarithm of a token's probability; `top` are (token id, the same of it) of the
-    likeliest tokens, as many as were asked for, the likeliest first."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...]
 
 
 class Scores(NamedTuple):

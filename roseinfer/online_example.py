@@ -7,8 +7,8 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 
+from rose.engine_records import StepOutput
 from roseinfer.cli_options import load_engine, parser, run, sampling_params
-from roseinfer.outputs import StepOutput
 from roseinfer.scheduler import OnlineScheduler
 
 _STEPS_BETWEEN_ARRIVALS = 4

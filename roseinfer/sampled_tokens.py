@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rose.engine_records import TokenLogprob
 from roseinfer.batch import DeviceTokens
 from roseinfer.device_transfer import Download
-from roseinfer.logprobs import Scores, TokenLogprob, logprobs, score
+from roseinfer.logprobs import Scores, logprobs, score
 from roseinfer.sampling import sample_tokens
 from roseinfer.session import InferenceSession
 

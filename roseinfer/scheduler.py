@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
+from rose.engine_records import SchedulerStats, StepOutput, StepTimes
 from rose.errors import ConfigurationError, InvalidParameter
 from roseinfer.batch import Chunk
-from roseinfer.outputs import SchedulerStats, StepOutput, StepTimes
 from roseinfer.params import SamplingParams
 from roseinfer.planner import Planner
 from roseinfer.sampled_tokens import SampledToken, SampledTokens

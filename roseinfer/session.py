@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from rose.engine_records import FinishReason
 from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import BlockPool
 from roseinfer.logits_processors import LogitsProcessor
@@ -68,7 +69,7 @@ class InferenceSession:
         self.ahead = 0
         self.blocks: list[int] = []
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
-        self.finish_reason: str | None = None
+        self.finish_reason: FinishReason | None = None
         self.text = ""
         self._stream = text
         self._ends = ends_of(params, eos_token_ids)
@@ -140,7 +141,7 @@ class InferenceSession:
         self.text += delta
         return delta
 
-    def _reason_after(self, token_id: int) -> str | None:
+    def _reason_after(self, token_id: int) -> FinishReason | None:
         """Why a token that is no end itself is the last one, if it is."""
         matcher = self._matcher
         if matcher is not None:
@@ -191,9 +192,9 @@ class InferenceSession:
         self.blocks, self._serials, self.computed = [], [], 0
 
 
-def ends_of(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, str]:
+def ends_of(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, FinishReason]:
     """The ids that end a request, and the reason that each of them is."""
-    ends = dict.fromkeys(params.stop_token_ids, "stop")
+    ends: dict[int, FinishReason] = dict.fromkeys(params.stop_token_ids, "stop")
     if not params.ignore_eos:
-        ends |= dict.fromkeys(eos_token_ids, "eos")
+        ends.update(dict.fromkeys(eos_token_ids, "eos"))
     return ends

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from rose.engine_records import TokenLogprob
 from roseinfer import InferenceEngine, SamplingParams
-from roseinfer.logprobs import TokenLogprob, logprobs, score
+from roseinfer.logprobs import logprobs, score
 from tests.roseinfer.models import greedy, prompts, run_alone, tiny_llama, tokens
 
 

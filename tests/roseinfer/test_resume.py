@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rose.engine_records import TokenLogprob
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
-from roseinfer.logprobs import TokenLogprob
 from tests.roseinfer.models import drain, greedy, prompts, run_alone, text, tokens
 
 COUNT = 14

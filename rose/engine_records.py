@@ -1,0 +1,78 @@
+"""What an engine reports to its caller. The engine makes these records and the worker reads them.
+
+This module loads neither torch nor the protocol, so every engine and every test can use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+FinishReason = Literal["eos", "stop", "length", "error"]
+
+
+class TokenLogprob(NamedTuple):
+    """The natural logarithm of a token's probability. `top` holds (token id, logarithm) pairs of
+    the likeliest tokens, as many as were asked for, the likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step brought for one request.
+
+    `index` is the position of the first of `token_ids` among the request's generated tokens.
+    `text` is the text that became certain. `finish_reason` comes with the last tokens, or with
+    none. "error" means that the request's own parameters stop it, and `error` says why.
+    `logprobs`, one for each of `token_ids`, are there for a request that asks for them.
+    """
+
+    request_id: str
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds that the phases of the last step took.
+
+    On CUDA the forward pass is asynchronous: waiting for its results counts as sampling.
+    """
+
+    schedule: float = 0.0
+    forward: float = 0.0
+    sample: float = 0.0
+    postprocess: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Gauges of this moment, and counters since the scheduler was made.
+
+    `running` and `waiting` count requests, `capacity` the places in the batch, and `batch_size`
+    the requests that the last step computed.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    capacity: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    batch_size: int = 0
+    step_times: StepTimes = StepTimes()
+
+    @property
+    def kv_usage_ratio(self) -> float:
+        """The share of KV blocks in use; 0 for an engine without any."""
+        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
