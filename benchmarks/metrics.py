@@ -15,7 +15,8 @@ from collections.abc import Callable
 import torch
 from rich.console import Console
 
-from benchmarks.tables import spread
+from benchmarks.board import Board
+from benchmarks.report import show
 from rose.protocol import EntryKey, JobSpec, Partition
 from rose.protocol.calls import Lease
 from rose_worker.engine import EngineStats, ModelInfo
@@ -34,17 +35,17 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     engine = InferenceEngine(None)
-    rows = []
+    board = Board(f"{rounds} rounds of {_STEPS} steps, CPU time of one thread")
     for batch in _BATCHES:
-        steps = [_step_s(engine, batch) for _ in range(rounds)]
-        metrics = [_metrics_s(batch) for _ in range(rounds)]
-        shares = [100 * cost / step for cost, step in zip(metrics, steps, strict=True)]
-        rows += [
-            (f"batch of {batch}: step, ms", [1e3 * step for step in steps], 2),
-            (f"batch of {batch}: metrics, us", [1e6 * cost for cost in metrics], 1),
-            (f"batch of {batch}: share, %", shares, 2),
-        ]
-    Console().print(spread(f"{rounds} rounds of {_STEPS} steps, CPU time of one thread", rows))
+        for _ in range(rounds):
+            step, cost = _step_s(engine, batch), _metrics_s(batch)
+            figures = {
+                "step, ms": 1e3 * step,
+                "metrics, us": 1e6 * cost,
+                "share, %": 100 * cost / step,
+            }
+            board.add(f"batch of {batch}", figures)
+    show(board, Console())
 
 
 def _step_s(engine: InferenceEngine, batch: int) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -18,9 +20,8 @@ from roseinfer.demo_model import MODEL_PATH
 BUILT_IN = "built-in"
 
 
-def save_llama_135m(folder: Path) -> Path:
-    """A Llama of 135M parameters in bfloat16, about 270 MB."""
-    config = LlamaConfig(
+def llama_135m() -> PreTrainedConfig:
+    return LlamaConfig(
         hidden_size=576,
         intermediate_size=1536,
         num_hidden_layers=30,
@@ -30,15 +31,9 @@ def save_llama_135m(folder: Path) -> Path:
         max_position_embeddings=2048,
         tie_word_embeddings=True,
     )
-    return _save(config, folder)
 
 
-def save_gpt2(folder: Path) -> Path:
-    """GPT-2 small, 124M parameters in bfloat16."""
-    return _save(GPT2Config(), folder)
-
-
-def qwen3_600m(context: int) -> PreTrainedConfig:
+def qwen3_600m(context: int = 2048) -> PreTrainedConfig:
     """The shape of Qwen3-0.6B."""
     return Qwen3Config(
         hidden_size=1024,
@@ -53,22 +48,52 @@ def qwen3_600m(context: int) -> PreTrainedConfig:
     )
 
 
-def save_qwen3_600m(folder: Path) -> Path:
-    """In bfloat16, about 1.2 GB."""
-    return _save(qwen3_600m(2048), folder)
+def llama_8b() -> PreTrainedConfig:
+    """The shape of Llama-3.1-8B."""
+    return LlamaConfig(
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        max_position_embeddings=131072,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+    )
 
 
-_SAVERS = {"llama-135m": save_llama_135m, "gpt2": save_gpt2, "qwen3-0.6b": save_qwen3_600m}
-NAMES = (BUILT_IN, *_SAVERS)
+_TINY: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 2048,
+    "max_position_embeddings": 512,
+}
+
+Configs = Mapping[str, Callable[[], PreTrainedConfig]]
+ON_CPU: Configs = {"llama-135m": llama_135m, "gpt2": GPT2Config, "qwen3-0.6b": qwen3_600m}
+ON_GPU: Configs = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}
+TINY: Configs = {
+    "qwen3-0.6b": lambda: Qwen3Config(**_TINY, tie_word_embeddings=True),
+    "llama-8b": lambda: LlamaConfig(**_TINY),
+}
+NAMES = (BUILT_IN, *ON_CPU)
+
+
+def random_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> Any:
+    """Made on the device, 8 billion weights in seconds; the same weights every time."""
+    torch.manual_seed(0)
+    with device:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def model_folder(name: str, folder: Path) -> Path:
     """Where the model called `name` lies; one with random weights is saved in `folder`."""
-    return MODEL_PATH if name == BUILT_IN else _SAVERS[name](folder / name)
-
-
-def _save(config: PreTrainedConfig, folder: Path) -> Path:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.save_pretrained(folder)
-    return folder
+    if name == BUILT_IN:
+        return MODEL_PATH
+    model = random_model(ON_CPU[name](), torch.device("cpu"), torch.bfloat16)
+    model.save_pretrained(folder / name)
+    return folder / name

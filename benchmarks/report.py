@@ -50,14 +50,14 @@ def show(board: Board, console: Console) -> None:
         console.print(note)
 
 
-def as_page(facts: Facts, boards: Mapping[str, Board], heading: str = "##") -> str:
+def as_page(facts: Facts, boards: Mapping[str, Board]) -> str:
     """Markdown: a table and its targets for each case."""
     about = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "command")
     parts = [f"`{facts['command']}`: {about}."]
     for board in boards.values():
         columns = _columns(board)
         rows = [columns, ["---"] * len(columns), *(cells(board, row) for row in board.rows)]
-        parts.append(f"{heading} {board.title}")
+        parts.append(f"### {board.title}")
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         if board.checks:
             rows = [["asked for", "target", "reached", ""], ["---"] * 4]

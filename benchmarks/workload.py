@@ -1,4 +1,4 @@
-"""The requests that everybody is given."""
+"""The requests that every contender is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: With it, 32 requests ask for 2,302 tokens after prompts of 4,867.
 _LENGTHS_SEED = 24
-_MOST_TOKENS = 128
+_MAX_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,25 @@ class Workload:
 
     @classmethod
     def draw(
-        cls, requests: int, vocabulary: int, seed: int, most_tokens: int = _MOST_TOKENS
+        cls, requests: int, vocabulary: int, seed: int, max_tokens: int = _MAX_TOKENS
     ) -> Workload:
         """Prompts of 32 to 256 tokens, answers of 16 to 128: the same lengths in each round.
 
-        `most_tokens` cuts the answers shorter. Another `seed` for each round, or the prefix cache
+        `max_tokens` cuts the answers shorter. Another `seed` for each round, or the prefix cache
         would spare the later ones their prefill.
         """
         lengths = random.Random(_LENGTHS_SEED)  # noqa: S311 - a workload, no secret
         sizes = [
-            (lengths.randint(32, 256), lengths.randint(16, _MOST_TOKENS)) for _ in range(requests)
+            (lengths.randint(32, 256), lengths.randint(16, _MAX_TOKENS)) for _ in range(requests)
         ]
         prompts = [
             random_prompt(size, vocabulary, seed=f"{seed}/{n}") for n, (size, _) in enumerate(sizes)
         ]
-        return cls(prompts, [min(wanted, most_tokens) for _, wanted in sizes])
+        return cls(prompts, [min(wanted, max_tokens) for _, wanted in sizes])
 
-    def first(self, requests: int, most_tokens: int) -> Workload:
+    def first(self, requests: int, max_tokens: int) -> Workload:
         """A small part of it, to warm up with."""
-        few = [min(wanted, most_tokens) for wanted in self.new_tokens[:requests]]
+        few = [min(wanted, max_tokens) for wanted in self.new_tokens[:requests]]
         return Workload(self.prompts[:requests], few)
 
 

@@ -3,54 +3,39 @@
     python -m benchmarks.engine [--only batch,single,...] [--model NAME ...] [--dtype NAME ...]
         [--rounds N] [--requests N] [--vllm PYTHON] [--json FILE] [--write PAGE] [--plot FILE]
 
-Contenders take turns, so that a machine whose speed drifts slows all of them; ratios are taken
-round by round. Each model has random weights of a real shape. vLLM takes part where `--vllm` names
-the Python of an environment that has it.
+Contenders take turns; ratios are taken round by round. Each model has random weights of a real
+shape. vLLM takes part where `--vllm` names the Python of an environment that has it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
 import tempfile
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
-import roseinfer  # noqa: F401 - sets how long threads spin, before torch is loaded
-from benchmarks.engine.measuring import CASES, PEERS, Measuring
+import roseinfer  # noqa: F401 - before torch: it sets how long threads spin
 from benchmarks.engine.plot import draw
 from benchmarks.engine.scale import FULL, TINY, Scale
+from benchmarks.engine.suite import CASES, PEERS, Suite, facts
 from benchmarks.models import NAMES
-from benchmarks.options import some_of
-from benchmarks.report import as_json, as_page, show, write_between
+from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from roseinfer import native
 
-_WIDTH = 120
 _SCALES = {"full": FULL, "tiny": TINY}
 
 
 def main() -> None:
     args = _arguments()
-    out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-bench-")))
-        measuring = Measuring(_scale(args), folder, args.vllm, args.vllm_modes, args.peers)
-        facts = measuring.facts()
-        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
-        for board in measuring.run(args.only):
-            show(board, out)
-            facts |= measuring.versions
-            if args.json:  # at once: a later case may fail, or be too slow to wait for
-                args.json.write_text(json.dumps(as_json(facts, measuring.boards), indent=1))
+    scale = _scale(args)
+    runner = Runner(facts(), scale.rounds, args.json)
+    with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
+        suite = Suite(runner, scale, Path(folder), args.vllm, args.vllm_modes, args.peers)
+        suite.run(args.only)
     if args.plot:
-        draw(measuring.boards, args.plot)
+        draw(runner.boards, args.plot)
     if args.write:
-        write_between(args.write, "benchmarks.engine", as_page(facts, measuring.boards, "###"))
+        runner.write(args.write, "benchmarks.engine")
 
 
 def _scale(args: argparse.Namespace) -> Scale:
@@ -71,11 +56,8 @@ def _usual_dtype() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = options("benchmarks.engine", __doc__, CASES)
     add = parser.add_argument
-    add("--only", type=some_of(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
     add("--model", choices=NAMES, action="append", help="repeatable; llama-135m if not given")
     add(
         "--dtype",
@@ -83,7 +65,6 @@ def _arguments() -> argparse.Namespace:
         action="append",
         help="repeatable; if not given bfloat16 on processors that multiply it, else float32",
     )
-    add("--rounds", type=int, help="of each case")
     add(
         "--peers",
         type=some_of(PEERS, or_none=True),
@@ -101,13 +82,10 @@ def _arguments() -> argparse.Namespace:
         help="compiled is its own default",
     )
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
-    add("--json", type=Path, metavar="FILE", help="every round, for machines")
-    add("--write", type=Path, metavar="PAGE", help="put the tables between the page's markers")
     add("--plot", type=Path, metavar="FILE", help="draw them: .svg or .png; needs matplotlib")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    # As an exception, so that Redis, worker and models do not stay behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     main()

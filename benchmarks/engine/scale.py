@@ -7,48 +7,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    rounds: int
-    requests: int
-    most_tokens: int
+    rounds: int = 3
+    requests: int = 32
+    max_tokens: int = 128
     """that one of them generates"""
-    models: tuple[str, ...]
-    dtypes: tuple[str, ...]
+    models: tuple[str, ...] = ("llama-135m",)
+    dtypes: tuple[str, ...] = ()
     """none: the one that this processor is made for"""
-    limit_s: float
-    """a round of a peer that is very slow"""
-    single_tokens: int
-    sum_elements: int
-    waiting: tuple[int, ...]
-    waiting_tokens: int
-    first_context: int
-    context_steps: int
-    arrivals: int
-    arrival_tokens: int
-    first_tokens: int
+    limit_s: float = 90
+    """of a round of a peer that is very slow"""
+    single_tokens: int = 65
+    sum_elements: int = 2**28
+    """of float32: 1 GiB, many times any cache"""
+    waiting: tuple[int, ...] = (10, 100, 1_000, 10_000)
+    waiting_tokens: int = 4_000
+    first_context: int = 128
+    context_steps: int = 16
+    arrivals: int = 8
+    arrival_tokens: int = 1_024
+    first_tokens: int = 20
     """requests, one by one, whose time to the first token is taken in a round"""
 
 
-FULL = Scale(
-    rounds=3,
-    requests=32,
-    most_tokens=128,
-    models=("llama-135m",),
-    dtypes=(),
-    limit_s=90,
-    single_tokens=65,
-    sum_elements=2**28,
-    waiting=(10, 100, 1_000, 10_000),
-    waiting_tokens=4_000,
-    first_context=128,
-    context_steps=16,
-    arrivals=8,
-    arrival_tokens=1_024,
-    first_tokens=20,
-)
+FULL = Scale()
 TINY = Scale(
     rounds=1,
     requests=2,
-    most_tokens=8,
+    max_tokens=8,
     models=("built-in",),
     dtypes=("float32",),
     limit_s=30,

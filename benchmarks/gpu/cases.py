@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, at_least
 from benchmarks.engine.cases.batch import METRIC as RATE
 from benchmarks.engine.cases.batch import Batch, compare
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.continuous import Continuous
-from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.ours import OursOnDevice
 from benchmarks.gpu.scale import Scale
+from benchmarks.limits import Limits
 from benchmarks.workload import Workload, random_prompt
 
 _SEED = 0
@@ -20,7 +20,7 @@ COMPUTE_SHARE = "share of the compute limit"
 MEMORY_SHARE = "share of the memory limit"
 BUSY = "share of time in which the device works"
 _KERNELS = 10
-LEAST_MEMORY_SHARE, LEAST_BUSY, LEAST_TO_CONTINUOUS = 0.85, 0.95, 3
+_MIN_MEMORY_SHARE, _MIN_BUSY, _MIN_TO_CONTINUOUS = 0.85, 0.95, 3
 
 
 def nano_vllm(scale: Scale, vocabulary: int, turn: int) -> Workload:
@@ -62,10 +62,10 @@ class Nano(Batch):
             if len(rates) > max(turn, 0):
                 speed = 2 * self._parameters * tokens * rates[-1] / work.tokens
                 share = speed / self._limits.compute
-                board.add([Figure(COMPUTE_SHARE, contender.name, share)])
+                board.add(contender.name, {COMPUTE_SHARE: share})
 
     def judge(self, board: Board) -> None:
-        compare(board, RATE, {Continuous.name: LEAST_TO_CONTINUOUS})
+        compare(board, RATE, {Continuous.name: _MIN_TO_CONTINUOUS})
 
 
 class Decode:
@@ -93,17 +93,12 @@ class Decode:
             intervals = self._ours.intervals(prompt, self._new_tokens)
             rate = len(intervals) / sum(intervals)
             read = self._weight_bytes + context * self._bytes_per_token
-            who = f"{context:,} tokens"
             share = rate * read / self._limits.memory
-            board.add([Figure("decode, tokens/s", who, rate), Figure(MEMORY_SHARE, who, share)])
+            board.add(f"{context:,} tokens", {"decode, tokens/s": rate, MEMORY_SHARE: share})
 
     def judge(self, board: Board) -> None:
-        board.check_figure(
-            MEMORY_SHARE,
-            (MEMORY_SHARE, f"{self._contexts[0]:,} tokens"),
-            f"at least {LEAST_MEMORY_SHARE}",
-            lambda share: share >= LEAST_MEMORY_SHARE,
-        )
+        row = MEMORY_SHARE, f"{self._contexts[0]:,} tokens"
+        board.check_figure(row, at_least(_MIN_MEMORY_SHARE))
 
 
 class Busy:
@@ -118,13 +113,11 @@ class Busy:
         prompts = [
             random_prompt(64, vocabulary, f"busy/{turn}/{n}") for n in range(self._sequences)
         ]
-        found = self._ours.profile(prompts, self._steps)
-        if found is not None:
-            board.add([Figure(BUSY, self._ours.name, found.busy)])
-            for share, name in found.kernels[:_KERNELS] if turn == 0 else ():
+        profile = self._ours.profile(prompts, self._steps)
+        if profile is not None:
+            board.add(self._ours.name, {BUSY: profile.busy})
+            for share, name in profile.kernels[:_KERNELS] if turn == 0 else ():
                 board.notes.append(f"{share:.1%} of its work: {name[:60]}")
 
     def judge(self, board: Board) -> None:
-        board.check_figure(
-            BUSY, (BUSY, self._ours.name), f"at least {LEAST_BUSY}", lambda s: s >= LEAST_BUSY
-        )
+        board.check_figure((BUSY, self._ours.name), at_least(_MIN_BUSY))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.engine.contenders.ours import Ours, exactly
-from benchmarks.gpu.limits import synchronize
+from benchmarks.limits import synchronize
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.gpu.options import GpuOptions
@@ -48,13 +48,13 @@ class OursOnDevice(Ours):
         if self.engine.device.type != "cuda":
             scheduler.step()
             return None
-        with profile(activities=[ProfilerActivity.CUDA]) as found:
+        with profile(activities=[ProfilerActivity.CUDA]) as events:
             began = time.perf_counter()
             for _ in range(steps):
                 scheduler.step()
             synchronize(self.engine.device)
             seconds = time.perf_counter() - began
-        spent = {event.key: event.self_device_time_total / 1e6 for event in found.key_averages()}
+        spent = {event.key: event.self_device_time_total / 1e6 for event in events.key_averages()}
         busy = sum(spent.values())
         kernels = sorted(((time / busy, name) for name, time in spent.items()), reverse=True)
         return Profile(busy / seconds, kernels)

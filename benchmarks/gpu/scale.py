@@ -7,49 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    rounds: int
-    requests: int
-    lengths: tuple[int, int]
+    rounds: int = 2
+    requests: int = 256
+    lengths: tuple[int, int] = (100, 1024)
     """of prompts and of answers"""
-    max_batch_size: int
-    max_step_tokens: int
-    contexts: tuple[int, ...]
-    new_tokens: int
+    max_batch_size: int = 256
+    max_step_tokens: int = 8192
+    contexts: tuple[int, ...] = (128, 8_192, 32_768)
+    new_tokens: int = 257
     """that a request by itself generates at each context"""
-    busy_sequences: int
-    busy_steps: int
-    static_batch: int
+    busy_sequences: int = 256
+    busy_steps: int = 50
+    static_batch: int = 64
     """requests that `generate` takes at once: what its padded cache has room for"""
-    limit_s: float
+    limit_s: float = 180
     """of a round of transformers' continuous batching"""
-    kv_cache_tokens: int | None
-    memory_utilization: float
+    kv_cache_tokens: int | None = None
+    memory_utilization: float = 0.45
     """for the engine; peers and the service need the rest"""
-    sum_elements: int
-    matrix_width: int
-    service_requests: int
-    first_tokens: int
+    sum_elements: int = 2**30
+    matrix_width: int = 8192
+    service_requests: int = 256
+    first_tokens: int = 20
 
 
-FULL = Scale(
-    rounds=2,
-    requests=256,
-    lengths=(100, 1024),
-    max_batch_size=256,
-    max_step_tokens=8192,
-    contexts=(128, 8_192, 32_768),
-    new_tokens=257,
-    busy_sequences=256,
-    busy_steps=50,
-    static_batch=64,
-    limit_s=180,
-    kv_cache_tokens=None,
-    memory_utilization=0.45,
-    sum_elements=2**30,
-    matrix_width=8192,
-    service_requests=256,
-    first_tokens=20,
-)
+FULL = Scale()
 SMOKE = Scale(
     rounds=1,
     requests=3,
@@ -63,7 +45,6 @@ SMOKE = Scale(
     static_batch=2,
     limit_s=30,
     kv_cache_tokens=512,
-    memory_utilization=0.45,
     sum_elements=2**16,
     matrix_width=64,
     service_requests=2,

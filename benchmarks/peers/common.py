@@ -7,51 +7,63 @@ They need nothing of this project but this package, and its `redis` may be of an
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 
 URL = os.environ.get("PEER_REDIS_URL", "redis://127.0.0.1:6379/0")
 
-#: Submits in flight at once, where the queue's client is asyncio and has no bulk call.
-AT_ONCE = 100
-WARM_UP = 100
 SLEEP_S = 5.0
 #: Where `sleeping` notes the numbers of jobs: a set, and a sorted set with the times.
 STARTED = "bench:started"
 SLEPT = "bench:slept"
+_WARM_UP = 100
+#: Submits in flight at once, where the queue's client is asyncio and has no bulk call.
+_CONCURRENT_SUBMITS = 100
 _POLL_S = 0.5
 _PAGE = 500
 
 
-class Peer(Protocol):
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Whose versions matter."""
+class Peer(ABC):
+    """Coroutines of queues whose client is blocking block: nothing else runs in this process."""
 
+    packages: tuple[str, ...]
+    """whose versions matter"""
+    results: str
+    """a pattern of the keys that hold results"""
+
+    @abstractmethod
     def worker(self, slots: int | None) -> list[str]:
         """The command of one worker process; `slots`: jobs at once, or what suits no-op jobs."""
 
-    def submit(self, jobs: int) -> float:
-        """Seconds for `jobs` no-op jobs; some more, before, warm it up."""
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        yield
 
-    def enqueue(self, jobs: int) -> None: ...
+    @abstractmethod
+    async def enqueue(self, jobs: int) -> None:
+        """Jobs that return the time."""
 
-    def latencies(self, jobs: int) -> list[float]:
-        """Seconds from submit to result, one job after another."""
+    @abstractmethod
+    async def enqueue_sleeper(self, number: int) -> None:
+        """A job that calls `sleeping(number)`."""
 
-    def finish_times(self, jobs: int) -> list[float]:
-        """Waits for all; Unix seconds."""
+    @abstractmethod
+    async def round_trip(self) -> None:
+        """One job, until its result is here."""
 
-    def sleepers(self, jobs: int) -> None:
-        """Enqueue jobs that call `sleeping` with numbers from 0."""
+    @abstractmethod
+    def finish_times(self, client: Any, keys: list[bytes]) -> list[float]:
+        """Unix seconds, from the keys of results."""
 
 
 def main(peer: Peer) -> None:
@@ -59,21 +71,43 @@ def main(peer: Peer) -> None:
     if command == "worker":
         arguments = peer.worker(number or None)
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own arguments
-    answers: dict[str, Callable[[], Any]] = {
-        "version": lambda: {name: version(name) for name in peer.packages},
-        "submit": lambda: peer.submit(number),
-        "enqueue": lambda: peer.enqueue(number),
-        "latencies": lambda: peer.latencies(number),
-        "finish_times": lambda: peer.finish_times(number),
-        "sleepers": lambda: peer.sleepers(number),
-    }
-    print(json.dumps(answers[command]()))
+    elif command == "version":
+        answer: Any = {name: version(name) for name in peer.packages}
+    elif command == "finish_times":
+        answer = _wait_for_results(peer, number)
+    else:
+        answer = asyncio.run(_carry_out(peer, command, number))
+    print(json.dumps(answer))
 
 
-def timed(action: Callable[[], Any]) -> float:
+async def _carry_out(peer: Peer, command: str, number: int) -> Any:
+    async with peer.connected():
+        match command:
+            case "submit":
+                await peer.enqueue(_WARM_UP)
+                return await _seconds(peer.enqueue(number))
+            case "enqueue":
+                return await peer.enqueue(number)
+            case "latencies":
+                return [await _seconds(peer.round_trip()) for _ in range(number)]
+            case "sleepers":
+                for sleeper in range(number):
+                    await peer.enqueue_sleeper(sleeper)
+                return None
+            case _:
+                raise ValueError(f"no such command: {command}")
+
+
+async def _seconds(action: Awaitable[None]) -> float:
     began = time.perf_counter()
-    action()
+    await action
     return time.perf_counter() - began
+
+
+async def concurrently(jobs: int, submit: Callable[[], Awaitable[Any]]) -> None:
+    for start in range(0, jobs, _CONCURRENT_SUBMITS):
+        count = min(_CONCURRENT_SUBMITS, jobs - start)
+        await asyncio.gather(*(submit() for _ in range(count)))
 
 
 @contextmanager
@@ -85,12 +119,18 @@ def sleeping(number: int) -> Iterator[float]:
         client.zadd(SLEPT, {str(number): time.time()}, nx=True)
 
 
-def wait_for_results(
-    jobs: int, pattern: str, read: Callable[[Any, list[bytes]], list[float]]
-) -> list[float]:
-    """The times that `read` finds in the keys of results, once there are `jobs` of them."""
+def noop() -> float:
+    return time.time()
+
+
+def sleep(number: int) -> None:
+    with sleeping(number) as seconds:
+        time.sleep(seconds)
+
+
+def _wait_for_results(peer: Peer, jobs: int) -> list[float]:
     with redis.Redis.from_url(URL) as client:
-        while len(keys := list(client.scan_iter(pattern, count=1000))) < jobs:
+        while len(keys := list(client.scan_iter(peer.results, count=1000))) < jobs:
             time.sleep(_POLL_S)
         pages = [keys[start : start + _PAGE] for start in range(0, len(keys), _PAGE)]
-        return [at for page in pages for at in read(client, page)]
+        return [seconds for page in pages for seconds in peer.finish_times(client, page)]

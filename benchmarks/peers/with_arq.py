@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgpack
 from arq import create_pool
 from arq.connections import RedisSettings
 
-from benchmarks.peers.common import AT_ONCE, URL, WARM_UP, main, sleeping, wait_for_results
+from benchmarks.peers.common import URL, Peer, concurrently, main, sleeping
 
 _POLL_S = 0.005
 
@@ -38,8 +40,10 @@ class WorkerSettings:
     job_deserializer = _load
 
 
-class Arq:
+class Arq(Peer):
     packages = ("arq",)
+    results = "arq:result:*"
+    _pool: Any
 
     def worker(self, slots: int | None) -> list[str]:  # noqa: ARG002 - 100 are enough
         start = (
@@ -48,68 +52,26 @@ class Arq:
         )
         return ["-c", start]
 
-    def submit(self, jobs: int) -> float:
-        async def run() -> float:
-            pool = await _pool()
-            await _submit(pool, WARM_UP)
-            began = time.perf_counter()
-            await _submit(pool, jobs)
-            seconds = time.perf_counter() - began
-            await pool.aclose()
-            return seconds
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        self._pool = await create_pool(
+            RedisSettings.from_dsn(URL), job_serializer=msgpack.packb, job_deserializer=_load
+        )
+        yield
+        await self._pool.aclose()
 
-        return asyncio.run(run())
+    async def enqueue(self, jobs: int) -> None:
+        await concurrently(jobs, lambda: self._pool.enqueue_job("noop"))
 
-    def enqueue(self, jobs: int) -> None:
-        async def run() -> None:
-            pool = await _pool()
-            await _submit(pool, jobs)
-            await pool.aclose()
+    async def enqueue_sleeper(self, number: int) -> None:
+        await self._pool.enqueue_job("sleep", number)
 
-        asyncio.run(run())
+    async def round_trip(self) -> None:
+        job = await self._pool.enqueue_job("noop")
+        await job.result(timeout=30, poll_delay=0.001)
 
-    def latencies(self, jobs: int) -> list[float]:
-        async def run() -> list[float]:
-            pool = await _pool()
-            taken = [await _round_trip(pool) for _ in range(jobs)]
-            await pool.aclose()
-            return taken
-
-        return asyncio.run(run())
-
-    def finish_times(self, jobs: int) -> list[float]:
-        return wait_for_results(jobs, "arq:result:*", _read)
-
-    def sleepers(self, jobs: int) -> None:
-        async def run() -> None:
-            pool = await _pool()
-            for number in range(jobs):
-                await pool.enqueue_job("sleep", number)
-            await pool.aclose()
-
-        asyncio.run(run())
-
-
-async def _pool() -> Any:
-    return await create_pool(
-        RedisSettings.from_dsn(URL), job_serializer=msgpack.packb, job_deserializer=_load
-    )
-
-
-async def _submit(pool: Any, jobs: int) -> None:
-    for start in range(0, jobs, AT_ONCE):
-        await asyncio.gather(*(pool.enqueue_job("noop") for _ in range(min(AT_ONCE, jobs - start))))
-
-
-async def _round_trip(pool: Any) -> float:
-    began = time.perf_counter()
-    job = await pool.enqueue_job("noop")
-    await job.result(timeout=30, poll_delay=0.001)
-    return time.perf_counter() - began
-
-
-def _read(client: Any, keys: list[bytes]) -> list[float]:
-    return [float(_load(value)["r"]) for value in client.mget(keys)]
+    def finish_times(self, client: Any, keys: list[bytes]) -> list[float]:
+        return [float(_load(value)["r"]) for value in client.mget(keys)]
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Ended:
 
 class Ours:
     name = "roseinfer"
-    most_jobs = None
+    max_jobs = None
 
     def __init__(self, max_batch_size: int) -> None:
         """`max_batch_size`: of the worker that drains."""
@@ -91,7 +91,7 @@ class OursSync:
     """The synchronous client, which differs in submitting only."""
 
     name = "roseinfer (sync client)"
-    most_jobs = None
+    max_jobs = None
 
     async def submit(self, url: str, jobs: int) -> float:
         return await asyncio.to_thread(_submit_sync, url, jobs)

@@ -20,14 +20,14 @@ _ROOT = Path(__file__).parents[2]
 _IN_PYTHON = ("taskiq", "dramatiq", "arq", "celery", "rq")
 _LONGEST_S = 300
 #: Jobs of a measurement where a queue takes a millisecond or more for each.
-_MOST_JOBS = 5000
+_MAX_JOBS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     name: str
     versions: Mapping[str, str]
-    most_jobs: int | None
+    max_jobs: int | None
     command: Sequence[str]
     environment: Mapping[str, str]
 
@@ -78,7 +78,7 @@ def find_peers(pythons: Sequence[str], bullmq: Path | None) -> tuple[list[Peer],
     found = [
         peer
         for name in _IN_PYTHON
-        if (peer := _find(name, _MOST_JOBS, _in_pythons(name, pythons), {}))
+        if (peer := _find(name, _MAX_JOBS, _in_pythons(name, pythons), {}))
     ]
     node = shutil.which("node")
     if node is not None and bullmq is not None:
@@ -91,7 +91,7 @@ def find_peers(pythons: Sequence[str], bullmq: Path | None) -> tuple[list[Peer],
 
 def _find(
     name: str,
-    most_jobs: int | None,
+    max_jobs: int | None,
     commands: Sequence[Sequence[str]],
     environment: Mapping[str, str],
 ) -> Peer | None:
@@ -100,7 +100,7 @@ def _find(
             versions = ask(command, environment, "version")
         except RuntimeError:
             continue
-        return Peer(name, versions, most_jobs, command, environment)
+        return Peer(name, versions, max_jobs, command, environment)
     return None
 
 

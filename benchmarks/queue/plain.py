@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 class Plain:
     name = "plain loop"
-    most_jobs = None
+    max_jobs = None
 
     def __init__(self, payload: bytes) -> None:
         """`payload`: a job's bytes, as many as one of ours has."""

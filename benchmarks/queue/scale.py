@@ -7,45 +7,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    rounds: int
-    slow_rounds: int
+    rounds: int = 5
+    slow_rounds: int = 3
     """of the cases that take long and scatter little"""
-    submitted_jobs: int
-    drained_jobs: int
-    long_jobs: int
-    long_tokens: int
-    round_trips: int
-    waiting: tuple[int, int]
-    subscribers: int
-    streamed_tokens: int
-    killed_tokens: int
+    submitted_jobs: int = 50_000
+    drained_jobs: int = 20_000
+    long_jobs: int = 64
+    long_tokens: int = 2000
+    round_trips: int = 500
+    waiting: tuple[int, int] = (10_000, 1_000_000)
+    subscribers: int = 2000
+    streamed_tokens: int = 50
+    killed_tokens: int = 100
 
 
-FULL = Scale(
-    rounds=5,
-    slow_rounds=3,
-    submitted_jobs=50_000,
-    drained_jobs=20_000,
-    long_jobs=64,
-    long_tokens=2000,
-    round_trips=500,
-    waiting=(10_000, 1_000_000),
-    subscribers=2000,
-    streamed_tokens=50,
-    killed_tokens=100,
-)
+FULL = Scale()
 QUICK = Scale(
     rounds=3,
     slow_rounds=1,
     submitted_jobs=20_000,
     drained_jobs=10_000,
-    long_jobs=64,
     long_tokens=500,
     round_trips=200,
     waiting=(10_000, 100_000),
-    subscribers=2000,
     streamed_tokens=20,
-    killed_tokens=100,
 )
 TINY = Scale(
     rounds=1,

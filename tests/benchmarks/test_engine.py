@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board
 from benchmarks.engine.__main__ import main
 from benchmarks.engine.cases.interference import percentile
 from benchmarks.engine.contenders import Run
@@ -156,7 +156,7 @@ def test_a_peer_is_stopped_at_the_limit_of_time() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL_PATH).eval()
     work = Workload.draw(1, 2048, seed=0)
     # when
-    run = Continuous(model, most_rounds=1, max_step_tokens=512, limit_s=0.0).run(work)
+    run = Continuous(model, max_rounds=1, max_step_tokens=512, limit_s=0.0).run(work)
     # then
     assert not run.complete
     assert run.tokens < work.tokens
@@ -172,8 +172,9 @@ def test_a_run_of_other_lengths_is_refused() -> None:
 def test_who_takes_part_in_fewer_rounds_is_compared_in_those() -> None:
     # given a peer that ran in the first round only
     board = Board("speed", base="roseinfer")
-    board.add([Figure("tokens/s", "roseinfer", 10), Figure("tokens/s", "slow", 5)])
-    board.add([Figure("tokens/s", "roseinfer", 100)])
+    board.add("roseinfer", {"tokens/s": 10})
+    board.add("slow", {"tokens/s": 5})
+    board.add("roseinfer", {"tokens/s": 100})
     # when / then
     assert board.ratios(("tokens/s", "roseinfer"), ("tokens/s", "slow")) == [2.0]
 

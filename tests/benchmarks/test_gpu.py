@@ -14,9 +14,9 @@ import torch
 
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.cases import nano_vllm
-from benchmarks.gpu.limits import measure
-from benchmarks.gpu.models import CONFIGS
 from benchmarks.gpu.scale import FULL
+from benchmarks.limits import measure_limits
+from benchmarks.models import ON_GPU
 
 
 @pytest.mark.timeout(300)  # a worker through the interpreter, where cores are fought for
@@ -64,7 +64,7 @@ def test_the_workload_is_that_of_nano_vllm() -> None:
 
 def test_the_shapes_have_the_sizes_of_their_names() -> None:
     sizes = {}
-    for name, config in CONFIGS.items():
+    for name, config in ON_GPU.items():
         c = config()
         heads = c.head_dim or c.hidden_size // c.num_attention_heads
         attention = 2 * c.hidden_size * heads * (c.num_attention_heads + c.num_key_value_heads)
@@ -75,6 +75,6 @@ def test_the_shapes_have_the_sizes_of_their_names() -> None:
 
 
 def test_limits_are_rates() -> None:
-    limits = measure(torch.device("cpu"), torch.float32, 2**16, 64)
+    limits = measure_limits(torch.device("cpu"), torch.float32, 2**16, 64)
     assert limits.memory > 1e6
     assert limits.compute > 1e6

@@ -1,16 +1,14 @@
-"""Batch: everybody the same requests at once."""
+"""Batch: every contender gets the same requests at once."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, at_least
 from benchmarks.engine.contenders import Contender, Run
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.static import Static
-from benchmarks.turns import in_turn
+from benchmarks.runner import in_turn
 from benchmarks.workload import Workload
 
 METRIC = "tokens/s"
@@ -24,14 +22,14 @@ class Batch:
         contenders: Sequence[Contender],
         vocabulary: int,
         requests: int,
-        most_tokens: int,
+        max_tokens: int,
     ) -> None:
         self.title = title
         self._contenders, self._vocabulary = contenders, vocabulary
-        self._requests, self._most_tokens = requests, most_tokens
+        self._requests, self._max_tokens = requests, max_tokens
 
     def work(self, turn: int) -> Workload:
-        return Workload.draw(self._requests, self._vocabulary, turn, self._most_tokens)
+        return Workload.draw(self._requests, self._vocabulary, turn, self._max_tokens)
 
     def round(self, board: Board, turn: int) -> None:
         work = self.work(turn)
@@ -39,10 +37,10 @@ class Batch:
             work = work.first(*_WARM_UP)
         runs: dict[str, Run] = {}
         for contender in in_turn(self._contenders, turn):
-            if turn < (contender.most_rounds or turn + 1):
+            if turn < (contender.max_rounds or turn + 1):
                 run = runs[contender.name] = contender.run(work)
                 run.check(work, contender.name)
-                board.add([Figure(METRIC, contender.name, run.rate)])
+                board.add(contender.name, {METRIC: run.rate})
         if turn == 0:
             board.notes += [
                 note for name, run in runs.items() if (note := _note(name, run, runs, work))
@@ -56,18 +54,13 @@ def compare(board: Board, metric: str, targets: Mapping[str, float]) -> None:
     """The engine to each peer: at least as fast, or as `targets` says."""
     for name in board.contenders(metric):
         if name != Ours.name:
-            target = targets.get(name, 1)
-            board.check_ratio(
-                f"{Ours.name} to {name}",
-                (metric, Ours.name),
-                (metric, name),
-                f"at least {target}",
-                partial(operator.le, target),
-            )
+            target = at_least(targets.get(name, 1))
+            rows = (metric, Ours.name), (metric, name)
+            board.check_ratio(f"{Ours.name} to {name}", *rows, target)
 
 
 def _note(name: str, run: Run, runs: dict[str, Run], work: Workload) -> str:
-    """Who was stopped, and whose tokens are not the engine's: the work was to be the same."""
+    """Says which contender was stopped, or made other tokens than the engine."""
     if not run.complete:
         return f"{name}: stopped after {run.seconds:.0f} s, at {run.tokens} of {work.tokens} tokens"
     pairs = zip(run.outputs, runs[Ours.name].outputs, strict=True)

@@ -1,4 +1,4 @@
-"""Growth: what a token costs as more requests wait, and as its context grows."""
+"""Growth: the cost of a token as more requests wait, and as its context grows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, at_most
 from benchmarks.engine.contenders.ours import Ours, exactly
 from benchmarks.workload import random_prompt
 from roseinfer import OnlineScheduler
@@ -32,20 +32,15 @@ class Waiting:
 
     def round(self, board: Board, turn: int) -> None:
         for waiting in self._waiting if turn >= 0 else self._waiting[:1]:
-            board.add(self._measure(waiting))
+            board.add(f"{waiting:,} waiting", self._measure(waiting))
 
     def judge(self, board: Board) -> None:
-        few, many = (f"{self._waiting[at]:,} waiting" for at in (0, -1))
+        few, many = (f"{self._waiting[index]:,} waiting" for index in (0, -1))
         for metric in (STEP, SCHEDULER):
-            board.check_ratio(
-                f"{metric}: {many} to {few}",
-                (metric, many),
-                (metric, few),
-                f"at most {_FLAT}",
-                lambda ratio: ratio <= _FLAT,
-            )
+            rows = (metric, many), (metric, few)
+            board.check_ratio(f"{metric}: {many} to {few}", *rows, at_most(_FLAT))
 
-    def _measure(self, waiting: int) -> list[Figure]:
+    def _measure(self, waiting: int) -> dict[str, float]:
         scheduler = self._ours.scheduler()
         names: list[str] = []
         adding = sum(self._add(scheduler, names) for _ in range(scheduler.max_batch_size + waiting))
@@ -62,12 +57,11 @@ class Waiting:
             adding += sum(self._add(scheduler, names) for _ in range(finished))
         for name in names:
             scheduler.abort(name)
-        who = f"{waiting:,} waiting"
-        return [
-            Figure(STEP, who, stepping / tokens * 1e6),
-            Figure(SCHEDULER, who, scheduling / tokens * 1e6),
-            Figure(ADD, who, adding / len(names) * 1e6),
-        ]
+        return {
+            STEP: stepping / tokens * 1e6,
+            SCHEDULER: scheduling / tokens * 1e6,
+            ADD: adding / len(names) * 1e6,
+        }
 
     def _add(self, scheduler: OnlineScheduler, names: list[str]) -> float:
         """Seconds of `add_request`. Every prompt is another: nothing is found in the cache."""
@@ -90,10 +84,10 @@ class Context:
             size = context - self._steps - 1
             prompt = random_prompt(size, self._ours.engine.vocab_size, seed=f"{context}/{turn}")
             taken = self._ours.intervals(prompt, self._steps + 1)
-            board.add([Figure(CONTEXT, f"{context:,} tokens", statistics.median(taken) * 1e3)])
+            board.add(f"{context:,} tokens", {CONTEXT: statistics.median(taken) * 1e3})
 
     def judge(self, board: Board) -> None:
-        """Attention reads all of the context: what it costs is to be seen, and has no target."""
+        """No target: attention reads all of the context, and this shows what that costs."""
 
 
 def powers_of_two(first: int, last: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Interference: what long prompts that arrive do to requests that are decoding."""
+"""Interference: how long prompts that arrive slow down requests that are decoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board
 from benchmarks.engine.contenders.ours import Ours, exactly
 from benchmarks.workload import random_prompt
 from roseinfer import OnlineScheduler
@@ -62,9 +62,9 @@ class Interference:
         for number in range(_DECODING):
             scheduler.abort(_name(turn, number))
         who = f"prompts of {self._arrival_tokens:,} tokens arriving"
-        board.add(_figures("inter-token latency", _ALONE, alone.intervals))
-        board.add(_figures("inter-token latency", who, disturbed.intervals))
-        board.add(_figures("time to first token", who, disturbed.first_tokens))
+        board.add(_ALONE, _percentiles("inter-token latency", alone.intervals))
+        board.add(who, _percentiles("inter-token latency", disturbed.intervals))
+        board.add(who, _percentiles("time to first token", disturbed.first_tokens))
 
     def judge(self, board: Board) -> None:
         """No target: a smaller `max_step_tokens` buys latency with time to first token."""
@@ -91,11 +91,11 @@ def _name(turn: int, number: int) -> str:
     return f"decoding/{turn}/{number}"
 
 
-def _figures(what: str, who: str, seconds: Sequence[float]) -> list[Figure]:
-    return [
-        Figure(f"{what} p50, ms", who, statistics.median(seconds) * 1e3),
-        Figure(f"{what} p99, ms", who, percentile(seconds, 99) * 1e3),
-    ]
+def _percentiles(what: str, seconds: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{what} p50, ms": statistics.median(seconds) * 1e3,
+        f"{what} p99, ms": percentile(seconds, 99) * 1e3,
+    }
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, at_least
 from benchmarks.engine.cases.batch import compare
 from benchmarks.engine.contenders import Streaming
 from benchmarks.engine.contenders.ours import Ours
-from benchmarks.turns import in_turn
+from benchmarks.limits import read_rate
+from benchmarks.runner import in_turn
 from benchmarks.workload import random_prompt
 
 METRIC = "decode, tokens/s"
 SHARE = "share of the memory limit"
 MEMORY = "memory read, GB/s"
-_SUM_ELEMENTS = 2**28  # 1 GiB of float32, many times any cache
-_SUMS = 3
-_LEAST_SHARE = 0.6
+_MIN_SHARE = 0.6
 _PROMPT_TOKENS = 64
 
 
@@ -38,7 +36,7 @@ class Single:
         vocabulary: int,
         weight_bytes: int,
         new_tokens: int,
-        sum_elements: int = _SUM_ELEMENTS,
+        sum_elements: int,
     ) -> None:
         self.title = title
         self._contenders, self._vocabulary = contenders, vocabulary
@@ -46,30 +44,18 @@ class Single:
         self._numbers = torch.ones(sum_elements)
 
     def round(self, board: Board, turn: int) -> None:
-        memory = max(memory_rate(self._numbers) for _ in range(_SUMS))
-        board.add([Figure(MEMORY, "a float32 sum", memory / 1e9)])
+        memory = read_rate(self._numbers)
+        board.add("a float32 sum", {MEMORY: memory / 1e9})
         prompt = random_prompt(_PROMPT_TOKENS, self._vocabulary, seed=f"single/{turn}")
         for contender in in_turn(self._contenders, turn):
             intervals = contender.intervals(prompt, self._new_tokens)
             rate = len(intervals) / sum(intervals)
             share = rate * self._weight_bytes / memory
-            board.add([Figure(METRIC, contender.name, rate), Figure(SHARE, contender.name, share)])
+            board.add(contender.name, {METRIC: rate, SHARE: share})
 
     def judge(self, board: Board) -> None:
         compare(board, METRIC, {})
-        board.check_figure(
-            SHARE,
-            (SHARE, Ours.name),
-            f"at least {_LEAST_SHARE}",
-            lambda share: share >= _LEAST_SHARE,
-        )
-
-
-def memory_rate(numbers: torch.Tensor) -> float:
-    """Bytes per second that a sum reads."""
-    began = time.perf_counter()
-    numbers.sum()
-    return numbers.nbytes / (time.perf_counter() - began)
+        board.check_figure((SHARE, Ours.name), at_least(_MIN_SHARE))
 
 
 def weight_bytes(model: Any) -> int:

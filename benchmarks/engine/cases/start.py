@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, below
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 
 METRIC = "from `rose worker` to ready, s"
-_MOST_S = 5
+_MAX_S = 5
 
 
 class Start:
@@ -21,9 +21,7 @@ class Start:
             with WorkerProcess("bench", broker.url) as worker:
                 worker.wait_ready()
                 seconds = time.perf_counter() - began
-        board.add([Figure(METRIC, "a worker", seconds)])
+        board.add("a worker", {METRIC: seconds})
 
     def judge(self, board: Board) -> None:
-        board.check_figure(
-            METRIC, (METRIC, "a worker"), f"under {_MOST_S}", lambda seconds: seconds < _MOST_S
-        )
+        board.check_figure((METRIC, "a worker"), below(_MAX_S))

@@ -38,7 +38,7 @@ class Contender(Protocol):
     def name(self) -> str: ...
 
     @property
-    def most_rounds(self) -> int | None:
+    def max_rounds(self) -> int | None:
         """Where more would take too long."""
 
     def run(self, work: Workload) -> Run:

@@ -18,10 +18,10 @@ class Continuous:
     name = "transformers continuous batching"
 
     def __init__(
-        self, model: Any, most_rounds: int | None, max_step_tokens: int, limit_s: float
+        self, model: Any, max_rounds: int | None, max_step_tokens: int, limit_s: float
     ) -> None:
         self._model = model
-        self.most_rounds = most_rounds
+        self.max_rounds = max_rounds
         self._max_step_tokens = max_step_tokens
         self._limit_s = limit_s
 

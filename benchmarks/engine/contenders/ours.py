@@ -16,7 +16,7 @@ from roseinfer.demo_model import MODEL_PATH
 
 class Ours:
     name = "roseinfer"
-    most_rounds = None
+    max_rounds = None
 
     def __init__(self, folder: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> None:
         self.engine = InferenceEngine(folder, tokenizer_name=str(MODEL_PATH), dtype=dtype)

@@ -36,7 +36,7 @@ class _Request:
 
 class Repadding:
     name = "past_key_values, re-padded each step"
-    most_rounds = 1  # far behind, and slow
+    max_rounds = 1  # far behind, and slow
 
     def __init__(self, model: Any, max_batch_size: int) -> None:
         self._model = model

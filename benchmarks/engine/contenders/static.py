@@ -16,7 +16,7 @@ from benchmarks.workload import Workload
 
 class Static:
     name = "transformers generate, static batch"
-    most_rounds = None
+    max_rounds = None
 
     def __init__(self, model: Any, at_once: int | None = None) -> None:
         """`at_once`: the most requests that there is memory for; else all of them."""

@@ -28,7 +28,7 @@ class Vllm:
     Between turns its whole process group is stopped, so that no thread of it can spin.
     """
 
-    most_rounds = None
+    max_rounds = None
 
     def __init__(
         self, python: Path, model: Path, dtype: str, context: int, batch: int, *, eager: bool

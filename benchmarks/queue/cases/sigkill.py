@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import redis.asyncio
 
-from benchmarks.board import Board, Check, Figure
+from benchmarks.board import Board, at_least, at_most
+from benchmarks.queue.cases import AsyncCase
 from benchmarks.queue.cases.sigkill_peers import kill_and_restart
 from benchmarks.queue.ours import PARTITION, Ours, open_client, read_ended, requests, start_worker
 from benchmarks.queue.peers import Peer
@@ -59,26 +60,25 @@ class _Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class Sigkill:
+class Sigkill(AsyncCase):
     new_tokens: int
-    rounds: int
     peers: Sequence[Peer]
     """take part in the first round only: what they do is a matter of timers and takes minutes"""
     title: str = f"SIGKILL with {JOBS} running jobs of 5 s, restarted at once, defaults"
 
-    async def round(self, board: Board, turn: int) -> None:
-        board.add(await self._ours())
+    async def measure(self, board: Board, turn: int) -> None:
+        board.add(Ours.name, await self._ours())
         for peer in self.peers if turn == 0 else ():
             try:
                 survived = await kill_and_restart(peer, JOBS, _LONGEST_S)
             except RuntimeError as error:
                 board.notes.append(str(error))
                 continue
-            board.add([Figure(COMPLETED, peer.name, survived.completed)])
+            board.add(peer.name, {COMPLETED: survived.completed})
             if survived.last_done_s is not None:
-                board.add([Figure(DONE, peer.name, survived.last_done_s)])
+                board.add(peer.name, {DONE: survived.last_done_s})
 
-    async def _ours(self) -> list[Figure]:
+    async def _ours(self) -> dict[str, float]:
         with fresh_redis() as broker, self._worker(broker.url) as first:
             first.wait_ready()
             async with connect(broker.url) as observer, open_client(broker.url) as client:
@@ -98,7 +98,7 @@ class Sigkill:
         done = [one.finished for one in listeners if one.finished is not None]
         resumed = [one.resumed(n) for one, n in zip(listeners, logged, strict=True)]
         waits = [at - killed for at in resumed if at is not None]
-        figures = {
+        return {
             COMPLETED: len(done),
             SEAMLESS: seamless,
             LOGGED: sum(logged),
@@ -107,20 +107,12 @@ class Sigkill:
             RESUMED_LAST: max(waits),
             DONE: max(done) - killed,
         }
-        return [Figure(metric, Ours.name, value) for metric, value in figures.items()]
 
     def judge(self, board: Board) -> None:
         for metric in (COMPLETED, SEAMLESS):
-            fewest = min(board.rows[metric, Ours.name])
-            board.checks.append(
-                Check(metric, f"{fewest:.0f} of {JOBS}", f"{JOBS} of {JOBS}", fewest == JOBS)
-            )
-        most = max(board.rows[AGAIN, Ours.name])
-        board.checks.append(Check(AGAIN, f"{most:.0f}", "none", most == 0))
-        longest, limit = max(board.rows[RESUMED_LAST, Ours.name]), LEASE_S + 2
-        board.checks.append(
-            Check(RESUMED_LAST, f"{longest:.1f}", f"at most {limit:g}", longest <= limit)
-        )
+            board.check_every((metric, Ours.name), at_least(JOBS))
+        board.check_every((AGAIN, Ours.name), at_most(0))
+        board.check_every((RESUMED_LAST, Ours.name), at_most(LEASE_S + 2))
 
     def _worker(self, url: str) -> WorkerProcess:
         """Defaults, but with slots for all and a step as slow as a large model's."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import redis.asyncio
 
-from benchmarks.board import Board, Check, Figure
+from benchmarks.board import Board, at_least
+from benchmarks.queue.cases import AsyncCase
 from benchmarks.queue.ours import Ours, open_client, requests, start_worker
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
@@ -38,13 +39,12 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribers:
+class Subscribers(AsyncCase):
     count: int
     new_tokens: int
-    rounds: int
     title: str = "Concurrent subscribers in one process"
 
-    async def round(self, board: Board, turn: int) -> None:  # noqa: ARG002 - one contender
+    async def measure(self, board: Board, turn: int) -> None:  # noqa: ARG002 - one contender
         with (
             fresh_redis() as broker,
             start_worker(broker.url, max_batch_size=self.count) as worker,
@@ -59,23 +59,20 @@ class Subscribers:
                 connections = await _connections(observer) - others
                 worker.signal(signal.SIGCONT)
                 heard = await asyncio.gather(*listening)
-        board.add(self._figures(heard, connections))
+        board.add(Ours.name, self._figures(heard, connections))
 
     def judge(self, board: Board) -> None:
-        served = min(board.rows[SERVED, Ours.name])
-        board.checks.append(
-            Check(SERVED, f"{served:.0f} of {self.count}", f"{self.count}", served == self.count)
-        )
+        board.check_every((SERVED, Ours.name), at_least(self.count))
 
-    def _figures(self, heard: list[_Heard], connections: int) -> list[Figure]:
+    def _figures(self, heard: list[_Heard], connections: int) -> dict[str, float]:
         served = sum(one.in_order and one.tokens == self.new_tokens for one in heard)
         seconds = max(one.last for one in heard) - min(one.first for one in heard)
-        return [
-            Figure(SERVED, Ours.name, served),
-            Figure(CONNECTIONS, Ours.name, connections),
-            Figure(SECONDS, Ours.name, seconds),
-            Figure(EVENTS, Ours.name, sum(one.events for one in heard) / seconds),
-        ]
+        return {
+            SERVED: served,
+            CONNECTIONS: connections,
+            SECONDS: seconds,
+            EVENTS: sum(one.events for one in heard) / seconds,
+        }
 
 
 async def _listen(job: AsyncJob) -> _Heard:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, at_least
+from benchmarks.queue.cases import AsyncCase
 from benchmarks.queue.ours import Ours, open_client, requests, start_worker, wait_ended
 from benchmarks.queue.plain import Plain, add_events
 from benchmarks.queue.stage import fresh_redis
-from benchmarks.turns import in_turn
+from benchmarks.runner import in_turn
 from rose.protocol import encode_tokens
 
 EVENTS = "log entries/s"
@@ -17,30 +18,29 @@ _SAME_EVENTS = "plain loop, our events"
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(AsyncCase):
     jobs: int
     new_tokens: int
     plain: Plain
     plain_entries: int
     title: str = "Token events of long jobs"
-    rounds: None = None
 
-    async def round(self, board: Board, turn: int) -> None:
-        for part in in_turn([self._plain_jobs, self._ours, self._plain_events], turn):
-            board.add(await part())
+    async def measure(self, board: Board, turn: int) -> None:
+        contenders = {
+            Plain.name: self._plain_jobs,
+            Ours.name: self._ours,
+            _SAME_EVENTS: self._plain_events,
+        }
+        for name in in_turn(list(contenders), turn):
+            board.add(name, await contenders[name]())
 
     def judge(self, board: Board) -> None:
         for plain in (Plain.name, _SAME_EVENTS):
             for metric in (EVENTS, TOKENS):
-                board.check_ratio(
-                    f"{metric}: {Ours.name} to {plain}",
-                    (metric, Ours.name),
-                    (EVENTS, plain),
-                    "at least 1",
-                    lambda ratio: ratio >= 1,
-                )
+                rows = (metric, Ours.name), (EVENTS, plain)
+                board.check_ratio(f"{metric}: {Ours.name} to {plain}", *rows, at_least(1))
 
-    async def _ours(self) -> list[Figure]:
+    async def _ours(self) -> dict[str, float]:
         """From the first take to the last end."""
         with (
             fresh_redis() as broker,
@@ -55,17 +55,14 @@ class Tokens:
             raise RuntimeError(f"{tokens} tokens of {self.jobs * self.new_tokens} are logged")
         seconds = max(job.ended for job in ended) - min(job.started for job in ended)
         events = sum(job.log_entries - 1 for job in ended)
-        return [
-            Figure(EVENTS, Ours.name, events / seconds),
-            Figure(TOKENS, Ours.name, tokens / seconds),
-        ]
+        return {EVENTS: events / seconds, TOKENS: tokens / seconds}
 
-    async def _plain_jobs(self) -> list[Figure]:
+    async def _plain_jobs(self) -> dict[str, float]:
         with fresh_redis() as broker:
             seconds = await self.plain.submit(broker.url, self.plain_entries)
-        return [Figure(EVENTS, Plain.name, self.plain_entries / seconds)]
+        return {EVENTS: self.plain_entries / seconds}
 
-    async def _plain_events(self) -> list[Figure]:
+    async def _plain_events(self) -> dict[str, float]:
         """The same XADDs that our log consists of, one event a token."""
         events = [
             (f"plain:log:{n % self.jobs}", f"{n // self.jobs + 1}-0", _event(n // self.jobs))
@@ -73,7 +70,7 @@ class Tokens:
         ]
         with fresh_redis() as broker:
             seconds = await add_events(broker.url, events)
-        return [Figure(EVENTS, _SAME_EVENTS, self.plain_entries / seconds)]
+        return {EVENTS: self.plain_entries / seconds}
 
 
 def _event(index: int) -> bytes:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import redis.asyncio
 
-from benchmarks.board import Board, Figure
+from benchmarks.board import Board, at_least, at_most
+from benchmarks.queue.cases import AsyncCase
 from benchmarks.queue.ours import PARTITION, Ours, open_client, requests
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
-from benchmarks.turns import in_turn
+from benchmarks.runner import in_turn
 from rose.protocol import Priority
 
 RATE = "drain, jobs/s"
@@ -26,44 +27,31 @@ _LONGEST_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    at: float
+    time_s: float
     waiting: int
     redis_cpu_s: float
     read_us: float
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(AsyncCase):
     depths: tuple[int, int]
     """how many jobs wait at least, while `drained` of those above are drained"""
     drained: int
     ours: Ours
-    rounds: int
     title: str = "Intake with few and with many jobs waiting"
 
-    async def round(self, board: Board, turn: int) -> None:
+    async def measure(self, board: Board, turn: int) -> None:
         for depth in in_turn(self.depths, turn):
-            board.add(await self._drain_down_to(depth))
+            board.add(_name(depth), await self._drain_down_to(depth))
 
     def judge(self, board: Board) -> None:
         few, many = (_name(depth) for depth in self.depths)
-        board.check_ratio(
-            f"{RATE}: {many} to {few}",
-            (RATE, many),
-            (RATE, few),
-            "about 1: at least 0.9",
-            lambda ratio: ratio >= 0.9,
-        )
-        for metric in (CPU, READ):
-            board.check_ratio(
-                f"{metric}: {many} to {few}",
-                (metric, many),
-                (metric, few),
-                "about 1: at most 1.1",
-                lambda ratio: ratio <= 1.1,
-            )
+        for metric, target in ((RATE, at_least(0.9)), (CPU, at_most(1.1)), (READ, at_most(1.1))):
+            rows = (metric, many), (metric, few)
+            board.check_ratio(f"{metric}: {many} to {few}", *rows, target)
 
-    async def _drain_down_to(self, depth: int) -> list[Figure]:
+    async def _drain_down_to(self, depth: int) -> dict[str, float]:
         with fresh_redis() as broker:
             await _fill(broker.url, depth + self.drained + _WARM_UP)
             async with connect(broker.url) as client:
@@ -72,12 +60,11 @@ class Waiting:
                         first = await _sample_below(client, depth + self.drained)
                         last = await _sample_below(client, depth)
         jobs = first.waiting - last.waiting
-        name = _name(depth)
-        return [
-            Figure(RATE, name, jobs / (last.at - first.at)),
-            Figure(CPU, name, (last.redis_cpu_s - first.redis_cpu_s) / jobs * 1e6),
-            Figure(READ, name, (last.read_us - first.read_us) / jobs),
-        ]
+        return {
+            RATE: jobs / (last.time_s - first.time_s),
+            CPU: (last.redis_cpu_s - first.redis_cpu_s) / jobs * 1e6,
+            READ: (last.read_us - first.read_us) / jobs,
+        }
 
 
 async def _fill(url: str, jobs: int) -> None:

@@ -1,98 +1,94 @@
-"""Builds the models and the cases, one after another, and lets their contenders take turns."""
+"""Builds the models and the cases, one after another."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from rich.console import Console
 
-from benchmarks.board import Board
-from benchmarks.engine.cases import Case
 from benchmarks.engine.cases.service import Service, serving
 from benchmarks.engine.cases.single import weight_bytes
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.continuous import Continuous
 from benchmarks.engine.contenders.static import Static
 from benchmarks.gpu.cases import Busy, Decode, Nano
-from benchmarks.gpu.limits import measure
-from benchmarks.gpu.models import CONFIGS, TINY, make
 from benchmarks.gpu.ours import OursOnDevice
-from benchmarks.gpu.scale import Scale
-from benchmarks.report import Facts, environment
+from benchmarks.gpu.scale import FULL, SMOKE
+from benchmarks.limits import measure_limits
+from benchmarks.models import ON_GPU, TINY, random_model
+from benchmarks.report import environment
+from benchmarks.runner import Runner
 from roseinfer.gpu.options import GpuOptions
 
 CASES = ("nano", "decode", "busy", "service")
-_LEAST_RATIO = 0.97
+_MIN_RATIO = 0.97
 _CONTINUOUS_ROUNDS = 1
 _SERVED = "qwen3-0.6b"
 
 
-class Measuring:
-    def __init__(self, scale: Scale, folder: Path, *, smoke: bool) -> None:
+class Suite:
+    def __init__(
+        self, folder: Path, rounds: int | None, json_file: Path | None, *, smoke: bool
+    ) -> None:
         """`folder` takes the model that is served."""
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        self._scale, self._folder, self._smoke = scale, folder, smoke
+        scale = self._scale = SMOKE if smoke else FULL
+        self._folder, self._smoke = folder, smoke
         self._device = torch.device("cpu" if smoke else "cuda")
         self._dtype = torch.float32 if smoke else torch.bfloat16
-        self._limits = measure(self._device, self._dtype, scale.sum_elements, scale.matrix_width)
-        self.boards: dict[str, Board] = {}
-        self._said = Console(stderr=True, highlight=False, soft_wrap=True)
-
-    def facts(self) -> Facts:
-        device = "none" if self._smoke else torch.cuda.get_device_name(self._device)
+        sizes = scale.sum_elements, scale.matrix_width
+        self._limits = measure_limits(self._device, self._dtype, *sizes)
         here = {
-            "GPU": device,
+            "GPU": "none" if smoke else torch.cuda.get_device_name(self._device),
             "dtype": str(self._dtype).removeprefix("torch."),
             "memory, GB/s": f"{self._limits.memory / 1e9:.0f}",
             "products, TFLOP/s": f"{self._limits.compute / 1e12:.3g}",
         }
         packages = ("torch", "triton", "transformers", "redis", "fakeredis")
-        return environment("benchmarks.gpu", packages, here)
+        facts = environment("benchmarks.gpu", packages, here)
+        self.runner = Runner(facts, rounds or scale.rounds, json_file, judge=not smoke)
 
-    def run(self, models: Sequence[str], only: Sequence[str]) -> Iterator[Board]:
-        """Each case's board, as soon as it is full."""
+    def run(self, models: Sequence[str], only: Sequence[str]) -> None:
         for model in models:
             if {"nano", "decode", "busy"} & set(only):
-                yield from self._beside_peers(model, only)
+                self._beside_peers(model, only)
             self._tidy()
         if "service" in only:
-            yield from self._service()
+            self._service()
 
-    def _beside_peers(self, name: str, only: Sequence[str]) -> Iterator[Board]:
+    def _beside_peers(self, name: str, only: Sequence[str]) -> None:
         scale = self._scale
         model = self._make(name)
         weights = weight_bytes(model)  # before the engine packs them
         ours = self._ours(model)
         if "decode" in only:
             title = f"One request, decode steps only: {name}, {weights / 1e9:.3g} GB of weights"
-            contexts, count = scale.contexts, scale.new_tokens
-            decode = Decode(title, ours, contexts, count, weights, self._limits)
-            yield self._measure(f"decode/{name}", decode)
+            decode = Decode(title, ours, scale.contexts, scale.new_tokens, weights, self._limits)
+            self.runner.measure(f"decode/{name}", decode)
         if "busy" in only:
             title = f"{scale.busy_sequences} requests decoding: {name}"
             busy = Busy(title, ours, scale.busy_sequences, scale.busy_steps)
-            yield self._measure(f"busy/{name}", busy)
+            self.runner.measure(f"busy/{name}", busy)
         if "nano" in only:
             peer = self._make(name)
-            least, most = scale.lengths
-            title = f"{scale.requests} requests, {least} to {most} tokens in and out: {name}"
-            limit = scale.max_step_tokens, scale.limit_s
+            shortest, longest = scale.lengths
+            title = f"{scale.requests} requests, {shortest} to {longest} tokens in and out: {name}"
+            limits = scale.max_step_tokens, scale.limit_s
             contenders: list[Contender] = [
                 ours,
-                Continuous(peer, _CONTINUOUS_ROUNDS, *limit),
+                Continuous(peer, _CONTINUOUS_ROUNDS, *limits),
                 Static(peer, scale.static_batch),
             ]
             vocabulary, numbers = ours.engine.vocab_size, weights // self._dtype.itemsize
             nano = Nano(title, contenders, scale, vocabulary, numbers, self._limits)
-            yield self._measure(f"nano/{name}", nano)
+            self.runner.measure(f"nano/{name}", nano)
 
-    def _service(self) -> Iterator[Board]:
+    def _service(self) -> None:
         scale = self._scale
         saved = self._folder / _SERVED
         self._make(_SERVED).save_pretrained(saved)
@@ -110,34 +106,20 @@ class Measuring:
         limits = scale.max_batch_size, scale.max_step_tokens
         dtype = str(self._dtype).removeprefix("torch.")
         with serving(saved, dtype, *limits, **settings) as redis_url:
-            title = f"Through Redis, {scale.service_requests} streaming subscribers: {_SERVED}"
             service = Service(
-                title,
+                _SERVED,
                 ours,
                 redis_url,
                 requests=scale.service_requests,
-                most_tokens=scale.lengths[1],
+                max_tokens=scale.lengths[1],
                 singles=scale.first_tokens,
-                least_ratio=_LEAST_RATIO,
+                min_ratio=_MIN_RATIO,
             )
-            yield self._measure("service", service)
-
-    def _measure(self, key: str, case: Case) -> Board:
-        self._said.print(f"{case.title}: warming up")
-        case.round(Board(case.title), -1)
-        board = self.boards[key] = Board(case.title)
-        for turn in range(self._scale.rounds):
-            self._said.print(f"{case.title}: round {turn + 1} of {self._scale.rounds}")
-            case.round(board, turn)
-        if self._smoke:
-            board.notes.append("small and interpreted: these figures say that it runs, no more")
-        else:
-            case.judge(board)
-        return board
+            self.runner.measure("service", service)
 
     def _make(self, name: str) -> Any:
-        config = (TINY if self._smoke else CONFIGS)[name]()
-        return make(config, self._device, self._dtype)
+        config = (TINY if self._smoke else ON_GPU)[name]()
+        return random_model(config, self._device, self._dtype)
 
     def _ours(self, model: Any, attention: str = "triton") -> OursOnDevice:
         scale = self._scale
