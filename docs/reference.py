@@ -1,7 +1,11 @@
-"""Writes the tables of docs/settings.md: `python -m docs.reference`; `--check` only compares."""
+"""Writes the tables of settings and of sampling parameters: `python -m docs.reference`.
+
+`--check` only compares.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,25 +13,58 @@ from pathlib import Path
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from rose.sampling import PARAMETERS, Parameter
 from rose.settings import QueueSettings
 from rose_producer.settings import ProducerSettings
 from rose_worker.settings import WorkerSettings
 
-PAGE = Path(__file__).with_name("settings.md")
-_BEGIN, _END = "<!-- settings: begin -->", "<!-- settings: end -->"
+_DOCS = Path(__file__).parent
 
 
 def settings_page(page: str) -> str:
     """The page with its tables as the code has them."""
-    head, _, rest = page.partition(_BEGIN)
-    _, _, tail = rest.partition(_END)
     shared = QueueSettings.model_fields
     tables = (
         _table("Client and worker", shared.items()),
         _table("Client", _own(ProducerSettings.model_fields, shared)),
         _table("Worker", _own(WorkerSettings.model_fields, shared)),
     )
-    return head + _BEGIN + "\n" + "\n".join(tables) + _END + tail
+    return _between_marks(page, "settings", "\n".join(tables))
+
+
+def protocol_page(page: str) -> str:
+    """The page with its table of sampling parameters as the schema has them."""
+    rows = "".join(
+        f"| `{parameter.name}` | {_type(parameter)} | {_sampling_default(parameter)} |"
+        f" {parameter.meaning} |\n"
+        for parameter in PARAMETERS
+    )
+    head = "| in `sampling` | type | default | meaning |\n| --- | --- | --- | --- |\n"
+    return _between_marks(page, "sampling", head + rows)
+
+
+#: The pages that have tables from the code, and what writes them.
+PAGES = {_DOCS / "settings.md": settings_page, _DOCS / "protocol.md": protocol_page}
+
+
+def _between_marks(page: str, name: str, text: str) -> str:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, _, rest = page.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n{text}{end}{tail}"
+
+
+def _type(parameter: Parameter) -> str:
+    name = {bool: "boolean", int: "integer", float: "number", str: "text", tuple: "pair"}
+    if parameter.takes_several:
+        return f"array of {name[parameter.type]}s"
+    return f"{name[parameter.type]} {parameter.range}".strip()
+
+
+def _sampling_default(parameter: Parameter) -> str:
+    if parameter.default in (None, ()):
+        return ""
+    return f"`{json.dumps(parameter.default)}`"
 
 
 def _own(
@@ -52,14 +89,16 @@ def _default(field: FieldInfo) -> str:
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    written = settings_page(page)
-    if "--check" in sys.argv[1:]:
-        if written != page:
-            sys.stderr.write("docs/settings.md is stale: run `make reference`\n")
-        return int(written != page)
-    PAGE.write_text(written)
-    return 0
+    stale = False
+    for path, write in PAGES.items():
+        page = path.read_text()
+        written = write(page)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(written)
+        elif written != page:
+            sys.stderr.write(f"docs/{path.name} is stale: run `make reference`\n")
+            stale = True
+    return int(stale)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,24 @@ This module loads neither torch nor the protocol, so every engine and every test
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from rose.sampling import MAX_TOP_LOGPROBS, Number
+
+_Ranked = Annotated[tuple[int, Number], Field(strict=False)]
 
 FinishReason = Literal["eos", "stop", "length", "error"]
 
 
 class TokenLogprob(NamedTuple):
-    """The natural logarithm of a token's probability. `top` holds (token id, logarithm) pairs of
-    the likeliest tokens, as many as were asked for, the likeliest first."""
+    """The natural logarithm of a token's probability, by the model's own logits, before
+    temperature, penalties and filters. `top` holds (token id, logarithm) pairs of the likeliest
+    tokens, as many as were asked for, the likeliest first."""
 
-    logprob: float
-    top: tuple[tuple[int, float], ...]
+    logprob: Number
+    top: Annotated[tuple[_Ranked, ...], Field(max_length=MAX_TOP_LOGPROBS, strict=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import roseinfer._openmp  # noqa: F401
 from rose.engine_records import SchedulerStats, StepOutput, StepTimes
-from roseinfer.params import SamplingParams
+from rose.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine import InferenceEngine

@@ -8,11 +8,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rose.errors import InvalidParameter, RoseError
-from roseinfer.params import SamplingParams
+from rose.sampling import PARAMETERS, SamplingParams
 from roseinfer.sources import resolve
 
 if TYPE_CHECKING:
     from roseinfer import InferenceEngine
+
+# Numbers and texts. `--stop-on-eos` is `ignore_eos`, the other way round.
+_SCHEMA_PARAMETERS = [
+    parameter
+    for parameter in PARAMETERS
+    if parameter.type in (int, float, str)
+    and not parameter.takes_several
+    and parameter.name != "top_logprobs"
+]
+#: What greedy decoding would silently ignore.
+_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
 def parser(description: str, *, several_prompts: bool) -> argparse.ArgumentParser:
@@ -43,7 +54,6 @@ def _add_model_flags(options: argparse.ArgumentParser) -> None:
 
 def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
     sampling = options.add_argument_group("sampling")
-    sampling.add_argument("--max-new-tokens", type=int, default=64, help="(default: %(default)s)")
     sampling.add_argument(
         "--stop-on-eos",
         action=argparse.BooleanOptionalAction,
@@ -51,25 +61,20 @@ def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
         help="end at the model's end-of-text token (default: yes)",
     )
     sampling.add_argument(
-        "--do-sample", action="store_true", help="draw tokens at random instead of the likeliest"
+        "--do-sample",
+        action="store_true",
+        help="draw tokens at random instead of the likeliest",
     )
-    sampling.add_argument("--temperature", type=float, help="with --do-sample (default: 1.0)")
-    sampling.add_argument("--top-k", type=int, help="draw from the k likeliest tokens")
-    sampling.add_argument("--top-p", type=float, help="draw from the likeliest of this total")
-    sampling.add_argument("--min-new-tokens", type=int, default=0, help="do not end before")
-    sampling.add_argument(
-        "--repetition-penalty", type=float, default=1.0, help="above 1: less of prompt and output"
-    )
-    sampling.add_argument(
-        "--presence-penalty", type=float, default=0.0, help="above 0: less of the output"
-    )
-    sampling.add_argument(
-        "--frequency-penalty", type=float, default=0.0, help="the same, each time that it came"
-    )
-    fitting = sampling.add_mutually_exclusive_group()
-    fitting.add_argument("--json-schema", help="generate JSON of this schema (JSON text)")
-    fitting.add_argument("--regex", help="generate what this expression matches")
-    fitting.add_argument("--grammar", help="generate what this Lark grammar describes")
+    for parameter in _SCHEMA_PARAMETERS:
+        default = 1.0 if parameter.name == "temperature" else parameter.default
+        shown = "" if default is None else f" (default: {default})"
+        sampling.add_argument(
+            _flag(parameter.name), type=parameter.type, help=parameter.meaning + shown
+        )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
@@ -90,24 +95,16 @@ def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
 
     Raises InvalidParameter for flags that greedy decoding would silently ignore.
     """
-    shaping = (arguments.temperature, arguments.top_k, arguments.top_p)
-    if not arguments.do_sample and any(value is not None for value in shaping):
-        raise InvalidParameter("--temperature, --top-k and --top-p need --do-sample")
-    temperature = 1.0 if arguments.temperature is None else arguments.temperature
-    return SamplingParams(
-        max_new_tokens=arguments.max_new_tokens,
-        temperature=temperature if arguments.do_sample else 0.0,
-        top_k=arguments.top_k,
-        top_p=1.0 if arguments.top_p is None else arguments.top_p,
-        ignore_eos=not arguments.stop_on_eos,
-        min_new_tokens=arguments.min_new_tokens,
-        repetition_penalty=arguments.repetition_penalty,
-        presence_penalty=arguments.presence_penalty,
-        frequency_penalty=arguments.frequency_penalty,
-        json_schema=arguments.json_schema,
-        regex=arguments.regex,
-        grammar=arguments.grammar,
-    )
+    values = {
+        parameter.name: value
+        for parameter in _SCHEMA_PARAMETERS
+        if (value := getattr(arguments, parameter.name)) is not None
+    }
+    if arguments.do_sample:
+        values.setdefault("temperature", 1.0)
+    elif ignored := [name for name in _DRAWING if name in values]:
+        raise InvalidParameter(f"{', '.join(map(_flag, ignored))} need --do-sample")
+    return SamplingParams(**values, ignore_eos=not arguments.stop_on_eos)
 
 
 def run(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import ConfigurationError, InvalidParameter, PromptTooLong
+from rose.sampling import SamplingParams
 from roseinfer import limits, tokenization
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.batch import Chunk
@@ -23,7 +24,6 @@ from roseinfer.grammars import GrammarCompiler
 from roseinfer.kv_cache import KVCache
 from roseinfer.loading import load_model, load_tokenizer, parse_device, parse_dtype
 from roseinfer.logits_processors import LogitsProcessor
-from roseinfer.params import SamplingParams
 from roseinfer.probe import find_layers
 from roseinfer.runners import build_runner
 from roseinfer.sampled_tokens import SampledTokens

@@ -21,8 +21,8 @@ from llguidance.hf import from_tokenizer
 from torch import Tensor
 
 from rose.errors import InvalidParameter
+from rose.sampling import Grammar
 from roseinfer.device_transfer import to_device
-from roseinfer.params import Grammar
 
 # Errors quote the grammar; how much of it is not for the grammar to say.
 _MAX_REPORT_LENGTH = 300

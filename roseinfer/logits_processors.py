@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rose.sampling import SamplingParams
 from roseinfer.device_transfer import to_device
 from roseinfer.grammars import Matcher
-from roseinfer.params import SamplingParams
 
 
 class TokenCounts:

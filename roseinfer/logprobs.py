@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rose.engine_records import TokenLogprob
+from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
 from roseinfer.device_transfer import to_device
-from roseinfer.params import MOST_TOP_LOGPROBS, SamplingParams
 
 # In place of minus infinity, which JSON lacks: OpenAI's number for "as good as impossible".
 _LEAST = -9999.0
@@ -36,7 +36,7 @@ def score(logits: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -
     scores = logits[index].float().log_softmax(dim=-1).clamp(min=_LEAST)
     own = scores.gather(1, token_ids[index].unsqueeze(1)).squeeze(1)
     # The most that anybody can ask for, so that ties do not fall otherwise with other rows.
-    count = min(MOST_TOP_LOGPROBS, scores.shape[1]) if any(p.top_logprobs for p in params) else 0
+    count = min(MAX_TOP_LOGPROBS, scores.shape[1]) if any(p.top_logprobs for p in params) else 0
     top, top_ids = scores.topk(count, dim=-1)
     return Scores(rows, own, top, top_ids)
 

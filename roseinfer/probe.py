@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from rose.errors import UnsupportedModel
+from rose.sampling import SamplingParams
 from roseinfer.attention import IMPLEMENTATION, AttentionCall, bind_everywhere, unbind
 from roseinfer.batch import Chunk
 from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type, text_config, vocab_size
 from roseinfer.model import Runner
-from roseinfer.params import SamplingParams
 from roseinfer.session import InferenceSession
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}

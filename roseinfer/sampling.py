@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rose.sampling import SamplingParams
 from roseinfer import native
 from roseinfer.device_transfer import to_device
 from roseinfer.gpu import backends
 from roseinfer.logits_processors import process_logits
-from roseinfer.params import SamplingParams
 from roseinfer.session import SamplingRequest
 
 # Up to this top-k, a row's largest scores are selected, not sorted out of the whole vocabulary.

@@ -17,8 +17,8 @@ import torch
 
 from rose.engine_records import SchedulerStats, StepOutput, StepTimes
 from rose.errors import ConfigurationError, InvalidParameter
+from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk
-from roseinfer.params import SamplingParams
 from roseinfer.planner import Planner
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession

@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from rose.engine_records import FinishReason
+from rose.sampling import SamplingParams
 from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import BlockPool
 from roseinfer.logits_processors import LogitsProcessor
-from roseinfer.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Any
 import redis.asyncio
 
 from benchmarks.queue.plain import chunks, connect
-from rose.protocol import JobSpec, Partition, Priority, Sampling, encode_job, new_job_id
+from rose.protocol import JobSpec, Partition, Priority, encode_job, new_job_id
+from rose.sampling import SamplingParams
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Client, Request
 
@@ -26,7 +27,7 @@ PROMPT = "Once upon a time, "
 
 def payload() -> bytes:
     """The bytes of one of our jobs."""
-    sampling = Sampling(max_new_tokens=1)
+    sampling = SamplingParams(max_new_tokens=1)
     return encode_job(JobSpec(id=new_job_id(0), prompt=PROMPT, sampling=sampling))
 
 

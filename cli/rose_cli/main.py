@@ -39,11 +39,11 @@ def main() -> None:
     except ValueError as error:
         from pydantic import ValidationError
 
-        from rose.protocol.jobs import describe
+        from rose.validation import describe
 
         if not isinstance(error, ValidationError):
             raise
-        _fail(ConfigurationError(describe(error)))
+        _fail(ConfigurationError(describe(error, whole="settings")))
 
 
 def _fail(error: RoseError) -> NoReturn:

@@ -11,42 +11,40 @@ from typing import Annotated, Any
 import typer
 
 from rose.errors import InvalidParameter
+from rose.sampling import GRAMMARS, PARAMETERS, Parameter
 from rose_cli.options import given
 
-_OPTIONS: dict[str, Any] = {
-    "max_new_tokens": Annotated[int | None, typer.Option(help="Most tokens to generate.")],
-    "temperature": Annotated[float | None, typer.Option(help="0 is greedy.")],
-    "top_k": Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")],
-    "top_p": Annotated[float | None, typer.Option(help="Keep this much probability.")],
-    "min_p": Annotated[float | None, typer.Option(help="Keep this share of the likeliest.")],
-    "seed": Annotated[int | None, typer.Option(help="Makes sampling repeatable.")],
-    "repetition_penalty": Annotated[
-        float | None, typer.Option(help="Above 1: fewer tokens of prompt and output again.")
-    ],
-    "presence_penalty": Annotated[
-        float | None, typer.Option(help="Above 0: fewer tokens of the output again.")
-    ],
-    "frequency_penalty": Annotated[
-        float | None, typer.Option(help="The same, for each time that one came.")
-    ],
-    "logit_bias": Annotated[
-        list[str] | None, typer.Option(metavar="ID=BIAS", help="Make a token likelier, or less.")
-    ],
-    "stop": Annotated[list[str] | None, typer.Option(help="Stop at this text.")],
-    "stop_token_ids": Annotated[
-        list[int] | None, typer.Option("--stop-token-id", help="Stop at this token.")
-    ],
-    "ignore_eos": Annotated[bool | None, typer.Option(help="Go on after the end.")],
-    "min_new_tokens": Annotated[int | None, typer.Option(help="Least tokens to generate.")],
-    "json_schema": Annotated[
-        str | None, typer.Option(help="The text is JSON of this schema; @FILE reads it.")
-    ],
-    "regex": Annotated[
-        str | None, typer.Option(help="The text matches this expression; @FILE reads it.")
-    ],
-    "grammar": Annotated[
-        str | None, typer.Option(help="The text fits this Lark grammar; @FILE reads it.")
-    ],
+# What these ask for is not in the text that a command prints.
+_NOT_OPTIONS = ("logprobs", "top_logprobs")
+
+
+def _option(parameter: Parameter) -> Any:
+    """The type and the flag that typer makes an option of."""
+    # A pair is written ID=BIAS.
+    value_type: Any = str if parameter.type is tuple else parameter.type
+    flags = ("--stop-token-id",) if parameter.name == "stop_token_ids" else ()
+    option = typer.Option(
+        *flags,
+        help=_help(parameter),
+        metavar="ID=BIAS" if parameter.type is tuple else None,
+    )
+    return Annotated[
+        list[value_type] | None if parameter.takes_several else value_type | None, option
+    ]
+
+
+def _help(parameter: Parameter) -> str:
+    text = parameter.meaning[0].upper() + parameter.meaning[1:]
+    if parameter.name in GRAMMARS:
+        text += "; @FILE reads it from a file"
+    default = f" [{parameter.default}]" if parameter.range and parameter.default is not None else ""
+    return f"{text}.{default}"
+
+
+_OPTIONS = {
+    parameter.name: _option(parameter)
+    for parameter in PARAMETERS
+    if parameter.name not in _NOT_OPTIONS
 }
 
 
@@ -72,7 +70,7 @@ def with_sampling_options(command: Callable[..., None]) -> Callable[..., None]:
 def _sampling(values: dict[str, Any]) -> dict[str, Any]:
     """What was said, as requests and the engine take it. Raises: InvalidParameter"""
     said = given(**values)
-    for name in ("json_schema", "regex", "grammar"):
+    for name in GRAMMARS:
         if name in said:
             said[name] = _text_of(said[name])
     if "logit_bias" in said:

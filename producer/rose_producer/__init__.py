@@ -10,6 +10,7 @@
 Loads neither torch nor transformers.
 """
 
+from rose.engine_records import TokenLogprob
 from rose.protocol import (
     CancelledEvent,
     ChatMessage,
@@ -17,10 +18,9 @@ from rose.protocol import (
     FailedEvent,
     FinishedEvent,
     Priority,
-    Sampling,
     TokenEvent,
-    TokenLogprob,
 )
+from rose.sampling import SamplingParams
 from rose_producer.aclient import AsyncClient, AsyncJob
 from rose_producer.client import Client, Job
 from rose_producer.dead_letters import DeadLetter, DeadLetters
@@ -46,7 +46,7 @@ __all__ = [
     "QueueStatus",
     "Request",
     "Result",
-    "Sampling",
+    "SamplingParams",
     "TokenEvent",
     "TokenLogprob",
 ]

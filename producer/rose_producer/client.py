@@ -74,10 +74,7 @@ class Client:
     ) -> Job:
         """Enqueue one prompt (text, chat messages, or token ids).
 
-        `sampling`: max_new_tokens, min_new_tokens, temperature, top_k, top_p, min_p, seed,
-        repetition_penalty, presence_penalty, frequency_penalty, logit_bias, stop,
-        stop_token_ids, ignore_eos, logprobs, top_logprobs, and one of json_schema, regex and
-        grammar.
+        `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, BrokerUnavailable

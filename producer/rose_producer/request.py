@@ -45,7 +45,7 @@ class Request:
     """One prompt with its options, for `submit_many`.
 
     `deadline_s` counts from now. The same `idempotency_key` again returns the first job. `sampling`
-    holds the fields of `protocol.Sampling` (max_new_tokens, temperature, seed, stop, ...); here
+    holds the fields of `SamplingParams` (max_new_tokens, temperature, seed, stop, ...); here
     `json_schema` may also be a mapping, and `logit_bias` one of token ids to biases.
     """
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rose.engine_records import TokenLogprob
 from rose.errors import JobNotFound, MalformedMessage
 from rose.protocol import (
     RELEASED,
@@ -17,7 +18,6 @@ from rose.protocol import (
     FinishedEvent,
     Priority,
     TokenEvent,
-    TokenLogprob,
     error_of,
 )
 

@@ -22,10 +22,9 @@ from rose.protocol.events import (
     FailedEvent,
     FinishedEvent,
     TokenEvent,
-    TokenLogprob,
     error_of,
 )
-from rose.protocol.jobs import ChatMessage, JobSpec, Priority, Sampling, new_job_id, validated
+from rose.protocol.jobs import ChatMessage, JobSpec, Priority, new_job_id, validated
 from rose.protocol.keys import (
     GROUP,
     RELEASED,
@@ -51,9 +50,7 @@ __all__ = [
     "JobSpec",
     "Partition",
     "Priority",
-    "Sampling",
     "TokenEvent",
-    "TokenLogprob",
     "decode_event",
     "decode_job",
     "encode_event",

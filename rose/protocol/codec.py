@@ -9,9 +9,11 @@ from typing import Any
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
+from rose.engine_records import TokenLogprob
 from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
-from rose.protocol.events import Event, TokenEvent, TokenLogprob
-from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, describe
+from rose.protocol.events import Event, TokenEvent
+from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, wrong_fields
+from rose.validation import describe
 
 MAX_JOB_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 4 * 1024
@@ -50,7 +52,7 @@ def decode_job(raw: bytes) -> JobSpec:
     try:
         job = JobSpec.model_validate(fields)
     except ValidationError as error:
-        raise InvalidParameter(describe(error)) from None
+        raise InvalidParameter(wrong_fields(error)) from None
     if len(_pack(job.metadata)) > MAX_METADATA_BYTES:
         raise JobTooLarge(f"metadata is over the limit of {MAX_METADATA_BYTES} bytes")
     return job
@@ -102,7 +104,7 @@ def decode_event(raw: bytes) -> Event:
     try:
         return _EVENT.validate_python(_unpack_map(raw))
     except ValidationError as error:
-        raise MalformedMessage(f"not an event: {describe(error)}") from None
+        raise MalformedMessage(f"not an event: {describe(error, whole='event')}") from None
 
 
 def _pack(value: Any) -> bytes:

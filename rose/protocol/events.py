@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rose.engine_records import TokenLogprob
 from rose.errors import (
     DeadlineExceeded,
     InvalidParameter,
@@ -14,7 +15,6 @@ from rose.errors import (
     PromptTooLong,
     RoseError,
 )
-from rose.protocol.jobs import MAX_TOP_LOGPROBS
 
 #: Values of a job's `status` after which nothing more happens to it.
 TERMINAL_STATUSES = frozenset({"finished", "failed", "cancelled"})
@@ -39,18 +39,6 @@ class _Event(BaseModel):
     def entry_id(self) -> str:
         """Its place in the token log. A terminal event sorts after the last token."""
         return f"{self.cursor}-{1 if self.is_terminal else 0}"
-
-
-_Logprob = Annotated[float, Field(allow_inf_nan=False)]
-_Ranked = Annotated[tuple[int, _Logprob], Field(strict=False)]
-
-
-class TokenLogprob(NamedTuple):
-    """The natural logarithm of a token's probability, before temperature, penalties and filters;
-    `top`: (token id, the same of it) of the likeliest tokens, as many as the job asks for."""
-
-    logprob: _Logprob
-    top: Annotated[tuple[_Ranked, ...], Field(max_length=MAX_TOP_LOGPROBS, strict=False)]
 
 
 class TokenEvent(_Event):

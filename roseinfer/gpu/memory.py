@@ -10,13 +10,13 @@ from typing import Protocol
 import torch
 
 from rose.errors import ConfigurationError
+from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk
 from roseinfer.detokenizer import TextStream
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache import KVCache
 from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.model import Runner
-from roseinfer.params import SamplingParams
 from roseinfer.sampled_tokens import SampledTokens
 from roseinfer.session import InferenceSession
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rose.sampling import SamplingParams
 from roseinfer.native import library as c
-from roseinfer.params import SamplingParams
 
 
 def can_draw(logits: Tensor) -> bool:

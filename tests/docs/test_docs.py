@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.reference import PAGE, settings_page
+from docs.reference import PAGES as GENERATED_PAGES
 from rose_cli.demo.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,9 @@ PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted(ROOT.glob("docs/*
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-def test_the_settings_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == settings_page(PAGE.read_text())
+@pytest.mark.parametrize("path", GENERATED_PAGES, ids=lambda path: path.name)
+def test_the_tables_are_what_the_code_says(path: Path) -> None:
+    assert path.read_text() == GENERATED_PAGES[path](path.read_text())
 
 
 def test_the_readme_is_short() -> None:

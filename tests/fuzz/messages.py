@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from rose.engine_records import TokenLogprob
 from rose.protocol import (
     CancelledEvent,
     Event,
@@ -18,7 +19,6 @@ from rose.protocol import (
     FinishedEvent,
     JobSpec,
     TokenEvent,
-    TokenLogprob,
     encode_event,
     encode_job,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,7 +199,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRequest]) -> list[int]:
 
 
 def greedy(count: int, **changes: Any) -> SamplingParams:
-    return replace(SamplingParams(max_new_tokens=count, ignore_eos=True), **changes)
+    return SamplingParams(**{"max_new_tokens": count, "ignore_eos": True, **changes})
 
 
 def drain(scheduler: OnlineScheduler) -> dict[str, list[StepOutput]]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rose.errors import InvalidParameter
+from rose.sampling import Grammar
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.grammars import GrammarCompiler, Matcher
-from roseinfer.params import Grammar
 from tests.roseinfer.models import (
     build,
     byte_tokenizer,

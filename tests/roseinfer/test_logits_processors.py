@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -242,7 +241,7 @@ def test_parity_with_transformers(architecture: str) -> None:
     # when
     params = SamplingParams(max_new_tokens=count, repetition_penalty=1.4)
     early = run_alone(engine, prompt, params)
-    late = run_alone(engine, prompt, replace(params, min_new_tokens=9))
+    late = run_alone(engine, prompt, params.model_copy(update={"min_new_tokens": 9}))
     # then
     assert plain != penalised
     assert tokens(early) == penalised[: penalised.index(eos) + 1]

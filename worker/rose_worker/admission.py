@@ -137,7 +137,7 @@ class Admission:
             ]
 
         small = sum(claim.size for claim, _, _ in claims) <= _PREPARED_IN_PLACE and not any(logs)
-        small = small and not any(spec.sampling.has_grammar for _, spec, _ in claims)
+        small = small and not any(spec.sampling.constraint is not None for _, spec, _ in claims)
         prepared = prepare_all() if small else await asyncio.to_thread(prepare_all)
         refused: dict[Claim, RoseError] = {}
         for (claim, spec, grant), result in zip(claims, prepared, strict=True):

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
-from rose.protocol import JobSpec, TokenLogprob
+from rose.engine_records import TokenLogprob
+from rose.protocol import JobSpec
 
 FinishReason = Literal["eos", "stop", "length"]
 

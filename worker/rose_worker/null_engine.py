@@ -38,7 +38,7 @@ class NullEngine:
         return bool(self._running)
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
-        if job.sampling.logprobs or job.sampling.has_grammar:
+        if job.sampling.logprobs or job.sampling.constraint is not None:
             raise InvalidParameter("the null engine has neither log-probabilities nor grammars")
         text = (
             job.prompt if isinstance(job.prompt, str) else "".join(m.content for m in job.messages)

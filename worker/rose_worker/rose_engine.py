@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from rose.protocol import JobSpec, TokenLogprob
+from rose.protocol import JobSpec
 from rose_worker.engine import EngineStats, ModelInfo, Output, Prepared, finish_reason
 from rose_worker.settings import WorkerSettings
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput
+from roseinfer import InferenceEngine, OnlineScheduler, StepOutput
 from roseinfer.gpu.options import GpuOptions
 
 
@@ -66,7 +66,8 @@ class RoseEngine:
         session = self._engine.new_session(
             self._prompt_ids(job),
             request_id=job.id,
-            params=_sampling_params(job),
+            # The same seed wherever the job goes next.
+            params=job.sampling.seeded(_seed_of(job.id)),
             generated_ids=generated_ids,
         )
         return Prepared(job.id, session.prompt_length, session)
@@ -113,40 +114,8 @@ def _output(output: StepOutput) -> Output:
         output.token_ids,
         output.text,
         None if output.error is not None else finish_reason(output.finish_reason),
-        _logprobs(output),
+        output.logprobs,
         output.error,
-    )
-
-
-def _logprobs(output: StepOutput) -> list[TokenLogprob] | None:
-    if output.logprobs is None:
-        return None
-    return [TokenLogprob(own, top) for own, top in output.logprobs]
-
-
-def _sampling_params(job: JobSpec) -> SamplingParams:
-    wanted = job.sampling
-    return SamplingParams(
-        max_new_tokens=wanted.max_new_tokens,
-        temperature=wanted.temperature,
-        top_k=wanted.top_k,
-        top_p=wanted.top_p,
-        min_p=wanted.min_p,
-        # The same seed wherever the job goes next.
-        seed=wanted.seed if wanted.seed is not None else _seed_of(job.id),
-        stop=wanted.stop,
-        stop_token_ids=wanted.stop_token_ids,
-        ignore_eos=wanted.ignore_eos,
-        min_new_tokens=wanted.min_new_tokens,
-        repetition_penalty=wanted.repetition_penalty,
-        presence_penalty=wanted.presence_penalty,
-        frequency_penalty=wanted.frequency_penalty,
-        logit_bias=wanted.logit_bias,
-        logprobs=wanted.logprobs,
-        top_logprobs=wanted.top_logprobs,
-        json_schema=wanted.json_schema,
-        regex=wanted.regex,
-        grammar=wanted.grammar,
     )
 
 

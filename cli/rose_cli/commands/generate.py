@@ -11,8 +11,6 @@ from rose_cli.output import print_json, print_text
 from rose_cli.requirements import ENGINE, require
 from rose_cli.sampling import with_sampling_options
 
-_DEFAULT_MAX_NEW_TOKENS = 256
-
 
 @with_sampling_options
 def generate(
@@ -28,7 +26,7 @@ def generate(
     from roseinfer import SamplingParams
     from roseinfer.sources import resolve
 
-    params = SamplingParams(**({"max_new_tokens": _DEFAULT_MAX_NEW_TOKENS} | sampling))
+    params = SamplingParams(**sampling)
     if model is not None:
         resolve(model)
     from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found

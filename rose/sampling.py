@@ -1,0 +1,315 @@
+"""How tokens are chosen: the one description of every sampling parameter.
+
+The job schema, the engine, the options of the command lines and the table in docs/protocol.md
+come from `SamplingParams`, so a new parameter begins as a field of it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    LiteralString,
+    NamedTuple,
+    Self,
+    get_args,
+    get_origin,
+)
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from rose.errors import InvalidParameter
+from rose.validation import describe
+
+MAX_TOP_LOGPROBS = 20
+
+_MAX_INT32 = 2**31 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
+# Each step looks for every stop string in the newest text.
+_MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
+_MAX_IDS = 1024
+# What a worker compiles is bounded first.
+_MAX_GRAMMAR_BYTES = 64 * 1024
+
+
+class Grammar(NamedTuple):
+    """What the text must be; `kind` is the name of the parameter that says so."""
+
+    kind: str
+    source: str
+
+
+def _bounded(text: str) -> str:
+    size = len(text.encode())
+    if size > _MAX_GRAMMAR_BYTES:
+        raise PydanticCustomError(
+            "too_long", f"has {size} bytes, the limit is {_MAX_GRAMMAR_BYTES}"
+        )
+    return text
+
+
+def _json(text: str) -> str:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PydanticCustomError("no_json", f"is no JSON text: {type(error).__name__}") from None
+    return text
+
+
+TokenId = Annotated[int, Field(ge=0, le=_MAX_INT32)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+_Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
+_Bias = Annotated[tuple[TokenId, Annotated[Number, Field(ge=-100, le=100)]], Field(strict=False)]
+_GrammarText = Annotated[str, Field(min_length=1), AfterValidator(_bounded)]
+_JsonText = Annotated[_GrammarText, AfterValidator(_json)]
+
+
+class SamplingParams(BaseModel):
+    """How the tokens of one request are chosen.
+
+    Raises InvalidParameter for impossible values. Logits go through the repetition penalty (Keskar
+    et al., CTRL, 2019), the frequency and presence penalty, `logit_bias` and the grammar before
+    temperature and filters. `logprobs` are log-softmax of the model's own logits, before all of
+    that. At most one of `json_schema`, `regex` and `grammar` can be given.
+    """
+
+    # strict: "0.7" is not a temperature and 1.0 is not a count. A caller's mistakes surface where
+    # they are made rather than as odd output.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    max_new_tokens: int = Field(
+        default=256, ge=1, le=_MAX_INT32, description="the most tokens to generate"
+    )
+    temperature: Number = Field(
+        default=0.0,
+        ge=0,
+        le=1_000_000,
+        description="divides the logits; 0 takes the likeliest token",
+    )
+    top_k: int | None = Field(
+        default=None, ge=1, le=_MAX_INT64, description="draw from the k likeliest tokens"
+    )
+    top_p: Number = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="draw from the likeliest tokens of this total probability",
+    )
+    min_p: Number = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="draw from tokens of at least this share of the likeliest one's probability",
+    )
+    seed: int | None = Field(
+        default=None,
+        ge=_MIN_INT64,
+        le=_MAX_INT64,
+        description="makes drawing repeatable; by default random, in a worker from the job's id",
+    )
+    # fail_fast, here and below: a million wrong items are one mistake, not a million reports,
+    # which would take gigabytes.
+    stop: tuple[_Stop, ...] = Field(
+        default=(),
+        max_length=_MAX_STOPS,
+        strict=False,
+        fail_fast=True,
+        description="texts that end the output and are cut from it: at most "
+        f"{_MAX_STOPS}, of 1 to {_MAX_STOP_LENGTH} characters",
+    )
+    stop_token_ids: tuple[TokenId, ...] = Field(
+        default=(),
+        max_length=_MAX_IDS,
+        strict=False,
+        fail_fast=True,
+        description=f"tokens that end the output as EOS does: at most {_MAX_IDS}",
+    )
+    ignore_eos: bool = Field(default=False, description="EOS is a token like others")
+    min_new_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=_MAX_INT32,
+        description="the first tokens, as many as this, never end the output: EOS and stop ids do "
+        "not come, stop strings do not count",
+    )
+    repetition_penalty: Number = Field(
+        default=1.0,
+        gt=0,
+        le=100,
+        description="divides positive and multiplies negative logits of the tokens in prompt and "
+        "output",
+    )
+    presence_penalty: Number = Field(
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="subtracted from the logits of tokens in the output, once",
+    )
+    frequency_penalty: Number = Field(
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="subtracted from the logits of tokens in the output, each time that one came",
+    )
+    logit_bias: tuple[_Bias, ...] = Field(
+        default=(),
+        max_length=_MAX_IDS,
+        strict=False,
+        fail_fast=True,
+        description="pairs of a token id and a number from -100 to 100 that is added to its logit: "
+        f"at most {_MAX_IDS}",
+    )
+    logprobs: bool = Field(default=False, description="each token comes with its log-probability")
+    top_logprobs: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_TOP_LOGPROBS,
+        description="and with those of so many likeliest tokens; needs `logprobs`",
+    )
+    json_schema: _JsonText | None = Field(
+        default=None, description="the text is JSON of this schema (JSON text, up to 64 KiB)"
+    )
+    regex: _GrammarText | None = Field(
+        default=None,
+        description="the whole text matches this expression (Rust's dialect, up to 64 KiB)",
+    )
+    grammar: _GrammarText | None = Field(
+        default=None,
+        description="the text fits this Lark grammar (llguidance's dialect, up to 64 KiB)",
+    )
+
+    if not TYPE_CHECKING:  # type checkers know the arguments from the fields
+
+        def __init__(self, /, **values: Any) -> None:
+            """Raises: InvalidParameter"""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                message = describe(error, whole="sampling", possible=POSSIBLE)
+                raise InvalidParameter(message) from None
+
+        # Within a job pydantic validates the fields itself, at half the cost of calling this.
+        __init__.__pydantic_base_init__ = True
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if problem := next(self._contradictions(), None):
+            raise PydanticCustomError("contradiction", problem)
+        return self
+
+    def _contradictions(self) -> Iterator[LiteralString]:
+        if self.min_new_tokens > self.max_new_tokens:
+            yield "min_new_tokens is more than max_new_tokens"
+        if self.top_logprobs and not self.logprobs:
+            yield "top_logprobs needs logprobs"
+        bias = self.logit_bias
+        if bias and len({token_id for token_id, _ in bias}) < len(bias):
+            yield "logit_bias names a token id twice"
+        if (self.json_schema, self.regex, self.grammar).count(None) < 2:
+            yield "only one of json_schema, regex and grammar can be given"
+        if self.constraint is not None and self.ignore_eos:
+            yield "ignore_eos cannot go with json_schema, regex or grammar: eos may end these"
+
+    @property
+    def constraint(self) -> Grammar | None:
+        """What the text must be, if anything."""
+        for kind in GRAMMARS:
+            source = getattr(self, kind)
+            if source is not None:
+                return Grammar(kind, source)
+        return None
+
+    @property
+    def do_sample(self) -> bool:
+        """False for greedy decoding."""
+        return self.temperature > 0
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether the request's logits are not just taken as they are."""
+        given = self.logit_bias or self.min_new_tokens or self.constraint
+        return self.penalises or bool(given)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the tokens so far change the logits of the next one."""
+        return (
+            self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+
+    def seeded(self, seed: int | None = None) -> Self:
+        """The same parameters with a seed: their own, else the given one, else a random one."""
+        if self.seed is not None:
+            return self
+        return self.model_copy(update={"seed": secrets.randbits(63) if seed is None else seed})
+
+
+#: The parameters of which at most one says what the text must be.
+GRAMMARS = ("json_schema", "regex", "grammar")
+
+
+class Parameter(NamedTuple):
+    """A field of `SamplingParams`, as command lines, errors and docs show it."""
+
+    name: str
+    type: type
+    """of one value: bool, int, float, str, or tuple for a pair"""
+    takes_several: bool
+    default: Any
+    range: str
+    """of a number, such as "from 0, below 1"; else empty"""
+    meaning: str
+
+    @property
+    def possible(self) -> str:
+        """What a number or a flag must be; empty for the others, whose meaning says it."""
+        if self.type is bool:
+            return "true or false"
+        if self.takes_several or self.type not in (int, float):
+            return ""
+        kind = "an integer" if self.type is int else "a number"
+        return f"{kind} {self.range}" + (", or none" if self.default is None else "")
+
+
+def _parameter(name: str, field: FieldInfo) -> Parameter:
+    kind: Any = field.annotation
+    takes_several = get_origin(kind) is tuple
+    if takes_several:
+        kind, *_ = get_args(kind)
+    while get_args(kind) and get_origin(kind) is not tuple:
+        kind, *_ = get_args(kind)
+    bounds = [
+        f"{word} {getattr(item, bound)}"
+        for bound, word in (("ge", "from"), ("gt", "above"), ("le", "up to"), ("lt", "below"))
+        for item in field.metadata
+        if hasattr(item, bound)
+    ]
+    return Parameter(
+        name,
+        get_origin(kind) or kind,
+        takes_several,
+        field.default,
+        ", ".join(bounds),
+        field.description or "",
+    )
+
+
+PARAMETERS = tuple(_parameter(name, field) for name, field in SamplingParams.model_fields.items())
+
+#: What must be said of a wrong value, by name.
+POSSIBLE = {parameter.name: parameter.possible for parameter in PARAMETERS if parameter.possible}

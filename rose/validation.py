@@ -1,0 +1,47 @@
+"""What pydantic finds wrong, in one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+# A report travels in error events: its length must not be the sender's to choose.
+_MAX_LINES = 8
+_MAX_NAME = 64
+
+
+def describe(
+    error: ValidationError,
+    *,
+    whole: str,
+    inner: str | None = None,
+    possible: Mapping[str, str] | None = None,
+) -> str:
+    """One line for a validation report, for people and for error events.
+
+    `whole` is what the fields are fields of. Those of its field `inner` are known by their own
+    names. `possible` says, by name, what a field must be.
+    """
+    lines = dict.fromkeys(
+        _line(item, whole, inner, possible or {})
+        for item in error.errors(include_url=False, include_context=False)
+    )
+    told = list(lines)[:_MAX_LINES]
+    left = len(lines) - len(told)
+    return "; ".join(told) + (f"; and {left} more" if left else "")
+
+
+def _line(item: ErrorDetails, whole: str, inner: str | None, possible: Mapping[str, str]) -> str:
+    path, value, message = item["loc"], item["input"], item["msg"]
+    path = path[1:] if path[:1] == (inner,) else path
+    where = ".".join(str(part)[:_MAX_NAME] for part in path) or whole
+    if item["type"] == "extra_forbidden":
+        return f"{where}: no such parameter"
+    if path and path[0] in possible:
+        # Once for all that is wrong in it: each branch of a union reports an error.
+        where, message = str(path[0]), f"must be {possible[str(path[0])]}"
+    # A value inside of a union or an array may be a token of a prompt.
+    is_shown = len(path) == 1 and isinstance(value, int | float | bool | None)
+    return f"{where}={value!r}: {message}" if is_shown else f"{where}: {message}"
