@@ -43,7 +43,7 @@ dist: .venv/dev ## the sdist and the compiled wheel in dist/, checked and tried
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv build/try
 	build/try/bin/$(PIP_INSTALL) dist/*.whl
-	build/try/bin/rose --help > /dev/null
+	build/try/bin/rose --version
 	$(BIN)/python -m pytest tests/release --wheel dist/*.whl
 
 dashboards: .venv/demo ## writes the JSON of the Grafana dashboards again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,9 +21,23 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("roseinfer"))
+        raise typer.Exit
+
+
+# A callback makes it a group, though its commands are not registered with typer.
 @app.callback()
-def _rose() -> None:
-    """A callback makes it a group, though its commands are not registered with typer."""
+def _rose(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it, exit."),
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

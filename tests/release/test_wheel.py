@@ -45,7 +45,7 @@ with Client(redis_url=sys.argv[1]) as client:
 
 def names(wheel: Path) -> set[str]:
     with ZipFile(wheel) as archive:
-        return set(archive.namelist())
+        return {name for name in archive.namelist() if not name.endswith("/")}
 
 
 def test_its_top_level_names_are_ours(wheel: Path) -> None:
@@ -75,6 +75,15 @@ def test_the_base_install_needs_neither_torch_nor_a_web_server(wheel: Path) -> N
     # then
     assert "redis" in base
     assert not base & SERVER_AND_ENGINE
+
+
+def test_rose_has_the_version_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    new_environment(tmp_path / "venv")
+    install(wheel, tmp_path / "venv")
+    shown = subprocess.run(
+        [tmp_path / "venv/bin/rose", "--version"], capture_output=True, text=True
+    )
+    assert shown.stdout.strip() == wheel.name.split("-")[1]
 
 
 def test_a_released_wheel_has_the_compiled_decoder(
