@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rose.errors import UnsupportedModel
-from roseinfer.gpu.backends import OURS, attention_of, choose_attention
+from roseinfer.gpu.backends import attention_of, choose_attention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.limits import model_type
 from roseinfer.model import PackedModel, PackedRunner, Runner
@@ -39,8 +39,8 @@ def build_runner(
     packed = _packed(model, layers, context, attention, reference)
     if model.device.type != "cuda" or not options.cuda_graphs:
         return packed
-    if attention not in OURS:
-        _logger.warning("no CUDA graphs: they need attention='triton' or 'flashinfer'")
+    if attention != "triton":
+        _logger.warning("no CUDA graphs: they need attention='triton'")
         return packed
     return _graphed(packed, reference, layers, context, options, model.device) or packed
 
@@ -64,11 +64,11 @@ def _packed(
     model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
 ) -> PackedRunner:
     """The fused decoder where it can be, otherwise transformers' own code."""
-    if attention in OURS:
+    if attention == "triton":
         # Triton's, which only a machine with a GPU must have.
         from roseinfer.gpu.decoder import build_fused
 
-        fused = build_fused(model, layers, context, flash=attention == "flashinfer")
+        fused = build_fused(model, layers, context)
         if fused is not None and _agrees("fused", fused, reference, layers, model):
             return fused
     pack_linears(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +19,6 @@ _WAVES = 2
 OPTIONS = {"num_warps": 4, "num_stages": 2}
 
 
-class Prefill(Protocol):
-    """Attention of the prefills of a step by something else than our kernel."""
-
-    def takes(self, pages: Pages, rule: Rule) -> bool:
-        """Whether it can."""
-
-    def attend(self, pages: Pages, query: Tensor, out: Tensor, rule: Rule) -> None:
-        """What `query`, the rows of the prefills, find: into `out`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sequences:
     """The sequences of a step, as the kernels read them: int64 tensors on the device.
@@ -36,7 +26,7 @@ class Sequences:
     The first `decodes` of them have one query each, the other `prefills` at most `longest`. Of the
     `lengths[s]` tokens of a sequence the queries are the last ones, at rows [query_starts[s],
     query_starts[s + 1]); a padding sequence has a length of 0. Its table begins at
-    `tables[table_starts[s]]`. `prefill` attends for the prefills, if it can.
+    `tables[table_starts[s]]`.
     """
 
     tables: Tensor
@@ -46,7 +36,6 @@ class Sequences:
     decodes: int
     prefills: int
     longest: int
-    prefill: Prefill | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +108,7 @@ def attend(
             if splits is None:
                 splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
             _decode(pages, query, out, sequences, rule, splits, tile)
-        other = sequences.prefill
-        if other is not None and other.takes(pages, rule):
-            first = sequences.decodes  # one row each
-            other.attend(pages, query[first:], out[first:], rule)
-        elif sequences.prefills:
+        if sequences.prefills:
             _prefill(pages, query, out, sequences, rule, tile)
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from roseinfer.kv_cache import KVCache
 
 _logger = logging.getLogger(__name__)
 
-# Those that decode by the kernels of this package.
-OURS = ("triton", "flashinfer")
-
 
 def choose_attention(options: GpuOptions, device: torch.device) -> str:
     """One of BACKENDS. Raises ConfigurationError for what cannot run here."""
@@ -28,32 +25,28 @@ def choose_attention(options: GpuOptions, device: torch.device) -> str:
         name = "triton" if device.type == "cuda" and has_triton() else "sdpa"
         if device.type == "cuda" and name == "sdpa":
             _logger.warning("Triton is not installed: attention runs by torch's own, more slowly")
-    if name in OURS:
-        _check_ours(name, device)
-    if name == "flashinfer" and not has_flashinfer():
-        raise ConfigurationError(
-            "attention='flashinfer' needs the package flashinfer: pip install flashinfer-python"
-        )
+    if name == "triton":
+        _check_triton(device)
     return name
 
 
 def attention_of(name: str) -> Callable[[KVCache], Attention]:
     """What makes, for a cache, the attention called `name`."""
-    if name in OURS:
+    if name == "triton":
         from roseinfer.gpu.triton_attention import TritonAttention
 
-        return partial(TritonAttention, flash=name == "flashinfer")
+        return TritonAttention
     return PagedAttention
 
 
-def _check_ours(name: str, device: torch.device) -> None:
+def _check_triton(device: torch.device) -> None:
     if not has_triton():
-        raise ConfigurationError(f"attention={name!r} needs the package triton: pip install triton")
+        raise ConfigurationError("attention='triton' needs the package triton: pip install triton")
     from roseinfer.gpu import kernels
 
     if device.type != "cuda" and not kernels.INTERPRETED:
         raise ConfigurationError(
-            f"attention={name!r} cannot run on {device.type}: choose 'sdpa', or set "
+            f"attention='triton' cannot run on {device.type}: choose 'sdpa', or set "
             "TRITON_INTERPRET=1 for Triton's interpreter, which is for tests"
         )
 
@@ -67,7 +60,3 @@ def can_draw(logits: Tensor) -> bool:
 def has_triton() -> bool:
     """Whether the kernels can be imported."""
     return importlib.util.find_spec("triton") is not None
-
-
-def has_flashinfer() -> bool:
-    return importlib.util.find_spec("flashinfer") is not None

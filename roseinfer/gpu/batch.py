@@ -17,17 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk, DeviceTokens, slots
 from roseinfer.device_transfer import IntegerBuffer
-from roseinfer.gpu.attention import Sequences
-
-if TYPE_CHECKING:
-    from roseinfer.gpu.flash import FlashPrefill
+from roseinfer.gpu.attention import Pages, Sequences
+from roseinfer.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,22 @@ class Layout:
         return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
 
+class DeviceCache:
+    """A KV cache as the kernels use it: the pages of every layer, and steps laid out over them."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self._block_size, self._device = cache.block_size, cache.keys[0].device
+        self.pages = [
+            Pages(keys, values, cache.block_size)
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> DeviceBatch:
+        return pack(chunks, self._block_size, self._device, device_tokens)
+
+
 def _even(count: int) -> int:
-    """IntegerBuffer that fill whole steps of 16 bytes."""
+    """Integers that fill whole steps of 16 bytes."""
     return count + count % 2
 
 
@@ -76,16 +87,12 @@ def pack(
     block_size: int,
     device: torch.device,
     device_tokens: DeviceTokens | None = None,
-    flash: FlashPrefill | None = None,
 ) -> DeviceBatch:
-    """Lay out `chunks` (at least one) and send them to `device`; `flash` shall attend for those
-    of several tokens."""
+    """Lay out `chunks` (at least one) and send them to `device`."""
     order = [chunk for chunk in chunks if chunk.count == 1]
     decodes = len(order)
     order += [chunk for chunk in chunks if chunk.count > 1]
     prefills = order[decodes:]
-    if flash is not None and prefills:
-        flash.begin(prefills)
     ints, layout = flatten(order, block_size, device_tokens)
     ids, positions, where, logit_rows, starts, lengths, table_starts, tables = layout.split(
         ints.to(device)
@@ -98,7 +105,6 @@ def pack(
         decodes,
         len(prefills),
         max((chunk.count for chunk in prefills), default=0),
-        flash if prefills else None,
     )
     if device_tokens is not None:
         ids = device_tokens.fill(ids)

@@ -33,8 +33,7 @@ from roseinfer.families import (
     weight_of,
 )
 from roseinfer.gpu.attention import Rule, attend
-from roseinfer.gpu.batch import DeviceBatch
-from roseinfer.gpu.cache import DeviceCache
+from roseinfer.gpu.batch import DeviceBatch, DeviceCache
 from roseinfer.gpu.layers import Heads, apply_rope_and_store
 from roseinfer.gpu.residual import stream_of
 from roseinfer.gpu.skinny_gemm import Matrix
@@ -43,15 +42,10 @@ from roseinfer.model import PackedRunner
 from roseinfer.probe import AttentionLayers, LayerCall
 
 
-def build_fused(
-    model: Any, layers: AttentionLayers, context: int, flash: bool = False
-) -> FusedModel | None:
-    """A fused decoder for `model`, contexts up to `context` tokens; None for other families.
-
-    `flash` leaves the attention of prefill to FlashInfer.
-    """
+def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
+    """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
     parts = find_parts(model, layers)
-    return None if parts is None else FusedModel(parts, layers, context, flash)
+    return None if parts is None else FusedModel(parts, layers, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +65,7 @@ class _Layer:
 class FusedModel(PackedRunner):
     """Steps of packed batches by the kernels of this package."""
 
-    def __init__(
-        self, parts: Parts, layers: AttentionLayers, context: int, flash: bool = False
-    ) -> None:
+    def __init__(self, parts: Parts, layers: AttentionLayers, context: int) -> None:
         self._embedding: Tensor = parts.embedding.weight.detach()
         self._positions = None if parts.positions is None else parts.positions.weight.detach()
         self._scale, self._softcap = parts.embedding_scale, parts.logit_softcap
@@ -85,10 +77,9 @@ class FusedModel(PackedRunner):
         ]
         self._last, self._head = parts.last, _fuse([parts.head])
         self._cache: DeviceCache | None = None
-        self._flash = flash
 
     def bind(self, cache: KVCache) -> None:
-        self._cache = DeviceCache(cache, self._flash)
+        self._cache = DeviceCache(cache)
 
     def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> DeviceBatch:
         return self._bound().pack(chunks, device_tokens)

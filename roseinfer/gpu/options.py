@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from rose.errors import ConfigurationError
 
-BACKENDS = ("sdpa", "triton", "flashinfer")
-
+BACKENDS = ("sdpa", "triton")
 
 _GIB = 1024**3
 

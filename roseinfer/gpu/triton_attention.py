@@ -9,18 +9,16 @@ from torch import Tensor
 from roseinfer.attention import AttentionCall, LayerState
 from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.gpu.attention import Pages, Rule, attend, write
-from roseinfer.gpu.batch import DeviceBatch
-from roseinfer.gpu.cache import DeviceCache
+from roseinfer.gpu.batch import DeviceBatch, DeviceCache
 from roseinfer.kv_cache import KVCache
 
 
 class TritonAttention:
     """The attention layers of one model over one KV cache."""
 
-    def __init__(self, cache: KVCache, flash: bool = False) -> None:
-        """`flash` leaves prefill to FlashInfer."""
+    def __init__(self, cache: KVCache) -> None:
         self.batch: DeviceBatch | None = None
-        self._cache = DeviceCache(cache, flash)
+        self._cache = DeviceCache(cache)
         self.layers: list[LayerState] = [_TritonLayer(self, pages) for pages in self._cache.pages]
 
     def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> DeviceBatch:

@@ -37,10 +37,9 @@ class WorkerSettings(QueueSettings):
     kv_cache_tokens: int | None = Field(
         default=None, ge=1, description="tokens the KV cache holds; from free memory if not given"
     )
-    attention: Literal["triton", "flashinfer", "sdpa"] | None = Field(
+    attention: Literal["triton", "sdpa"] | None = Field(
         default=None,
-        description="triton, flashinfer (for prefill, if installed) or sdpa; on a GPU triton "
-        "if not given",
+        description="triton or sdpa; on a GPU triton if not given",
     )
     cuda_graphs: bool = Field(
         default=True, description="decode steps on a GPU are captured at the start and replayed"
