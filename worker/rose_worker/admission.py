@@ -1,7 +1,7 @@
-"""From a claim to a job in a slot: decode, take, read its log, prepare, start.
+"""Turns a claim into a job in a slot: decode it, take it, read its log, prepare it, start it.
 
-Every step is remembered on the claim, so that Redis' troubles interrupt it without a second take.
-What cannot run becomes a dead letter with its reason.
+A claim remembers which steps are done. If Redis goes away in between, admission continues where it
+stopped and takes no job twice. A job that cannot run becomes a dead letter with the reason.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.admission")
 
-#: Jobs that are tokenized in one go; the first of them waits for the last.
-_PREPARED_AT_ONCE = 16
+#: Jobs that are tokenized together. The first of them waits for the last.
+_MAX_PREPARED_TOGETHER = 16
 
-#: So many bytes of jobs are tokenized in less time than a thread takes to be woken.
-_PREPARED_IN_PLACE = 2048
+#: Tokenizing so many bytes takes less time than waking a thread.
+_MAX_INLINE_BYTES = 2048
 
 
 class Admission:
@@ -69,9 +69,9 @@ class Admission:
         self._one_suspect = asyncio.Lock()
 
     async def begin_alone(self, partition: Partition, suspect: Claim) -> None:
-        """Replay a suspect while every other job pauses; one at a time.
+        """Start a suspect while every other job pauses. Only one suspect runs at a time.
 
-        Raises: RedisError: begin again.
+        Raises: RedisError: call again.
         """
         async with self._one_suspect:
             if not self._table.replays_a_suspect:
@@ -82,7 +82,7 @@ class Admission:
     ) -> None:
         """Turn claims of a partition into jobs.
 
-        Raises: RedisError: begin again with the claims that are left.
+        Raises: RedisError: call again with the claims that are left.
         """
         refused: dict[Claim, RoseError] = {}
         readable: list[tuple[Claim, JobSpec]] = []
@@ -93,14 +93,14 @@ class Admission:
                 refused[claim] = error
         granted, malformed = await self._take(partition, readable, alone)
         refused |= malformed
-        for start in range(0, len(granted), _PREPARED_AT_ONCE):
-            refused |= await self._start(granted[start : start + _PREPARED_AT_ONCE], alone)
+        for start in range(0, len(granted), _MAX_PREPARED_TOGETHER):
+            refused |= await self._start(granted[start : start + _MAX_PREPARED_TOGETHER], alone)
         await self._give_up(refused)
 
     async def _take(
         self, partition: Partition, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
     ) -> tuple[list[tuple[Claim, JobSpec, Taken]], dict[Claim, RoseError]]:
-        """What is granted, and what cannot run."""
+        """Returns the claims that were granted and those that cannot run."""
         refused: dict[Claim, RoseError] = {}
         untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
         outcomes = await self._broker.take(
@@ -124,7 +124,7 @@ class Admission:
     async def _start(
         self, claims: Sequence[tuple[Claim, JobSpec, Taken]], alone: bool
     ) -> dict[Claim, RoseError]:
-        """Prepare, then into the engine; returns what cannot run."""
+        """Prepare claims and give them to the engine. Returns those that cannot run."""
         logs = [
             await self._broker.read_log(claim.entry.partition, spec.id) if grant.logged else []
             for claim, spec, grant in claims
@@ -136,7 +136,7 @@ class Admission:
                 for (_, spec, grant), log_events in zip(claims, logs, strict=True)
             ]
 
-        small = sum(claim.size for claim, _, _ in claims) <= _PREPARED_IN_PLACE and not any(logs)
+        small = sum(claim.size for claim, _, _ in claims) <= _MAX_INLINE_BYTES and not any(logs)
         small = small and not any(spec.sampling.constraint is not None for _, spec, _ in claims)
         prepared = prepare_all() if small else await asyncio.to_thread(prepare_all)
         refused: dict[Claim, RoseError] = {}
@@ -150,7 +150,7 @@ class Admission:
     def _prepare(
         self, spec: JobSpec, grant: Taken, log_events: Sequence[bytes]
     ) -> Prepared | RoseError:
-        """To go on with the token after the last one in the log."""
+        """Prepare a job to continue after the last token in its log."""
         if grant.attempts > self._max_attempts:
             return _CrashLoop(
                 f"{grant.attempts - 1} workers in a row died on this job without a new token"
@@ -159,9 +159,9 @@ class Admission:
             return self._engine.prepare(spec, _logged_ids(log_events, grant.logged))
         except (InvalidRequest, MalformedMessage) as error:
             return error
-        except Exception as error:  # noqa: BLE001 - a thrown job is one dead letter
-            # A job that breaks the tokenizer or the chat template must not stop the worker. The
-            # error's own text may quote the prompt, so only its type is told.
+        except Exception as error:  # noqa: BLE001 - it costs one job, not the worker
+            # A job may break the tokenizer or the chat template. The message of such an error may
+            # quote the prompt, so only its type is told.
             return MalformedMessage(
                 f"the prompt cannot be prepared for this model ({type(error).__name__})"
             )
@@ -187,7 +187,7 @@ class Admission:
             )
 
     def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
-        """False when it has passed already."""
+        """Start the timer of the deadline. False if it has passed already."""
         left_s = (deadline_ms - now_ms()) / 1000
         if left_s > 0:
             loop = asyncio.get_running_loop()
@@ -213,7 +213,7 @@ class Admission:
         await self._broker.dead_letter(letters)
         for claim, letter in zip(refused, letters, strict=True):
             self._metrics.dead_letter(letter.event.code)
-            # The code alone: a chat template's message may quote the prompt.
+            # The message of a chat template may quote the prompt: log the code alone.
             log.warning(
                 "entry %s (job %s) is a dead letter: %s",
                 letter.entry.key.id,
@@ -256,7 +256,10 @@ def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alon
 
 
 def _logged_ids(log_events: Sequence[bytes], logged: int) -> list[int]:
-    """Raises: MalformedMessage: somebody else has written there."""
+    """The token ids of a log.
+
+    Raises: MalformedMessage: somebody else has written there.
+    """
     ids: list[int] = []
     for raw in log_events:
         event = decode_event(raw)

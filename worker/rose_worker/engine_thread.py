@@ -2,8 +2,8 @@
 
     asyncio  -- commands -->  engine thread  -- reports -->  asyncio
 
-The way back is bounded: while Redis is away reports pile up, and when `max_reports` of them wait
-the thread pauses before its next step. Nothing else ever makes it wait.
+The queue of reports is bounded. While Redis is away, reports pile up; the thread pauses before its
+next step when `max_reports` of them wait. Nothing else makes it wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StepReport:
     outputs: list[Output]
     stats: EngineStats
     stepped: bool = True
-    """False: no step, but the last jobs were aborted, and the gauges must know."""
+    """False: there was no step. Jobs were aborted, and the gauges must show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Finish the step in hand and end the thread; requests in the engine are left."""
+        """Finish the current step and end the thread. Requests stay in the engine."""
         self._stopping = True
         self._commands.put(None)
         with self._has_room:
@@ -74,7 +74,7 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join, 30)
 
     def add(self, prepared: Prepared, *, alone: bool = False) -> None:
-        """`alone`: the other jobs pause until this one has a token, or has ended."""
+        """`alone`: the other jobs pause until this one has a token or has ended."""
         self._commands.put(_Add(prepared, alone))
 
     def abort(self, job_id: str) -> None:
@@ -82,7 +82,7 @@ class EngineThread:
 
     @property
     def stalled_s(self) -> float:
-        """How long the step in hand has taken; 0 when idle or waiting for room."""
+        """How long the current step has taken; 0 if idle or waiting for room."""
         return max(0.0, time.monotonic() - self._progress_at)
 
     @property
@@ -90,7 +90,7 @@ class EngineThread:
         return self._thread.is_alive() and not self.ended.done()
 
     def take_report(self) -> StepReport | None:
-        """The oldest that waits. `on_report` is called again only after all were taken."""
+        """The oldest report. `on_report` is called again only after all have been taken."""
         with self._has_room:
             if not self._reports:
                 return None
@@ -111,7 +111,7 @@ class EngineThread:
                     self._slow_down()
                 elif aborted:
                     self._report(StepReport([], self._engine.stats(), stepped=False))
-        except BaseException as error:  # noqa: BLE001 - handed to asyncio, which ends the worker
+        except BaseException as error:  # noqa: BLE001 - `ended` gives it to the event loop
             failure = error
         self._call_soon(self._on_report)
         self._call_soon(self._end, failure)
@@ -130,8 +130,10 @@ class EngineThread:
             self.ended.set_exception(failure)
 
     def _obey(self, *, wait: bool) -> bool:
-        """Carry out the commands there are; with `wait`, idle until there is one. True if a job
-        was aborted."""
+        """Carry out the commands that wait; with `wait`, idle until there is one.
+
+        Returns whether a job was aborted.
+        """
         aborted = False
         while True:
             if wait:

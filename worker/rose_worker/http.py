@@ -1,7 +1,7 @@
 """/metrics, /healthz and /readyz, from a thread of their own.
 
-Healthy means that the engine loop is alive: a worker whose Redis is away is healthy and not ready,
-for a restart would not bring Redis back and would throw away the work in hand.
+A worker is healthy if its engine runs, and ready if it can reach Redis. So a worker whose Redis is
+away stays healthy: a restart would throw its work away and not bring Redis back.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from rose.errors import ConfigurationError
 
 Check = Callable[[], str | None]
-"""None when all is well, else what is wrong."""
+"""Returns what is wrong, or None."""
 
 
 class HttpServer:
-    """Serves until `close`; each answer names the worker, for whoever joins them with its leases.
+    """Serves until `close`. Every response names the worker in its header `Rose-Worker`.
 
     Raises:
         ConfigurationError: the address cannot be bound.
@@ -54,7 +54,7 @@ class HttpServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Scrapes are not news."""
+                """Requests are not logged."""
 
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)

@@ -1,8 +1,9 @@
-"""The jobs this worker holds, and the entries that it is about to begin on.
+"""The jobs that this worker holds, and the entries that it is about to begin on.
 
     Redis -- fetch, reclaim --> claims -- take --> jobs -- last token --> gone
 
-Both fill slots and both keep their leases; only a job has an epoch and may append.
+A claim and a job each fill a slot, and the worker renews the leases of both. Only a job has an
+epoch and may append.
 """
 
 from __future__ import annotations
@@ -20,47 +21,47 @@ from rose_worker.broker import Entry
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """An entry that this worker owns, on its way to become a job."""
+    """An entry that this worker owns, and that is to become a job."""
 
     entry: Entry
     spec: JobSpec | None = None
-    """once it has been decoded"""
+    """set once it has been decoded"""
     grant: Taken | None = None
-    """once it has been taken"""
+    """set once it has been taken"""
     suspect: bool = False
-    """The last worker died on it without a new token: it must be taken alone."""
+    """The last worker died while it had this job, without a new token: take it alone."""
 
     @property
     def size(self) -> int:
-        """Bytes of the job as it came."""
+        """Bytes of the encoded job."""
         return len(self.entry.raw or b"")
 
 
 @dataclass(slots=True, eq=False)
 class HeldJob:
-    """A job between take and its last token. Times are of the monotonic clock, in seconds."""
+    """A job between its take and its last token. Times are seconds of the monotonic clock."""
 
     spec: JobSpec
     lease: Lease
     logged: int
-    """Tokens in the log, or on their way there: the index of the next one."""
+    """tokens in the log or on their way there, so the index of the next one"""
     prompt_tokens: int
     enqueued_at: float
     resumed: bool
-    """Another worker, or this one before, has begun on it."""
+    """This worker or another has begun on it before."""
     first_index: int = 0
-    """Tokens that were in the log when it was taken."""
+    """tokens in the log when it was taken"""
     alone: bool = False
-    """A suspect: nothing else is begun before it has a new token in its log."""
+    """It is a suspect: the worker begins on nothing else until its log has a new token."""
     taken_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
-    """of this worker's"""
+    """when this worker's first token was logged"""
     last_token_at: float | None = None
     deadline: asyncio.TimerHandle | None = None
 
 
 class JobTable:
-    """Every held job by id. Holding one is what renews its lease and accepts its tokens."""
+    """Every held job by id. The worker renews the leases and accepts the tokens of these alone."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -76,15 +77,15 @@ class JobTable:
         return self._jobs.get(job_id)
 
     def holds(self, job: HeldJob) -> bool:
-        """It, and not another life of the same job."""
+        """Whether it is this very take of the job, not a later one."""
         return self._jobs.get(job.spec.id) is job
 
     def jobs_of(self, partition: Partition) -> list[HeldJob]:
         return [job for job in self._jobs.values() if job.lease.partition == partition]
 
     def entries_of(self, partition: Partition) -> list[JobEntry]:
-        """What this worker owns there: jobs and claims. A job id that cannot be read stands for
-        none."""
+        """The entries of all jobs and claims in a partition. A job whose id cannot be read is named
+        `unreadable`."""
         held = [JobEntry(job.lease.entry, job.spec.id) for job in self.jobs_of(partition)]
         return held + [
             JobEntry(claim.entry.key, readable_job_id(claim.entry.raw or b"") or "unreadable")
@@ -97,27 +98,27 @@ class JobTable:
 
     @property
     def replays_a_suspect(self) -> bool:
-        """A suspect runs, and has no new token yet."""
+        """Whether a suspect runs that has no new token yet."""
         return any(job.alone for job in self._jobs.values())
 
     def claim(self, entries: Iterable[Entry]) -> None:
-        """Those that are not held already: an own one comes back when its renewal was late."""
+        """Add claims. An entry that is held already comes again when its renewal was late."""
         held = {job.lease.entry for job in self._jobs.values()}
         for entry in entries:
             if entry.key not in held:
                 self._claims.setdefault(entry.key, Claim(entry))
 
     def grant(self, entry: Entry, spec: JobSpec, grant: Taken) -> None:
-        """An entry was taken as soon as it was read."""
+        """Add a claim that was taken in the same call as it was read."""
         claim = self._claims.setdefault(entry.key, Claim(entry))
         claim.spec, claim.grant = spec, grant
 
     def drop_claim(self, claim: Claim) -> bool:
-        """It becomes a job, was given up, or is lost; False when it was lost before."""
-        found = self._claims.pop(claim.entry.key, None) is not None
-        if found:
-            self._signal()
-        return found
+        """Remove a claim that becomes a job, was given up or is lost. False if it is gone."""
+        if self._claims.pop(claim.entry.key, None) is None:
+            return False
+        self._signal()
+        return True
 
     @property
     def free_slots(self) -> int:
@@ -125,7 +126,7 @@ class JobTable:
 
     @contextmanager
     def reserve(self, count: int) -> Iterator[int]:
-        """Nobody else fills these slots meanwhile."""
+        """Keep these slots from being filled by others."""
         self._reserved += count
         try:
             yield count
@@ -138,7 +139,7 @@ class JobTable:
         self._signal()
 
     def pop(self, job_id: str) -> HeldJob | None:
-        """Let go of a job, if it is held: its slot is free and its tokens are no more accepted."""
+        """Remove a job if it is held. Its slot is free, its tokens are no longer accepted."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             if job.deadline is not None:
@@ -147,7 +148,7 @@ class JobTable:
         return job
 
     def progressed(self, job: HeldJob) -> None:
-        """A suspect has a new token in its log: it is none any more."""
+        """The log of a suspect has a new token: it is no suspect any more."""
         job.alone = False
         self._signal()
 
@@ -156,6 +157,6 @@ class JobTable:
         await self._changed.wait()
 
     def _signal(self) -> None:
-        # Wakes those who wait now; later ones wait for the next change.
+        # This wakes the tasks that wait now. Later ones wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,7 +1,7 @@
 """The worker's log: lines for people, or JSON for machines. Neither holds a prompt or an output.
 
-A JSON line has `time`, `level`, `logger`, `message`, `consumer`; `job` where it is about one; for
-an exception its type and where it came from, without its text, which may quote a prompt.
+A JSON line has `time`, `level`, `logger`, `message` and `consumer`, and `job` if it is about one.
+Of an exception it has the type and the traceback, but not the text, which may quote a prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def configure(settings: WorkerSettings, consumer: str) -> None:
-    """For the process; `consumer`: the worker's name."""
+    """Set up logging for the process. `consumer`: the worker's name."""
     handler = logging.StreamHandler(sys.stderr)
     as_json = settings.log_format == "json"
     handler.setFormatter(JsonFormatter(consumer) if as_json else logging.Formatter(_TEXT))
@@ -26,7 +26,7 @@ def configure(settings: WorkerSettings, consumer: str) -> None:
 
 
 def about(job_id: str | None) -> dict[str, str | None]:
-    """`extra=` of a line about a job."""
+    """The `extra=` of a line about a job."""
     return {"job": job_id}
 
 
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         if (job_id := getattr(record, "job", None)) is not None:
             fields["job"] = job_id
         if record.exc_info and record.exc_info[0] is not None:
-            kind, _, trace = record.exc_info
-            fields["exception"] = kind.__name__
+            error_type, _, trace = record.exc_info
+            fields["exception"] = error_type.__name__
             fields["traceback"] = "".join(traceback.format_tb(trace))
         return json.dumps(fields, ensure_ascii=False)

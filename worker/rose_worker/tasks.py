@@ -1,4 +1,4 @@
-"""Tasks that serve until they are cancelled."""
+"""Ends tasks that serve until they are cancelled."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _AGAIN_S = 0.1
 
 
 async def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel them and wait for their ends; how they ended does not matter.
+    """Cancel tasks and wait for their ends. How they end does not matter.
 
-    Again and again: `asyncio.wait_for` before Python 3.12, through which redis-py writes, loses a
+    Cancels repeatedly: redis-py writes through `asyncio.wait_for`, which before Python 3.12 loses a
     cancellation that comes just when it is done.
     """
     while pending := [task for task in tasks if not task.done()]:

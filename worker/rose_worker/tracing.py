@@ -1,8 +1,9 @@
 """A job's spans: waiting, prefill, decode, below the span of whoever submitted it.
 
-They are made when the job leaves this worker, from times that are kept anyway, so tracing costs
-the engine nothing. A worker that was killed leaves none; the one that goes on says `rose.resumed`.
-Names and attributes follow OpenTelemetry's conventions for generative AI. No prompt, no output.
+The spans are made when the job leaves this worker, from times that the worker keeps anyway, so
+tracing costs the engine nothing. A killed worker leaves no spans; the spans of the worker that
+continues have `rose.resumed`. Names and attributes follow OpenTelemetry's conventions for
+generative AI. No span holds a prompt or an output.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _CONTEXT = TraceContextTextMapPropagator()
 
 class Tracing:
     def __init__(self, model: ModelInfo, consumer: str, provider: Any = None) -> None:
-        """`provider`: a TracerProvider; else one that exports by OTLP over HTTP, to where
-        OpenTelemetry's own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...)."""
+        """`provider`: a TracerProvider. The default exports by OTLP over HTTP, and OpenTelemetry's
+        own variables configure it (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...)."""
         if provider is None:
-            # OTEL_SERVICE_NAME goes before ours.
+            # OTEL_SERVICE_NAME wins over our name.
             resource = Resource({"service.name": "rose-worker"}).merge(Resource.create())
             provider = TracerProvider(resource=resource)
             provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -44,11 +45,11 @@ class Tracing:
         self._record(job, now, event.index - job.first_index, event)
 
     def left(self, job: HeldJob, now: float, why: str) -> None:
-        """The job goes on elsewhere; `why`: released or fenced."""
+        """The job continues elsewhere; `why`: released or fenced."""
         self._record(job, now, job.logged - job.first_index, None, why)
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the spans that wait."""
         self._provider.shutdown()
 
     def _record(
@@ -85,16 +86,16 @@ class Tracing:
         span.end(clock.ns(now))
 
     def _attributes(self, job: HeldJob, tokens: int, outcome: str) -> dict[str, Any]:
-        wanted = job.spec.sampling
-        given = {
+        sampling = job.spec.sampling
+        attributes = {
             "gen_ai.operation.name": _operation(job),
             "gen_ai.provider.name": "roseinfer",
             "gen_ai.request.model": self._model,
-            "gen_ai.request.max_tokens": wanted.max_new_tokens,
-            "gen_ai.request.temperature": wanted.temperature,
-            "gen_ai.request.top_p": wanted.top_p,
-            "gen_ai.request.top_k": wanted.top_k,
-            "gen_ai.request.seed": wanted.seed,
+            "gen_ai.request.max_tokens": sampling.max_new_tokens,
+            "gen_ai.request.temperature": sampling.temperature,
+            "gen_ai.request.top_p": sampling.top_p,
+            "gen_ai.request.top_k": sampling.top_k,
+            "gen_ai.request.seed": sampling.seed,
             "gen_ai.usage.input_tokens": job.prompt_tokens,
             "gen_ai.usage.output_tokens": tokens,
             "messaging.system": "roseinfer",
@@ -105,12 +106,12 @@ class Tracing:
             "rose.resumed": job.resumed,
             "rose.epoch": job.lease.epoch,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in attributes.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """From the monotonic clock, in seconds, to Unix nanoseconds."""
+    """Converts seconds of the monotonic clock to Unix nanoseconds."""
 
     offset_s: float
 
@@ -118,8 +119,8 @@ class _Clock:
     def now(cls) -> _Clock:
         return cls(time.time() - time.monotonic())
 
-    def ns(self, at: float) -> int:
-        return int((at + self.offset_s) * 1e9)
+    def ns(self, monotonic_s: float) -> int:
+        return int((monotonic_s + self.offset_s) * 1e9)
 
 
 def _operation(job: HeldJob) -> str:
