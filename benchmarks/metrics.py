@@ -17,9 +17,10 @@ from rich.console import Console
 
 from benchmarks.board import Board
 from benchmarks.report import show
+from rose.engine_records import SchedulerStats, StepTimes
 from rose.protocol import EntryKey, JobSpec, Partition
 from rose.protocol.calls import Lease
-from rose_worker.engine import EngineStats, ModelInfo
+from rose_worker.engine import ModelInfo
 from rose_worker.jobs import HeldJob
 from rose_worker.metrics import Metrics
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
@@ -67,8 +68,8 @@ def _metrics_s(batch: int) -> float:
         HeldJob(JobSpec(id=f"0-{n}", prompt="x"), lease, 0, 1, 0.0, resumed=False)
         for n in range(batch)
     ]
-    phases = {"schedule": 1e-4, "forward": 5e-3, "sample": 2e-4, "postprocess": 1e-4}
-    stats = EngineStats(batch, batch, 0.5, 0, 0, 0, phases)
+    times = StepTimes(schedule=1e-4, forward=5e-3, sample=2e-4, postprocess=1e-4)
+    stats = SchedulerStats(running=batch, batch_size=batch, step_times=times)
 
     def observe() -> None:
         now = time.monotonic()

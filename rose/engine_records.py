@@ -26,7 +26,8 @@ class TokenLogprob(NamedTuple):
     top: Annotated[tuple[_Ranked, ...], Field(max_length=MAX_TOP_LOGPROBS, strict=False)]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: making a frozen one takes 2.0 us instead of 0.5, and there is one for every token.
+@dataclass(slots=True)
 class StepOutput:
     """What one step brought for one request.
 

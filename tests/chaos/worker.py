@@ -15,8 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
-from rose_worker.engine import Engine, EngineStats, ModelInfo, Output, Prepared
+from rose_worker.engine import Engine, ModelInfo, Prepared
 from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
@@ -71,7 +72,7 @@ class WatchedEngine:
         self._done.pop(job_id, None)
         self._engine.abort(job_id)
 
-    def step(self, only: str | None = None) -> list[Output]:
+    def step(self, only: str | None = None) -> list[StepOutput]:
         for job_id in [only] if only is not None else list(self._done):
             if self._done.get(job_id, -1) >= self._die_at.get(job_id, sys.maxsize):
                 self._journal.write(time.time(), "poisoned", job_id, self._done[job_id])
@@ -79,12 +80,12 @@ class WatchedEngine:
         outputs = self._engine.step(only)
         for output in outputs:
             if output.finish_reason is not None:
-                self._done.pop(output.job_id, None)
-            elif output.job_id in self._done:
-                self._done[output.job_id] += len(output.token_ids)
+                self._done.pop(output.request_id, None)
+            elif output.request_id in self._done:
+                self._done[output.request_id] += len(output.token_ids)
         return outputs
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         return self._engine.stats()
 
 

@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import Any
 
+from rose.engine_records import StepOutput
 from rose_worker import main
-from rose_worker.engine import Output
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
 
@@ -17,7 +17,7 @@ POISON = 666
 
 
 class MortalEngine(NullEngine):
-    def step(self, only: str | None = None) -> list[Output]:
+    def step(self, only: str | None = None) -> list[StepOutput]:
         for job_id, echo in self._running.items():
             if echo.prompt[0] == POISON and only in (None, job_id):
                 os.kill(os.getpid(), signal.SIGKILL)

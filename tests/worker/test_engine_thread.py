@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from rose.engine_records import StepOutput
 from rose.protocol import JobSpec
-from rose_worker.engine import Output, Prepared
+from rose_worker.engine import Prepared
 from rose_worker.engine_thread import EngineThread
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
@@ -25,13 +26,13 @@ class GatedEngine(NullEngine):
         self.fails = False
         self.stepped_alone: list[str | None] = []
 
-    def step(self, only: str | None = None) -> list[Output]:
+    def step(self, only: str | None = None) -> list[StepOutput]:
         self.gate.acquire()
         if self.fails:
             raise RuntimeError("the device is gone")
         self.steps += 1
         self.stepped_alone.append(only)
-        return [Output("a", self.steps - 1, (1,), "x", None)]
+        return [StepOutput("a", self.steps - 1, (1,), "x", None)]
 
     @property
     def has_work(self) -> bool:
@@ -49,7 +50,7 @@ class PausedEngine(NullEngine):
         self.gate = threading.Semaphore(0)
         self.in_step = False
 
-    def step(self, only: str | None = None) -> list[Output]:
+    def step(self, only: str | None = None) -> list[StepOutput]:
         self.in_step = True
         self.gate.acquire()
         return super().step(only)
@@ -122,7 +123,7 @@ async def test_what_runs_alone_makes_the_others_pause_until_it_has_a_token() -> 
 
     def stepped(job_id: str) -> bool:
         while report := thread.take_report():
-            reports.append([output.job_id for output in report.outputs])
+            reports.append([output.request_id for output in report.outputs])
         return any(job_id in report for report in reports)
 
     thread.add(engine.prepare(JobSpec(id="running", prompt="a"), []))
@@ -164,7 +165,7 @@ async def test_an_aborted_job_is_in_no_step_that_begins_afterwards() -> None:
     steps: list[set[str]] = []
     while len(steps) < 3:
         if report := thread.take_report():
-            steps.append({output.job_id for output in report.outputs})
+            steps.append({output.request_id for output in report.outputs})
         await asyncio.sleep(0.001)
     assert steps[1:] == [{"stays"}, {"stays"}]
     engine.gate.release(10_000)

@@ -13,12 +13,13 @@ import redis
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rose.engine_records import SchedulerStats, StepTimes
 from rose.protocol import EntryKey, JobSpec, Partition, Priority
 from rose.protocol.calls import Lease
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, FinishedEvent, Job, Request
 from rose_producer.results import QueueStatus
-from rose_worker.engine import EngineStats, ModelInfo
+from rose_worker.engine import ModelInfo
 from rose_worker.histogram import Histogram
 from rose_worker.jobs import HeldJob
 from rose_worker.metrics import Metrics
@@ -156,7 +157,8 @@ def test_no_job_adds_a_series(metrics: Metrics) -> None:
         metrics.observe_take(job)
         metrics.observe_tokens(job, number + 1, now=number + 2.0)
         metrics.observe_end(job, FinishedEvent(index=1, reason="length", prompt_tokens=1), number)
-        metrics.observe_stats(EngineStats(number, number, 0.5, number, number, number, {}))
+        totals = dict.fromkeys(("preemptions", "prefix_query_tokens", "prefix_hit_tokens"), number)
+        metrics.observe_stats(SchedulerStats(running=number, batch_size=number, **totals))
         metrics.dead_letter("prompt_too_long")
         metrics.redis_error("publish")
         workers = {f"w{n}": n for n in range(number)}
@@ -191,8 +193,16 @@ def test_a_job_that_goes_on_has_no_first_token(metrics: Metrics) -> None:
 def test_the_engines_own_totals_are_followed(metrics: Metrics) -> None:
     # when
     for total in (3, 3, 10):
-        metrics.observe_stats(EngineStats(2, 2, 0.25, total, 10 * total, total, {"forward": 0.5}))
-    metrics.observe_step(EngineStats(2, 2, 0.25, 0, 0, 0, {"forward": 0.5}))
+        stats = SchedulerStats(
+            kv_blocks_total=8,
+            kv_blocks_used=2,
+            preemptions=total,
+            prefix_query_tokens=10 * total,
+            prefix_hit_tokens=total,
+            step_times=StepTimes(forward=0.5),
+        )
+        metrics.observe_stats(stats)
+    metrics.observe_step(stats)
     # then
     assert of(metrics, "rose_preemptions_total") == 10
     assert of(metrics, "rose_prefix_cache_query_tokens_total") == 100

@@ -17,15 +17,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rose_worker.engine import Engine, EngineStats, Output, Prepared
+from rose.engine_records import SchedulerStats, StepOutput
+from rose_worker.engine import Engine, Prepared
 
 log = logging.getLogger("rose.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    outputs: list[Output]
-    stats: EngineStats
+    outputs: list[StepOutput]
+    stats: SchedulerStats
     stepped: bool = True
     """False: there was no step. Jobs were aborted, and the gauges must show it."""
 
@@ -105,7 +106,7 @@ class EngineThread:
                 self._progress_at = time.monotonic()
                 if self._engine.has_work and not self._stopping:
                     outputs = self._engine.step(self._alone)
-                    if any(output.job_id == self._alone for output in outputs):
+                    if any(output.request_id == self._alone for output in outputs):
                         self._alone = None
                     self._report(StepReport(outputs, self._engine.stats()))
                     self._slow_down()

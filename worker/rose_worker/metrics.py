@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 
+from rose.engine_records import SchedulerStats
 from rose.protocol import Event, FinishedEvent
 from rose_producer.results import QueueStatus
-from rose_worker.engine import EngineStats, FinishReason, ModelInfo
+from rose_worker.engine import ModelInfo
 from rose_worker.histogram import Histogram, Series
 from rose_worker.jobs import HeldJob
 
@@ -27,6 +27,7 @@ _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 # The values that labels take. Others would be counted too: none comes from a job or a user.
 _OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
+_FINISH_REASONS = ("eos", "stop", "length")
 _OPS = ("intake", "publish", "renew", "control", "watch")
 _PHASES = ("schedule", "forward", "sample", "postprocess")
 _CRASH_LOOP = "crash_loop"
@@ -45,7 +46,7 @@ class Metrics:
     def __init__(self, model: ModelInfo, capacity: int) -> None:
         self.registry = CollectorRegistry()
         self._model = model.name
-        self._stats = EngineStats(0, 0, 0.0, 0, 0, 0, {})
+        self._stats = SchedulerStats()
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
@@ -70,7 +71,7 @@ class Metrics:
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
         # Asked when they are scraped, not set at each step.
-        self._batch.set_function(lambda: self._stats.batch_sequences)
+        self._batch.set_function(lambda: self._stats.running)
         self._kv_usage.set_function(lambda: self._stats.kv_usage_ratio)
         self._lag = self._queue_gauge("queue_lag_jobs", "Jobs that no worker has read yet")
         self._pending = self._queue_gauge("queue_pending_jobs", "Jobs that workers hold")
@@ -90,7 +91,7 @@ class Metrics:
     def _make_counters(self) -> None:
         self._jobs = self._counters("jobs", "Jobs ended, by outcome", "outcome", _OUTCOMES)
         self._reasons = self._counters(
-            "finish_reasons", "Jobs finished, by reason", "reason", get_args(FinishReason)
+            "finish_reasons", "Jobs finished, by reason", "reason", _FINISH_REASONS
         )
         self._dead_letters = self._counters(
             "dead_letters",
@@ -142,20 +143,22 @@ class Metrics:
 
     # The engine
 
-    def observe_step(self, stats: EngineStats) -> None:
-        self._batch_size.observe(stats.step_sequences)
-        for phase, seconds in stats.phase_s.items():
-            self._step[phase].observe(seconds)
+    def observe_step(self, stats: SchedulerStats) -> None:
+        self._batch_size.observe(stats.batch_size)
+        for phase, series in self._step.items():
+            # An engine that does not measure a phase reports 0.
+            if seconds := getattr(stats.step_times, phase):
+                series.observe(seconds)
 
-    def observe_stats(self, stats: EngineStats) -> None:
+    def observe_stats(self, stats: SchedulerStats) -> None:
         """The engine counts for itself; the counters follow its totals."""
         before, self._stats = self._stats, stats
         # Most steps change none of them, and an `inc` costs more than a look.
-        if preempted := stats.preemptions_total - before.preemptions_total:
+        if preempted := stats.preemptions - before.preemptions:
             self._preemptions.inc(preempted)
-        if asked := stats.prefix_query_tokens_total - before.prefix_query_tokens_total:
+        if asked := stats.prefix_query_tokens - before.prefix_query_tokens:
             self._prefix_query.inc(asked)
-        if hit := stats.prefix_hit_tokens_total - before.prefix_hit_tokens_total:
+        if hit := stats.prefix_hit_tokens - before.prefix_hit_tokens:
             self._prefix_hit.inc(hit)
 
     # Jobs

@@ -1,8 +1,8 @@
-"""An engine without a model: says the prompt again and again, one token a step.
+"""An engine without a model: it repeats the prompt, one token a step.
 
-It measures what the queue itself costs, and gives tests a worker that starts at once. Token ids
-are those of the prompt, or the UTF-8 bytes of its text; token i is `prompt[i % len(prompt)]`, so
-the answer does not depend on batch-mates or on how often the job moved.
+It shows what the queue itself costs, and gives tests a worker that starts at once. The token ids
+are those of the prompt or the UTF-8 bytes of its text. Token i is `prompt[i % len(prompt)]`, so the
+output depends neither on the other jobs of the batch nor on how often the job has moved.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rose.engine_records import FinishReason, SchedulerStats, StepOutput
 from rose.errors import InvalidParameter, PromptTooLong
 from rose.protocol import JobSpec
-from rose_worker.engine import EngineStats, FinishReason, ModelInfo, Output, Prepared
+from rose_worker.engine import ModelInfo, Prepared
 from rose_worker.settings import WorkerSettings
 
 _CONTEXT = 1 << 20
@@ -22,7 +23,7 @@ _CONTEXT = 1 << 20
 class _Echo:
     prompt: list[int]
     done: int
-    wanted: int
+    length: int
 
 
 class NullEngine:
@@ -50,8 +51,8 @@ class NullEngine:
                 f"the prompt has {len(prompt)} tokens, which leaves no room in a context of "
                 f"{self._context}: send at most {self._context - 1}"
             )
-        wanted = min(job.sampling.max_new_tokens, room)
-        return Prepared(job.id, len(prompt), _Echo(prompt, len(generated_ids), wanted))
+        length = min(job.sampling.max_new_tokens, room)
+        return Prepared(job.id, len(prompt), _Echo(prompt, len(generated_ids), length))
 
     def add(self, prepared: Prepared) -> None:
         self._running[prepared.job_id] = prepared.handle
@@ -59,30 +60,22 @@ class NullEngine:
     def abort(self, job_id: str) -> None:
         self._running.pop(job_id, None)
 
-    def step(self, only: str | None = None) -> list[Output]:
+    def step(self, only: str | None = None) -> list[StepOutput]:
         stepped = {job_id: echo for job_id, echo in self._running.items() if only in (None, job_id)}
         self._step_sequences = len(stepped)
         outputs = [self._next(job_id, echo) for job_id, echo in stepped.items()]
         for output in outputs:
             if output.finish_reason is not None:
-                del self._running[output.job_id]
+                del self._running[output.request_id]
         return outputs
 
-    def _next(self, job_id: str, echo: _Echo) -> Output:
-        if echo.done >= echo.wanted:  # an earlier worker logged the last token and then died
-            return Output(job_id, echo.done, (), "", "length")
+    def _next(self, job_id: str, echo: _Echo) -> StepOutput:
+        if echo.done >= echo.length:  # an earlier worker logged the last token and then died
+            return StepOutput(job_id, echo.done, (), "", "length")
         token = echo.prompt[echo.done % len(echo.prompt)]
         echo.done += 1
-        reason: FinishReason | None = "length" if echo.done == echo.wanted else None
-        return Output(job_id, echo.done - 1, (token,), f"{token} ", reason)
+        reason: FinishReason | None = "length" if echo.done == echo.length else None
+        return StepOutput(job_id, echo.done - 1, (token,), f"{token} ", reason)
 
-    def stats(self) -> EngineStats:
-        return EngineStats(
-            batch_sequences=len(self._running),
-            step_sequences=self._step_sequences,
-            kv_usage_ratio=0.0,
-            preemptions_total=0,
-            prefix_query_tokens_total=0,
-            prefix_hit_tokens_total=0,
-            phase_s={},
-        )
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(running=len(self._running), batch_size=self._step_sequences)

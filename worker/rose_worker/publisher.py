@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from rose.engine_records import StepOutput
 from rose.errors import InvalidParameter
 from rose.protocol import (
     CancelledEvent,
@@ -28,7 +29,6 @@ from rose.protocol import (
 from rose.protocol.calls import Append
 from rose.transport.connection import BROKER_ERRORS
 from rose_worker.broker import Broker
-from rose_worker.engine import Output
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import HeldJob, JobTable
 from rose_worker.logs import about
@@ -104,23 +104,24 @@ class Publisher:
             self._engine.abort(job_id)
         return job
 
-    def _accept(self, output: Output) -> None:
-        job = self._table.get(output.job_id)
-        # A step that was under way when the job was cancelled or lost brings tokens too many.
+    def _accept(self, output: StepOutput) -> None:
+        job = self._table.get(output.request_id)
+        # A step that ran when the job was cancelled or lost brings tokens that nobody wants.
         if job is None or output.index != job.logged:
             return
         lane = self._lanes[job.lease.partition.index]
         if output.token_ids:
             event = encode_tokens(output.index, output.token_ids, output.text, output.logprobs)
             lane.append(job, event, len(output.token_ids))
-        if output.finish_reason is not None:
-            self._table.pop(output.job_id)
+        reason = output.finish_reason
+        if reason == "error":
+            self.fail(output.request_id, InvalidParameter.code, output.error or "")
+        elif reason is not None:
+            self._table.pop(output.request_id)
             finished = FinishedEvent(
-                index=job.logged, reason=output.finish_reason, prompt_tokens=job.prompt_tokens
+                index=job.logged, reason=reason, prompt_tokens=job.prompt_tokens
             )
             lane.end(job, finished)
-        elif output.error is not None:
-            self.fail(output.job_id, InvalidParameter.code, output.error)
 
     def settle(self, job: HeldJob, item: Append, outcome: str, now: float) -> int:
         """Returns how many tokens are in the log now that were not before."""

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
-from rose_worker.engine import EngineStats, ModelInfo, Output, Prepared, finish_reason
+from rose_worker.engine import ModelInfo, Prepared
 from rose_worker.settings import WorkerSettings
-from roseinfer import InferenceEngine, OnlineScheduler, StepOutput
+from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
 
 
@@ -78,26 +79,11 @@ class RoseEngine:
     def abort(self, job_id: str) -> None:
         self._scheduler.abort(job_id)
 
-    def step(self, only: str | None = None) -> list[Output]:
-        return [_output(output) for output in self._scheduler.step(only)]
+    def step(self, only: str | None = None) -> list[StepOutput]:
+        return self._scheduler.step(only)
 
-    def stats(self) -> EngineStats:
-        stats = self._scheduler.stats()
-        times = stats.step_times
-        return EngineStats(
-            batch_sequences=stats.running,
-            step_sequences=stats.batch_size,
-            kv_usage_ratio=stats.kv_blocks_used / stats.kv_blocks_total,
-            preemptions_total=stats.preemptions,
-            prefix_query_tokens_total=stats.prefix_query_tokens,
-            prefix_hit_tokens_total=stats.prefix_hit_tokens,
-            phase_s={
-                "schedule": times.schedule,
-                "forward": times.forward,
-                "sample": times.sample,
-                "postprocess": times.postprocess,
-            },
-        )
+    def stats(self) -> SchedulerStats:
+        return self._scheduler.stats()
 
     def _prompt_ids(self, job: JobSpec) -> list[int]:
         if isinstance(job.prompt, str):
@@ -105,18 +91,6 @@ class RoseEngine:
         if job.messages:
             return self._engine.encode_chat([message.model_dump() for message in job.messages])
         return list(job.token_ids)
-
-
-def _output(output: StepOutput) -> Output:
-    return Output(
-        output.request_id,
-        output.index,
-        output.token_ids,
-        output.text,
-        None if output.error is not None else finish_reason(output.finish_reason),
-        output.logprobs,
-        output.error,
-    )
 
 
 def _seed_of(job_id: str) -> int:
