@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,14 +133,8 @@ def read_takes(folder: Path) -> list[Take]:
     )
 
 
-def read_cuts(folder: Path) -> Mapping[str, int]:
-    return Counter(mode for *_, mode in journal.read(folder / "proxy.jsonl"))
-
-
-def read_troubles(folder: Path) -> Iterator[Trouble]:
-    """What the proxy did, and when a worker was held up."""
-    for at, what, actor, *_ in journal.read(folder / "proxy.jsonl"):
-        yield Trouble(at - 2.0, at + 1.0, what, actor)
+def read_delays(folder: Path) -> Iterator[Trouble]:
+    """When a worker was held up."""
     for path in folder.glob("worker-*.jsonl"):
         for at, what, *rest in journal.read(path):
             if what == "late":

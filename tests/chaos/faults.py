@@ -17,8 +17,8 @@ from tests.chaos.evidence import Drain, Trouble
 from tests.chaos.options import LEASE_S
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.progress import Progress
-from tests.chaos.proxy import CutMode, Order
 from tests.chaos.raw import RawAdder
+from tests.support.proxy import Cut, CutMode
 
 #: Faults may overlap, so many at once; one follows another after so long at least.
 _AT_ONCE = 4
@@ -135,17 +135,8 @@ class Injector:
         mode: CutMode = draw.choice(("reply", "reply", "request", "request", "mute", "idle"))
         count, share = draw.randint(1, 4), draw.random() * 0.99
         for_s = 0.2 + draw.random() * LEASE_S * 0.8
-        self.cast.tell_proxy(
-            Order(
-                what="cut",
-                slot=actor.name,
-                count=count,
-                mode=mode,
-                share=share,
-                reset=draw.random() < 0.5,
-                for_s=for_s,
-            )
-        )
+        cut = Cut(mode, count, share, reset=draw.random() < 0.5, for_s=for_s)
+        self.cast.proxies[actor.name].cut(cut)
         await asyncio.sleep(for_s if mode == "mute" else 0.3)
         return f"{actor.name}: {count} connections, {mode}"
 
@@ -153,9 +144,11 @@ class Injector:
         draw = random.Random(fault.seed)
         delay_s, for_s = 0.05 + 0.25 * fault.amount, 1 + draw.random() * 2
         began = time.time()
-        for actor in self.cast.actors:
-            self.cast.tell_proxy(Order(what="slow", slot=actor.name, delay_s=delay_s, for_s=for_s))
+        for proxy in self.cast.proxies.values():
+            proxy.delay_s = proxy.request_delay_s = delay_s
         await asyncio.sleep(for_s)
+        for proxy in self.cast.proxies.values():
+            proxy.heal()
         self.troubles.append(Trouble(began, time.time() + 2.0, str(fault.kind)))
         return f"{delay_s:.2f} s late for {for_s:.1f} s"
 

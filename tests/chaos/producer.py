@@ -10,7 +10,7 @@ from rose_producer import AsyncClient
 from tests.chaos import journal
 from tests.chaos.journal import Journal
 from tests.chaos.plan import JobPlan, Kind, Plan
-from tests.chaos.stage import LIMIT, Stage, die_with_parent
+from tests.chaos.stage import LIMIT, Stage, run
 
 #: Jobs of a submit; a death in the middle leaves some of them in doubt.
 _BATCH = 5
@@ -68,17 +68,9 @@ async def _main(stage: Stage) -> None:
     begin = stage.index if last is None else last + stage.of
     # Goes back a little, as a service that is not sure would.
     begin = max(stage.index, begin - _REPEATED * stage.of)
-    async with AsyncClient(
-        redis_url=stage.redis_url, queue=stage.queue, redis_timeout_s=stage.redis_timeout_s
-    ) as client:
+    async with stage.client() as client:
         await Producer(stage, client, stage.journal(name)).run(begin)
 
 
-def main() -> None:
-    stage = Stage.from_argv()
-    die_with_parent()
-    asyncio.run(_main(stage))
-
-
 if __name__ == "__main__":
-    main()
+    run(_main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,12 +21,11 @@ from tests.chaos.evidence import (
     Evidence,
     Trouble,
     expire_all,
-    read_cuts,
+    read_delays,
     read_delivered,
     read_redis,
     read_submitted,
     read_takes,
-    read_troubles,
 )
 from tests.chaos.faults import Injector
 from tests.chaos.journal import Journal
@@ -127,8 +127,13 @@ class Scene:
             failures=raw.failures,
             lives=[life for actor in cast.actors for life in actor.lives],
             takes=read_takes(self.folder),
-            troubles=[*self.injector.troubles, *self._stalls, *read_troubles(self.folder)],
-            cuts=read_cuts(self.folder),
+            troubles=[
+                *self.injector.troubles,
+                *self._stalls,
+                *cast.cut_troubles(),
+                *read_delays(self.folder),
+            ],
+            cuts=Counter(mode for proxy in cast.proxies.values() for _, mode in proxy.cut_log),
             drains=drains,
             gauges=gauges,
             redis=state,

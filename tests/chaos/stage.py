@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from rose_producer import AsyncClient
 from tests.chaos.journal import Journal
 
 Sabotage = Literal["renewal", "fencing", "log"]
@@ -37,16 +40,26 @@ class Stage(BaseModel):
     worker: dict[str, Any] = {}
     """a worker's settings"""
 
-    @classmethod
-    def from_argv(cls) -> Stage:
-        return cls.model_validate_json(sys.argv[1])
+    def client(self, **settings: Any) -> AsyncClient:
+        return AsyncClient(
+            redis_url=self.redis_url,
+            queue=self.queue,
+            redis_timeout_s=self.redis_timeout_s,
+            **settings,
+        )
 
     def journal(self, name: str) -> Journal:
         return Journal(self.folder / f"{name}.jsonl")
 
 
-def die_with_parent() -> None:
-    """End this process when the harness does: its end closes our stdin."""
+def run(main: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    """A process of the harness, which ends when the harness does."""
+    _die_with_parent()
+    asyncio.run(main(Stage.model_validate_json(sys.argv[1])))
+
+
+def _die_with_parent() -> None:
+    """The end of the harness closes our stdin."""
 
     def watch() -> None:
         # Not through sys.stdin: its lock, held by a daemon thread, aborts the interpreter's end.

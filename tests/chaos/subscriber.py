@@ -20,7 +20,7 @@ from rose_producer import AsyncClient
 from tests.chaos import journal
 from tests.chaos.journal import Journal, Tail
 from tests.chaos.plan import JobPlan, Kind, Plan
-from tests.chaos.stage import Stage, die_with_parent
+from tests.chaos.stage import Stage, run
 
 _POLL_S = 0.05
 _AGAIN_S = 0.2
@@ -113,22 +113,11 @@ class Subscriber:
 
 async def _main(stage: Stage) -> None:
     name = f"delivered-{stage.index}"
-    async with AsyncClient(
-        redis_url=stage.redis_url,
-        queue=stage.queue,
-        redis_timeout_s=stage.redis_timeout_s,
-        poll_interval_s=_LOG_LOOK_S,
-    ) as client:
+    async with stage.client(poll_interval_s=_LOG_LOOK_S) as client:
         subscriber = Subscriber(stage, client, stage.journal(name))
         subscriber.recall(stage.folder / f"{name}.jsonl")
         await subscriber.run()
 
 
-def main() -> None:
-    stage = Stage.from_argv()
-    die_with_parent()
-    asyncio.run(_main(stage))
-
-
 if __name__ == "__main__":
-    main()
+    run(_main)

@@ -23,7 +23,7 @@ from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.chaos import sabotage
 from tests.chaos.journal import Journal
-from tests.chaos.stage import Stage, die_with_parent
+from tests.chaos.stage import Stage, run
 
 #: How often the event loop looks at the clock, and from when on it was held up.
 _BEAT_S = 0.1
@@ -107,17 +107,7 @@ async def _beat(journal: Journal) -> None:
             journal.write(time.time(), "late", "", round(late_s, 3))
 
 
-async def _run(settings: WorkerSettings, journal: Journal) -> None:
-    beat = asyncio.create_task(_beat(journal))
-    try:
-        await Worker(settings, lambda: _load(settings, journal)).run()
-    finally:
-        beat.cancel()
-
-
-def main() -> None:
-    stage = Stage.from_argv()
-    die_with_parent()
+async def _main(stage: Stage) -> None:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -132,8 +122,13 @@ def main() -> None:
         **stage.worker,
     }
     journal = stage.journal(f"worker-{stage.index}.{stage.incarnation}")
-    asyncio.run(_run(WorkerSettings(**given), journal))
+    settings = WorkerSettings(**given)
+    beat = asyncio.create_task(_beat(journal))
+    try:
+        await Worker(settings, lambda: _load(settings, journal)).run()
+    finally:
+        beat.cancel()
 
 
 if __name__ == "__main__":
-    main()
+    run(_main)

@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from typing import Any, Self
+import time
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import hiredis
+
+_CHUNK = 65536
+#: A cut that finds no traffic to cut through strikes the connection as it is.
+_IDLE_S = 1.0
+
+CutMode = Literal["reply", "request", "mute", "idle"]
 
 
-class _Cut(ConnectionError):
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Breaks `count` connections, those with the latest traffic first."""
+
+    mode: CutMode = "reply"
+    """in the middle of a reply or of a request; mute: replies vanish for `for_s`, then the cut"""
+    count: int = 1
+    share: float = 0.5
+    """of the bytes that are let through"""
+    reset: bool = False
+    """end with RST rather than FIN"""
+    for_s: float = 1.0
+
+
+class _Broken(ConnectionError):
     """By the proxy, not by either end."""
 
 
@@ -18,10 +45,11 @@ class Proxy:
     def __init__(self, redis_port: int, cut_after: Iterable[int] = ()) -> None:
         """`cut_after`: each new connection in turn is cut after so many bytes from Redis."""
         self.cut_after = iter(cut_after)
-        self.cuts = 0
-        """connections cut so far"""
+        self.cut_log: list[tuple[float, CutMode]] = []
+        """each connection that was cut in traffic or by `cut`; Unix seconds"""
         self.delay_s = 0.0
         """how late everything from Redis arrives"""
+        self.request_delay_s = 0.0
         self.answer: bytes | None = None
         """an error to give to each command, which then never reaches Redis"""
         self.swallow: bytes | None = None
@@ -29,7 +57,7 @@ class Proxy:
         self.sources: set[str] = set()
         """the addresses under which Redis has seen its connections"""
         self._redis_port = redis_port
-        self._ends: set[asyncio.StreamWriter] = set()
+        self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
@@ -37,56 +65,76 @@ class Proxy:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
+    @property
+    def cuts(self) -> int:
+        return len(self.cut_log)
+
     def __enter__(self) -> Self:
         self._thread.start()
-        self._server = self._on_loop(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._server = self._on_loop(asyncio.start_server(self._serve, "127.0.0.1", 0)).result(10)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._on_loop(self._close())
+        self._on_loop(self._close()).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def heal(self) -> None:
         """No faults from now on."""
-        self.cut_after, self.delay_s, self.answer, self.swallow = iter(()), 0.0, None, None
+        self.cut_after, self.answer, self.swallow = iter(()), None, None
+        self.delay_s = self.request_delay_s = 0.0
 
     def cut_now(self) -> None:
         """Every connection there is."""
-        self._on_loop(self._abort_all())
+        self._on_loop(self._break_all()).result(10)
 
-    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+    def cut(self, cut: Cut) -> Future[None]:
+        """Where the connections carry traffic; the result comes when all of it is done."""
+        return self._on_loop(self._cut(cut))
+
+    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _close(self) -> None:
         self._server.close()
-        await self._abort_all()
+        await self._break_all()
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    async def _abort_all(self) -> None:
-        for end in self._ends:
-            end.transport.abort()
+    async def _break_all(self) -> None:
+        for link in self._links:
+            link.abort()
+
+    async def _cut(self, cut: Cut) -> None:
+        chosen = sorted(self._links, key=lambda link: link.used_at)[-cut.count :]
+        for link in chosen:
+            link.armed, link.muted = cut, cut.mode == "mute"
+        await asyncio.sleep(cut.for_s if cut.mode == "mute" else _IDLE_S)
+        for link in chosen:
+            if link.armed is not None and link in self._links:
+                link.cut("mute" if link.muted else "idle")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends = {writer}
         try:
             from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._redis_port)
-            ends.add(to_redis)
-            host, port = to_redis.get_extra_info("sockname")
-            self.sources.add(f"{host}:{port}")
-            self._ends |= ends
-            await _Link(self, reader, writer, from_redis, to_redis).run()
-        except _Cut:
-            self.cuts += 1
+        except OSError:  # Redis is down: so is the line
+            writer.transport.abort()
+            return
+        host, port = to_redis.get_extra_info("sockname")
+        self.sources.add(f"{host}:{port}")
+        link = _Link(self, reader, writer, from_redis, to_redis)
+        self._links.add(link)
+        try:
+            await link.run()
         except (ConnectionError, EOFError):
-            pass  # one end has closed, or Redis is down: so does the other
+            pass  # one end has closed, or was broken: so is the other
         finally:
-            self._ends -= ends
-            for end in ends:
-                end.transport.abort()
+            self._links.discard(link)
+            link.abort()
 
 
 class _Link:
@@ -100,46 +148,77 @@ class _Link:
         from_redis: asyncio.StreamReader,
         to_redis: asyncio.StreamWriter,
     ) -> None:
+        self.armed: Cut | None = None
+        self.muted = False
+        """what Redis says is lost; what it is told is not"""
+        self.used_at = 0.0
         self._proxy = proxy
         self._reader, self._writer = reader, writer
         self._from_redis, self._to_redis = from_redis, to_redis
-        self._left = next(proxy.cut_after, None)
-        self._muted = False
+        self._bytes_left = next(proxy.cut_after, None)
+        self._swallows = False
+        self._commands = hiredis.Reader()
 
     async def run(self) -> None:
         await asyncio.gather(self._requests(), self._replies())
 
+    def cut(self, mode: CutMode) -> None:
+        cut, self.armed = self.armed, None
+        self._proxy.cut_log.append((time.time(), mode))
+        self.abort(reset=cut is not None and cut.reset)
+
+    def abort(self, *, reset: bool = False) -> None:
+        for end in (self._writer, self._to_redis):
+            if reset and not end.transport.is_closing():
+                connection = end.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.transport.abort()
+
     async def _requests(self) -> None:
-        async for command in _commands(self._reader):
-            if self._proxy.answer is not None:
-                self._writer.write(b"-" + self._proxy.answer + b"\r\n")
+        proxy = self._proxy
+        while data := await self._reader.read(_CHUNK):
+            self.used_at = time.monotonic()
+            await asyncio.sleep(proxy.request_delay_s)
+            commands = self._count_commands(data)
+            if proxy.answer is not None:
+                self._writer.write((b"-" + proxy.answer + b"\r\n") * commands)
                 continue
-            if self._proxy.swallow is not None and self._proxy.swallow in command:
-                self._proxy.swallow = None
-                self._muted = True
-            self._to_redis.write(command)
-            await self._to_redis.drain()
+            if proxy.swallow is not None and proxy.swallow in data:
+                proxy.swallow = None
+                self._swallows = True
+            await self._forward(data, self._to_redis, "request")
         raise EOFError
 
     async def _replies(self) -> None:
-        while some := await self._from_redis.read(65536):
+        while data := await self._from_redis.read(_CHUNK):
+            self.used_at = time.monotonic()
             await asyncio.sleep(self._proxy.delay_s)
-            if self._muted:
-                raise _Cut
-            self._writer.write(some[: self._left])
-            await self._writer.drain()
-            if self._left is not None:
-                self._left -= len(some)
-                if self._left <= 0:
-                    raise _Cut
+            if self.muted:
+                continue
+            if self._swallows:
+                self._break("reply")
+            await self._forward(data[: self._bytes_left], self._writer, "reply")
+            if self._bytes_left is not None:
+                self._bytes_left -= len(data)
+                if self._bytes_left <= 0:
+                    self._break("reply")
         raise EOFError
 
+    async def _forward(self, data: bytes, sink: asyncio.StreamWriter, direction: CutMode) -> None:
+        cut = self.armed if self.armed is not None and self.armed.mode == direction else None
+        sink.write(data if cut is None else data[: int(len(data) * cut.share)])
+        await sink.drain()
+        if cut is not None:
+            self._break(direction)
 
-async def _commands(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Each command as its bytes: an array of strings."""
-    while head := await reader.readline():
-        parts = [head]
-        for _ in range(int(head[1:])):
-            size = await reader.readline()
-            parts += (size, await reader.readexactly(int(size[1:]) + 2))
-        yield b"".join(parts)
+    def _break(self, mode: CutMode) -> None:
+        self.cut(mode)
+        raise _Broken
+
+    def _count_commands(self, data: bytes) -> int:
+        """Those that end in `data`."""
+        self._commands.feed(data)
+        count = 0
+        while self._commands.gets() is not False:
+            count += 1
+        return count

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Self
 
@@ -117,19 +117,26 @@ class WorkerProcess:
 
     def http(self, path: str) -> str | None:
         """The page, or None when there is no good answer."""
-        url = f"http://127.0.0.1:{self.http_port}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                body: bytes = answer.read()
-                return body.decode()
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return None
+        return _page(self.http_port, path)
 
     def metrics(self) -> dict[str, float]:
-        """Samples without further labels than the model's, by name; empty when it is dead."""
-        return {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(self.http("/metrics") or "")
-            for sample in family.samples
-            if set(sample.labels) <= {"model"}
-        }
+        return read_metrics(self.http_port)
+
+
+def read_metrics(http_port: int) -> dict[str, float]:
+    """Samples without further labels than the model's, by name; empty when the worker is dead."""
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(_page(http_port, "/metrics") or "")
+        for sample in family.samples
+        if set(sample.labels) <= {"model"}
+    }
+
+
+def _page(http_port: int, path: str) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}{path}", timeout=2) as answer:
+            body: bytes = answer.read()
+            return body.decode()
+    except (OSError, HTTPException):  # the worker may be killed in the middle of the page
+        return None

@@ -1,0 +1,171 @@
+"""The proxy's faults, each on a connection to a server that answers `echo:` and what it got."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rose_cli.demo.broker import free_port
+from tests.support.bench import wait_until
+from tests.support.proxy import Cut, CutMode, Proxy
+
+_QUESTION = b"*1\r\n$10\r\n0123456789\r\n"
+
+
+class Echo:
+    def __init__(self) -> None:
+        self.heard = b""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1000):
+                self.heard += data
+                writer.write(b"echo:" + data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # as a cut should look from here
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+def proxy(echo: Echo) -> Iterator[Proxy]:
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(echo.serve, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    with Proxy(server.sockets[0].getsockname()[1]) as proxy:
+        yield proxy
+    loop.call_soon_threadsafe(server.close)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@contextmanager
+def connected(proxy: Proxy) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+        yield connection
+
+
+@contextmanager
+def in_use(proxy: Proxy, echo: Echo) -> Iterator[socket.socket]:
+    with connected(proxy) as connection:
+        connection.sendall(_QUESTION)
+        assert read(connection, len(_QUESTION) + 5) == b"echo:" + _QUESTION
+        echo.heard = b""
+        yield connection
+
+
+def read(connection: socket.socket, size: int = 1000) -> bytes:
+    """So many bytes, or fewer where the connection ends before."""
+    got = b""
+    try:
+        while len(got) < size and (data := connection.recv(1000)):
+            got += data
+    except ConnectionError:
+        pass  # a reset: what came before it counts
+    return got
+
+
+def modes(proxy: Proxy) -> list[CutMode]:
+    return [mode for _, mode in proxy.cut_log]
+
+
+def arm(proxy: Proxy, cut: Cut) -> None:
+    """Returns when the next traffic meets the cut."""
+    proxy.cut(cut)
+    wait_until(lambda: any(link.armed for link in proxy._links))
+
+
+def test_what_is_not_cut_passes_both_ways(proxy: Proxy) -> None:
+    with connected(proxy) as connection:
+        connection.sendall(_QUESTION)
+        assert read(connection, len(_QUESTION) + 5) == b"echo:" + _QUESTION
+    assert modes(proxy) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "arrives", "heard"),
+    [
+        ("reply", (b"echo:" + _QUESTION)[:13], _QUESTION),  # the request was carried out
+        ("request", b"", _QUESTION[:10]),
+    ],
+)
+def test_a_cut_in_the_middle(
+    proxy: Proxy, echo: Echo, mode: CutMode, arrives: bytes, heard: bytes
+) -> None:
+    with in_use(proxy, echo) as connection:
+        # when
+        arm(proxy, Cut(mode))
+        connection.sendall(_QUESTION)
+        # then: an abort may take back what had been let through
+        assert arrives.startswith(read(connection))
+        wait_until(lambda: echo.heard == heard)
+        assert modes(proxy) == [mode]
+    # and the next connection is whole
+    with in_use(proxy, echo):
+        pass
+
+
+def test_a_muted_connection_loses_replies_and_then_breaks(proxy: Proxy, echo: Echo) -> None:
+    with in_use(proxy, echo) as connection:
+        # when
+        arm(proxy, Cut("mute", for_s=0.3))
+        connection.sendall(_QUESTION)
+        # then
+        assert read(connection) == b""
+    assert echo.heard == _QUESTION
+    assert modes(proxy) == ["mute"]
+
+
+def test_an_idle_connection_is_cut_all_the_same(proxy: Proxy, echo: Echo) -> None:
+    with in_use(proxy, echo) as connection:
+        # when
+        proxy.cut(Cut(reset=True))
+        # then
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    assert modes(proxy) == ["idle"]
+
+
+def test_a_slow_line_is_late_and_complete(proxy: Proxy, echo: Echo) -> None:
+    with in_use(proxy, echo) as connection:
+        # given
+        proxy.delay_s = proxy.request_delay_s = 0.1
+        began = time.monotonic()
+        # when
+        connection.sendall(_QUESTION)
+        # then
+        assert read(connection, len(_QUESTION) + 5) == b"echo:" + _QUESTION
+        assert time.monotonic() - began >= 0.2
+    assert modes(proxy) == []
+
+
+def test_each_command_gets_the_answer_and_none_reaches_redis(proxy: Proxy, echo: Echo) -> None:
+    with in_use(proxy, echo) as connection:
+        # given
+        proxy.answer = b"LOADING"
+        # when: three commands, the last in two parts
+        connection.sendall(_QUESTION * 2 + _QUESTION[:7])
+        connection.sendall(_QUESTION[7:])
+        # then
+        answers = b"-LOADING\r\n" * 3
+        assert read(connection, len(answers)) == answers
+    assert echo.heard == b""
+
+
+def test_without_redis_there_is_no_connection() -> None:
+    with Proxy(free_port()) as proxy, connected(proxy) as connection:
+        assert read(connection) == b""
