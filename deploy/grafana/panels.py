@@ -71,24 +71,24 @@ class Panel:
         }
 
     def _defaults(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"unit": self.unit, "min": 0}
+        defaults: dict[str, Any] = {"unit": self.unit, "min": 0}
         if self.most is not None:
-            found["max"] = self.most
+            defaults["max"] = self.most
         if self.steps:
             steps = [
                 {"color": colour, "value": value if n else None}
                 for n, (value, colour) in enumerate(self.steps.items())
             ]
-            found["thresholds"] = {"mode": "absolute", "steps": steps}
+            defaults["thresholds"] = {"mode": "absolute", "steps": steps}
         if self.kind == "timeseries":
-            found["custom"] = {
+            defaults["custom"] = {
                 "drawStyle": "line",
                 "lineWidth": 1,
                 "fillOpacity": 30 if self.stacked else 8,
                 "showPoints": "never",
                 "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
             }
-        return found
+        return defaults
 
     def _options(self) -> dict[str, Any]:
         if self.kind == "timeseries":
@@ -121,19 +121,15 @@ class Panel:
         return {"transformations": [{"id": "organize", "options": hidden}]}
 
 
-@dataclass(frozen=True, slots=True)
 class Row:
-    title: str
-    panels: Sequence[Panel]
+    def __init__(self, title: str, *panels: Panel) -> None:
+        self.title, self.panels = title, panels
 
 
-@dataclass(frozen=True, slots=True)
 class Dashboard:
-    name: str
-    """of its file, and with `rose-` before it, its identity in Grafana"""
-    title: str
-    description: str
-    rows: Sequence[Row]
+    def __init__(self, name: str, title: str, description: str, *rows: Row) -> None:
+        """`name` of its file, and with `rose-` before it, its identity in Grafana."""
+        self.name, self.title, self.description, self.rows = name, title, description, rows
 
     @property
     def panels(self) -> list[Panel]:

@@ -36,7 +36,7 @@ def test_a_stale_file_is_noticed() -> None:
 def test_a_query_for_what_nobody_exports_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     queries = [Query("rate(rose_tokens_total[1m])"), Query('rose_ready{job="rose_else"}')]
-    wrong = Dashboard("x", "X", "", [Row("r", [Panel("p", "", queries, "s")])])
+    wrong = Dashboard("x", "X", "", Row("r", Panel("p", "", queries, "s")))
     monkeypatch.setattr("deploy.expressions.DASHBOARDS", (wrong,))
     # then
     assert unknown(METRICS.registry) == ["X / p: nothing exports rose_tokens_total"]
