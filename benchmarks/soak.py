@@ -14,8 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from typing import Any
 
 import redis
 
@@ -28,26 +29,11 @@ _SUBSCRIBERS = 64
 _SAMPLE_S = 10.0
 _TTL_S = 30
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Sizes in MiB."""
-
-    after_s: float
-    jobs: int
-    tokens: int
-    worker_rss: float
-    redis_rss: float
-    redis_used: float
-    keys: int
+#: Seconds since the start, jobs, tokens, keys, and sizes in MiB.
+Sample = dict[str, float]
 
 
-class Counts:
-    jobs = 0
-    tokens = 0
-
-
-async def subscriber(client: AsyncClient, counts: Counts, until: float) -> None:
+async def subscriber(client: AsyncClient, counts: Counter[str], until: float) -> None:
     """One job after another: submit, stream to the end, check that nothing is missing."""
     dice = random.Random()  # noqa: S311 - which prompt, no secret
     while time.monotonic() < until:
@@ -58,76 +44,56 @@ async def subscriber(client: AsyncClient, counts: Counts, until: float) -> None:
         async for event in job.stream():
             match event:
                 case TokenEvent():
-                    counts.tokens += len(event.token_ids)
+                    counts["tokens"] += len(event.token_ids)
                 case FinishedEvent() if event.index == wanted:
-                    counts.jobs += 1
+                    counts["jobs"] += 1
                 case _:
                     raise SystemExit(f"job {job.id} of {wanted} tokens ended with {event}")
 
 
-def rss_mib(pid: int) -> float:
+def rss_mib(pid: int | None) -> float:
+    """Resident memory of a process."""
     shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True)
     return int(shown.stdout) / 1024
 
 
 async def soak(engine: str, minutes: float) -> list[Sample]:
     samples: list[Sample] = []
+    settings: dict[str, Any] = {"torch_threads": 1, "result_ttl_s": _TTL_S, "log_level": "warning"}
     with (
         EmbeddedBroker(fake=False) as broker,
-        WorkerProcess(
-            "soak",
-            broker.url,
-            engine=engine,
-            torch_threads=1,
-            result_ttl_s=_TTL_S,
-            log_level="warning",
-        ) as worker,
+        WorkerProcess("soak", broker.url, engine=engine, **settings) as worker,
         redis.Redis.from_url(broker.url, protocol=2) as raw,
     ):
         worker.wait_ready()
-        pids = worker.pid, int(raw.info("server")["process_id"])
+        redis_pid = int(raw.info("server")["process_id"])
         start = time.monotonic()
-        counts, until = Counts(), start + minutes * 60
+        counts, until = Counter[str](jobs=0, tokens=0), start + minutes * 60
         async with AsyncClient(redis_url=broker.url, result_ttl_s=_TTL_S) as client:
             load = [
                 asyncio.create_task(subscriber(client, counts, until)) for _ in range(_SUBSCRIBERS)
             ]
             while time.monotonic() < until:
                 await asyncio.sleep(min(_SAMPLE_S, max(0.0, until - time.monotonic())))
-                samples.append(_sample(raw, pids, counts, time.monotonic() - start))
-                _report(samples[-1])
+                sample = {
+                    "after_s": time.monotonic() - start,
+                    **counts,
+                    "worker_rss": rss_mib(worker.pid),
+                    "redis_rss": rss_mib(redis_pid),
+                    "redis_used": raw.info("memory")["used_memory"] / 2**20,
+                    "keys": raw.dbsize(),
+                }
+                samples.append({name: round(value, 1) for name, value in sample.items()})
+                shown = ", ".join(f"{name} {value:,}" for name, value in samples[-1].items())
+                print(shown, file=sys.stderr)
             await asyncio.gather(*load)
     return samples
-
-
-def _sample(
-    raw: redis.Redis, pids: tuple[int | None, int], counts: Counts, after_s: float
-) -> Sample:
-    worker_pid, redis_pid = pids
-    return Sample(
-        after_s=round(after_s, 1),
-        jobs=counts.jobs,
-        tokens=counts.tokens,
-        worker_rss=round(rss_mib(worker_pid or 0), 1),
-        redis_rss=round(rss_mib(redis_pid), 1),
-        redis_used=round(raw.info("memory")["used_memory"] / 2**20, 1),
-        keys=int(raw.dbsize()),
-    )
-
-
-def _report(sample: Sample) -> None:
-    print(
-        f"{sample.after_s:6.0f} s  {sample.jobs:9} jobs  {sample.tokens:11} tokens  "
-        f"worker {sample.worker_rss:7.1f}  redis {sample.redis_rss:6.1f} "
-        f"(used {sample.redis_used:6.1f}) MiB  {sample.keys:7} keys",
-        file=sys.stderr,
-    )
 
 
 def growth(samples: Sequence[Sample], name: str) -> tuple[float, float]:
     """Medians of the second and of the last quarter: flat means that they are the same."""
     quarter = max(1, len(samples) // 4)
-    values = [float(getattr(sample, name)) for sample in samples]
+    values = [sample[name] for sample in samples]
     return (
         statistics.median(values[quarter : 2 * quarter] or values),
         statistics.median(values[-quarter:]),
@@ -142,9 +108,10 @@ def main() -> None:
     args = parser.parse_args()
     samples = asyncio.run(soak(args.engine, args.minutes))
     if args.json:
-        print(json.dumps([asdict(sample) for sample in samples]))
+        print(json.dumps(samples))
         return
-    print(f"{samples[-1].jobs} jobs, {samples[-1].tokens} tokens in {args.minutes:g} minutes")
+    last = samples[-1]
+    print(f"{last['jobs']} jobs, {last['tokens']} tokens in {args.minutes:g} minutes")
     for name in ("worker_rss", "redis_rss", "redis_used", "keys"):
         early, late = growth(samples, name)
         print(f"{name:11} second quarter {early:9.1f}, last quarter {late:9.1f}")

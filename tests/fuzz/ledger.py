@@ -14,7 +14,7 @@ from rose.protocol import TERMINAL_STATUSES, Partition, TokenEvent, decode_event
 
 _LETTERS_AT_ONCE = 1000
 #: Wrong outcomes that are told in full; the others are counted.
-_MOST_TOLD = 20
+_MAX_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Ledger:
         return None
 
     def _complain(self, problem: str) -> None:
-        if len(self.wrong) < _MOST_TOLD:
+        if len(self.wrong) < _MAX_TOLD:
             self.wrong.append(problem)
         self.outcomes["complaints"] += 1
 

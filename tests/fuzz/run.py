@@ -13,11 +13,11 @@ import random
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import redis
 
+from benchmarks.soak import rss_mib
 from rose.errors import RoseError
 from rose.protocol import GROUP, JobSpec, Partition, Priority, decode_job, encode_job
 from rose_cli.demo.broker import EmbeddedBroker
@@ -30,7 +30,7 @@ from tests.fuzz.poison import Poisoner, ask_for
 
 _BATCH = 1000
 #: Messages that wait in Redis: enough to keep the worker busy, few enough to keep them all there.
-_MOST_WAITING = 4000
+_MAX_WAITING = 4000
 _QUEUE = "fuzz"
 _CONTEXT = 48
 _GOOD = b"good"
@@ -104,8 +104,8 @@ class _Run:
             self._disturb()
             self._ledger.settle()
             self._ask()
-            self._rss.append(_rss_mb(pid))
-            self._wait(lambda: sum(self._lengths()) < _MOST_WAITING)
+            self._rss.append(round(rss_mib(pid)))
+            self._wait(lambda: sum(self._lengths()) < _MAX_WAITING)
         self._wait(lambda: not self._ledger.open)
         self._report.seconds = time.monotonic() - start
         self._check_worker()
@@ -239,15 +239,3 @@ def _expected(raw: bytes) -> Sent:
         return Sent(raw, None, decode_job(raw).id, may_fail=True)
     except RoseError as error:
         return Sent(raw, error.code)
-
-
-def _rss_mb(pid: int | None) -> int:
-    """Resident memory; 0 where the system does not tell."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return 0
-    return next(
-        int(line.split()[1]) // 1024
-        for line in status.read_text().splitlines()
-        if line.startswith("VmRSS:")
-    )
