@@ -10,7 +10,10 @@
 Loads neither torch nor transformers.
 """
 
+from typing import TYPE_CHECKING
+
 from rose.engine_records import TokenLogprob
+from rose.lazy import loader
 from rose.protocol import (
     CancelledEvent,
     ChatMessage,
@@ -21,12 +24,14 @@ from rose.protocol import (
     TokenEvent,
 )
 from rose.sampling import SamplingParams
-from rose_producer.aclient import AsyncClient, AsyncJob
-from rose_producer.client import Client, Job
-from rose_producer.dead_letters import DeadLetter, DeadLetters
 from rose_producer.request import Request
 from rose_producer.results import JobStatus, QueueStatus, Result
-from rose_producer.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from rose_producer._async.client import AsyncClient, AsyncJob
+    from rose_producer._sync.client import Client, Job
+    from rose_producer.dead_letters import DeadLetter, DeadLetters
+    from rose_producer.settings import ProducerSettings
 
 __all__ = [
     "AsyncClient",
@@ -50,3 +55,17 @@ __all__ = [
     "TokenEvent",
     "TokenLogprob",
 ]
+
+#: A program needs the asyncio client or the blocking one.
+__getattr__ = loader(
+    __name__,
+    {
+        "AsyncClient": "rose_producer._async.client",
+        "AsyncJob": "rose_producer._async.client",
+        "Client": "rose_producer._sync.client",
+        "Job": "rose_producer._sync.client",
+        "DeadLetter": "rose_producer.dead_letters",
+        "DeadLetters": "rose_producer.dead_letters",
+        "ProducerSettings": "rose_producer.settings",
+    },
+)

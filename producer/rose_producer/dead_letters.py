@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
+from rose import transport
 from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage, RoseError
 from rose.protocol import JobSpec, Partition, calls, decode_job, encode_job, new_job_id
 from rose.protocol.calls import now_ms
 from rose.settings import QueueSettings
-from rose.transport.connection import broker_errors, connect
-from rose.transport.running import run
 
 _HANDLE = re.compile(r"(\d{1,4}):(\d{1,20})-(\d{1,20})", re.ASCII)
 
@@ -65,8 +64,7 @@ class DeadLetters:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
-        with broker_errors():
-            self._redis = connect(settings)
+        self._redis = transport.RedisClient(settings)
 
     def __enter__(self) -> Self:
         return self
@@ -89,8 +87,8 @@ class DeadLetters:
     def get(self, handle: str) -> DeadLetter:
         """Raises: InvalidParameter (no handle), DeadLetterNotFound, BrokerUnavailable"""
         partition, entry = self._find(handle)
-        with broker_errors():
-            found: Any = self._redis.xrange(partition.dead, entry, entry)
+        with transport.broker_errors():
+            found = self._redis.execute("XRANGE", partition.dead, entry, entry)
         if not found:
             raise _gone(handle)
         return _letter(partition, *found[0])
@@ -123,8 +121,8 @@ class DeadLetters:
         call = calls.retry(
             partition, entry, letter.stream, job, encode_job(job), retry_of=old.id, now_ms=now
         )
-        with broker_errors():
-            outcome = run(self._redis, call)
+        with transport.broker_errors():
+            outcome = self._redis.run(call)
         if outcome != b"RETRIED":
             raise _gone(handle)
         return Retried(handle, old.id, job.id)
@@ -134,8 +132,10 @@ class DeadLetters:
         entries: dict[str, list[str]] = {}
         for partition, entry in [self._find(handle) for handle in handles]:
             entries.setdefault(partition.dead, []).append(entry)
-        with broker_errors():
-            return sum(int(self._redis.xdel(dead, *some)) for dead, some in entries.items())
+        with transport.broker_errors():
+            return sum(
+                int(self._redis.execute("XDEL", dead, *some)) for dead, some in entries.items()
+            )
 
     def purge_all(self, *, code: str | None = None, older_than_s: float = 0) -> int:
         """Delete what is of that code and that old; returns how many. Raises: BrokerUnavailable"""
@@ -143,10 +143,10 @@ class DeadLetters:
         if code is not None:
             kind = self.list(code=code)
             return self.purge(x.handle for x in kind if x.at_ms < before_ms or not older_than_s)
-        limit: dict[str, Any] = {"minid": before_ms} if older_than_s else {"maxlen": 0}
-        with broker_errors():
+        limit = ("MINID", before_ms) if older_than_s else ("MAXLEN", 0)
+        with transport.broker_errors():
             return sum(
-                int(self._redis.xtrim(partition.dead, approximate=False, **limit))
+                int(self._redis.execute("XTRIM", partition.dead, *limit))
                 for partition in self._partitions
             )
 
@@ -166,8 +166,8 @@ class DeadLetters:
     def _newest_first(self, partition: Partition) -> Iterator[DeadLetter]:
         end = "+"
         while True:
-            with broker_errors():
-                found: Any = self._redis.xrevrange(partition.dead, end, "-", count=_CHUNK)
+            with transport.broker_errors():
+                found = self._redis.execute("XREVRANGE", partition.dead, end, "-", "COUNT", _CHUNK)
             for entry, fields in found:
                 yield _letter(partition, entry, fields)
             if len(found) < _CHUNK:
@@ -175,9 +175,9 @@ class DeadLetters:
             end = f"({found[-1][0].decode()}"
 
 
-def _letter(partition: Partition, entry: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
+def _letter(partition: Partition, entry: bytes, fields: Any) -> DeadLetter:
     def text(name: bytes) -> str:
-        return fields.get(name, b"").decode(errors="replace")
+        return (transport.field_of(fields, name) or b"").decode(errors="replace")
 
     return DeadLetter(
         handle=f"{partition.index}:{entry.decode()}",
@@ -187,7 +187,7 @@ def _letter(partition: Partition, entry: bytes, fields: Mapping[bytes, bytes]) -
         message=text(b"message"),
         stream=text(b"stream"),
         entry=text(b"entry"),
-        job=fields.get(b"job", b""),
+        job=transport.field_of(fields, b"job") or b"",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +20,10 @@ from rose.protocol import (
     TokenEvent,
     error_of,
 )
+
+#: Closed by a consumer that stops early.
+Events = Generator[Event, None, None]
+AsyncEvents = AsyncGenerator[Event, None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,106 +1,189 @@
-"""All that one asyncio client listens to, on one connection (on a cluster: one to each node).
+"""What the threads of one client listen to: a connection for each that listens, kept for the next.
 
-    subscriptions = AsyncSubscriptions(settings)
-    async with subscriptions.listen(channel) as inbox:
-        message = await inbox.get(timeout_s=5)
+    with subscriptions.listen(channel) as inbox:
+        message = inbox.get(timeout_s=5)
 
-What is published after `listen` has returned is either got, or the loss of it is told: by
-CONNECTION_LOST, or by None, which says: look into the log.
+The blocking form of `rose.transport.async_subscriptions`, without threads of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
-import redis.asyncio
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import SlotNotCoveredError
+import redis
+from redis.connection import AbstractConnection
 
 from rose.settings import QueueSettings
-from rose.transport.connection import CONNECTION_LOST, connect_async
-from rose.transport.line import Attempt, Inbox, Line, closed
-from rose.transport.wire import opener
+from rose.transport import redis_internals
+from rose.transport.connection import connect
+from rose.transport.failures import CONNECTION_LOST
+from rose.transport.redis_internals import Connector
 
-#: Messages kept for a listener that does not keep up.
-_INBOX_SIZE = 1000
-
-#: Thousands of listeners may have lost the same node.
-_EXPLORE_EVERY_S = 0.5
+#: Idle connections kept for the next listeners, for each node.
+_MAX_IDLE = 32
 
 
-class AsyncSubscriptions:
-    """Belongs to one event loop. Connects at the first `listen`; `aclose` ends it for good."""
+class BlockingInbox:
+    """A connection with one subscription at most, and the messages of it."""
 
-    def __init__(self, settings: QueueSettings, *, inbox_size: int = _INBOX_SIZE) -> None:
-        # Knows the way; its own pool stays empty.
-        # No silent reconnect: what was published meanwhile must be read from the log.
-        self._redis = connect_async(settings, retries=0)
-        self._timeout_s = settings.redis_timeout_s
-        self._inbox_size = inbox_size
-        self._lines: dict[str, Line] = {}
-        self._exploring = Attempt(self._explore)
-        self._explored = False
-        self._explored_at = -_EXPLORE_EVERY_S
-        self._closed = False
+    def __init__(self, connection: AbstractConnection, timeout_s: float, *, sharded: bool) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._prefix = "S" if sharded else ""
+        self._channel = b""
+        self._pinged_at: float | None = None
+        self.in_step = True
+        """False: stopped halfway through sending or reading, so of no use any more"""
 
-    @asynccontextmanager
-    async def listen(self, channel: str) -> AsyncIterator[Inbox]:
-        """Subscribed, and confirmed by Redis, while the context lasts. Any number may listen to
-        the same channel.
+    def subscribe(self, channel: str) -> None:
+        """Returns once Redis has confirmed it. Raises: CONNECTION_LOST"""
+        self._channel, self._pinged_at = channel.encode(), None
+        self._send("SUBSCRIBE")
+        # Before it may come what an earlier listener has left.
+        while self._read() != [f"{self._prefix}SUBSCRIBE".lower().encode(), self._channel]:
+            continue
+
+    def unsubscribe(self) -> None:
+        """Does not wait for Redis to confirm that."""
+        self._send("UNSUBSCRIBE")
+
+    def get(self, timeout_s: float) -> bytes | None:
+        """The next message; None: nothing came for so long. Raises: CONNECTION_LOST"""
+        end = time.monotonic() + timeout_s
+        while True:
+            left = end - time.monotonic()
+            if not self._connection.can_read(max(0.0, left)):
+                self._probe()
+                return None
+            message = self._read(whole=True)
+            if message[0] in (b"message", b"smessage") and message[1] == self._channel:
+                data: bytes = message[2]
+                return data
+            if message[0] == b"sunsubscribe":
+                raise redis.ConnectionError("the cluster has ended the subscription")
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _probe(self) -> None:
+        """A connection that is dead without a word looks like one with nothing to say."""
+        now = time.monotonic()
+        if self._pinged_at is None:
+            self._send("PING")
+            self._pinged_at = now
+        elif now - self._pinged_at > self._timeout_s:
+            raise redis.TimeoutError("Redis does not answer")
+
+    def _send(self, verb: str) -> None:
+        self.in_step = False
+        if verb == "PING":
+            self._connection.send_command(verb, check_health=False)
+        else:
+            self._connection.send_command(self._prefix + verb, self._channel, check_health=False)
+        self.in_step = True
+
+    def _read(self, *, whole: bool = False) -> list[Any]:
+        """Of a confirmation the kind and the channel, unless it is wanted whole."""
+        self.in_step = False
+        reply = self._connection.read_response()
+        self.in_step = True
+        self._pinged_at = None
+        message = reply if isinstance(reply, list) else [b"pong", reply]
+        return message if whole else message[:2]
+
+
+class Subscriptions:
+    """Thread-safe. Connects at the first `listen`."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._idle: dict[str, list[BlockingInbox]] = {}
+        self._process = os.getpid()
+        self._stale = False
+
+    @contextmanager
+    def listen(self, channel: str) -> Iterator[BlockingInbox]:
+        """Subscribed, and confirmed by Redis, while the context lasts.
 
         Raises:
-            CONNECTION_LOST: try again; how often and how fast is the caller's, but however many
-                callers there are, they try together.
-            redis.ResponseError, BrokerUnavailable (closed)
+            CONNECTION_LOST, redis.ResponseError
         """
-        inbox = Inbox(self._inbox_size)
         try:
-            line = await self._line(channel)
-            subscription = await line.subscribe(channel, inbox)
+            node, connector = self._node(channel)
+            inbox = self._subscribed(node, connector, channel)
         except CONNECTION_LOST:
-            self._explored = False  # the channel's node may be another now
+            self._stale = True
             raise
         try:
             yield inbox
         except CONNECTION_LOST:
-            self._explored = False
+            inbox.in_step = False
+            self._stale = True
             raise
         finally:
-            line.leave(subscription, inbox)
+            self._give_back(node, inbox)
 
-    async def aclose(self) -> None:
-        self._closed = True
-        await self._exploring.cancel()
-        for line in self._lines.values():
-            await line.close()
-        await self._redis.aclose()
+    def close(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+        if "_redis" in vars(self):
+            self._redis.close()
 
-    async def _line(self, channel: str) -> Line:
-        if self._closed:
-            raise closed()
+    @cached_property
+    def _redis(self) -> redis.Redis | redis.RedisCluster:
+        # Knows the way; its own pool stays empty.
+        # No silent reconnect: what was published meanwhile must be read from the log.
+        return connect(self._settings)
+
+    def _subscribed(self, node: str, connector: Connector, channel: str) -> BlockingInbox:
+        while (inbox := self._take_idle(node)) is not None:
+            try:
+                inbox.subscribe(channel)
+            except CONNECTION_LOST:  # while it was idle, perhaps: try with the next
+                inbox.close()
+            else:
+                return inbox
+        connection = connector()
+        inbox = BlockingInbox(connection, self._settings.redis_timeout_s, sharded=bool(node))
+        try:
+            connection.connect()
+            inbox.subscribe(channel)
+        except BaseException:
+            inbox.close()
+            raise
+        return inbox
+
+    def _take_idle(self, node: str) -> BlockingInbox | None:
+        if self._process != os.getpid():  # after a fork: they are the parent's
+            self._idle, self._process = {}, os.getpid()
+        try:
+            return self._idle.get(node, []).pop()
+        except IndexError:
+            return None
+
+    def _give_back(self, node: str, inbox: BlockingInbox) -> None:
+        try:
+            idle = self._idle.setdefault(node, [])
+            if inbox.in_step and len(idle) < _MAX_IDLE:
+                inbox.unsubscribe()
+                idle.append(inbox)
+                return
+        except CONNECTION_LOST:
+            self._stale = True
+        inbox.close()
+
+    def _node(self, channel: str) -> tuple[str, Connector]:
+        """Its name, "" where there is no cluster, and how to make a connection to it."""
         client = self._redis
-        if isinstance(client, redis.asyncio.Redis):
-            return self._line_to("", opener(client.connection_pool))
-        recently = asyncio.get_running_loop().time() - self._explored_at < _EXPLORE_EVERY_S
-        if not self._explored and not recently:
-            await self._exploring.make()
-        node = client.get_node_from_key(channel)
-        if node is None:
-            raise SlotNotCoveredError(f"no node of the cluster serves {channel}")
-        return self._line_to(node.name, opener(node))
-
-    def _line_to(self, name: str, open_connection: Callable[[], AbstractConnection]) -> Line:
-        line = self._lines.get(name)
-        if line is None:
-            line = self._lines[name] = Line(open_connection, self._timeout_s, sharded=bool(name))
-        return line
-
-    async def _explore(self) -> None:
-        """Ask the cluster anew which node serves what."""
-        client: Any = self._redis
-        await client.aclose()
-        await client.initialize()
-        self._explored, self._explored_at = True, asyncio.get_running_loop().time()
+        if isinstance(client, redis.Redis):
+            return "", redis_internals.connector(client.connection_pool)
+        if self._stale:
+            redis_internals.find_nodes(client)
+            self._stale = False
+        return redis_internals.node(client, channel)

@@ -17,9 +17,8 @@ from enum import Enum, auto
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from redis.connection import SSLConnection, parse_url
-
 from rose.errors import ConfigurationError
+from rose.transport.redis_internals import read_url
 
 _SENTINEL_PORT = 26379
 
@@ -59,7 +58,7 @@ def parse_address(url: str) -> Address:
                 "ROSE_REDIS_URL cannot be used: it must begin with redis://, rediss://, unix://, "
                 "or redis+cluster:// or redis+sentinel:// (rediss+ for TLS)"
             )
-        return Address(Kind.SINGLE, url, options=_options(url))
+        return Address(Kind.SINGLE, url, options=read_url(url))
     except ValueError:
         # Its message may hold a part of a password that has a '/' or a '#' in it.
         raise ConfigurationError(
@@ -72,7 +71,7 @@ def _cluster(scheme: str, rest: str) -> Address:
     plain, nodes, path = _split(scheme, rest, default_port=6379)
     if path.strip("/") not in ("", "0"):
         raise ConfigurationError("ROSE_REDIS_URL: a cluster has no other database than 0")
-    options = _options(plain)
+    options = read_url(plain)
     options.pop("db", None)
     return Address(Kind.CLUSTER, plain, nodes, options=options)
 
@@ -85,7 +84,7 @@ def _sentinel(scheme: str, rest: str) -> Address:
             "ROSE_REDIS_URL: name the service after the Sentinels, as in "
             "redis+sentinel://host:26379/service"
         )
-    options = _options(plain)
+    options = read_url(plain)
     options["db"] = int(database or 0)
     names = ("username", "password")
     own = {name: options.pop(f"sentinel_{name}", None) for name in names}
@@ -111,12 +110,3 @@ def _node(text: str, default_port: int) -> tuple[str, int]:
     if not parts.hostname:
         raise ValueError("a host is missing")
     return parts.hostname, parts.port or default_port
-
-
-def _options(plain: str) -> dict[str, Any]:
-    options: dict[str, Any] = dict(parse_url(plain))
-    for name in ("host", "port"):
-        options.pop(name, None)
-    if options.pop("connection_class", None) is SSLConnection:
-        options["ssl"] = True
-    return options

@@ -15,7 +15,7 @@ from redis.asyncio.client import PubSub
 
 from rose.errors import BrokerUnavailable, JobNotFound, RoseError
 from rose.protocol import Event, Partition, decode_event
-from rose.transport.connection import CONNECTION_LOST
+from rose.transport import CONNECTION_LOST
 from rose_producer import AsyncClient
 from tests.chaos import journal
 from tests.chaos.journal import Journal, Tail

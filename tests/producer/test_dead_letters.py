@@ -11,7 +11,6 @@ import redis
 
 from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage
 from rose.protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job
-from rose.transport.running import run
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, DeadLetters, ProducerSettings
 
@@ -135,14 +134,14 @@ def test_a_retry_whose_reply_was_lost_enqueues_once(desk: Desk) -> None:
     raw = encode_job(spec)
     call = calls.retry(partition, entry, stream, spec, raw, retry_of="0-old", now_ms=1)
     # when: the client library sends it twice
-    outcomes = [run(desk.redis, call), run(desk.redis, call)]
+    outcomes = [desk.client._redis.run(call), desk.client._redis.run(call)]
     # then
     assert outcomes == [b"RETRIED", b"RETRIED"]
     assert [new.id for _, new in desk.waiting()] == ["0-new"]
     assert desk.client.queue_status().queued_tokens == spec.token_estimate
     # and somebody else's retry of the same letter finds nothing
     other = calls.retry(partition, entry, stream, job("0-other"), raw, retry_of="", now_ms=1)
-    assert run(desk.redis, other) == b"GONE"
+    assert desk.client._redis.run(other) == b"GONE"
     assert len(desk.waiting()) == 1
 
 

@@ -9,10 +9,9 @@ import pytest
 import redis
 from redis.exceptions import OutOfMemoryError
 
-import rose_producer.client
 from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
 from rose.protocol import Partition, decode_job, partition_of
-from rose.transport.connection import broker_errors
+from rose.transport import RedisClient, broker_errors
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Request
 from rose_producer.request import batches, prepare_all
@@ -140,7 +139,7 @@ def test_a_redis_without_memory_says_so(own_redis: EmbeddedBroker, queue: str) -
 
 def test_what_was_accepted_before_redis_went_away_is_named(wide: Client) -> None:
     # given: memory for one batch
-    real, calls = rose_producer.client.run_many, 0
+    real, calls = RedisClient.run_many, 0
 
     def once(*args: object) -> list[object]:
         nonlocal calls
@@ -151,7 +150,7 @@ def test_what_was_accepted_before_redis_went_away_is_named(wide: Client) -> None
 
     # when
     with (
-        mock.patch.object(rose_producer.client, "run_many", once),
+        mock.patch.object(RedisClient, "run_many", once),
         pytest.raises(BrokerUnavailable) as caught,
     ):
         wide.submit_many(["x"] * 800)

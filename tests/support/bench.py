@@ -10,7 +10,6 @@ import redis
 
 from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_job, encode_event
 from rose.protocol.calls import Lease, NotTaken, Taken
-from rose.transport.running import run
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
 from tests.conftest import create_groups
@@ -37,7 +36,7 @@ class Bench:
         self.redis.close()
 
     def call(self, call: calls.Call) -> Any:
-        return run(self.redis, call)
+        return self.client._redis.run(call)
 
     def fetch(self, worker: str, count: int = 1, *, ageing_s: float = 60) -> list[JobEntry]:
         call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))

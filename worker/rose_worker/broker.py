@@ -25,10 +25,7 @@ from rose.protocol import (
     calls,
 )
 from rose.protocol.calls import Append, Call, NotTaken, Taken, now_ms
-from rose.transport.connection import broker_errors, connect_async
-from rose.transport.running import exchange, load_scripts_async, run_async, run_many_async
-from rose.transport.subscriptions import AsyncSubscriptions
-from rose.transport.wire import Command, field_of
+from rose.transport import AsyncRedisClient, AsyncSubscriptions, broker_errors, field_of
 from rose_producer.results import QueueStatus, read_queue_status
 from rose_worker.settings import WorkerSettings
 
@@ -93,8 +90,8 @@ class Broker:
         self._ageing_ms = int(settings.ageing_s * 1000)
         self._dead_letters_kept = settings.dead_letters_kept
         self._dead_letter_ttl_s = settings.dead_letter_ttl_s
-        self._redis = connect_async(settings)
-        self._reader = connect_async(
+        self._redis = AsyncRedisClient(settings)
+        self._reader = AsyncRedisClient(
             settings, reply_timeout_s=settings.redis_timeout_s + _LISTEN_MS / 1000
         )
         self.subscriptions = AsyncSubscriptions(settings)
@@ -103,8 +100,8 @@ class Broker:
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
         with broker_errors():
-            await self._redis.ping()
-            await load_scripts_async(self._redis, WORKER_SCRIPTS)
+            await self._redis.execute("PING")
+            await self._redis.load_scripts(WORKER_SCRIPTS)
             await self.create_groups()
 
     async def create_groups(self) -> None:
@@ -112,7 +109,7 @@ class Broker:
         for partition in self.partitions:
             for stream in partition.all_jobs:
                 try:
-                    await self._redis.xgroup_create(stream, GROUP, "0", mkstream=True)
+                    await self._redis.execute("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
                 except ResponseError as error:
                     if not str(error).startswith("BUSYGROUP"):
                         raise
@@ -120,7 +117,8 @@ class Broker:
     async def announce_model(self, model: Mapping[Any, str | int]) -> None:
         """Lets submit refuse what this model cannot hold."""
         for partition in self.partitions:
-            await self._redis.hset(partition.model, mapping={**model})
+            fields = [word for pair in model.items() for word in pair]
+            await self._redis.execute("HSET", partition.model, *fields)
 
     async def close(self) -> None:
         for client in (self._redis, self._reader, self.subscriptions):
@@ -132,16 +130,17 @@ class Broker:
         await self.elect_reader(0)
         for partition in self.partitions:
             for stream in partition.all_jobs:
-                pending = await self._redis.xpending_range(
-                    stream, GROUP, "-", "+", 1, consumername=self.consumer
+                owner = (stream, GROUP, self.consumer)
+                pending = await self._redis.execute(
+                    "XPENDING", stream, GROUP, "-", "+", 1, self.consumer
                 )
                 if not pending:
-                    await self._redis.xgroup_delconsumer(stream, GROUP, self.consumer)
+                    await self._redis.execute("XGROUP", "DELCONSUMER", *owner)
 
     async def fetch(self, partition: Partition, count: int) -> Fetched:
         """Read new entries, at most `count` in all, the most urgent first; does not wait."""
         call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
-        found, seen = await run_async(self._redis, call)
+        found, seen = await self._redis.run(call)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in found
@@ -156,8 +155,9 @@ class Broker:
         and no slot must be kept free for it.
         """
         streams = partition.all_jobs
-        command: Command = ("XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen)
-        (reply,) = await exchange(self._reader, [command])
+        reply = await self._reader.execute(
+            "XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen
+        )
         return [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), field_of(fields, b"job"))
             for stream, entries in reply or ()
@@ -173,7 +173,7 @@ class Broker:
         call = calls.take_unread(
             entry.partition, job, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
         )
-        reply = await run_async(self._redis, call)
+        reply = await self._redis.run(call)
         if not reply:
             return None, None
         entry_id, raw, outcome = reply
@@ -185,13 +185,14 @@ class Broker:
         self, partition: Partition, stream: str, lease_s: float, start: str, count: int
     ) -> tuple[str, list[Entry]]:
         """Entries whose owner has been silent for a lease, and where the next search begins."""
-        next_start, claimed, *_ = await self._redis.xautoclaim(
-            stream, GROUP, self.consumer, int(lease_s * 1000), start, count=count
+        idle_ms = int(lease_s * 1000)
+        next_start, claimed, *_ = await self._redis.execute(
+            "XAUTOCLAIM", stream, GROUP, self.consumer, idle_ms, start, "COUNT", count
         )
         found = [
-            Entry(partition, EntryKey(stream, entry_id.decode()), fields.get(b"job"))
-            for entry_id, fields in claimed
-            if fields is not None
+            Entry(partition, EntryKey(stream, entry[0].decode()), field_of(entry[1], b"job"))
+            for entry in claimed
+            if entry is not None and entry[1] is not None
         ]
         return next_start.decode(), found
 
@@ -204,17 +205,17 @@ class Broker:
         call = calls.take(
             partition, jobs, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, alone=alone
         )
-        return [calls.taken(item) for item in await run_async(self._redis, call)]
+        return [calls.taken(item) for item in await self._redis.run(call)]
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
         """The logged events of a job that has been taken: nobody else appends to it."""
         events: list[bytes] = []
         start = "-"
         while True:
-            entries: Any = await self._redis.xrange(
-                partition.tokens(job_id), min=start, count=_LOG_CHUNK
+            entries = await self._redis.execute(
+                "XRANGE", partition.tokens(job_id), start, "+", "COUNT", _LOG_CHUNK
             )
-            events += [fields.get(b"event", b"") for _, fields in entries]
+            events += [field_of(fields, b"event") or b"" for _, fields in entries]
             if len(entries) < _LOG_CHUNK:
                 return events
             start = f"({entries[-1][0].decode()}"
@@ -222,8 +223,7 @@ class Broker:
     async def publish(self, partition: Partition, items: Sequence[Append]) -> list[str]:
         """Append, and end what has ended, in one round trip; an outcome for each item, in order."""
         now, parts = now_ms(), _parts(items)
-        replies = await run_many_async(
-            self._redis,
+        replies = await self._redis.run_many(
             [calls.append(partition, part, now_ms=now, ttl_s=self._ttl_s) for part in parts],
         )
         return [
@@ -238,8 +238,7 @@ class Broker:
             stream: [entry.id for entry in group]
             for stream, group in groupby(sorted(entries), key=lambda entry: entry.stream)
         }
-        replies = await run_many_async(
-            self._redis,
+        replies = await self._redis.run_many(
             [calls.renew(stream, self.consumer, group) for stream, group in ids.items()],
         )
         return {
@@ -250,8 +249,7 @@ class Broker:
 
     async def release(self, partition: Partition, jobs: Iterable[JobEntry]) -> None:
         """Hand jobs back to the queue."""
-        await run_many_async(
-            self._redis,
+        await self._redis.run_many(
             [
                 calls.release(partition, stream, self.consumer, list(group))
                 for stream, group in groupby(sorted(jobs), key=lambda job: job.entry.stream)
@@ -259,7 +257,7 @@ class Broker:
         )
 
     async def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
-        await run_many_async(self._redis, [self._dead_letter(letter) for letter in letters])
+        await self._redis.run_many([self._dead_letter(letter) for letter in letters])
 
     def _dead_letter(self, letter: DeadLetter) -> Call:
         entry = letter.entry
@@ -284,9 +282,7 @@ class Broker:
             return
         self._forget_due = time.monotonic() + _FORGET_S
         idle_ms = _FORGET_S * 1000
-        await run_many_async(
-            self._redis, [calls.forget(p, idle_ms=idle_ms) for p in self.partitions]
-        )
+        await self._redis.run_many([calls.forget(p, idle_ms=idle_ms) for p in self.partitions])
 
     async def report_alive(self) -> None:
         """Let `queue_status` list this worker though it holds nothing. Reaches every partition.
@@ -294,22 +290,25 @@ class Broker:
         Reading a consumer's own entries resets its idle time; after the last id there are none.
         """
         for partition in self.partitions:
-            streams: Any = {partition.jobs(Priority.NORMAL): _LAST_ID}
-            await self._redis.xreadgroup(GROUP, self.consumer, streams, count=1)
+            stream = partition.jobs(Priority.NORMAL)
+            await self._redis.execute(
+                *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1),
+                *("STREAMS", stream, _LAST_ID),
+            )
 
     async def elect_reader(self, lease_s: float) -> bool:
         """Is this the worker that reads the queue for the gauges of all? A lease of 0 resigns."""
         call = calls.elect(self.partitions[0], self.consumer, lease_ms=int(lease_s * 1000))
-        return bool(await run_async(self._redis, call))
+        return bool(await self._redis.run(call))
 
     async def oldest_waiting_ms(self) -> int | None:
         """When the oldest job that nobody has read was enqueued, Unix milliseconds."""
-        replies = [await run_async(self._redis, calls.oldest_waiting(p)) for p in self.partitions]
+        replies = [await self._redis.run(calls.oldest_waiting(p)) for p in self.partitions]
         entries = [entry for reply in replies for entry in reply if entry]
         return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
 
     async def queue_status(self) -> QueueStatus:
-        replies = [await run_async(self._redis, calls.queue_status(p)) for p in self.partitions]
+        replies = [await self._redis.run(calls.queue_status(p)) for p in self.partitions]
         return read_queue_status(self.partitions[0].queue, replies)
 
 

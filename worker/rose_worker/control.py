@@ -10,14 +10,13 @@ import asyncio
 import logging
 
 from rose.protocol import Partition
-from rose.transport.connection import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 
 log = logging.getLogger("rose.control")
 
-_RETRY_S = 0.5
 _LISTEN_S = 5.0
 
 
@@ -31,16 +30,18 @@ class Control:
         await asyncio.gather(*(self._follow(p) for p in self._broker.partitions))
 
     async def _follow(self, partition: Partition) -> None:
+        outage = Outage(WORKER)
         while True:
             try:
-                await self._listen(partition)
+                await self._listen(partition, outage)
             except BROKER_ERRORS as error:
                 self._metrics.redis_error("control")
                 log.warning("control waits for Redis: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(outage.next_pause_s(error))
 
-    async def _listen(self, partition: Partition) -> None:
+    async def _listen(self, partition: Partition, outage: Outage) -> None:
         async with self._broker.subscriptions.listen(partition.control) as inbox:
+            outage.end()
             while True:
                 message = await inbox.get(_LISTEN_S)
                 if message is not None:

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from rose.errors import RoseError
 from rose.protocol import Partition, decode_job
-from rose.transport.connection import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker, Entry
 from rose_worker.jobs import JobTable
@@ -24,7 +24,6 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.intake")
 
-_RETRY_S = 0.5
 
 #: Every idle worker hears of a new job and one gets it. The others wait a little before they listen
 #: again, so that a hundred of them do not keep Redis busy with nothing.
@@ -59,20 +58,22 @@ class Intake:
         self._draining = True
 
     async def run(self) -> None:
+        outage = Outage(WORKER)
         while not self._draining:
             try:
                 await self._fill()
+                outage.end()
             except ResponseError as error:
                 self._metrics.redis_error("intake")
                 if str(error).startswith("NOGROUP"):
                     await self._recreate_groups()
                 else:
                     log.warning("intake: Redis says: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(outage.next_pause_s(error))
             except BROKER_ERRORS as error:
                 self._metrics.redis_error("intake")
                 log.warning("intake waits for Redis: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(outage.next_pause_s(error))
 
     async def _fill(self) -> None:
         """One thing at a time. What Redis' troubles interrupt goes on from where it stood."""

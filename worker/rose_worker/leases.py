@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from rose.protocol import Partition
-from rose.transport.connection import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import JobTable

@@ -27,7 +27,7 @@ from rose.protocol import (
     encode_tokens,
 )
 from rose.protocol.calls import Append
-from rose.transport.connection import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import HeldJob, JobTable
@@ -40,8 +40,6 @@ if TYPE_CHECKING:  # needs OpenTelemetry
 log = logging.getLogger("rose.publisher")
 
 #: Between tries of a call that failed: doubled from the first to the longest.
-_FIRST_RETRY_S = 0.1
-_LONGEST_RETRY_S = 2.0
 
 #: Events that may wait for the calls in flight; beyond that they stay with the engine thread, whose
 #: own bound then makes decoding pause.
@@ -215,7 +213,7 @@ class _Lane:
                 self.idle.set()
 
     async def _send(self, items: Mapping[HeldJob, Append]) -> None:
-        retry_s = _FIRST_RETRY_S
+        outage = Outage(WORKER)
         while True:
             try:
                 outcomes = await self._broker.publish(self._partition, list(items.values()))
@@ -223,8 +221,7 @@ class _Lane:
             except BROKER_ERRORS as error:
                 self._metrics.redis_error("publish")
                 log.warning("publishing waits for Redis: %s", error)
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+                await asyncio.sleep(outage.next_pause_s(error))
         now = time.monotonic()
         stored = sum(
             self._publisher.settle(job, item, outcome, now)

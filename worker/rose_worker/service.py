@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rose.errors import ConfigurationError
-from rose.transport.connection import BROKER_ERRORS, broker_errors
+from rose.transport import BROKER_ERRORS, broker_errors
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
 from rose_worker.control import Control

@@ -12,7 +12,7 @@ import logging
 
 from rose.errors import MalformedMessage
 from rose.protocol.calls import ALIVE_S
-from rose.transport.connection import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.metrics import Metrics
 

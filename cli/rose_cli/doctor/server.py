@@ -16,7 +16,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
-from rose.transport.connection import SyncRedis, broker_errors, connect, is_cluster
+from rose.transport import broker_errors
+from rose.transport.connection import connect
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Role, missing
 from rose_producer import Client, ProducerSettings
@@ -37,19 +38,21 @@ def examine(settings: ProducerSettings, role: Role | None) -> Iterator[Finding]:
     """`role`: what the user must be able to do; None for one of the two."""
     try:
         with broker_errors():
-            client = connect(settings, retries=0)
+            client = connect(settings)
             for number, server in enumerate(_servers(client)):
                 yield from _examine_server(server, number)
             first = Partition(settings.queue)
             home = _home_of(client, first)
-            yield from _examine_use(home, first, role, sharded=is_cluster(client))
+            yield from _examine_use(
+                home, first, role, sharded=isinstance(client, redis.RedisCluster)
+            )
             yield from _examine_queue(settings)
             client.close()
     except BrokerUnavailable as error:
         yield fail("redis", str(error), "start it, or set ROSE_REDIS_URL")
 
 
-def _servers(client: SyncRedis) -> list[redis.Redis]:
+def _servers(client: redis.Redis | redis.RedisCluster) -> list[redis.Redis]:
     """Each that holds a part of the keys."""
     if isinstance(client, redis.Redis):
         return [client]
@@ -57,7 +60,7 @@ def _servers(client: SyncRedis) -> list[redis.Redis]:
     return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
 
 
-def _home_of(client: SyncRedis, partition: Partition) -> redis.Redis:
+def _home_of(client: redis.Redis | redis.RedisCluster, partition: Partition) -> redis.Redis:
     if isinstance(client, redis.Redis):
         return client
     cluster: Any = client

@@ -13,9 +13,7 @@ import pytest
 import redis
 
 from rose.errors import BrokerUnavailable
-from rose.transport.connection import CONNECTION_LOST
-from rose.transport.subscription_pool import SubscriptionPool
-from rose.transport.subscriptions import AsyncSubscriptions
+from rose.transport import CONNECTION_LOST, AsyncSubscriptions, Subscriptions
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, ProducerSettings
 from tests.conftest import needs_redis_server
@@ -39,8 +37,8 @@ async def subscriptions(settings: ProducerSettings) -> AsyncIterator[AsyncSubscr
 
 
 @pytest.fixture
-def pool(settings: ProducerSettings) -> Iterator[SubscriptionPool]:
-    pool = SubscriptionPool(settings)
+def pool(settings: ProducerSettings) -> Iterator[Subscriptions]:
+    pool = Subscriptions(settings)
     yield pool
     pool.close()
 
@@ -240,7 +238,7 @@ async def test_nobody_listens_to_what_is_closed(settings: ProducerSettings, chan
 
 
 def test_the_pool_hands_a_connection_on(
-    pool: SubscriptionPool, publish: redis.Redis, channel: str
+    pool: Subscriptions, publish: redis.Redis, channel: str
 ) -> None:
     before = None
     for number in range(20):
@@ -258,7 +256,7 @@ def test_the_pool_hands_a_connection_on(
 
 
 def test_threads_do_not_share_a_connection(
-    pool: SubscriptionPool, publish: redis.Redis, channel: str
+    pool: Subscriptions, publish: redis.Redis, channel: str
 ) -> None:
     # given
     heard: list[bytes | None] = []
@@ -285,7 +283,7 @@ def test_threads_do_not_share_a_connection(
 @needs_redis_server
 def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker) -> None:
     # given
-    pool = SubscriptionPool(ProducerSettings(redis_url=own_redis.url))  # type: ignore[arg-type]
+    pool = Subscriptions(ProducerSettings(redis_url=own_redis.url))  # type: ignore[arg-type]
     with redis.Redis(port=own_redis.port, protocol=2) as admin:
         # when: in use
         with pool.listen("c") as inbox:
@@ -331,7 +329,7 @@ async def test_a_stream_that_does_not_keep_up_loses_nothing(
 
 
 def test_a_forked_process_leaves_the_connections_to_its_parent(
-    pool: SubscriptionPool, channel: str
+    pool: Subscriptions, channel: str
 ) -> None:
     # given
     with pool.listen(channel) as before:

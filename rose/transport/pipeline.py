@@ -1,31 +1,30 @@
-"""Commands to a Redis server, in as little time as they can take.
+"""Pipelines of commands to one Redis server, in as little time as they can take.
 
 The client library spends more on a command than Redis does on most scripts: a pool with a lock,
-telemetry, tasks and turns of the event loop, packing in Python. It opens the connections here,
-which is where addresses, TLS, passwords and Sentinels come in; then they are used without it.
+telemetry, tasks and turns of the event loop, packing in Python. So it opens the connections, and
+hiredis alone packs the commands and reads the replies.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import hiredis
 import redis
-from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import InvalidResponse, ReadOnlyError
+
+from rose.transport.redis_internals import AsyncConnector, close_connection, open_connection
 
 Command = Sequence[str | bytes | int]
 
 #: Its annotation allows for one word only.
-_pack: Callable[[Any], bytes] = hiredis.pack_command
+pack: Callable[[Any], bytes] = hiredis.pack_command
 
 
-class Wire(asyncio.Protocol):
+class PipelinedConnection(asyncio.Protocol):
     """One connection, opened. Replies come one by one, as Redis gave them, errors among them."""
 
     def __init__(
@@ -39,34 +38,20 @@ class Wire(asyncio.Protocol):
 
     async def open(self, connection: AbstractConnection, timeout_s: float) -> None:
         """Raises: CONNECTION_LOST"""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await connection.connect()
-        except TimeoutError:
-            connection._close()
-            raise redis.TimeoutError(f"no connection within {timeout_s:g} s") from None
-        except BaseException:
-            connection._close()
-            raise
-        writer = connection._writer
-        if writer is None:
-            raise redis.ConnectionError("the connection was lost at once")
+        self._transport, parse_error = await open_connection(connection, timeout_s)
         self._connection = connection
-        self._replies = hiredis.Reader(
-            protocolError=InvalidResponse, replyError=connection._parser.parse_error
-        )
-        self._transport = writer.transport
+        self._replies = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error)
         self._former = self._transport.get_protocol()
         self._transport.set_protocol(self)
         self.lost = False
 
     def send(self, commands: Sequence[Command]) -> None:
-        self._transport.write(b"".join(map(_pack, commands)))
+        self._transport.write(b"".join(map(pack, commands)))
 
     def close(self, reason: str = "closed") -> None:
         self._reason = reason
         self._transport.abort()  # what is still to be written may never get through
-        self._connection._close()
+        close_connection(self._connection)
 
     def data_received(self, data: bytes) -> None:
         self._replies.feed(data)
@@ -80,16 +65,17 @@ class Wire(asyncio.Protocol):
         if not self.lost:
             self.lost = True
             self._former.connection_lost(error)
-            self._connection._close()
+            close_connection(self._connection)
             self._on_lost(str(error) if error else self._reason)
 
 
 class RoundTrips:
     """Belongs to one event loop. Has as many connections as there are round trips at a time."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._timeout_s: float = pool.connection_kwargs["socket_timeout"]
-        self._open_connection = opener(pool)
+    def __init__(self, connector: AsyncConnector, timeout_s: float) -> None:
+        """`timeout_s`: to connect, and for a reply"""
+        self._connector = connector
+        self._timeout_s = timeout_s
         self._idle: list[_RoundTrip] = []
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -98,36 +84,36 @@ class RoundTrips:
         try:
             replies = await trip.make(commands, self._timeout_s)
         except BaseException:
-            trip.wire.close()
+            trip.connection.close()
             raise
         if any(isinstance(reply, ReadOnlyError) for reply in replies):
-            trip.wire.close()  # the address may lead to another server now
+            trip.connection.close()  # the address may lead to another server now
         else:
             self._idle.append(trip)
         return replies
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop().wire.close()
+            self._idle.pop().connection.close()
 
     def _take_idle(self) -> _RoundTrip | None:
         while self._idle:
             trip = self._idle.pop()
-            if not trip.wire.lost:
+            if not trip.connection.lost:
                 return trip
         return None
 
     async def _open(self) -> _RoundTrip:
         trip = _RoundTrip()
-        await trip.wire.open(self._open_connection(), self._timeout_s)
+        await trip.connection.open(self._connector(), self._timeout_s)
         return trip
 
 
 class _RoundTrip:
-    """A wire, and the round trip that is being made on it."""
+    """A connection, and the round trip that is being made on it."""
 
     def __init__(self) -> None:
-        self.wire = Wire(self._accept, self._lose)
+        self.connection = PipelinedConnection(self._accept, self._lose)
         self._due = 0
         self._replies: list[Any] = []
         self._done: asyncio.Future[list[Any]] | None = None
@@ -137,7 +123,7 @@ class _RoundTrip:
         self._due, self._replies, self._done = len(commands), [], loop.create_future()
         timer = loop.call_later(timeout_s, self._fail, redis.TimeoutError("Redis does not answer"))
         try:
-            self.wire.send(commands)
+            self.connection.send(commands)
             return await self._done
         finally:
             timer.cancel()
@@ -158,13 +144,9 @@ class _RoundTrip:
             self._done.set_exception(error)
 
 
-def opener(pool: ConnectionPool | ClusterNode) -> Callable[[], AbstractConnection]:
-    """Makes connections like the pool's or the node's; their timeouts and repeats are ours."""
-    own = {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
-    options = {**pool.connection_kwargs, **own}
-    return lambda: pool.connection_class(**options)
-
-
-def field_of(fields: Sequence[bytes], name: bytes) -> bytes | None:
-    """From a stream's entry as Redis gives it: name, value, ...; the last of that name."""
+def field_of(fields: Sequence[bytes] | Mapping[bytes, bytes], name: bytes) -> bytes | None:
+    """From a stream's entry as Redis gives it: name, value, ...; the last of that name. A blocking
+    client of a cluster gives a mapping."""
+    if isinstance(fields, Mapping):
+        return fields.get(name)
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(name)

@@ -1,24 +1,31 @@
-"""The asyncio client: the twin of `rose_producer.client`, line for line."""
+"""The client and the handle of a job."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, Self
 
+from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
-from rose.protocol.calls import Submission, cancel, now_ms, queue_status
-from rose.transport.connection import CONNECTION_LOST, broker_errors, connect_async
-from rose.transport.running import exchange, load_scripts_async, run_async, run_many_async
-from rose.transport.subscriptions import AsyncSubscriptions
-from rose.transport.wire import field_of
-from rose_producer.backoff import Patience, Reconnect
+from rose.protocol.calls import cancel, now_ms, queue_status
+from rose_producer._async.concurrency import read_limit, sent_ahead
 from rose_producer.cursor import LogCursor, Verdict
-from rose_producer.request import PromptLike, Request, batches, collect, collecting, prepare_all
+from rose_producer.patience import Patience
+from rose_producer.request import (
+    Batch,
+    PromptLike,
+    Request,
+    batches,
+    collect,
+    collecting,
+    prepare_all,
+)
 from rose_producer.results import (
     STATUS_FIELDS,
+    AsyncEvents,
     JobStatus,
     QueueStatus,
     Result,
@@ -33,24 +40,21 @@ from rose_producer.settings import ProducerSettings
 #: Log entries per read.
 _CHUNK = ("COUNT", 1000)
 
-#: Reads of logs at a time, each with a connection: of thousands of streams that begin at once, or
-#: that have lost their connection together.
-_READS = 50
-
 
 class AsyncClient:
     """Submits jobs to a queue and reads their tokens.
 
-    Belongs to one event loop. Connects at the first call. Settings come from the environment
-    (`ROSE_...`) where they are not given: `AsyncClient(redis_url=..., queue=...)`.
+    `Client` is thread-safe, `AsyncClient` belongs to one event loop. Connects at the first call.
+    Settings come from the environment (`ROSE_...`) where they are not given:
+    `AsyncClient(redis_url=..., queue=...)`.
     """
 
     def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
         self.settings = settings or ProducerSettings(**overrides)
-        self._redis = connect_async(self.settings)
+        self._redis = transport.AsyncRedisClient(self.settings)
         self._has_scripts = False
-        self._subscriptions = AsyncSubscriptions(self.settings)
-        self._reads = asyncio.Semaphore(_READS)
+        self._subscriptions = transport.AsyncSubscriptions(self.settings)
+        self._reads = read_limit()
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,28 +97,17 @@ class AsyncClient:
         """
         prepared = prepare_all(requests, self.settings)
         ids: list[str] = []
-        with collecting(ids), broker_errors():
+        with collecting(ids), transport.broker_errors():
             if not self._has_scripts:
-                await load_scripts_async(self._redis, ["submit"])
+                await self._redis.load_scripts(["submit"])
                 self._has_scripts = True
-            await self._submit_batches(prepared, ids)
+            waiting = batches(prepared, self.settings)
+            async for batch, replies in sent_ahead(waiting, self._send):
+                collect(batch, replies, ids, self.settings)
         return [AsyncJob(self, job_id) for job_id in ids]
 
-    async def _submit_batches(self, jobs: Sequence[Submission], ids: list[str]) -> None:
-        """One is on its way at a time, in order; while Redis has it, another is made."""
-        waiting = batches(jobs, self.settings)
-        batch, following = next(waiting, None), next(waiting, None)
-        while batch is not None and following is not None:
-            sent = asyncio.create_task(run_many_async(self._redis, batch.calls))
-            try:
-                await asyncio.sleep(0)  # now it is
-                third = next(waiting, None)
-                collect(batch, await sent, ids, self.settings)
-            finally:
-                sent.cancel()
-            batch, following = following, third
-        if batch is not None:
-            collect(batch, await run_many_async(self._redis, batch.calls), ids, self.settings)
+    async def _send(self, batch: Batch) -> list[Any]:
+        return await self._redis.run_many(batch.calls)
 
     def job(self, job_id: str) -> AsyncJob:
         """A handle for a job submitted earlier, or by somebody else."""
@@ -123,8 +116,8 @@ class AsyncClient:
     async def queue_status(self) -> QueueStatus:
         """Raises: BrokerUnavailable"""
         partitions = [Partition(self.settings.queue, i) for i in range(self.settings.partitions)]
-        with broker_errors():
-            replies = [await run_async(self._redis, queue_status(p)) for p in partitions]
+        with transport.broker_errors():
+            replies = [await self._redis.run(queue_status(p)) for p in partitions]
         return read_queue_status(self.settings.queue, replies)
 
     def _partition(self, job_id: str) -> Partition:
@@ -134,16 +127,15 @@ class AsyncClient:
         """What the log holds after the cursor, at most a chunk of it."""
         partition = self._partition(job_id)
         async with self._reads:
-            standing, entries = await exchange(
-                self._redis,
+            standing, entries = await self._redis.exchange(
                 [
                     ("HMGET", partition.state(job_id), "status", "tokens"),
                     ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", *_CHUNK),
-                ],
+                ]
             )
         if not entries:
             cursor.check_silence(*read_standing(job_id, standing), job_id)
-        return [decode_event(field_of(fields, b"event") or b"") for _, fields in entries]
+        return [decode_event(transport.field_of(fields, b"event") or b"") for _, fields in entries]
 
 
 class AsyncJob:
@@ -156,9 +148,7 @@ class AsyncJob:
     def __repr__(self) -> str:
         return f"AsyncJob({self.id!r})"
 
-    async def stream(
-        self, cursor: int = 0, *, timeout_s: float | None = None
-    ) -> AsyncGenerator[Event, None]:
+    async def stream(self, cursor: int = 0, *, timeout_s: float | None = None) -> AsyncEvents:
         """Every event after `cursor`, once each and in order; the last one is terminal.
 
         `cursor` is a token count, as `event.cursor` gives it: 0 for all from the beginning.
@@ -172,16 +162,16 @@ class AsyncJob:
         position = LogCursor(cursor)
         settings = self._client.settings
         patience = Patience(self.id, timeout_s, settings.poll_interval_s)
-        outage = Reconnect(settings.reconnect_timeout_s)
-        with broker_errors():
+        outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
+        with transport.broker_errors():
             while not position.ended:
                 try:
                     async with aclosing(self._follow(position, patience)) as events:
                         async for event in events:
-                            outage.progress()
+                            outage.end()
                             yield event
-                except CONNECTION_LOST as error:
-                    await asyncio.sleep(outage.next_delay_s(error))
+                except transport.CONNECTION_LOST as error:
+                    await asyncio.sleep(outage.next_pause_s(error))
                     patience.wait_s()
 
     async def result(self, timeout_s: float | None = None) -> Result:
@@ -199,10 +189,9 @@ class AsyncJob:
 
     async def status(self) -> JobStatus:
         """Raises: JobNotFound, BrokerUnavailable"""
-        with broker_errors():
+        with transport.broker_errors():
             state = self._client._partition(self.id).state(self.id)
-            command = ("HMGET", state, *STATUS_FIELDS)
-            (fields,) = await exchange(self._client._redis, [command])
+            fields = await self._client._redis.execute("HMGET", state, *STATUS_FIELDS)
         return read_status(self.id, fields)
 
     async def cancel(self) -> bool:
@@ -220,13 +209,13 @@ class AsyncJob:
             now_ms=now_ms(),
             ttl_s=settings.result_ttl_s,
         )
-        with broker_errors():
-            outcome = await run_async(self._client._redis, call)
+        with transport.broker_errors():
+            outcome = await self._client._redis.run(call)
         if outcome == b"UNKNOWN":
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
-    async def _follow(self, position: LogCursor, patience: Patience) -> AsyncGenerator[Event, None]:
+    async def _follow(self, position: LogCursor, patience: Patience) -> AsyncEvents:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         channel = self._client._partition(self.id).channel(self.id)
         async with self._client._subscriptions.listen(channel) as inbox:
@@ -240,7 +229,7 @@ class AsyncJob:
                     async for missed in self._replay(position):
                         yield missed
 
-    async def _replay(self, position: LogCursor) -> AsyncGenerator[Event, None]:
+    async def _replay(self, position: LogCursor) -> AsyncEvents:
         while events := await self._client._log_after(position, self.id):
             for event in events:
                 if position.judge_logged(event) is Verdict.NEWS:

@@ -7,7 +7,6 @@ all.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,15 +14,13 @@ from functools import partial
 from typing import Any
 
 import redis
-from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from rose.errors import BrokerUnavailable
-from rose.transport.connection import CONNECTION_LOST
-from rose.transport.wire import Wire
-
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 0.5
+from rose.transport.failures import CONNECTION_LOST
+from rose.transport.pipeline import PipelinedConnection
+from rose.transport.redis_internals import AsyncConnector
+from rose.transport.retry import SUBSCRIPTION
 
 
 class Inbox:
@@ -84,12 +81,12 @@ class Inbox:
             self._waiter.set_result(None)
 
 
-class Attempt:
+class SharedAttempt:
     """One attempt for all who wait for it, and a pause after one that failed."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work = work
-        self._pause_s = 0.0
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
     async def make(self) -> None:
@@ -108,16 +105,16 @@ class Attempt:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        if self._pause_s:
-            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1))  # noqa: S311 - jitter
-        self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        if self._failures:
+            await asyncio.sleep(SUBSCRIPTION.pause_s(self._failures))
+        self._failures += 1
         await self._work()
-        self._pause_s = 0
+        self._failures = 0
 
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One channel of a line, for all who listen to it."""
+    """One channel, for all who listen to it."""
 
     channel: bytes
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,18 +140,16 @@ class _Sent:
         return (self.verb, self.subscription.channel) if self.subscription else (self.verb,)
 
 
-class Line:
-    """`open_connection` makes one that is not connected yet. `sharded`: to a node of a cluster."""
+class MultiplexedConnection:
+    """`connector` makes a connection that is not open yet. `sharded`: to a node of a cluster."""
 
-    def __init__(
-        self, open_connection: Callable[[], AbstractConnection], timeout_s: float, *, sharded: bool
-    ) -> None:
-        self._open_connection = open_connection
+    def __init__(self, connector: AsyncConnector, timeout_s: float, *, sharded: bool) -> None:
+        self._connector = connector
         self._timeout_s = timeout_s
         self._prefix = "S" if sharded else ""
         self._channels: dict[bytes, Subscription] = {}
-        self._connecting = Attempt(self._connect)
-        self._wire: Wire | None = None
+        self._connecting = SharedAttempt(self._connect)
+        self._connection: PipelinedConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._outgoing: list[_Sent] = []
         self._due: deque[_Sent] = deque()
@@ -166,9 +161,9 @@ class Line:
         Raises:
             CONNECTION_LOST, redis.ResponseError
         """
-        if self._wire is None:
+        if self._connection is None:
             await self._connecting.make()
-        if self._wire is None:
+        if self._connection is None:
             raise redis.ConnectionError("the connection was lost at once")
         key = channel.encode()
         subscription = self._channels.get(key)
@@ -201,21 +196,21 @@ class Line:
 
     async def close(self) -> None:
         await self._connecting.cancel()
-        if self._wire is not None:
-            self._wire.close()
+        if self._connection is not None:
+            self._connection.close()
             self._lose("closed")
 
     async def _connect(self) -> None:
-        if self._wire is None:
-            wire = Wire(self._hear, self._lose)
-            await wire.open(self._open_connection(), self._timeout_s)
-            self._wire = wire
+        if self._connection is None:
+            connection = PipelinedConnection(self._hear, self._lose)
+            await connection.open(self._connector(), self._timeout_s)
+            self._connection = connection
             self._heard = True
-            self._watch(wire)
+            self._watch(connection)
 
     def _lose(self, reason: str) -> None:
         lost = list(self._channels.values())
-        self._wire = None
+        self._connection = None
         if self._timer is not None:
             self._timer.cancel()
         self._channels.clear()
@@ -263,7 +258,7 @@ class Line:
         subscription.refuse(error)
 
     def _send(self, verb: str, subscription: Subscription | None = None) -> None:
-        if self._wire is None:
+        if self._connection is None:
             return
         if not self._outgoing:  # what piles up in this turn of the loop goes out together
             asyncio.get_running_loop().call_soon(self._flush)
@@ -271,20 +266,22 @@ class Line:
 
     def _flush(self) -> None:
         batch, self._outgoing = self._outgoing, []
-        if batch and self._wire is not None:
+        if batch and self._connection is not None:
             self._due.extend(batch)
-            self._wire.send([sent.words for sent in batch])
+            self._connection.send([sent.words for sent in batch])
 
-    def _watch(self, wire: Wire, *, pinged: bool = False) -> None:
+    def _watch(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
         """A connection that is dead without a word would look like one with nothing to say."""
         if pinged and not self._heard:
-            wire.close("Redis does not answer")
+            connection.close("Redis does not answer")
             return
         silent, self._heard = not self._heard, False
         if silent:
             self._send("PING")
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._timeout_s, partial(self._watch, wire, pinged=silent))
+        self._timer = loop.call_later(
+            self._timeout_s, partial(self._watch, connection, pinged=silent)
+        )
 
 
 def _answers(kind: bytes, channel: bytes, due: _Sent) -> bool:

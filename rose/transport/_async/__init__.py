@@ -1,0 +1,1 @@
+"""The asyncio form, from which the blocking one is generated."""

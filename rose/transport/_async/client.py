@@ -1,0 +1,90 @@
+"""Commands and protocol calls to Redis, repeated while it is in trouble.
+
+Any of them may be repeated after a lost reply: every script of the protocol is safe to repeat
+(rose/protocol/calls.py), and so are the commands that are sent here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError
+
+from rose.protocol.calls import Call
+from rose.protocol.scripts import load
+from rose.settings import QueueSettings
+from rose.transport.failures import CONNECTION_LOST
+from rose.transport.pipeline import Command
+from rose.transport.retry import CALL
+from rose.transport.servers import open_server_async
+
+
+class AsyncRedisClient:
+    """Of one server or of a cluster, as the settings say. Connects at the first call."""
+
+    def __init__(self, settings: QueueSettings, *, reply_timeout_s: float | None = None) -> None:
+        """`reply_timeout_s`: for blocking reads, whose timeout must exceed their BLOCK time.
+
+        Raises: ConfigurationError
+        """
+        self._server = open_server_async(settings, reply_timeout_s)
+        self._repeats = settings.redis_retries
+
+    async def aclose(self) -> None:
+        await self._server.aclose()
+
+    async def execute(self, *command: str | bytes | int) -> Any:
+        """Run one command; its reply as Redis gave it."""
+        return (await self.exchange([command]))[0]
+
+    async def exchange(self, commands: Iterable[Command]) -> list[Any]:
+        """Run commands in one round trip to each node. The replies are as Redis gave them; raises
+        the first error among them."""
+        commands = list(commands)
+        failures = 0
+        while True:
+            try:
+                return _without_errors(await self._server.exchange(commands))
+            except (AuthenticationError, AuthorizationError):
+                raise
+            except CONNECTION_LOST:
+                failures += 1
+                if failures > self._repeats:
+                    raise
+            await asyncio.sleep(CALL.pause_s(failures))
+
+    async def run(self, call: Call) -> Any:
+        """Run one call and return its raw reply (bytes, ints, lists)."""
+        return (await self.run_many([call]))[0]
+
+    async def run_many(self, calls: Sequence[Call]) -> list[Any]:
+        """Run calls in one round trip to each node; raises the first error among the replies."""
+        if not calls:
+            return []
+        try:
+            return await self.exchange([self._command(call) for call in calls])
+        except NoScriptError:
+            return await self.exchange([self._command(call, whole=True) for call in calls])
+
+    async def load_scripts(self, names: Iterable[str]) -> None:
+        """On every primary. Before the first pipeline: fakeredis hangs up on a pipeline that meets
+        an unknown script."""
+        for name in names:
+            source = load(name, sharded=self._server.sharded).source
+            await self.execute("SCRIPT", "LOAD", source)
+
+    def _command(self, call: Call, *, whole: bool = False) -> Command:
+        script = call.script.sharded if self._server.sharded else call.script
+        verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
+        return (verb, text, len(call.keys), *call.keys, *call.args)
+
+
+def _without_errors(replies: list[Any]) -> list[Any]:
+    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
+    prompt."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,0 +1,72 @@
+"""What errors of Redis mean: which are worth a repeat, and what a caller is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    ClusterError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    TryAgainError,
+)
+
+from rose.errors import BrokerUnavailable
+
+#: Failures after which a reader connects again and goes on from its cursor, and after which a call
+#: is repeated. RedisClusterException is no RedisError.
+CONNECTION_LOST = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    # Redis is there and cannot serve now: it starts, is a replica since a moment ago, has lost its
+    # primary, or its cluster is being repaired. ClusterDownError includes MASTERDOWN, AskError
+    # includes MOVED.
+    BusyLoadingError,
+    ReadOnlyError,
+    ClusterDownError,
+    TryAgainError,
+    AskError,
+    # No node of a cluster tells where a slot is.
+    ClusterError,
+    RedisClusterException,
+)
+
+#: Whatever redis-py raises.
+BROKER_ERRORS = (RedisError, RedisClusterException)
+
+#: Redis on a command inside a script for which the user lacks a right.
+_SCRIPT_REFUSED = "The user executing the script can't"
+
+
+@contextmanager
+def broker_errors() -> Iterator[None]:
+    """Turn what redis-py raises into one line of ours.
+
+    Raises:
+        BrokerUnavailable
+    """
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise BrokerUnavailable(
+            "Redis is out of memory (maxmemory): nothing was enqueued, nothing has changed; try "
+            "again when jobs have ended and their results have expired, or give it more"
+        ) from error
+    except BROKER_ERRORS as error:
+        reason = str(error) or type(error).__name__
+        if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in reason:
+            raise BrokerUnavailable(
+                f"Redis refuses the user of ROSE_REDIS_URL: {reason} (deploy/redis/users.acl has "
+                "the rights of each part; `ACL LOG` in Redis says which one was missing)"
+            ) from error
+        raise BrokerUnavailable(
+            f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
+        ) from error

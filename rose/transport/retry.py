@@ -1,0 +1,71 @@
+"""How long anything waits before it tries Redis again: the only such policy."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from redis.exceptions import AuthenticationError
+
+from rose.errors import BrokerUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses that double, up to a longest one. Jitter takes up to half of each, so that those who
+    lost the same Redis do not come back all at once."""
+
+    first_s: float
+    longest_s: float
+
+    def pause_s(self, failures: int) -> float:
+        """The pause after so many failures in a row."""
+        pause_s = min(self.first_s * 2.0 ** min(failures - 1, 32), self.longest_s)
+        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+
+
+#: Of a call, which its caller waits for.
+CALL = Backoff(first_s=0.1, longest_s=2.0)
+
+#: Of a stream that has lost its connection.
+STREAM = Backoff(first_s=0.05, longest_s=2.0)
+
+#: Of a connection for subscriptions, which many streams may wait for.
+SUBSCRIPTION = Backoff(first_s=0.05, longest_s=0.5)
+
+#: Of a worker's loops, which go on until Redis is back.
+WORKER = Backoff(first_s=0.1, longest_s=1.0)
+
+
+class Outage:
+    """Counts the failures in a row of something that goes on for as long as it takes."""
+
+    def __init__(self, backoff: Backoff, timeout_s: float | None = None) -> None:
+        """`timeout_s`: of one outage, after which waiting is over; None for never."""
+        self._backoff = backoff
+        self._timeout_s = timeout_s
+        self._failures = 0
+        self._since = 0.0
+
+    def end(self) -> None:
+        """Something has succeeded."""
+        self._failures = 0
+
+    def next_pause_s(self, error: BaseException) -> float:
+        """Raises:
+        BrokerUnavailable: the outage is longer than the timeout, or waiting cannot help.
+        """
+        now = time.monotonic()
+        if not self._failures:
+            self._since = now
+        self._failures += 1
+        if self._timeout_s is not None:
+            if isinstance(error, AuthenticationError):
+                raise BrokerUnavailable(f"Redis refuses the user or password: {error}") from error
+            if now - self._since > self._timeout_s:
+                raise BrokerUnavailable(
+                    f"Redis has been away for {self._timeout_s:g} s: {error}; the job goes on, "
+                    "stream it again from your cursor"
+                ) from error
+        return self._backoff.pause_s(self._failures)
