@@ -15,13 +15,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
 from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage, RoseError
 from rose.protocol import JobSpec, Partition, calls, decode_job, encode_job, new_job_id
 from rose.protocol.calls import now_ms
-from rose.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from rose.settings import QueueSettings
 
 _HANDLE = re.compile(r"(\d{1,4}):(\d{1,20})-(\d{1,20})", re.ASCII)
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rose.errors import InvalidParameter, RoseError
 from rose.protocol import (
@@ -30,8 +30,10 @@ from rose.protocol.calls import (
     submit,
     submitted_id,
 )
-from rose_producer.settings import ProducerSettings
 from rose_producer.tracing import is_traced, traceparent
+
+if TYPE_CHECKING:
+    from rose_producer.settings import ProducerSettings
 
 #: Of one round trip.
 _BATCH_JOBS = 500

@@ -1,7 +1,7 @@
 """One round trip, on a server and on a cluster, asyncio and blocking: commands in, raw replies out.
 
-`exchange` gives the replies as Redis gave them, errors among them, and repeats nothing. It raises
-CONNECTION_LOST; then the commands may have been carried out.
+`exchange` raises the first error among the replies and repeats nothing. It raises CONNECTION_LOST;
+then the commands may have been carried out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ class AsyncServer:
         self._client = client  # knows the way; its own pool stays empty
         pool = client.connection_pool
         self._round_trips = RoundTrips(async_connector(pool), reply_timeout_s(pool))
-        self.exchange = self._round_trips.exchange
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        return _without_errors(await self._round_trips.exchange(commands))
+
+    async def load_script(self, source: str) -> None:
+        await self.exchange([("SCRIPT", "LOAD", source)])
 
     async def aclose(self) -> None:
         self._round_trips.close()
@@ -54,11 +59,15 @@ class AsyncCluster:
             pipeline = self._client.pipeline(transaction=False)
             for words in said:
                 pipeline.execute_command(*words)
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            replies = await pipeline.execute(raise_on_error=False)
         except AttributeError as error:
             # Such a connection was just being opened.
             raise redis.ConnectionError("closed while it was being opened") from error
-        return replies
+        return _without_errors(replies)
+
+    async def load_script(self, source: str) -> None:
+        """On every primary."""
+        await self._client.script_load(source)
 
 
 class Server:
@@ -82,7 +91,10 @@ class Server:
             raise
         finally:
             self._pool.release(connection)
-        return replies
+        return _without_errors(replies)
+
+    def load_script(self, source: str) -> None:
+        self.exchange([("SCRIPT", "LOAD", source)])
 
 
 class Cluster:
@@ -102,8 +114,11 @@ class Cluster:
         pipeline = client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        return replies
+        return _without_errors(pipeline.execute(raise_on_error=False))
+
+    def load_script(self, source: str) -> None:
+        """On every primary."""
+        self._connected().script_load(source)
 
     def close(self) -> None:
         if self._client is not None:
@@ -132,6 +147,15 @@ def open_server(settings: QueueSettings, reply_timeout_s: float | None) -> Serve
         return Cluster(partial(connect, settings, reply_timeout_s=reply_timeout_s))
     client: Any = connect(settings, reply_timeout_s=reply_timeout_s)
     return Server(client)
+
+
+def _without_errors(replies: list[Any]) -> list[Any]:
+    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
+    prompt."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
 
 
 def _reply(connection: Any) -> Any:

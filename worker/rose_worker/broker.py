@@ -100,7 +100,6 @@ class Broker:
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
         with broker_errors():
-            await self._redis.execute("PING")
             await self._redis.load_scripts(WORKER_SCRIPTS)
             await self.create_groups()
 

@@ -7,7 +7,8 @@ Any of them may be repeated after a lost reply: every script of the protocol is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError
@@ -37,27 +38,19 @@ class AsyncRedisClient:
 
     async def execute(self, *command: str | bytes | int) -> Any:
         """Run one command; its reply as Redis gave it."""
-        return (await self.exchange([command]))[0]
+        (reply,) = await self.exchange([command])
+        return reply
 
     async def exchange(self, commands: Iterable[Command]) -> list[Any]:
         """Run commands in one round trip to each node. The replies are as Redis gave them; raises
         the first error among them."""
-        commands = list(commands)
-        failures = 0
-        while True:
-            try:
-                return _without_errors(await self._server.exchange(commands))
-            except (AuthenticationError, AuthorizationError):
-                raise
-            except CONNECTION_LOST:
-                failures += 1
-                if failures > self._repeats:
-                    raise
-            await asyncio.sleep(CALL.pause_s(failures))
+        replies: list[Any] = await self._repeat(partial(self._server.exchange, list(commands)))
+        return replies
 
     async def run(self, call: Call) -> Any:
         """Run one call and return its raw reply (bytes, ints, lists)."""
-        return (await self.run_many([call]))[0]
+        (reply,) = await self.run_many([call])
+        return reply
 
     async def run_many(self, calls: Sequence[Call]) -> list[Any]:
         """Run calls in one round trip to each node; raises the first error among the replies."""
@@ -73,18 +66,22 @@ class AsyncRedisClient:
         an unknown script."""
         for name in names:
             source = load(name, sharded=self._server.sharded).source
-            await self.execute("SCRIPT", "LOAD", source)
+            await self._repeat(partial(self._server.load_script, source))
+
+    async def _repeat(self, work: Callable[[], Any]) -> Any:
+        failures = 0
+        while True:
+            try:
+                return await work()
+            except (AuthenticationError, AuthorizationError):
+                raise
+            except CONNECTION_LOST:
+                failures += 1
+                if failures > self._repeats:
+                    raise
+            await asyncio.sleep(CALL.pause_s(failures))
 
     def _command(self, call: Call, *, whole: bool = False) -> Command:
         script = call.script.sharded if self._server.sharded else call.script
         verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
         return (verb, text, len(call.keys), *call.keys, *call.args)
-
-
-def _without_errors(replies: list[Any]) -> list[Any]:
-    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
-    prompt."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

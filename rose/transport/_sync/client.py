@@ -8,7 +8,8 @@ Any of them may be repeated after a lost reply: every script of the protocol is 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError
@@ -38,27 +39,19 @@ class RedisClient:
 
     def execute(self, *command: str | bytes | int) -> Any:
         """Run one command; its reply as Redis gave it."""
-        return (self.exchange([command]))[0]
+        (reply,) = self.exchange([command])
+        return reply
 
     def exchange(self, commands: Iterable[Command]) -> list[Any]:
         """Run commands in one round trip to each node. The replies are as Redis gave them; raises
         the first error among them."""
-        commands = list(commands)
-        failures = 0
-        while True:
-            try:
-                return _without_errors(self._server.exchange(commands))
-            except (AuthenticationError, AuthorizationError):
-                raise
-            except CONNECTION_LOST:
-                failures += 1
-                if failures > self._repeats:
-                    raise
-            time.sleep(CALL.pause_s(failures))
+        replies: list[Any] = self._repeat(partial(self._server.exchange, list(commands)))
+        return replies
 
     def run(self, call: Call) -> Any:
         """Run one call and return its raw reply (bytes, ints, lists)."""
-        return (self.run_many([call]))[0]
+        (reply,) = self.run_many([call])
+        return reply
 
     def run_many(self, calls: Sequence[Call]) -> list[Any]:
         """Run calls in one round trip to each node; raises the first error among the replies."""
@@ -74,18 +67,22 @@ class RedisClient:
         an unknown script."""
         for name in names:
             source = load(name, sharded=self._server.sharded).source
-            self.execute("SCRIPT", "LOAD", source)
+            self._repeat(partial(self._server.load_script, source))
+
+    def _repeat(self, work: Callable[[], Any]) -> Any:
+        failures = 0
+        while True:
+            try:
+                return work()
+            except (AuthenticationError, AuthorizationError):
+                raise
+            except CONNECTION_LOST:
+                failures += 1
+                if failures > self._repeats:
+                    raise
+            time.sleep(CALL.pause_s(failures))
 
     def _command(self, call: Call, *, whole: bool = False) -> Command:
         script = call.script.sharded if self._server.sharded else call.script
         verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
         return (verb, text, len(call.keys), *call.keys, *call.args)
-
-
-def _without_errors(replies: list[Any]) -> list[Any]:
-    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
-    prompt."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

@@ -1,0 +1,122 @@
+"""What `rose.transport.redis_internals` takes for granted of redis-py.
+
+If these fail after an update of redis-py, look here before anywhere else: the other failures follow
+from them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib.metadata import version
+
+import hiredis
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+from redis.asyncio.connection import AbstractConnection as AsyncConnection
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
+from redis.cluster import NodesManager
+from redis.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import NoScriptError, ReadOnlyError
+
+from rose.transport import redis_internals
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.conftest import needs_redis_server
+
+
+def test_it_is_the_major_version_that_the_rest_was_written_for() -> None:
+    assert version("redis").split(".")[0] == "8"
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (AbstractConnection.connect, []),
+        (AbstractConnection.send_packed_command, ["command"]),
+        (AbstractConnection.send_command, ["kwargs"]),
+        (AbstractConnection.read_response, ["disconnect_on_error"]),
+        (AbstractConnection.can_read, ["timeout"]),
+        (AbstractConnection.disconnect, []),
+        (ConnectionPool.get_connection, []),
+        (ConnectionPool.release, ["connection"]),
+        (NodesManager.initialize, []),
+        (NodesManager.get_node_from_slot, ["slot"]),
+        (redis.RedisCluster.get_redis_connection, ["node"]),
+        (redis.RedisCluster.get_primaries, []),
+        (AsyncConnection.connect, []),
+        (AsyncConnection._close, []),
+        (redis.asyncio.RedisCluster.get_node_from_key, ["key"]),
+        (redis.asyncio.RedisCluster.initialize, []),
+        (redis.asyncio.RedisCluster.aclose, []),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", None),
+)
+def test_the_methods_are_there(method: Callable[..., object], parameters: list[str]) -> None:
+    assert set(parameters) <= set(inspect.signature(method).parameters)
+
+
+def test_closing_without_waiting_is_no_coroutine() -> None:
+    assert not inspect.iscoroutinefunction(AsyncConnection._close)
+
+
+def test_pools_say_how_they_make_connections() -> None:
+    for pool in (ConnectionPool(port=1), AsyncConnectionPool(port=1)):
+        connection = pool.connection_class(**pool.connection_kwargs)
+        assert connection.port == 1
+    node = redis.asyncio.cluster.ClusterNode("h", 1, socket_timeout=2)
+    assert node.connection_kwargs["socket_timeout"] == 2
+    assert issubclass(node.connection_class, AsyncConnection)
+    assert node.name == "h:1"
+
+
+def test_a_url_is_read_into_options() -> None:
+    options = redis_internals.read_url("rediss://user:word@host:1/2?socket_timeout=3")
+    expected = {"username": "user", "password": "word", "db": 2, "socket_timeout": 3, "ssl": True}
+    assert options == expected
+
+
+def test_a_pool_behind_sentinels_knows_them() -> None:
+    for form in (redis.sentinel, redis.asyncio.sentinel):
+        client = form.Sentinel([("h", 1), ("h", 2)]).master_for("primary")
+        assert len(redis_internals.sentinels_of(client)) == 2
+
+
+@needs_redis_server
+async def test_an_open_connection_gives_its_transport_and_reads_errors(
+    own_redis: EmbeddedBroker,
+) -> None:
+    # given
+    client = redis.asyncio.Redis(port=own_redis.port, protocol=2)
+    connection = redis_internals.async_connector(client.connection_pool)()
+    # when
+    transport, parse_error = await redis_internals.open_connection(connection, 5)
+    # then
+    assert transport.get_protocol() is not None
+    assert isinstance(parse_error("NOSCRIPT no such script"), NoScriptError)
+    assert isinstance(parse_error("READONLY a replica"), ReadOnlyError)
+    # when
+    redis_internals.close_connection(connection)
+    # then
+    assert transport.is_closing()
+    await client.aclose()
+
+
+@needs_redis_server
+def test_a_pooled_connection_takes_packed_commands_and_gives_raw_replies(
+    own_redis: EmbeddedBroker,
+) -> None:
+    with redis.Redis(port=own_redis.port, protocol=2) as client:
+        connection = client.connection_pool.get_connection()
+        # when
+        packed = hiredis.pack_command(("XADD", "s", "1-1", "name", b"value"))
+        connection.send_packed_command([packed + hiredis.pack_command(("XRANGE", "s", "-", "+"))])
+        # then
+        assert connection.read_response() == b"1-1"
+        assert connection.read_response(disconnect_on_error=False) == [
+            [b"1-1", [b"name", b"value"]]
+        ]
+        assert not connection.can_read(0)
+        client.connection_pool.release(connection)
