@@ -25,10 +25,10 @@ check: .venv/dev ## formatting, lint, types, import layers, workflows, generated
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.grafana --check
 	$(BIN)/python -m docs.reference --check
+	$(BIN)/python producer/generate_blocking.py --check
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline -q .github
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
-	$(BIN)/python producer/generate_blocking.py --check
 
 docs: .venv/dev ## the docs site on http://127.0.0.1:8000, as you write
 	$(BIN)/mkdocs serve
