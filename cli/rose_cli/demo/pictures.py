@@ -74,11 +74,10 @@ class _Moment(View):
         self._console.print(Text(line, style="bold"))
 
     def refresh(self, state: DemoState) -> None:
-        moved = [record for record in state.records if record.moved_at is not None]
-        going_on = [record for record in moved if len(record.workers) > 1 and not record.ended]
-        if going_on and 2 * len(going_on) >= len(moved) and not self._taken:
+        going_on = [record for record in state.moved if record.resumed and not record.ended]
+        if going_on and 2 * len(going_on) >= len(state.moved) and not self._taken:
             self._taken = True
-            self._console.print(draw(state))
+            self._console.print(draw(state, self._console.width))
 
 
 def demo_picture() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import LiveView, PlainView, View, result_table
 from rose_cli.demo.workers import WorkerDied, WorkerProcess
+from rose_cli.output import print_json
 from rose_producer import AsyncClient, AsyncJob, Result
 
 _SLOTS = 7
@@ -30,7 +30,7 @@ _LOOK_S = 0.1
 _LIMIT_S = 90.0
 _START_S = 120.0
 #: A worker is killed when each of its streams has come at least so far.
-_KILL_AFTER_TOKENS = 15
+_KILL_AFTER_TOKENS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
     view = _view(console, as_json=as_json)
     report = play(view, full_speed=full_speed, fake_redis=fake_redis)
     if as_json:
-        print(json.dumps(_as_json(report)))
+        print_json(_as_json(report))
     else:
         show(report, console)
     return report.is_right
@@ -91,7 +91,7 @@ def play(view: View, *, full_speed: bool = False, fake_redis: bool = False) -> R
             if not full_speed:
                 view.note(
                     f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read "
-                    "along (--full-speed turns it off)"
+                    "it (--full-speed: off)"
                 )
             return asyncio.run(_Demo(broker.url, workers, view).run())
 
@@ -109,21 +109,21 @@ def _view(console: Console, *, as_json: bool) -> View:
 
 def show(report: Report, console: Console) -> None:
     """The comparison, stream by stream, and the verdict."""
-    console.print(result_table(report.records, report.undisturbed))
-    verdict = "no token missing, none doubled"
+    console.print("every stream, as its subscriber saw it, compared with an undisturbed run:")
+    console.print(result_table(report.records, report.undisturbed, console.width))
+    verdict = "no token missing, none doubled, every text the same."
     if report.moved == 0:
-        verdict = (
-            "all were done before a worker could be killed in mid-sentence, so nothing is shown"
-        )
+        verdict = "all ended before a worker could be killed in mid-sentence: nothing is shown."
     elif not report.is_right:
-        verdict = "THE COMPARISON FAILED"
-    console.print(
-        f"{report.killed} was killed in mid-sentence and {report.moved} streams moved. "
-        f"{len(report.records)} streams, {report.tokens} tokens in {report.seconds:.1f} s: "
-        f"{verdict}.",
-        style="bold green" if report.is_right else "bold red",
-        soft_wrap=not console.record,  # a picture has a width
-    )
+        verdict = "THE COMPARISON FAILED."
+    style = "bold green" if report.is_right else "bold red"
+    for line in (
+        f"{report.killed} was killed in mid-sentence; {report.moved} streams moved to another "
+        "worker.",
+        f"{len(report.records)} streams, {report.tokens:,} tokens in {report.seconds:.1f} s:",
+        verdict,
+    ):
+        console.print(line, style=style)
 
 
 def _as_json(report: Report) -> dict[str, object]:
@@ -164,7 +164,6 @@ class _Demo:
         async with AsyncClient(redis_url=self._url) as client:
             began = time.monotonic()
             self._state.started = began
-            self._state.phase = "streaming"
             jobs = await client.submit_many(REQUESTS)
             await self._stream(jobs)
             seconds = time.monotonic() - began
@@ -188,7 +187,7 @@ class _Demo:
         finally:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
-        self._state.phase = "done"
+        self._state.ended = True
         self._view.refresh(self._state)
 
     async def _watch(self, pairs: Sequence[tuple[AsyncJob, StreamRecord]]) -> None:
@@ -231,12 +230,11 @@ class _Demo:
             record.moved_at = len(record.indexes)
         for shown in self._state.workers:
             if shown.name == victim.name:
-                shown.alive = False
-        self._state.phase = "taking over"
+                shown.killed_at_s = self._state.elapsed_s
         example = next(record for record in orphans if record.in_mid_sentence)
         self._view.note(
-            f"SIGKILL to {victim.name}, which had {len(orphans)} streams in hand; "
-            f"stream {example.number} ends in: ...{example.text[-40:]!r}"
+            f"SIGKILL to {victim.name} with {len(orphans)} streams in hand; "
+            f"stream {example.number} stops at {example.text[-16:]!r}"
         )
 
 

@@ -44,6 +44,11 @@ class StreamRecord:
         return self.end is not None
 
     @property
+    def resumed(self) -> bool:
+        """Another worker goes on with it, or has done so."""
+        return self.moved_at is not None and len(self.workers) > 1
+
+    @property
     def in_mid_sentence(self) -> bool:
         return bool(self.text) and not self.text.rstrip().endswith((".", "!", "?", '"'))
 
@@ -77,9 +82,13 @@ class StreamRecord:
 @dataclass(slots=True)
 class WorkerView:
     name: str
-    alive: bool = True
     batch: int = 0
     capacity: int = 0
+    killed_at_s: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.killed_at_s is None
 
 
 @dataclass(slots=True)
@@ -87,7 +96,24 @@ class DemoState:
     records: list[StreamRecord]
     workers: list[WorkerView]
     started: float = field(default_factory=time.monotonic)
-    phase: str = ""
+    ended: bool = False
+
+    @property
+    def moved(self) -> list[StreamRecord]:
+        """The streams whose worker was killed."""
+        return [record for record in self.records if record.moved_at is not None]
+
+    @property
+    def phase(self) -> str:
+        """What happens now, in a sentence."""
+        resumed = sum(record.resumed for record in self.moved)
+        if not self.moved:
+            return "two workers generate; one will be killed in mid-sentence"
+        if resumed < len(self.moved):
+            return f"taking over: {resumed} of {len(self.moved)} streams have gone on"
+        if not self.ended:
+            return f"taken over: all {resumed} streams went on at the next token"
+        return "all streams have ended"
 
     @property
     def elapsed_s(self) -> float:

@@ -6,17 +6,19 @@ import re
 from collections.abc import Sequence
 from typing import Self
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
+from rose_cli.tables import Column, elide_end, elide_start, make_table
 from rose_producer import Result
 
 _BAR = 12
-_TAIL = 70
+#: The widest cell of a stream that moved: `b → a at 199`.
+_PATH = 12
+_ENDING = 32
 _SENTENCE = re.compile(r"""[.!?]["']?\s""")
 
 
@@ -54,12 +56,13 @@ class LiveView(View):
         self._console.print(Text(line, style="bold"))
 
     def refresh(self, state: DemoState) -> None:
-        self._live.update(draw(state))
+        self._live.update(draw(state, self._console.width))
 
 
-def draw(state: DemoState) -> RenderableType:
-    """All streams as they stand."""
-    return Group(_header(state), _streams(state))
+def draw(state: DemoState, width: int) -> RenderableType:
+    """All streams as they stand: 20 lines, so that notes fit above them."""
+    workers = [_worker_line(worker, state) for worker in state.workers]
+    return Group(_summary(state), *workers, Text(), make_table(_stream_columns(state), width))
 
 
 class PlainView(View):
@@ -78,7 +81,8 @@ class PlainView(View):
             self._show_sentences(record)
         if int(state.elapsed_s) > self._second:
             self._second = int(state.elapsed_s)
-            self._print(_header(state).plain)
+            workers = [_worker_line(worker, state).plain for worker in state.workers]
+            self._print("; ".join([_summary(state).plain, *workers]))
 
     def _show_sentences(self, record: StreamRecord) -> None:
         start = self._shown.get(record.number, 0)
@@ -94,81 +98,76 @@ class PlainView(View):
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _header(state: DemoState) -> Text:
-    line = Text(f"{state.elapsed_s:5.1f} s  {state.tokens_per_s:4.0f} tokens/s  ")
-    for worker in state.workers:
-        line.append(_occupancy(worker))
-    line.append(state.phase, style="bold")
-    return line
+def _summary(state: DemoState) -> Text:
+    rates = f"{state.elapsed_s:5.1f} s  {state.tokens_per_s:4.0f} tokens/s  "
+    return Text(rates).append(state.phase, style="bold")
 
 
-def _occupancy(worker: WorkerView) -> Text:
-    if not worker.alive:
-        return Text(f"{worker.name} killed  ", style="red")
+def _worker_line(worker: WorkerView, state: DemoState) -> Text:
+    if worker.killed_at_s is not None:
+        lost = f"killed at {worker.killed_at_s:.1f} s with {len(state.moved)} streams in hand"
+        return Text(f"{worker.name}  {lost}", style="red")
     filled = round(_BAR * worker.batch / worker.capacity) if worker.capacity else 0
     bar = "█" * filled + "░" * (_BAR - filled)
-    return Text(f"{worker.name} {bar} {worker.batch}/{worker.capacity}  ", style="green")
+    return Text(f"{worker.name}  {bar}  {worker.batch} of {worker.capacity} slots", style="green")
 
 
-def _streams(state: DemoState) -> Table:
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("worker", no_wrap=True)
-    table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("text", no_wrap=True, overflow="crop")
+def _stream_columns(state: DemoState) -> list[Column]:
     alive = {worker.name for worker in state.workers if worker.alive}
-    for record in state.records:
-        text = " ".join((record.title + "|" + record.text).split())
-        table.add_row(
-            str(record.number),
-            _worker_cell(record, alive),
-            str(len(record.indexes)),
-            Text(text[-_TAIL:], style="dim" if record.ended else ""),
-        )
-    return table
+    records = state.records
+    states = [_stream_state(record, alive) for record in records]
+    texts = [" ".join((record.title + "|" + record.text).split()) for record in records]
+    return [
+        Column("#", [str(record.number) for record in records], right=True),
+        # As wide as it will be: nothing jumps when a stream moves.
+        Column("worker", [f"{_path(record):<{_PATH}}" for record in records]),
+        Column("state", states),
+        Column("tokens", [str(len(record.indexes)) for record in records], right=True),
+        Column("text", texts, fit=elide_start),
+    ]
 
 
-def _worker_cell(record: StreamRecord, alive: set[str]) -> Text:
-    if not record.workers:
-        return Text("waits", style="dim")
+def _stream_state(record: StreamRecord, alive: set[str]) -> Text:
     if record.ended:
         return Text("done", style="dim")
+    if not record.workers:
+        return Text("waiting", style="dim")
     if record.workers[-1] not in alive:
         return Text("orphaned", style="red")
-    style = "yellow" if len(record.workers) > 1 else "green"
-    return Text(record.workers[-1], style=style)
+    return Text("resumed", style="yellow") if record.resumed else Text("running", style="green")
 
 
 def _worker_now(record: StreamRecord) -> str:
     return record.workers[-1] if record.workers else "?"
 
 
-def result_table(records: Sequence[StreamRecord], undisturbed: Sequence[Result]) -> Table:
-    table = Table(
-        title="every stream, as its subscriber saw it, compared with an undisturbed run",
-        box=box.SIMPLE_HEAD,
-    )
-    table.add_column("#", justify="right", min_width=2)
-    table.add_column("prompt", no_wrap=True, overflow="ellipsis", max_width=18)
-    table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("worker", no_wrap=True)
-    table.add_column("missing", justify="right", no_wrap=True)
-    table.add_column("doubled", justify="right", no_wrap=True)
-    table.add_column("compared", no_wrap=True)
-    for record, result in zip(records, undisturbed, strict=True):
-        right = record.is_right(result)
-        table.add_row(
-            str(record.number),
-            Text(record.title),
-            str(len(record.indexes)),
-            _path(record),
-            str(record.missing),
-            str(record.doubled),
-            Text("same" if record.equals(result) else "DIFFERS", "green" if right else "red"),
-        )
-    return table
+def result_table(
+    records: Sequence[StreamRecord], undisturbed: Sequence[Result], width: int
+) -> Table:
+    pairs = list(zip(records, undisturbed, strict=True))
+    columns = [
+        Column("#", [str(record.number) for record in records], right=True),
+        Column("prompt", [record.title for record in records], fit=elide_end),
+        Column("tokens", [str(len(record.indexes)) for record in records], right=True),
+        Column("worker", [_path(record) for record in records]),
+        Column("missing", [str(record.missing) for record in records], right=True),
+        Column("doubled", [str(record.doubled) for record in records], right=True),
+        Column("compared", [_comparison(record, result) for record, result in pairs]),
+        Column("the text ends", [_ending(record) for record in records], spare=True),
+    ]
+    return make_table(columns, width)
+
+
+def _comparison(record: StreamRecord, undisturbed: Result) -> Text:
+    style = "green" if record.is_right(undisturbed) else "red"
+    return Text("same" if record.equals(undisturbed) else "DIFFERS", style)
+
+
+def _ending(record: StreamRecord) -> str:
+    return elide_start(" ".join(record.text.split()), _ENDING)
 
 
 def _path(record: StreamRecord) -> str:
+    """Its workers in turn: `b → a at 41` went on at token 41."""
     path = " → ".join(name.removeprefix("worker-") for name in record.workers)
     return path if record.moved_at is None else f"{path} at {record.moved_at}"
