@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -48,3 +49,12 @@ def local_time(at_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"  # somebody else wrote it
     return at.isoformat(sep=" ", timespec="seconds")
+
+
+def age(since_ms: int) -> str:
+    """In the largest unit of which there are two at least: 90 s, 5 min, 3 h, 2 d."""
+    seconds = max(0.0, time.time() - since_ms / 1000)
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from rose_cli.output import local_time
+from rose_cli.output import age, local_time
 from rose_producer.results import JobStatus, QueueStatus
 
 
@@ -54,12 +52,3 @@ def _moment(at_ms: int | None) -> str:
     if at_ms is None:
         return "-"
     return f"{local_time(at_ms)} ({age(at_ms)} ago)"
-
-
-def age(since_ms: int) -> str:
-    """In the largest unit of which there are two: 90 s, 5 min, 3 h, 2 d."""
-    seconds = max(0.0, time.time() - since_ms / 1000)
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s"

@@ -21,7 +21,8 @@ from rose_cli.output import print_text
 console = Console(highlight=False)
 
 _GAP = 2
-_MIN_FLEXIBLE = 12
+#: What the column that gives way keeps at least, and before a spare column is shown.
+_MIN_FLEXIBLE, _GOOD_FLEXIBLE = 12, 32
 #: Where there is no terminal, nothing is shortened: a program or a pager reads it.
 _UNLIMITED = 10_000
 
@@ -91,7 +92,7 @@ def print_drawing(drawing: RenderableType) -> None:
 def make_table(columns: Sequence[Column], width: int) -> Table:
     """A table of at most `width`, of as many of the columns as fit."""
     shown = list(columns)
-    while _least_width(shown) > width and (spare := [c for c in shown if c.spare]):
+    while _good_width(shown) > width and (spare := [c for c in shown if c.spare]):
         shown.remove(spare[-1])
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
     shown = [_fitted(column, shown, width) for column in shown]
@@ -108,21 +109,22 @@ def make_table(columns: Sequence[Column], width: int) -> Table:
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
+    print_drawing(facts_table(facts))
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
     """A name and a value on each line; a long value wraps beside its name."""
     table = Table(show_header=False, box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, Text(value))
-    print_drawing(table)
+    return table
 
 
-def _least_width(columns: Sequence[Column]) -> int:
-    return _width_without_flexible(columns) + sum(
-        min(column.width, max(_MIN_FLEXIBLE, cell_len(column.header)))
-        for column in columns
-        if column.fit is not None
-    )
+def _good_width(columns: Sequence[Column]) -> int:
+    flexible = [column.width for column in columns if column.fit is not None]
+    return _width_without_flexible(columns) + min(_GOOD_FLEXIBLE, sum(flexible))
 
 
 def _width_without_flexible(columns: Sequence[Column]) -> int:

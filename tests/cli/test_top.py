@@ -45,6 +45,22 @@ def test_a_frame_joins_what_redis_and_the_workers_say(
     assert frame.oldest_running_s < 120
 
 
+def test_workers_of_another_queue_are_counted_and_not_shown(
+    client: Client, queue: str, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given: two workers at this host, both idle
+    ours = start_worker()
+    theirs = start_worker(queue=f"{queue}-other")
+    top = Top(client, [("127.0.0.1", worker.http_port) for worker in (ours, theirs)])
+    # when
+    wait_until(lambda: top.look().workers)
+    frame = top.look()
+    # then
+    assert [row.name for row in frame.workers] == [ours.name]
+    assert frame.workers[0].leases == 0
+    assert frame.other_workers == 1
+
+
 def test_the_command_prints_frames_json_and_a_picture(
     broker: EmbeddedBroker, queue: str, client: Client, tmp_path: Path
 ) -> None:
@@ -62,11 +78,11 @@ def test_the_command_prints_frames_json_and_a_picture(
     lines = top("--frames", "2", "--json", "--metrics", "127.0.0.1:1").splitlines()
     # then
     assert "high 1" in shown
-    assert "no worker answers" in shown
+    assert "this queue has no worker" in shown
     assert [json.loads(line)["waiting"]["high"] for line in lines] == [1, 1]
     drawn = (tmp_path / "top.svg").read_text()
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
-    assert "no&#160;worker&#160;answers" in drawn
+    assert "this&#160;queue&#160;has&#160;no&#160;worker" in drawn
     assert "url(https" not in drawn.replace('"', "")
 
 

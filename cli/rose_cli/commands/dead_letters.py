@@ -10,10 +10,20 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from rose.errors import BrokerUnavailable, InvalidParameter, RoseError
 from rose_cli.options import AsJson, Queue, RedisUrl, given
-from rose_cli.output import local_time, print_error, print_json, print_result, print_text, printable
+from rose_cli.output import (
+    age,
+    local_time,
+    print_error,
+    print_json,
+    print_result,
+    print_text,
+    printable,
+)
+from rose_cli.tables import Column, make_table, print_drawing, print_facts, terminal_width, wrap
 from rose_producer.dead_letters import DeadLetter, DeadLetters
 from rose_producer.settings import ProducerSettings
 
@@ -49,23 +59,24 @@ def list_letters(
         for letter in found:
             print_json(_facts(letter))
     elif found:
-        _print_table(found)
+        print_drawing(table_of(found, terminal_width()))
     else:
         print_text("no dead letters")
 
 
-def _print_table(found: Sequence[DeadLetter]) -> None:
-    from rose_cli.tables import Column, make_table, print_drawing, terminal_width, wrap
-
-    columns = [
-        Column("handle", [letter.handle for letter in found]),
-        Column("when", [local_time(letter.at_ms) for letter in found]),
-        Column("code", [printable(letter.code) for letter in found]),
-        Column("message", [printable(letter.message) for letter in found], fit=wrap),
-        Column("bytes", [str(len(letter.job)) for letter in found], right=True, spare=True),
-        Column("job", [printable(letter.job_id or "-") for letter in found], spare=True),
-    ]
-    print_drawing(make_table(columns, terminal_width()))
+def table_of(found: Sequence[DeadLetter], width: int) -> Table:
+    return make_table(
+        [
+            Column("handle", [letter.handle for letter in found]),
+            Column("age", [age(letter.at_ms) for letter in found], right=True),
+            Column("code", [printable(letter.code) for letter in found]),
+            Column("message", [printable(letter.message) for letter in found], fit=wrap),
+            Column("job", [printable(letter.job_id or "-") for letter in found], spare=True),
+            Column("when", [local_time(letter.at_ms) for letter in found], spare=True),
+            Column("bytes", [str(len(letter.job)) for letter in found], right=True, spare=True),
+        ],
+        width,
+    )
 
 
 @letters.command()
@@ -90,8 +101,6 @@ def show(
     if as_json:
         print_json(facts)
         return
-    from rose_cli.tables import print_facts
-
     print_facts({name.replace("_", " "): printable(text) for name, text in _shown(letter, facts)})
 
 

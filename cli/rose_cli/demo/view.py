@@ -18,6 +18,7 @@ from rose_producer import Result
 _BAR = 12
 #: The widest cell of a stream that moved: `b → a at 199`.
 _PATH = 12
+_STATE = len("orphaned")
 _ENDING = 32
 _SENTENCE = re.compile(r"""[.!?]["']?\s""")
 
@@ -115,13 +116,12 @@ def _worker_line(worker: WorkerView, state: DemoState) -> Text:
 def _stream_columns(state: DemoState) -> list[Column]:
     alive = {worker.name for worker in state.workers if worker.alive}
     records = state.records
-    states = [_stream_state(record, alive) for record in records]
     texts = [" ".join((record.title + "|" + record.text).split()) for record in records]
     return [
         Column("#", [str(record.number) for record in records], right=True),
         # As wide as it will be: nothing jumps when a stream moves.
         Column("worker", [f"{_path(record):<{_PATH}}" for record in records]),
-        Column("state", states),
+        Column("state", [_stream_state(record, alive) for record in records]),
         Column("tokens", [str(len(record.indexes)) for record in records], right=True),
         Column("text", texts, fit=elide_start),
     ]
@@ -129,12 +129,16 @@ def _stream_columns(state: DemoState) -> list[Column]:
 
 def _stream_state(record: StreamRecord, alive: set[str]) -> Text:
     if record.ended:
-        return Text("done", style="dim")
-    if not record.workers:
-        return Text("waiting", style="dim")
-    if record.workers[-1] not in alive:
-        return Text("orphaned", style="red")
-    return Text("resumed", style="yellow") if record.resumed else Text("running", style="green")
+        state, style = "done", "dim"
+    elif not record.workers:
+        state, style = "waiting", "dim"
+    elif record.workers[-1] not in alive:
+        state, style = "orphaned", "red"
+    elif record.resumed:
+        state, style = "resumed", "yellow"
+    else:
+        state, style = "running", "green"
+    return Text(f"{state:<{_STATE}}", style)
 
 
 def _worker_now(record: StreamRecord) -> str:

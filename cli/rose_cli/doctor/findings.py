@@ -68,6 +68,10 @@ def _print_line(finding: Finding) -> None:
         name = f"{finding.verdict.value:<{_VERDICT}}{finding.check:<{_CHECK}}"
         print_text(f"{name}{finding.says}{todo}")
         return
+    console.print(row_of(finding))
+
+
+def row_of(finding: Finding) -> Table:
     line = Table.grid()
     line.add_column(width=_VERDICT, style=_STYLE[finding.verdict])
     line.add_column(width=_CHECK)
@@ -75,4 +79,4 @@ def _print_line(finding: Finding) -> None:
     line.add_row(finding.verdict.value, finding.check, Text(finding.says))
     if finding.todo:
         line.add_row("", "", Text(f"-> {finding.todo}", style="bold"))
-    console.print(line)
+    return line

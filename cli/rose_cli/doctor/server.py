@@ -266,11 +266,14 @@ def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
         return
     waiting = sum(status.waiting.values())
     says = f"{settings.queue}: {waiting} waiting, {status.running} running"
-    if waiting and not status.workers:
-        yield warn("queue", f"{says}, and no worker holds any", "start one: rose worker")
+    workers = len(status.workers)
+    if waiting and not workers:
+        yield warn("queue", f"{says}, and there is no worker", "start one: rose worker")
+    elif status.model is None:
+        yield ok("queue", f"{says}, no worker has come yet")
     else:
-        served = f", serves {status.model}" if status.model else ", no worker has come yet"
-        yield ok("queue", says + served)
+        plural = "" if workers == 1 else "s"
+        yield ok("queue", f"{says}, {workers} worker{plural}, serves {status.model}")
     if status.dead_letters:
         yield warn(
             "letters", f"{status.dead_letters} dead letters", "see why: rose dead-letters list"

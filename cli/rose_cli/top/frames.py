@@ -16,7 +16,7 @@ _HISTORY = 60
 
 @dataclass(slots=True)
 class WorkerRow:
-    """A worker that answers, or one that holds leases and does not (then there is no `address`)."""
+    """A worker of the queue. One that does not answer has no `address`."""
 
     name: str
     leases: int
@@ -43,6 +43,8 @@ class Frame:
     oldest_waiting_s: float | None
     oldest_running_s: float | None
     workers: list[WorkerRow]
+    other_workers: int
+    """that answer too, and work on another queue or another Redis"""
     tokens_per_s: float
     history: list[float] = field(default_factory=list)
     """tokens a second of the looks before, this one last"""
@@ -55,12 +57,16 @@ class Top:
         self._client = client
         self._places = places
         self._before: dict[str, tuple[float, float]] = {}
+        self._known: set[str] = set()
         self._history: deque[float] = deque(maxlen=_HISTORY)
 
     def look(self) -> Frame:
         """Raises: BrokerUnavailable, MalformedMessage"""
         status = self._client.queue_status()
-        scrapes = scrape_all(self._places)
+        # One that has lost its Redis is no longer in the status, and stays to be seen.
+        self._known |= status.workers.keys()
+        answers = scrape_all(self._places)
+        scrapes = [scrape for scrape in answers if scrape.worker in self._known]
         workers = [self._row(scrape, status) for scrape in scrapes]
         silent = status.workers.keys() - {row.name for row in workers}
         workers += [WorkerRow(name, status.workers[name]) for name in silent]
@@ -78,23 +84,24 @@ class Top:
             oldest_waiting_s=_oldest_waiting(scrapes, status),
             oldest_running_s=None if began is None else max(0.0, time.time() - began / 1000),
             workers=workers,
+            other_workers=len(answers) - len(scrapes),
             tokens_per_s=rate,
             history=list(self._history),
         )
 
     def _row(self, scrape: Scrape, status: QueueStatus) -> WorkerRow:
-        said = scrape.samples
+        samples = scrape.samples
         return WorkerRow(
             name=scrape.worker,
             leases=status.workers.get(scrape.worker, 0),
             address=scrape.address,
-            ready=bool(said.get("rose_ready", 0)),
+            ready=bool(samples.get("rose_ready", 0)),
             device=scrape.labels.get("device", ""),
-            batch=int(said.get("rose_batch_sequences", 0)),
-            capacity=int(said.get("rose_batch_capacity_sequences", 0)),
-            kv_usage=said.get("rose_kv_cache_usage_ratio", 0.0),
-            tokens_per_s=self._rate(scrape.worker, said.get("rose_generated_tokens_total", 0.0)),
-            jobs_ended=int(said.get("rose_jobs_total", 0)),
+            batch=int(samples.get("rose_batch_sequences", 0)),
+            capacity=int(samples.get("rose_batch_capacity_sequences", 0)),
+            kv_usage=samples.get("rose_kv_cache_usage_ratio", 0.0),
+            tokens_per_s=self._rate(scrape.worker, samples.get("rose_generated_tokens_total", 0.0)),
+            jobs_ended=int(samples.get("rose_jobs_total", 0)),
         )
 
     def _rate(self, worker: str, total: float) -> float:

@@ -18,7 +18,7 @@ _BAR = 14
 _SPARKS = 40
 _PICTURE_WIDTH = 92
 #: Lines of a frame beside those of its workers.
-_OTHER_LINES = 9
+_OTHER_LINES = 11
 
 #: Above these a share is coloured.
 _BUSY, _FULL = 0.6, 0.9
@@ -32,6 +32,7 @@ def draw(frame: Frame, width: int, height: int | None = None) -> RenderableType:
         *_summary(frame),
         Text(),
         *_workers(frame.workers, width, None if height is None else height - _OTHER_LINES),
+        *_hints(frame),
     )
 
 
@@ -98,7 +99,7 @@ def _fact(name: str, value: Text, more: Text | None = None) -> Text:
 
 def _workers(rows: Sequence[WorkerRow], width: int, lines: int | None) -> list[RenderableType]:
     if not rows:
-        return [Text("no worker answers: start one, or name them with --metrics", style="yellow")]
+        return [Text("this queue has no worker: start one with rose worker", style="yellow")]
     # The header takes a line, and so does what is said of those that are left out.
     shown = rows if lines is None or len(rows) < lines else rows[: max(1, lines - 2)]
     table: list[RenderableType] = [make_table(_columns(shown), width)]
@@ -107,6 +108,17 @@ def _workers(rows: Sequence[WorkerRow], width: int, lines: int | None) -> list[R
         rate = sum(row.tokens_per_s for row in rest)
         table.append(Text(f"and {len(rest)} more workers, {rate:,.0f} tokens/s", style="dim"))
     return table
+
+
+def _hints(frame: Frame) -> list[Text]:
+    lines = []
+    if any(row.address is None for row in frame.workers):
+        lines.append("silent: no metrics from there; name it with --metrics HOST:PORT")
+    if frame.other_workers == 1:
+        lines.append("1 worker answers that works on another queue or another Redis")
+    elif frame.other_workers:
+        lines.append(f"{frame.other_workers} workers answer that work on another queue or Redis")
+    return [Text(line, style="dim") for line in lines]
 
 
 def _columns(rows: Sequence[WorkerRow]) -> list[Column]:
@@ -118,8 +130,8 @@ def _columns(rows: Sequence[WorkerRow]) -> list[Column]:
         Column("tokens/s", [_if_it_answers(row, f"{row.tokens_per_s:,.0f}") for row in rows], True),
         Column("leases", [str(row.leases) for row in rows], True),
         Column("ended", [_if_it_answers(row, f"{row.jobs_ended:,}") for row in rows], True),
-        Column("metrics", [row.address or "" for row in rows], spare=True),
         Column("batch", [_batch(row) for row in rows], spare=True),
+        Column("metrics", [row.address or "" for row in rows], spare=True),
     ]
 
 
