@@ -1,8 +1,7 @@
-"""Every state transition as a call: which script, which keys, which arguments, what reply.
+"""Every state transition as a call of a Lua script: its keys, its arguments and its reply.
 
-A call knows nothing of Redis clients: `rose.transport` runs it. All of
-them may be repeated after a lost reply: each carries what makes a repeat harmless (job id, token
-index, epoch, entry id).
+A call knows no Redis client: `rose.transport` runs it. Any call may be repeated after a lost reply,
+since it carries what makes a repeat harmless (job id, token index, epoch, entry id).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SubmitLimits:
-    """Back-pressure: how much may wait, None for no limit."""
+    """Back-pressure: how much may wait. None means no limit."""
 
     max_jobs: int | None = 100_000
     max_tokens: int | None = None
@@ -48,7 +47,7 @@ class SubmitLimits:
 
 @dataclass(slots=True)
 class Submission:
-    """A job on its way into the queue."""
+    """A job to enqueue."""
 
     job_id: str
     raw: bytes
@@ -56,15 +55,15 @@ class Submission:
     priority: Priority
     idempotency_key: str | None
     prompt_tokens: int | None
-    """where the prompt is token ids"""
+    """None if the prompt is text"""
     prompt_bytes: int | None
-    """where it is text"""
+    """None if the prompt is not one text"""
 
     @classmethod
     def of(
         cls, job: JobSpec, raw: bytes, priority: Priority, idempotency_key: str | None = None
     ) -> Submission:
-        """`raw`: the job, encoded."""
+        """`raw`: the encoded job."""
         prompt = job.prompt
         tokens = len(job.token_ids) or None
         size = len(prompt.encode()) if isinstance(prompt, str) else None
@@ -79,7 +78,7 @@ def submit(
     idempotency_ttl_s: int,
     now_ms: int,
 ) -> Call:
-    """Redis serves nobody else meanwhile: hundreds of jobs, not thousands."""
+    """Redis serves nobody else while the script runs: pass hundreds of jobs, not thousands."""
     streams = partition.all_jobs
     keys: list[str | bytes] = [partition.load, partition.model, *streams]
     args: list[Arg] = [
@@ -102,8 +101,8 @@ def submit(
 
 
 def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:
-    """What `submit` has to say, by the number of the job: all others are enqueued as they came.
-    `submitted_id` reads each.
+    """The outcomes of jobs that were not simply enqueued, by the number of the job. `submitted_id`
+    reads each of them.
 
     Raises:
         MalformedMessage
@@ -111,7 +110,7 @@ def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:
     try:
         return {int(item[0]): item[1:] for item in reply}
     except (ValueError, LookupError, TypeError) as error:
-        raise MalformedMessage(f"the reply to submit is not what it should be: {error}") from None
+        raise _malformed("submit", error) from None
 
 
 def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
@@ -119,7 +118,7 @@ def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
 
     Raises:
         QueueFull, PromptTooLong
-        MalformedMessage: somebody else has written where submit.lua looks.
+        MalformedMessage: somebody else has written where submit.lua reads.
     """
     try:
         if reply[0] == b"FULL":
@@ -129,7 +128,7 @@ def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
         else:
             return reply[1].decode()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise MalformedMessage(f"the reply to submit is not what it should be: {error}") from None
+        raise _malformed("submit", error) from None
     if reply[0] == b"FULL":
         limit = limits.max_jobs if unit == "jobs" else limits.max_tokens
         raise QueueFull(depth, limit or 0, unit)
@@ -158,7 +157,7 @@ def queue_status(partition: Partition) -> Call:
 
 
 def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:
-    """Be, remain, or with a lease of 0 no longer be, the worker that reads the queue's gauges."""
+    """Become or remain the worker that reads the queue's gauges. A lease of 0 resigns."""
     return Call(load("elect"), [partition.reader], [consumer, lease_ms])
 
 
@@ -179,7 +178,7 @@ def take(
     ttl_s: int,
     alone: bool = False,
 ) -> Call:
-    """`alone`: suspects too."""
+    """`alone`: take suspects too."""
     return _take(partition, jobs, [GROUP, consumer, now_ms, ttl_s, "alone" if alone else ""])
 
 
@@ -191,8 +190,7 @@ def take_unread(
     now_ms: int,
     ttl_s: int,
 ) -> Call:
-    """For an entry that may still be unread: read it, or the next one of its stream, and take it
-    if it is the one that was asked for."""
+    """Read the next entry of the stream of `job`, and take it if it is `job`."""
     return _take(partition, [job], [GROUP, consumer, now_ms, ttl_s, "unread"])
 
 
@@ -206,7 +204,7 @@ def _take(partition: Partition, jobs: Iterable[JobEntry], args: list[Arg]) -> Ca
 
 @dataclass(slots=True)
 class Taken:
-    """The job is ours until somebody raises `epoch` again."""
+    """The worker owns the job until somebody raises `epoch` again."""
 
     epoch: int
     attempts: int
@@ -217,18 +215,18 @@ class Taken:
 
 class NotTaken(Enum):
     NOTHING_TO_DO = auto()
-    """It has ended, is a duplicate, or is not ours."""
+    """The job has ended, is a duplicate, or belongs to another worker."""
     SUSPECT = auto()
-    """The last worker died on it without a new token: take it alone."""
+    """The last worker died while it had the job, without a new token: take it alone."""
     MALFORMED = auto()
-    """Somebody else has written into its state or its log."""
+    """Somebody else has written into the job's state or its log."""
 
 
 def taken(reply: bytes) -> Taken | NotTaken:
-    """From one item of the reply to `take`.
+    """Reads one item of the reply to `take`.
 
     Raises:
-        MalformedMessage: it is no reply of take.lua.
+        MalformedMessage: take.lua does not reply so.
     """
     outcome, _, facts = reply.partition(b" ")
     if outcome == b"SUSPECT":
@@ -240,7 +238,7 @@ def taken(reply: bytes) -> Taken | NotTaken:
     try:
         epoch, attempts, cancel_flag, logged = map(int, facts.split())
     except ValueError as error:
-        raise MalformedMessage(f"the reply to take is not what it should be: {error}") from None
+        raise _malformed("take", error) from None
     return Taken(epoch, attempts, cancel_flag == 1, logged)
 
 
@@ -263,7 +261,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Append:
-    """What a job has brought, in order: encoded token events, and its end once it has come."""
+    """New events of a job, in order: encoded token events, then its terminal event."""
 
     lease: Lease
     index: int
@@ -291,11 +289,11 @@ def append(partition: Partition, items: Iterable[Append], *, now_ms: int, ttl_s:
 
 
 def outcomes(reply: Sequence[Any], count: int) -> list[str]:
-    """One for each of the `count` items of an append: OK where the reply is silent."""
+    """The outcome of each of the `count` items of an append: OK if the reply does not name it."""
     if not reply:
         return ["OK"] * count
-    said = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
-    return [said.get(item, "OK") for item in range(count)]
+    named = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
+    return [named.get(item, "OK") for item in range(count)]
 
 
 def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:
@@ -324,8 +322,8 @@ def dead_letter(
     now_ms: int,
     ttl_s: int,
 ) -> Call:
-    """`raw`: the job as it came; `job_id`: None where `raw` does not tell; `event`: the reason, and
-    the last event of the job. At most `keep` dead letters are kept, for `keep_s` seconds."""
+    """`raw`: the encoded job; `job_id`: None if `raw` cannot be read; `event`: the reason, which
+    becomes the job's terminal event. Keeps the newest `keep` dead letters for `keep_s` seconds."""
     keys = [entry.stream, partition.dead]
     args: list[Arg] = [GROUP, consumer, entry.id, event.code, event.message, raw]
     args += [keep, keep_s, now_ms, ttl_s]
@@ -336,7 +334,7 @@ def dead_letter(
 
 
 def forget(partition: Partition, *, idle_ms: int) -> Call:
-    """Drop consumers that hold nothing and have been silent for so long."""
+    """Delete consumers that hold nothing and have been silent for `idle_ms`."""
     return Call(load("forget"), partition.all_jobs, [GROUP, idle_ms])
 
 
@@ -350,7 +348,8 @@ def retry(
     retry_of: str,
     now_ms: int,
 ) -> Call:
-    """`letter`: its entry in the stream of dead letters; `job`: as before, but for a new id."""
+    """`letter`: the id of its entry in the stream of dead letters; `job`: has a new id; `stream`:
+    the job stream that it came from."""
     return Call(
         load("retry"),
         [partition.dead, stream, partition.state(job.id), partition.load],
@@ -359,8 +358,12 @@ def retry(
 
 
 def now_ms() -> int:
-    """Unix milliseconds: the clock of every time in the protocol."""
+    """Unix milliseconds, the unit of every time in the protocol."""
     return int(time.time() * 1000)
+
+
+def _malformed(script: str, error: Exception) -> MalformedMessage:
+    return MalformedMessage(f"the reply to {script} is not what it should be: {error}")
 
 
 def _or_empty(value: int | None) -> int | str:

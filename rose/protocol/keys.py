@@ -1,7 +1,7 @@
-"""Where things live in Redis.
+"""The names of keys and channels in Redis.
 
-A partition is the unit of atomicity and of sharding: all keys of a job share the hash tag
-`{queue:index}`, so every script touches one slot.
+All keys of a partition share the hash tag `{queue:index}`, so every script touches one slot of a
+cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rose.protocol.jobs import Priority
 #: The one consumer group of every job stream.
 GROUP = "workers"
 
-#: The consumer that jobs belong to after a worker has handed them back: any may take them over.
+#: The consumer that owns jobs which a worker has handed back. Any worker may take them over.
 RELEASED = "released"
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -73,7 +73,7 @@ class Partition:
         return self._key(f"channel:{job_id}")
 
     def idempotency(self, key: str) -> str:
-        # Hashed: the caller's key may be of any length and hold anything.
+        # The caller's key may have any length and hold any character, so it is hashed.
         return self._key(f"idempotency:{hashlib.sha256(key.encode()).hexdigest()}")
 
     @property
@@ -86,12 +86,12 @@ class Partition:
 
     @property
     def reader(self) -> str:
-        """String: the worker that reads the queue's gauges for all; it expires."""
+        """String: the worker that reads the queue's gauges for all. It expires."""
         return self._key("reader")
 
     @property
     def load(self) -> str:
-        """Hash: `tokens` = estimated tokens of all jobs that have not ended."""
+        """Hash: `tokens`, the estimated tokens of all jobs that have not ended."""
         return self._key("load")
 
     @property

@@ -1,4 +1,4 @@
-"""The Lua scripts, one file per transition; every one starts with `common.lua`."""
+"""The Lua scripts: one file for each transition. `common.lua` is put in front of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Script:
 
     @property
     def sharded(self) -> Script:
-        """As it runs on a cluster: it publishes to the subscribers of one shard."""
+        """The script for a cluster, which publishes to the subscribers of one shard."""
         return load(self.name, sharded=True)
 
 
@@ -28,5 +28,5 @@ def load(name: str, *, sharded: bool = False) -> Script:
     source = "\n".join((folder / f"{part}.lua").read_text() for part in ("common", name))
     if sharded:
         source = source.replace(_PLAIN, _SHARDED, 1)
-    # Not for security: Redis names scripts by their SHA-1.
+    # Redis names scripts by their SHA-1; this is not for security.
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())

@@ -1,15 +1,17 @@
--- Log and publish what jobs have brought: tokens, and their ends. One call for a whole batch.
+-- Log and publish the new tokens and the ends of jobs. One call serves a whole batch.
 -- KEYS  load; per item: state, tokens, and the job's stream if it ends
 -- ARGV  group, now ms, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
---       in each event>", its events, and the terminal one if it ends; status and entry are "-" if not
--- Reply: item number (from 0), outcome, ... of the items that were not simply stored:
--- CANCEL (stored, and somebody asked to cancel); DUP (a retry: it is stored already); FENCED (the
--- job is not ours any more); GAP (tokens before it are missing, or the log is not what it was)
+--       in each event>", its events, and the terminal event if it ends; else status and entry are "-"
+-- Reply: {item number (from 0), outcome, ...} of the items that were not simply stored:
+--        CANCEL  stored, and somebody has asked to cancel the job
+--        DUP     a repeat: the log has it already
+--        FENCED  the job belongs to another worker
+--        GAP     tokens before it are missing, or somebody else has written into the log
 local load = KEYS[1]
 local group, now_ms, ttl_s = unpack(ARGV, 1, 3)
 
--- Of the events that begin at ARGV[number], log and publish those that are not in the log yet. Returns
--- whether all have their place there, whether one was new, and whether the log ends with the last.
+-- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
+-- of them fit into the log, whether one was new, and whether the log ends with the last one.
 local function log_events(state, tokens, known, index, counts, number)
   local logged, placed, first, last = tonumber(known[2] or '0') or -1, true, nil, nil
   for count in string.gmatch(counts, '%d+') do
@@ -53,7 +55,7 @@ while key < #KEYS do
     elseif known[3] then
       outcome = 'CANCEL'
     end
-    -- Also at a repeat: the first time may have been cut short.
+    -- Repeats acknowledge too: the first call may have stopped before it did.
     if ends and outcome ~= 'GAP' then acknowledge(KEYS[key + 2], group, entry) end
   end
   if outcome then

@@ -1,8 +1,8 @@
--- Ask for a job to stop. One that no worker has touched ends here and now; its entry stays for
--- the next take to acknowledge (XDEL of an undelivered entry would break the group's lag).
+-- Stop a job. A job that no worker has begun on ends at once. Its entry stays until the next take
+-- acknowledges it, since XDEL of an undelivered entry would break the group's lag.
 -- KEYS  state, tokens, load, control
 -- ARGV  job id, event (cancelled at token 0), now ms, ttl s
--- Reply: UNKNOWN, ENDED, CANCELLED (done), REQUESTED (its worker will)
+-- Reply: UNKNOWN, ENDED, CANCELLED (it has ended), REQUESTED (its worker will end it)
 local state, tokens, load, control = unpack(KEYS)
 local job_id, event, now_ms, ttl_s = unpack(ARGV)
 
@@ -12,7 +12,7 @@ if is_terminal(known[1]) then return 'ENDED' end
 redis.call('HSET', state, 'cancel', '1')
 if known[1] == 'queued' and known[2] == '0' then
   end_job(state, tokens, load, 'cancelled', event, now_ms, ttl_s)
-  -- Kept until its entry is gone: without the state a take would begin the job anew.
+  -- Keep the state until the entry is gone: without it a take would begin the job again.
   redis.call('PERSIST', state)
   return 'CANCELLED'
 end

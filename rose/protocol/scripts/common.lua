@@ -1,4 +1,4 @@
--- Shared by every script: it is put in front of each of them.
+-- The beginning of every script.
 --
 -- State of a job (hash state:ID):
 --   status    queued | running | finished | failed | cancelled
@@ -8,27 +8,27 @@
 --   tokens    tokens in the log                 cost    its share of load.tokens
 --   cancel    "1" once asked for                worker, enqueued_ms, started_ms, ended_ms
 
--- On a cluster this reads 'SPUBLISH': protocol/scripts/__init__.py.
+-- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
 
 local function is_terminal(status)
   return status == 'finished' or status == 'failed' or status == 'cancelled'
 end
 
--- Anybody may write into Redis: is this a number that a script of ours has written?
+-- Whether a value is a number as these scripts write it. Anybody may write into Redis.
 local function is_count(value)
   return value and #value < 16 and string.find(value, '^%d+$') ~= nil
 end
 
--- The reply to a read; nil where its key holds something else than it should, which is one job's
--- matter. Any other error (a missing right, memory, a replica) is Redis' trouble, and raised.
+-- The reply to a read; nil if the key is of a wrong type, which concerns one job alone. Any other
+-- error (a missing right, no memory, a replica) concerns Redis and is raised.
 local function ask(...)
   local reply = redis.pcall(...)
   if type(reply) ~= 'table' or not reply.err then return reply end
   if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
 end
 
--- The keys of a job differ in one word, and no part of them may hold a colon.
+-- The keys of a job differ in one word. No part of them may hold a colon.
 local function channel_of(state)
   return (string.gsub(state, ':state:', ':channel:', 1))
 end
@@ -38,14 +38,14 @@ local function owns(stream, group, consumer, entry)
   return pending ~= nil and pending[2] == consumer
 end
 
--- What XINFO says of one thing: names and values in turn.
+-- An item of XINFO's reply, which is a list of names and values in turn.
 local function by_name(info)
   local values = {}
   for i = 1, #info, 2 do values[info[i]] = info[i + 1] end
   return values
 end
 
--- The last entry that anybody has read; nil where there is no stream or no group.
+-- The last entry that anybody has read; nil without a stream or a group.
 local function last_delivered(stream, group)
   if redis.call('EXISTS', stream) == 0 then return nil end
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
@@ -54,12 +54,13 @@ local function last_delivered(stream, group)
   end
 end
 
--- Of what XREADGROUP read from one stream. Redis: {{stream, entries}}; fakeredis flattens it.
+-- The entries that XREADGROUP read from one stream. Redis replies {{stream, entries}}; fakeredis
+-- replies {stream, entries}.
 local function entries_of(reply)
   return type(reply[1]) == 'table' and reply[1][2] or reply[2]
 end
 
--- The field of an entry of a job stream, the last where it has several; false where it has none.
+-- The field `job` of an entry: the last one if there are several, false if there is none.
 local function job_of(entry)
   for i = #entry[2] - 1, 1, -2 do
     if entry[2][i] == 'job' then return entry[2][i + 1] end
@@ -72,7 +73,7 @@ local function acknowledge(stream, group, entry)
   redis.call('XDEL', stream, entry)
 end
 
--- False where somebody else has written into the log, so that the event has no place there.
+-- Append an event to a log. False if somebody else has written there and the event does not fit.
 local function add_event(tokens, id, event)
   local stored = redis.pcall('XADD', tokens, id, 'event', event)
   if not stored.err then return true end
@@ -80,13 +81,13 @@ local function add_event(tokens, id, event)
   error(stored)
 end
 
--- The one way for a job to end: terminal event last in the log, then what it held is given back.
--- The caller acknowledges afterwards, never before.
+-- End a job: log the terminal event, then give back what the job held. The caller acknowledges the
+-- entry afterwards, never before.
 local function end_job(state, tokens, load, status, event, now_ms, ttl_s)
   local known = redis.call('HMGET', state, 'tokens', 'cost')
   local last = (is_count(known[1]) and known[1] or '0') .. '-1'
   if not add_event(tokens, last, event) then
-    -- The log is lost; the job's end must not be.
+    -- The log is lost, but the job must end.
     redis.call('DEL', tokens)
     redis.call('XADD', tokens, last, 'event', event)
   end

@@ -1,7 +1,8 @@
--- Give up on an entry: keep it with the reason, tell its subscriber where the id could be read.
--- KEYS  stream, dead; and where the id is known: state, tokens, load
--- ARGV  group, consumer, entry, code, message, job as it came, letters kept at most, for s, now ms,
---       ttl s; and where the id is known: job id, event (failed)
+-- Give up on an entry: keep its job with the reason, and tell the subscriber if the id is known.
+-- KEYS  stream, dead; if the id is known: state, tokens, load
+-- ARGV  group, consumer, entry, code, message, encoded job, letters to keep, for how many s, now ms,
+--       ttl s; if the id is known: job id, event (failed)
+-- Reply: DEAD, NOT_OWNER
 local stream, dead, state, tokens, load = unpack(KEYS)
 local group, consumer, entry, code, message, job, keep, keep_s, now_ms, ttl_s = unpack(ARGV, 1, 10)
 local job_id, event = unpack(ARGV, 11, 12)
@@ -9,11 +10,11 @@ local job_id, event = unpack(ARGV, 11, 12)
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
   local known = ask('HMGET', state, 'status', 'stream', 'entry')
-  if not known then -- the key holds something else, which was never this job's
+  if not known then -- the key is of a wrong type: it never belonged to this job
     redis.call('DEL', state)
     known = {}
   end
-  -- An entry that names the id of somebody else's job must not end that job.
+  -- An entry with the id of another job must not end that job.
   local own = not known[3] or (known[2] == stream and known[3] == entry)
   if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)

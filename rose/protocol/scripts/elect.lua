@@ -1,11 +1,11 @@
--- Elect the one worker that reads the queue for the gauges of all: who holds the key. A lease of 0
--- resigns. What holds no lease here was not written by this script, and is written over.
+-- Elect the worker that reads the queue's gauges for all: the one that the key names. A lease of 0
+-- resigns. A key without a time to live was not written by this script and is replaced.
 -- KEYS  reader        ARGV  consumer, lease ms
--- Reply: 1 for the elected, else 0
+-- Reply: 1 if this consumer is elected, else 0
 local reader, consumer, lease = KEYS[1], ARGV[1], ARGV[2]
 local holder = ask('GET', reader)
 if holder == consumer then
-  -- Asks for no memory, so that the gauges outlive a Redis that has none left.
+  -- PEXPIRE needs no memory, so the gauges go on when Redis has none left.
   redis.call('PEXPIRE', reader, lease)
   return 1
 end

@@ -1,7 +1,7 @@
--- Forget consumers that hold nothing and have been silent for long: workers that were killed say
--- no good-bye. In one script, since deleting one that has just been given an entry would lose it.
+-- Delete consumers that hold nothing and have been silent for long: killed workers leave theirs behind.
+-- One script looks and deletes, since deleting a consumer that has just read an entry would lose it.
 -- KEYS  job streams        ARGV  group, idle ms
--- Reply: how many were forgotten
+-- Reply: how many were deleted
 local forgotten = 0
 for _, stream in ipairs(KEYS) do
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, ARGV[1])) do

@@ -1,7 +1,7 @@
--- The oldest entry of each stream that nobody has read: its id is when it was enqueued. The entry
--- itself, which holds a prompt, stays in Redis.
+-- Find the oldest unread entry of each stream. Its id is the time when it was enqueued. The entry itself,
+-- which holds a prompt, stays in Redis.
 -- KEYS  job streams        ARGV  group
--- Reply: for each stream an entry id, or "" where nothing waits
+-- Reply: for each stream an entry id, or "" if nothing waits
 local oldest = {}
 for level, stream in ipairs(KEYS) do
   local last = last_delivered(stream, ARGV[1])

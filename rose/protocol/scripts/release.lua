@@ -1,9 +1,10 @@
--- Hand jobs back at drain: at once, and without charging an attempt. The epoch is raised, so
--- that nothing this worker still has in flight can be appended. An entry that it owns but has not
--- begun on is handed back as it is: an attempt that another worker owes stays charged.
--- KEYS  stream; state ...      ARGV  group, consumer, consumer of what is handed back; per state: entry
+-- Hand jobs back at a drain, without charging an attempt. The epoch is raised, so that appends which
+-- this worker still has in flight are refused. An entry that it has not begun on keeps its attempts: an
+-- earlier worker may have died on it.
+-- KEYS  stream; per job: state
+-- ARGV  group, consumer, consumer that owns released entries; per job: entry
 -- Reply: how many were handed back
-local stream, group, consumer, nobody = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local stream, group, consumer, released_to = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local released = 0
 for i = 2, #KEYS do
   local state, entry = KEYS[i], ARGV[i + 2]
@@ -15,8 +16,8 @@ for i = 2, #KEYS do
       redis.call('HSET', state, 'status', 'queued')
       redis.call('HDEL', state, 'worker')
     end
-    -- A day idle: the next reclaim of any worker takes it, whatever its lease.
-    redis.call('XCLAIM', stream, group, nobody, 0, entry, 'IDLE', 86400000, 'JUSTID')
+    -- An idle time of a day lets the next reclaim of any worker take it, whatever its lease.
+    redis.call('XCLAIM', stream, group, released_to, 0, entry, 'IDLE', 86400000, 'JUSTID')
     released = released + 1
   end
 end

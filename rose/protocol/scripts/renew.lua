@@ -1,6 +1,6 @@
--- Keep the leases of entries that this consumer still owns; XCLAIM to oneself sets their idle
--- time to zero. Returns the entries that are lost.
+-- Renew the leases of entries that this consumer still owns: XCLAIM to oneself resets the idle time.
 -- KEYS  stream        ARGV  group, consumer, entry ...
+-- Reply: the entries that it does not own any more
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local lost = {}
 for i = 3, #ARGV do

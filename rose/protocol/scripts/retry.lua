@@ -1,13 +1,13 @@
--- Give the job of a dead letter a new life, under a new id: the old one has had its terminal event,
--- and an id has only one. Queue limits do not count here: somebody asked for this very job.
--- KEYS  dead, stream, state, load; state and stream are those of the new life
+-- Enqueue the job of a dead letter under a new id, since an id has only one terminal event. Queue
+-- limits do not apply: somebody has asked for this very job.
+-- KEYS  dead, stream, state, load; state and stream are those of the new job
 -- ARGV  the letter's entry, job (with its new id), old id or "", cost, now ms
 -- Reply: RETRIED; GONE (it was retried or purged before)
 local dead, stream, state, load = unpack(KEYS)
 local letter, job, old_id, cost, now_ms = unpack(ARGV)
 
 if redis.call('XDEL', dead, letter) == 0 then
-  -- A repeat after a lost reply comes with the same new id.
+  -- A repeat after a lost reply has the same new id.
   return redis.call('EXISTS', state) == 1 and 'RETRIED' or 'GONE'
 end
 local entry = redis.call('XADD', stream, '*', 'job', job)

@@ -1,10 +1,10 @@
--- Enqueue jobs, each of them once. Idempotent by job id (a client's retry after a lost reply) and,
--- where the caller gives one, by idempotency key.
--- KEYS  load, model, job streams, most urgent first (as many as ARGV says); per job: state, and its
---       idempotency key where it has one
--- ARGV  job streams, max jobs, max tokens, idempotency ttl s, now ms; "" where there is no limit;
+-- Enqueue jobs, each of them once. A job id that exists is not enqueued again (a client repeats a call
+-- after a lost reply), and neither is an idempotency key.
+-- KEYS  load, model, job streams, most urgent first; per job: state, and its idempotency key if it has
+--       one
+-- ARGV  number of job streams, max jobs, max tokens, idempotency ttl s, now ms; "" means no limit;
 --       per job: "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key>", job;
---       "-" where a figure is not known
+--       "-" for a figure that is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; FULL unit depth
 local load, model = KEYS[1], KEYS[2]
@@ -19,8 +19,8 @@ if max_jobs then
 end
 if max_tokens then queued = tonumber(redis.call('HGET', load, 'tokens') or '0') end
 
--- Refuse here what no worker of this queue could run, as far as that is certain without a
--- tokenizer; the worker decides the rest.
+-- Refuse prompts that are certainly too long, as far as one can tell without a tokenizer. The worker
+-- decides the rest.
 local function too_long(prompt_tokens, prompt_bytes)
   if not context then return nil end
   local least = tonumber(prompt_tokens)

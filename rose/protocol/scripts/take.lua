@@ -1,17 +1,21 @@
--- Begin to work on entries that this consumer owns: raises each job's epoch, so that whoever held
--- it before is fenced. From then on nobody else appends to its log, which can be read at leisure.
+-- Begin to work on entries that this consumer owns. Raising a job's epoch fences the worker that had it
+-- before. From then on nobody else appends to its log.
 -- KEYS  per entry: stream, state, tokens
--- ARGV  group, consumer, now ms, ttl s, how; per entry: entry
---       how: "alone" to take a suspect too; "unread" for one entry, of which the consumer has only
---       heard: it is read first, or the next one of its stream; or ""
--- Reply per entry: "TAKEN <epoch> <attempts> <cancel flag> <tokens in the log>"; ENDED or DUPLICATE
--- (acknowledged: nothing is left to do); SUSPECT (the last worker died on it without a new token:
--- take it alone); NOT_OWNER; MALFORMED (somebody else has written into its state or its log).
--- Unread: {entry that was read, its job or nil, the above or "" if it is another entry}; {} for none
-local group, consumer, now_ms, ttl_s, how = unpack(ARGV, 1, 5)
+-- ARGV  group, consumer, now ms, ttl s, mode; per entry: entry
+--       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
+--       that is given, and takes it if it is that one; else ""
+-- Reply: per entry
+--        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log>
+--        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
+--        SUSPECT           the last worker died while it had the job, without a new token: take it alone
+--        NOT_OWNER
+--        MALFORMED         somebody else has written into its state or its log
+--        Mode "unread": {entry that was read, its job or nil, one of these, or "" if it is another
+--        entry}, or {} if there was none to read.
+local group, consumer, now_ms, ttl_s, mode = unpack(ARGV, 1, 5)
 
--- Is there an entry where the state says that the job waits? Only a stream beside this one is asked,
--- and only for what can be an id.
+-- Whether there is an entry at the place that the state names. Looks only at streams of this partition,
+-- and only for valid ids.
 local function waits_at(stream, known_stream, known_entry)
   local partition = string.match(stream, '^.*:')
   if string.sub(known_stream, 1, #partition) ~= partition then return false end
@@ -25,16 +29,16 @@ local function take(stream, state, tokens, entry)
   local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch')
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
-    -- Cancelled while it waited, or ended by a worker that died before its acknowledgement.
+    -- It was cancelled while it waited, or its worker died before the acknowledgement.
     redis.call('EXPIRE', state, ttl_s)
     redis.call('EXPIRE', tokens, ttl_s)
     acknowledge(stream, group, entry)
     return 'ENDED'
   end
-  -- Entry ids are unique within a stream only: two streams may have the same one.
+  -- Ids are unique within a stream only: two streams may have the same one.
   local other = known[2] and known[3] and (known[2] ~= stream or known[3] ~= entry)
   if other and waits_at(stream, known[2], known[3]) then
-    -- A plain XADD that a client retried: the same job a second time. The first entry stands.
+    -- A client has repeated a plain XADD, so the job came a second time. The first entry stands.
     acknowledge(stream, group, entry)
     return 'DUPLICATE'
   end
@@ -47,14 +51,14 @@ local function take(stream, state, tokens, entry)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
-  if attempts > 0 and how ~= 'alone' then return 'SUSPECT' end
+  if attempts > 0 and mode ~= 'alone' then return 'SUSPECT' end
   local epoch = redis.call('HINCRBY', state, 'epoch', 1)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
     'taken_at', logged, 'attempts', attempts + 1, 'worker', consumer, 'started_ms', now_ms)
   return string.format('TAKEN %d %d %s %d', epoch, attempts + 1, known[6] and '1' or '0', logged)
 end
 
-if how == 'unread' then
+if mode == 'unread' then
   local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[1], '>')
   if not read or #read == 0 then return {} end
   local entry = entries_of(read)[1]
