@@ -132,7 +132,7 @@ class InferenceEngine:
         # First: what has no such layers may have no context length either.
         layers = find_layers(model)
         context = limits.context_length(model, options.max_context)
-        self._runner = build_runner(model, layers, context, gpu)
+        self._runner, self.decoder_description = build_runner(model, layers, context, gpu)
 
         def make_cache(blocks: int) -> KVCache:
             padding, dtype = self._runner.cache_padding, model.dtype

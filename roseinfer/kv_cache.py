@@ -185,7 +185,7 @@ class KVCache:
         dtype: torch.dtype,
         padding: int = 1,
     ) -> None:
-        self.block_size = block_size
+        self.block_size, self.num_blocks = block_size, num_blocks
         self.pool = BlockPool(num_blocks, block_size)
 
         # Zeros, not empty: what lies under the mask is multiplied by zero, and 0 * nan is nan.

@@ -36,6 +36,7 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 # that continues another, a decode batch of two, contexts longer than a block.
 _CHUNKS = ((4, 1), (2, 17), (1, 1))
 _LENGTHS = tuple(sum(lengths) for lengths in zip(*_CHUNKS, strict=True))
+PROBE_TOKENS = max(_LENGTHS)  # of the longest sequence
 _BLOCK_SIZE = 8
 
 # The mean over all tokens of the relative error of their logits. Rounding stays below; attending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,37 +12,97 @@ from roseinfer.gpu.backends import attention_of, choose_attention
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.limits import model_type
 from roseinfer.model import PackedModel, PackedRunner, Runner
-from roseinfer.native import build_decoder
+from roseinfer.native import build_decoder, build_name
 from roseinfer.packed_linear import pack_linears
 from roseinfer.probe import AttentionLayers, Reference, refuse
 
 _logger = logging.getLogger(__name__)
 
 
+class ChosenRunner(NamedTuple):
+    """A runner, and which decoder it is in words: for the log, and for whoever asks the engine."""
+
+    runner: Runner
+    description: str
+
+
+class _ChosenPacked(NamedTuple):
+    runner: PackedRunner
+    description: str
+
+
 def build_runner(
     model: Any, layers: AttentionLayers, context: int, options: GpuOptions | None = None
-) -> Runner:
+) -> ChosenRunner:
     """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
-    The model is taken over; the compiled decoder is considered unless `options` name an attention.
-    Raises UnsupportedModel if no runner agrees with it.
+    The model is taken over. One log line says which decoder serves, and on a CPU why it is not the
+    compiled one. Raises UnsupportedModel if no runner agrees with the model.
     """
     options = options or GpuOptions()
     attention = choose_attention(options, model.device)
     reference = Reference(model)
-    if options.attention is None:
-        compiled = build_decoder(model, layers, context)
-        if compiled is not None:
-            if _agrees("compiled", compiled, reference, layers, model):
-                return compiled
-            compiled.restore()
+    if model.device.type == "cpu":
+        chosen = _on_cpu(model, layers, context, attention, reference)
+    else:
+        chosen = _on_gpu(model, layers, context, attention, reference, options)
+    _logger.info("decoder: %s", chosen.description)
+    return chosen
+
+
+def _on_cpu(
+    model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
+) -> ChosenRunner:
+    compiled = _compiled(model, layers, context, attention, reference)
+    if not isinstance(compiled, str):
+        return ChosenRunner(compiled, f"compiled ({build_name()})")
     packed = _packed(model, layers, context, attention, reference)
-    if model.device.type != "cuda" or not options.cuda_graphs:
-        return packed
+    return ChosenRunner(packed.runner, f"{packed.description}; not the compiled one: {compiled}")
+
+
+def _compiled(
+    model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
+) -> Runner | str:
+    """The compiled decoder, or why it does not serve.
+
+    "sdpa" chooses the attention of transformers' code, should that serve; only ROSEINFER_NATIVE=0
+    turns the compiled decoder off. Kernels of ours that were asked for by name must run.
+    """
+    if attention == "triton":
+        return f"attention={attention!r} was asked for"
+    decoder = build_decoder(model, layers, context)
+    if isinstance(decoder, str):
+        return decoder
+    try:
+        agrees = _agrees("compiled", decoder, reference, layers, model)
+    except UnsupportedModel as failure:
+        decoder.restore()
+        return str(failure)
+    if not agrees:
+        decoder.restore()
+        return "its logits differ from the model's"
+    return decoder
+
+
+def _on_gpu(
+    model: Any,
+    layers: AttentionLayers,
+    context: int,
+    attention: str,
+    reference: Reference,
+    options: GpuOptions,
+) -> ChosenRunner:
+    packed = _packed(model, layers, context, attention, reference)
+    eager = ChosenRunner(*packed)
+    if not options.cuda_graphs:
+        return eager
     if attention != "triton":
         _logger.warning("no CUDA graphs: they need attention='triton'")
-        return packed
-    return _graphed(packed, reference, layers, context, options, model.device) or packed
+        return eager
+    graphed = _graphed(packed.runner, reference, layers, context, options, model.device)
+    if graphed is None:
+        return eager
+    return ChosenRunner(graphed, f"{packed.description}, CUDA graphs")
 
 
 def _agrees(
@@ -62,7 +122,7 @@ def _agrees(
 
 def _packed(
     model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
-) -> PackedRunner:
+) -> _ChosenPacked:
     """The fused decoder where it can be, otherwise transformers' own code."""
     if attention == "triton":
         # Triton's, which only a machine with a GPU must have.
@@ -70,7 +130,7 @@ def _packed(
 
         fused = build_fused(model, layers, context)
         if fused is not None and _agrees("fused", fused, reference, layers, model):
-            return fused
+            return _ChosenPacked(fused, f"fused kernels, {attention} attention")
     pack_linears(model)
     packed = PackedModel(model, layers.modules, attention_of(attention))
     error = reference.error(packed, layers)
@@ -80,7 +140,7 @@ def _packed(
             f"the engine's logits differ from the model's own (relative error {error:.2g}, "
             f"tolerated {reference.tolerance:g})",
         )
-    return packed
+    return _ChosenPacked(packed, f"transformers' own code, {attention} attention")
 
 
 def _graphed(

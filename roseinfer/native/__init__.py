@@ -6,6 +6,14 @@ own code runs the model (see roseinfer/model.py): the same tokens, more slowly.
 
 from roseinfer.native.decoder import NativeDecoder, build_decoder
 from roseinfer.native.drawing import can_draw, draw_rows
-from roseinfer.native.library import available, build_name
+from roseinfer.native.library import available, build_name, missing_reason
 
-__all__ = ["NativeDecoder", "available", "build_decoder", "build_name", "can_draw", "draw_rows"]
+__all__ = [
+    "NativeDecoder",
+    "available",
+    "build_decoder",
+    "build_name",
+    "can_draw",
+    "draw_rows",
+    "missing_reason",
+]

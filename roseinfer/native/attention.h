@@ -254,9 +254,11 @@ static void attend(const Model &m, const Layer &layer, const Step &step, const f
                    std::int64_t width, float *out, float *scores, std::int64_t room) {
     std::int64_t items = 0;
     for (std::int64_t s = 0; s < step.sequences; ++s) items += tiles_of(m, step, s) * m.kv_heads;
-    std::int64_t sequence = 0, before = 0;  // items come to a thread in ascending order
+    std::int64_t sequence = 0, before = 0;  // of the sequence that has `item`; items before it
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < items; ++item) {
+        // OpenMP 5 lets a runtime hand out items in any order, so the search goes both ways.
+        while (item < before) before -= tiles_of(m, step, --sequence) * m.kv_heads;
         while (item - before >= tiles_of(m, step, sequence) * m.kv_heads)
             before += tiles_of(m, step, sequence++) * m.kv_heads;
         // The tiles of one head follow each other: its keys and values are then still near.

@@ -9,7 +9,7 @@ struct Scratch {
     std::int64_t qkv_width, inner_width, room, size;
 };
 
-INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, int threads,
+INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, std::int64_t threads,
                        float *at) {
     Scratch s;
     const auto take = [&](std::int64_t count) {
@@ -56,9 +56,9 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
     }
 }
 
-// The position of `row` in its sequence. Rows must be asked for in ascending order: `sequence`, 0 at
-// first, follows.
+// The position of `row` in its sequence. `sequence` is where the search begins, then that of the row.
 INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t &sequence) {
+    while (row < step.first[sequence]) --sequence;
     while (row >= step.first[sequence + 1]) ++sequence;
     return step.computed[sequence] + row - step.first[sequence];
 }
@@ -174,14 +174,15 @@ static std::int64_t longest_of(const Step &step) {
 }
 
 // Floats of scratch that a step of `rows` rows, the longest context `longest`, needs.
-std::int64_t scratch(const Model &m, std::int64_t rows, std::int64_t longest) {
-    return lay_out(m, rows, longest, omp_get_max_threads(), nullptr).size;
+std::int64_t scratch(const Model &m, std::int64_t rows, std::int64_t longest,
+                     std::int64_t threads) {
+    return lay_out(m, rows, longest, threads, nullptr).size;
 }
 
 void decode(const Model &m, const Step &step) {
     const Scratch s =
-        lay_out(m, step.rows, longest_of(step), omp_get_max_threads(), step.scratch);
-#pragma omp parallel
+        lay_out(m, step.rows, longest_of(step), step.threads, step.scratch);
+#pragma omp parallel num_threads(static_cast<int>(step.threads))
     {
         std::int64_t sequence = 0;
 #pragma omp for

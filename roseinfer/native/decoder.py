@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,31 +12,33 @@ from torch import Tensor
 from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_of
 from roseinfer.kv_cache import KVCache, LayerShape
+from roseinfer.limits import model_type
 from roseinfer.native import library as c
+from roseinfer.native.shapes import find_misfit
 from roseinfer.native.weights import PackedMatrix, concatenate
-from roseinfer.probe import AttentionLayers
+from roseinfer.probe import PROBE_TOKENS, AttentionLayers
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-def build_decoder(model: Any, layers: AttentionLayers, context: int) -> NativeDecoder | None:
-    """A decoder for `model`, contexts up to `context` tokens; None if it cannot be compiled.
+def build_decoder(model: Any, layers: AttentionLayers, context: int) -> NativeDecoder | str:
+    """A decoder for `model`, contexts up to `context` tokens; or why it cannot be compiled.
 
     The decoder takes the weights of linear layers and embeddings over, one layer at a time: `model`
     cannot be run any more, until `restore`.
     """
-    if not (c.available() and model.device.type == "cpu" and model.dtype in _DTYPES):
-        return None
+    if not c.available():
+        return c.missing_reason()
+    if model.dtype not in _DTYPES:
+        return f"it computes in float32 and bfloat16, not in {model.dtype}"
     parts = find_parts(model, layers)
-    if parts is None or not _fits(parts, layers):
-        return None
-    return NativeDecoder(parts, layers, context)
-
-
-def _fits(parts: Parts, layers: AttentionLayers) -> bool:
-    """Whether all is as the library assumes."""
-    even = all(weight_of(linear).shape[1] % 2 == 0 for linear in parts.linears)
-    return even and layers.shapes[0].key_dim <= c.MAX_HEAD_DIM
+    if parts is None:
+        return f"it does not know this kind of {model_type(model)} model"
+    misfit = find_misfit(parts, layers.shapes[0])
+    if misfit is not None:
+        return f"it does not hold this model: {misfit}"
+    # The load probe's sequences may be longer than the requests that are allowed.
+    return NativeDecoder(parts, layers, max(context, PROBE_TOKENS))
 
 
 class NativeDecoder:
@@ -65,10 +67,12 @@ class NativeDecoder:
     def _model(self, parts: Parts, shape: LayerShape, context: int) -> c.Model:
         # Of a tied embedding the head's panels serve; another one stays the model's.
         tied = parts.head.weight is parts.embedding.weight
+        self._embedding_rows = len(parts.embedding.weight)
         embedding = None if tied else self._keep(parts.embedding.weight.detach())
         positions = None
         if parts.positions is not None:
             positions = self._keep(parts.positions.weight.detach()[:context].float())
+            context = len(positions)
         head = self._weights.take([parts.head])
         return c.Model(
             layers=self._layers,
@@ -77,6 +81,8 @@ class NativeDecoder:
             head=head.struct,
             last=self._norm(parts.last),
             embedding_is_bfloat=head.dtype == torch.bfloat16,
+            embedding_rows=self._embedding_rows,
+            context=context,
             count=len(parts.layers),
             hidden=head.inputs,
             heads=self._layers[0].output.inputs // shape.value_dim,
@@ -134,7 +140,7 @@ class NativeDecoder:
     def bind(self, cache: KVCache) -> None:
         """Use `cache`, made with `cache_padding`, from now on."""
         self._cache = cache
-        self._struct.block_size = cache.block_size
+        self._struct.block_size, self._struct.blocks = cache.block_size, cache.num_blocks
         self._struct.cache_is_bfloat = cache.keys[0].dtype == torch.bfloat16
         for struct, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
             struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
@@ -156,7 +162,8 @@ class NativeDecoder:
         batch = _Batch(chunks)
         wanted = array("q", range(len(batch.ids))) if every_row else batch.last_rows
         logits = torch.empty(len(wanted), self._vocabulary)
-        needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest)
+        threads = torch.get_num_threads()
+        needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest, threads)
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
         step = c.Step(
@@ -167,9 +174,18 @@ class NativeDecoder:
             len(batch.ids),
             len(chunks),
             len(wanted),
+            len(batch.tables),
+            threads,
         )
-        c.library().rose_decode(self._struct, step)
+        fault = c.library().rose_decode(self._struct, step)
+        if fault:
+            self._refuse(fault, batch)
         return list(chunks), logits
+
+    def _refuse(self, fault: int, batch: _Batch) -> NoReturn:
+        unknown = [i for i in batch.ids if not 0 <= i < self._embedding_rows]
+        detail = f" (id {unknown[0]} of {self._embedding_rows} rows)" if unknown else ""
+        raise ValueError(f"the compiled decoder refused a step: {c.FAULTS[fault]}{detail}")
 
 
 class _Batch:

@@ -6,10 +6,11 @@
 // and top-p are the logits from a floor on, found without sorting: the values' bits, as integers in
 // the same order, are counted (or weighed) by their first digit, then within one digit by the next.
 
-// The bits of a float in the order of the numbers.
+// The bits of a float in the order of the numbers; -0 and 0 are one number.
 INLINE std::uint32_t rank(float value) {
     std::uint32_t bits;
     __builtin_memcpy(&bits, &value, sizeof bits);
+    if (bits == 0x80000000u) bits = 0;
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
@@ -110,9 +111,10 @@ INLINE std::int64_t draw_one(const Draw &draw, std::int64_t count, float *weight
     return last;
 }
 
-// `room` has `count` floats for each thread.
-void draw(Draw *draws, std::int64_t number, std::int64_t count, float *room) {
-#pragma omp parallel for schedule(dynamic) if (number > 1)
+// `room` has `count` floats for each of `threads` threads; no more take part.
+void draw(Draw *draws, std::int64_t number, std::int64_t count, float *room,
+          std::int64_t threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(static_cast<int>(threads)) if (number > 1)
     for (std::int64_t i = 0; i < number; ++i)
         draws[i].id = draw_one(draws[i], count, room + omp_get_thread_num() * count);
 }

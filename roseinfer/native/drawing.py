@@ -29,12 +29,18 @@ def draw_rows(
     The semantics are those of `sampling.filter_logits`; the numbers are in [0, 1). A greedy row's
     number is of no account.
     """
+    vocabulary = len(rows[0])
+    for row in rows:
+        if row.shape != (vocabulary,) or row.dtype != torch.float32 or not row.is_contiguous():
+            raise ValueError(f"logits must be contiguous float32 rows of {vocabulary} values")
     draws = (c.Draw * len(rows))(
         *(
             c.Draw(row.data_ptr(), p.top_k or 0, p.top_p, number, p.temperature, p.min_p, 0)
             for row, p, number in zip(rows, params, numbers, strict=True)
         )
     )
-    room = torch.empty(torch.get_num_threads(), len(rows[0]))
-    c.library().rose_draw(draws, len(rows), len(rows[0]), room.data_ptr())
+    # The library starts no more threads than it is told, whatever OpenMP's own default is.
+    threads = torch.get_num_threads()
+    room = torch.empty(threads, vocabulary)
+    c.library().rose_draw(draws, len(rows), vocabulary, room.data_ptr(), threads)
     return [draw.id for draw in draws]

@@ -1,5 +1,7 @@
 // What library.py calls. The widest vectors that this processor has are chosen once.
 
+#include "check.h"
+#include "layout.h"
 #include "types.h"
 
 #ifdef ROSE_X86_PAIRS
@@ -8,12 +10,14 @@
 #include <unistd.h>
 #endif
 
-#define DECLARE(isa)                                                                    \
-    namespace rose::isa {                                                               \
-    std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest);        \
-    void decode(const Model &, const Step &);                                            \
-    void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                \
-    void draw(Draw *, std::int64_t number, std::int64_t count, float *room);             \
+#define DECLARE(isa)                                                                          \
+    namespace rose::isa {                                                                     \
+    std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest,               \
+                         std::int64_t threads);                                                \
+    void decode(const Model &, const Step &);                                                  \
+    void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                      \
+    void draw(Draw *, std::int64_t number, std::int64_t count, float *room,                    \
+              std::int64_t threads);                                                           \
     }
 
 DECLARE(portable)
@@ -96,38 +100,51 @@ const bool started = (choose(first_that_runs()), true);
 
 }  // namespace
 
-extern "C" {
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Every field that library.py repeats, and the size of every structure.
+EXPORT const Field *rose_layout(std::int64_t *fields) {
+    *fields = sizeof layout / sizeof *layout;
+    return layout;
+}
 
 // The build in use; builds are numbered from the widest vectors to the narrowest.
-const char *rose_build() { return builds[chosen].name; }
+EXPORT const char *rose_build() { return builds[chosen].name; }
 
-// Takes another build, for tests; false if there is none or this processor lacks it.
-int rose_choose(int build) {
+// Takes another build; false if there is none or this processor lacks it.
+EXPORT int rose_choose(int build) {
     if (build < 0 || build >= count || !builds[build].runs()) return 0;
     choose(build);
     return 1;
 }
 
-// Takes a build that this processor may lack, for tests that bring what it lacks.
-void rose_force(int build) { choose(build); }
+#ifdef ROSE_TEST_HOOKS
+// Takes a build that this processor may lack: for tests that emulate what it lacks.
+EXPORT void rose_force(int build) { choose(build); }
+#endif
 
-int rose_builds() { return count; }
+EXPORT int rose_builds() { return count; }
 
-int rose_current() { return chosen; }
+EXPORT int rose_current() { return chosen; }
 
-std::int64_t rose_scratch(const Model *m, std::int64_t rows, std::int64_t longest) {
-    return builds[chosen].scratch(*m, rows, longest);
+EXPORT std::int64_t rose_scratch(const Model *m, std::int64_t rows, std::int64_t longest,
+                                 std::int64_t threads) {
+    return builds[chosen].scratch(*m, rows, longest, threads);
 }
 
-void rose_decode(const Model *m, const Step *step) { builds[chosen].decode(*m, *step); }
+// A Fault; the step was computed only if it is none.
+EXPORT int rose_decode(const Model *m, const Step *step) {
+    const Fault fault = check(*m, *step);
+    if (fault == NONE) builds[chosen].decode(*m, *step);
+    return fault;
+}
 
 // `a` is used up.
-void rose_multiply(const Matrix *m, float *a, std::int64_t rows, float *c) {
+EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t rows, float *c) {
     builds[chosen].multiply(*m, a, rows, c);
 }
 
-void rose_draw(Draw *draws, std::int64_t number, std::int64_t count, float *room) {
-    builds[chosen].draw(draws, number, count, room);
+EXPORT void rose_draw(Draw *draws, std::int64_t number, std::int64_t count, float *room,
+                      std::int64_t threads) {
+    builds[chosen].draw(draws, number, count, room, threads);
 }
-
-}  // extern "C"

@@ -5,14 +5,27 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import NamedTuple
 
-import torch  # noqa: F401 - first: the library then shares its OpenMP threads
+import torch  # noqa: F401 - first: the library uses the OpenMP runtime that torch brings
 
 from rose.errors import ConfigurationError
+from roseinfer import _openmp
 
 _SWITCH = "ROSEINFER_NATIVE"
+
+# What `rose_decode` returns when it refused a step: see check.h.
+FAULTS = {
+    1: "its rows do not match its sequences",
+    2: "a token id is outside the embedding",
+    3: "a position is beyond the context",
+    4: "a block table is too short",
+    5: "a block number is outside the KV cache",
+    6: "logits were asked for of a row that it does not have",
+}
 
 # Fixed in product.h and attention.h.
 PANEL_WIDTH = 16
@@ -52,6 +65,7 @@ class Model(Structure):
         ("last", Norm),
         ("embedding_is_bfloat", c_int64),
         ("cache_is_bfloat", c_int64),
+        *((name, c_int64) for name in ("embedding_rows", "context", "blocks")),
         *((name, c_int64) for name in ("count", "hidden", "heads", "kv_heads", "key_dim")),
         *((name, c_int64) for name in ("value_dim", "rotary", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size")),
@@ -63,7 +77,8 @@ class Step(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_at")),
         *((name, c_void_p) for name in ("wanted", "logits", "scratch")),
-        *((name, c_int64) for name in ("rows", "sequences", "logit_rows")),
+        *((name, c_int64) for name in ("rows", "sequences", "logit_rows", "table_entries")),
+        ("threads", c_int64),
     )
 
 
@@ -77,71 +92,141 @@ class Draw(Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
-    """The library of this installation; None if it was not built or ROSEINFER_NATIVE is 0.
+class _Field(Structure):
+    _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
-    ROSEINFER_NATIVE may also name a build, instead of the widest that the processor can run.
+
+_SHARED = (Matrix, Norm, Layer, Model, Step, Draw)
+
+
+class Loaded(NamedTuple):
+    """The library, or the reason why there is none."""
+
+    library: ctypes.CDLL | None
+    reason: str = ""
+
+
+@cache
+def load() -> Loaded:
+    """The library of this installation, opened once.
+
+    A library that does not fit this Python code is left alone: transformers' code computes the
+    same tokens, so a stale build makes a worker slow, not wrong, and its log says why.
+
+    Raises ConfigurationError if ROSEINFER_NATIVE names a build that cannot run here.
     """
     wanted = os.environ.get(_SWITCH, "")
     if wanted == "0":
-        return None
-    for suffix in reversed(EXTENSION_SUFFIXES):  # .abi3.so, as it is built, before any other
-        path = Path(__file__).parent.with_name(f"_native{suffix}")
+        return Loaded(None, f"{_SWITCH}=0 turns the compiled decoder off")
+    loaded = _open_installed()
+    if not wanted:
+        return loaded
+    if loaded.library is None:
+        raise ConfigurationError(f"{_SWITCH}={wanted!r} is not possible: {loaded.reason}")
+    _choose(loaded.library, wanted)
+    return loaded
+
+
+def _open_installed() -> Loaded:
+    folder = Path(__file__).parent.parent
+    # The library uses nothing of Python's C interface, so one build serves every version.
+    for suffix in (".abi3.so", *EXTENSION_SUFFIXES):
+        path = folder / f"_native{suffix}"
         if path.is_file():
-            found = _declare(ctypes.CDLL(str(path)))
-            if wanted:
-                _choose(found, wanted)
-            return found
+            return open_library(path)
+    return Loaded(None, "it was not built: there was no C++ compiler at installation")
+
+
+def open_library(path: Path) -> Loaded:
+    """The library at `path`, if it can be opened and was built from the sources beside this."""
+    try:
+        opened = _openmp.open_with_openmp(path)
+    except OSError as error:
+        return Loaded(None, f"it cannot be opened: {error}")
+    difference = layout_difference(opened)
+    if difference is not None:
+        return Loaded(None, f"it was built from other sources ({difference}): install again")
+    return Loaded(_declare(opened))
+
+
+def layout_difference(opened: ctypes.CDLL) -> str | None:
+    """The first field that the library and the structures here place differently."""
+    try:
+        opened.rose_layout.restype = POINTER(_Field)
+    except AttributeError:
+        return "it describes no layout"
+    count = c_int64()
+    fields = opened.rose_layout(ctypes.byref(count))[: count.value]
+    theirs = {field.name.decode(): (field.offset, field.size) for field in fields}
+    ours = _layout()
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
+            return f"{name}: {theirs.get(name)} there, {ours.get(name)} here"
     return None
 
 
-def builds(found: ctypes.CDLL) -> dict[str, int]:
+def _layout() -> dict[str, tuple[int, int]]:
+    """Offset and size of every structure and field, as layout.h lists them."""
+    found: dict[str, tuple[int, int]] = {}
+    for struct in _SHARED:
+        found[struct.__name__] = (0, ctypes.sizeof(struct))
+        for name, *_ in struct._fields_:
+            field = getattr(struct, name)
+            found[f"{struct.__name__}.{name}"] = (field.offset, field.size)
+    return found
+
+
+def builds(opened: ctypes.CDLL) -> dict[str, int]:
     """The numbers of the builds that this processor runs, by name."""
-    before = found.rose_current()
-    numbers = range(found.rose_builds())
-    runs = {found.rose_build().decode(): n for n in numbers if found.rose_choose(n)}
-    found.rose_choose(before)
+    before = opened.rose_current()
+    numbers = range(opened.rose_builds())
+    runs = {opened.rose_build().decode(): n for n in numbers if opened.rose_choose(n)}
+    opened.rose_choose(before)
     return runs
 
 
-def _choose(found: ctypes.CDLL, name: str) -> None:
-    runs = builds(found)
+def _choose(opened: ctypes.CDLL, name: str) -> None:
+    runs = builds(opened)
     if name not in runs:
         raise ConfigurationError(
             f"{_SWITCH}={name!r} is not possible: this processor runs {', '.join(runs)}; 0 turns "
             "the compiled decoder off"
         )
-    found.rose_choose(runs[name])
+    opened.rose_choose(runs[name])
 
 
-def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
-    found.rose_build.restype = c_char_p
-    found.rose_choose.argtypes = [c_int]
-    found.rose_scratch.argtypes = [POINTER(Model), c_int64, c_int64]
-    found.rose_scratch.restype = c_int64
-    found.rose_decode.argtypes = [POINTER(Model), POINTER(Step)]
-    found.rose_decode.restype = None
-    found.rose_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p]
-    found.rose_multiply.restype = None
-    found.rose_draw.argtypes = [POINTER(Draw), c_int64, c_int64, c_void_p]
-    found.rose_draw.restype = None
-    return found
-
-
-_library = _load()
+def _declare(opened: ctypes.CDLL) -> ctypes.CDLL:
+    opened.rose_build.restype = c_char_p
+    opened.rose_choose.argtypes = [c_int]
+    opened.rose_scratch.argtypes = [POINTER(Model), c_int64, c_int64, c_int64]
+    opened.rose_scratch.restype = c_int64
+    opened.rose_decode.argtypes = [POINTER(Model), POINTER(Step)]
+    opened.rose_decode.restype = c_int
+    opened.rose_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p]
+    opened.rose_multiply.restype = None
+    opened.rose_draw.argtypes = [POINTER(Draw), c_int64, c_int64, c_void_p, c_int64]
+    opened.rose_draw.restype = None
+    return opened
 
 
 def available() -> bool:
-    return _library is not None
+    return load().library is not None
+
+
+def missing_reason() -> str:
+    """Why there is no library; empty if there is one."""
+    return load().reason
 
 
 def library() -> ctypes.CDLL:
     """The library; callers ask `available` first."""
-    if _library is None:
-        raise RuntimeError("the compiled decoder is not part of this installation")
-    return _library
+    loaded = load()
+    if loaded.library is None:
+        raise RuntimeError(f"there is no compiled decoder: {loaded.reason}")
+    return loaded.library
 
 
 def build_name() -> str | None:
     """The build in use: avx512_bf16, avx512, avx2 or portable; None without the library."""
-    return None if _library is None else str(_library.rose_build().decode())
+    loaded = load().library
+    return None if loaded is None else str(loaded.rose_build().decode())

@@ -46,6 +46,7 @@ struct Model {
     Matrix head;
     Norm last;
     std::int64_t embedding_is_bfloat, cache_is_bfloat;
+    std::int64_t embedding_rows, context, blocks;  // what ids, positions and tables may name
     std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary, inner;
     std::int64_t gated, activation, block_size;
     float epsilon, embedding_scale, logit_softcap;
@@ -61,7 +62,8 @@ struct Step {
     const std::int64_t *wanted;    // [logit_rows], the rows whose logits are wanted
     float *logits;                 // [logit_rows, vocabulary]
     float *scratch;                // as much as rose_scratch says
-    std::int64_t rows, sequences, logit_rows;
+    std::int64_t rows, sequences, logit_rows, table_entries;
+    std::int64_t threads;  // at most; `scratch` was measured for as many
 };
 
 // What is to be drawn from one row of logits; see sampling.py. top_k 0: none.

@@ -22,7 +22,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def no_native(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an installation without a compiler: transformers' code runs every family."""
-    monkeypatch.setattr(library, "_library", None)
+    monkeypatch.setattr(library, "load", lambda: library.Loaded(None, "a test"))
 
 
 @pytest.fixture(scope="session")

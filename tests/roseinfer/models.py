@@ -126,7 +126,7 @@ def engine_run_by(run_by: str, model: Any, **options: int) -> InferenceEngine:
         return InferenceEngine.from_model(model, gpu=gpu, **options)
     with pytest.MonkeyPatch.context() as patch:
         if run_by == "transformers":
-            patch.setattr(library, "_library", None)
+            patch.setattr(library, "load", lambda: library.Loaded(None, "a test"))
         engine = InferenceEngine.from_model(model, **options)
     compiled = isinstance(engine._runner, native.NativeDecoder)
     assert compiled == (run_by == "compiled"), "not run by what was asked for"

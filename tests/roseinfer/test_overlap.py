@@ -9,6 +9,7 @@ import pytest
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
+from roseinfer.native import library
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
 from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, tiny_llama
@@ -22,7 +23,8 @@ PROMPTS = prompts(30, 5, 18)
 @pytest.fixture(scope="module")
 def engine() -> InferenceEngine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native.library, "_library", None)  # the compiled decoder does not run ahead
+        # The compiled decoder does not run ahead.
+        patch.setattr(library, "load", lambda: library.Loaded(None, "a test"))
         return InferenceEngine.from_model(tiny_llama(), byte_tokenizer(), kv_cache_tokens=2048)
 
 

@@ -195,6 +195,16 @@ def test_the_library_draws_what_torch_draws(
 
 
 @pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("knob", [{"top_k": 1}, {"top_p": 0.01}])
+def test_minus_zero_and_zero_are_one_number(knob: dict[str, Any]) -> None:
+    # given: two most likely tokens, of which only the sign of a zero differs
+    logits = torch.tensor([[-0.0, 0.0, -9.0]]).expand(64, -1).contiguous()
+    params = SamplingParams(temperature=1.0, seed=1, **knob)
+    # when, then: a tie stays in
+    assert set(sample(logits, [SamplingRequest(params, i) for i in range(64)])) == {0, 1}
+
+
+@pytest.mark.usefixtures("either_way")
 def test_seed_and_position_decide() -> None:
     logits = random_logits(1).expand(64, -1) * 0.1
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in (1, 2)]

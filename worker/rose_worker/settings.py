@@ -39,7 +39,8 @@ class WorkerSettings(QueueSettings):
     )
     attention: Literal["triton", "sdpa"] | None = Field(
         default=None,
-        description="triton or sdpa; on a GPU triton if not given",
+        description="triton or sdpa; on a GPU triton if not given; on a CPU sdpa leaves the "
+        "compiled decoder on, which ROSEINFER_NATIVE=0 turns off",
     )
     cuda_graphs: bool = Field(
         default=True, description="decode steps on a GPU are captured at the start and replayed"

@@ -36,8 +36,11 @@ def _uniform(seed, position):
 
 @triton.jit
 def _rank(x, SHIFT: tl.constexpr):
-    """The bits of float32 in the order of the numbers, less the SHIFT last, which never differ."""
-    bits = x.to(tl.int32, bitcast=True)
+    """The bits of float32 in the order of the numbers, less the SHIFT last, which never differ.
+
+    -0 and 0 are one number.
+    """
+    bits = tl.where(x == 0.0, 0, x.to(tl.int32, bitcast=True))
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> SHIFT
 
 

@@ -1,0 +1,44 @@
+// Refuses a step that would read or write outside of what Python handed over. It costs one look at
+// each id and each block number, once a step; the decoder then trusts them in every layer.
+#pragma once
+
+#include "types.h"
+
+namespace rose {
+
+// library.py repeats the numbers.
+enum Fault : int { NONE = 0, BAD_ROWS, BAD_ID, BAD_POSITION, BAD_TABLE, BAD_BLOCK, BAD_LOGIT_ROW };
+
+// Also false for negative ones.
+inline bool is_below(std::int64_t value, std::int64_t limit) {
+    return static_cast<std::uint64_t>(value) < static_cast<std::uint64_t>(limit);
+}
+
+inline Fault check_sequence(const Model &m, const Step &step, std::int64_t sequence) {
+    const std::int64_t tokens = step.first[sequence + 1] - step.first[sequence];
+    const std::int64_t computed = step.computed[sequence];
+    if (tokens < 1) return BAD_ROWS;
+    if (!is_below(computed, m.context) || tokens > m.context - computed) return BAD_POSITION;
+    const std::int64_t blocks = (computed + tokens - 1) / m.block_size + 1;
+    const std::int64_t begin = step.table_at[sequence];
+    if (begin < 0 || begin > step.table_entries || blocks > step.table_entries - begin)
+        return BAD_TABLE;
+    for (std::int64_t b = begin; b < begin + blocks; ++b)
+        if (!is_below(step.tables[b], m.blocks)) return BAD_BLOCK;
+    return NONE;
+}
+
+inline Fault check(const Model &m, const Step &step) {
+    if (step.rows < 1 || step.sequences < 1 || step.threads < 1 || m.block_size < 1 ||
+        step.first[0] != 0 || step.first[step.sequences] != step.rows)
+        return BAD_ROWS;
+    for (std::int64_t row = 0; row < step.rows; ++row)
+        if (!is_below(step.ids[row], m.embedding_rows)) return BAD_ID;
+    for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence)
+        if (const Fault fault = check_sequence(m, step, sequence)) return fault;
+    for (std::int64_t i = 0; i < step.logit_rows; ++i)
+        if (!is_below(step.wanted[i], step.rows)) return BAD_LOGIT_ROW;
+    return NONE;
+}
+
+}  // namespace rose

@@ -1,0 +1,104 @@
+// Where the fields of the shared structures lie, for library.py to compare with its own: a library
+// built from other sources must not be called.
+#pragma once
+
+#include <cstddef>
+
+#include "types.h"
+
+namespace rose {
+
+struct Field {
+    const char *name;
+    std::int64_t offset, size;
+};
+
+#define WHOLE(type) {#type, 0, sizeof(type)}
+#define FIELD(type, name) {#type "." #name, offsetof(type, name), sizeof(type::name)}
+
+const Field layout[] = {
+    WHOLE(Matrix),
+    FIELD(Matrix, panels),
+    FIELD(Matrix, bias),
+    FIELD(Matrix, outputs),
+    FIELD(Matrix, inputs),
+    FIELD(Matrix, is_bfloat),
+
+    WHOLE(Norm),
+    FIELD(Norm, weight),
+    FIELD(Norm, bias),
+
+    WHOLE(Layer),
+    FIELD(Layer, qkv),
+    FIELD(Layer, output),
+    FIELD(Layer, gate_up),
+    FIELD(Layer, down),
+    FIELD(Layer, before_attention),
+    FIELD(Layer, after_attention),
+    FIELD(Layer, before_mlp),
+    FIELD(Layer, after_mlp),
+    FIELD(Layer, query),
+    FIELD(Layer, key),
+    FIELD(Layer, cosines),
+    FIELD(Layer, sines),
+    FIELD(Layer, keys),
+    FIELD(Layer, values),
+    FIELD(Layer, window),
+    FIELD(Layer, scaling),
+    FIELD(Layer, softcap),
+
+    WHOLE(Model),
+    FIELD(Model, layers),
+    FIELD(Model, embedding),
+    FIELD(Model, positions),
+    FIELD(Model, head),
+    FIELD(Model, last),
+    FIELD(Model, embedding_is_bfloat),
+    FIELD(Model, cache_is_bfloat),
+    FIELD(Model, embedding_rows),
+    FIELD(Model, context),
+    FIELD(Model, blocks),
+    FIELD(Model, count),
+    FIELD(Model, hidden),
+    FIELD(Model, heads),
+    FIELD(Model, kv_heads),
+    FIELD(Model, key_dim),
+    FIELD(Model, value_dim),
+    FIELD(Model, rotary),
+    FIELD(Model, inner),
+    FIELD(Model, gated),
+    FIELD(Model, activation),
+    FIELD(Model, block_size),
+    FIELD(Model, epsilon),
+    FIELD(Model, embedding_scale),
+    FIELD(Model, logit_softcap),
+
+    WHOLE(Step),
+    FIELD(Step, ids),
+    FIELD(Step, first),
+    FIELD(Step, computed),
+    FIELD(Step, tables),
+    FIELD(Step, table_at),
+    FIELD(Step, wanted),
+    FIELD(Step, logits),
+    FIELD(Step, scratch),
+    FIELD(Step, rows),
+    FIELD(Step, sequences),
+    FIELD(Step, logit_rows),
+    FIELD(Step, table_entries),
+    FIELD(Step, threads),
+
+    WHOLE(Draw),
+    FIELD(Draw, logits),
+    FIELD(Draw, top_k),
+    FIELD(Draw, top_p),
+    FIELD(Draw, number),
+    FIELD(Draw, temperature),
+    FIELD(Draw, min_p),
+    FIELD(Draw, id),
+};
+
+#undef WHOLE
+#undef FIELD
+
+}  // namespace rose

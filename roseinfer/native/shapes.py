@@ -1,0 +1,93 @@
+"""Whether the parts of a model have the shapes that the compiled library computes with.
+
+The library walks over memory by a few sizes and checks none of it: a matrix of another shape would
+be read beyond its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.families import LayerParts, NormPart, Parts, weight_of
+from roseinfer.kv_cache import LayerShape
+from roseinfer.native.library import MAX_HEAD_DIM
+
+
+def find_misfit(parts: Parts, shape: LayerShape) -> str | None:
+    """The first part that the library could not hold; None if it can hold all."""
+    return next(_misfits(parts, shape), None)
+
+
+def _misfits(parts: Parts, shape: LayerShape) -> Iterator[str]:
+    rows, hidden = parts.embedding.weight.shape
+    outputs, inputs = weight_of(parts.head).shape
+    if shape.key_dim > MAX_HEAD_DIM:
+        yield f"heads of {shape.key_dim} are above {MAX_HEAD_DIM}"
+    if any(weight_of(linear).shape[1] % 2 for linear in parts.linears):
+        yield "a matrix has an odd number of inputs"
+    if inputs != hidden:
+        yield f"the head reads {inputs} values, the embedding has {hidden}"
+    if outputs > rows:
+        yield f"the head has {outputs} ids, the embedding {rows}"
+    if parts.positions is not None and parts.positions.weight.shape[1] != hidden:
+        yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
+    yield from _norm("last", parts.last, hidden)
+    yield from _angles(parts, shape.key_dim)
+    for number, layer in enumerate(parts.layers):
+        for misfit in _layer(layer, parts.layers[0], shape, hidden):
+            yield f"layer {number}: {misfit}"
+
+
+def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
+    if parts.angles is None:
+        return
+    widths = set()
+    for kind in {layer.kind for layer in parts.layers}:
+        for table in parts.angles(kind, 1):
+            widths.add(table.shape[1])
+            if table.dtype != torch.float32 or table.dim() != 2:
+                yield f"rotation is {table.dtype} with {table.dim()} dimensions, not float32 with 2"
+    if len(widths) != 1 or 2 * max(widths) > key_dim:
+        yield f"rotation of {sorted(widths)} pairs in heads of {key_dim}"
+
+
+def _layer(layer: LayerParts, first: LayerParts, shape: LayerShape, hidden: int) -> Iterator[str]:
+    attended, inner = weight_of(first.output).shape[1], weight_of(first.down).shape[1]
+    heads = attended // shape.value_dim
+    if attended % shape.value_dim or heads % shape.kv_heads:
+        yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
+    kv_width = shape.kv_heads * (shape.key_dim + shape.value_dim)
+    gates = len(first.gate_up)
+    yield from _matrix("qkv", layer.qkv, heads * shape.key_dim + kv_width, hidden)
+    yield from _matrix("output", [layer.output], hidden, attended)
+    yield from _matrix("gate_up", layer.gate_up, gates * inner, hidden)
+    yield from _matrix("down", [layer.down], hidden, inner)
+    if gates not in (1, 2) or len(layer.gate_up) != gates:
+        yield f"{len(layer.gate_up)} matrices before the activation"
+    for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
+        yield from _norm(name, getattr(layer, name), hidden)
+    yield from _norm("query", layer.query, shape.key_dim)
+    yield from _norm("key", layer.key, shape.key_dim)
+
+
+def _matrix(name: str, linears: list[Any], outputs: int, inputs: int) -> Iterator[str]:
+    shapes = [tuple(weight_of(linear).shape) for linear in linears]
+    if sum(rows for rows, _ in shapes) != outputs or any(width != inputs for _, width in shapes):
+        yield f"{name} has the shapes {shapes}, not {outputs} outputs of {inputs} inputs"
+    for linear, (rows, _) in zip(linears, shapes, strict=True):
+        if linear.bias is not None and tuple(linear.bias.shape) != (rows,):
+            yield f"{name} has a bias of {tuple(linear.bias.shape)}"
+
+
+def _norm(name: str, norm: NormPart | None, size: int) -> Iterator[str]:
+    for tensor in () if norm is None else (norm.weight, norm.bias):
+        if tensor is not None and not _is_vector(tensor, size):
+            yield f"norm {name} is {tensor.dtype} {tuple(tensor.shape)}, not {size} float32"
+
+
+def _is_vector(tensor: Tensor, size: int) -> bool:
+    return tensor.dtype == torch.float32 and tuple(tensor.shape) == (size,)

@@ -1,0 +1,85 @@
+"""The library and OpenMP: one runtime in the process, any order of items, any number of threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roseinfer import native
+
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason="the installation could not compile the decoder"
+)
+
+# Several sequences, long and short, in one step: greedy ids, as text.
+GENERATE = """
+import torch
+torch.set_num_threads(1)
+from roseinfer import InferenceEngine, native
+from tests.roseinfer.models import answers, build, prompts
+assert native.available()
+engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=1024)
+assert engine.decoder_description.startswith("compiled")
+print(answers(engine, prompts(3, 20, 9, 61), 8, max_batch_size=4))
+"""
+
+
+def run(code: str, **environment: str) -> str:
+    """What a fresh process prints: OpenMP reads its settings once."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
+def test_items_may_come_in_any_order(tmp_path: Path) -> None:
+    # given: a runtime that begins with the last item
+    descending = tmp_path / "descending.so"
+    source = Path(__file__).with_name("descending.c")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", descending], check=True)
+    # when, then
+    assert run(GENERATE, LD_PRELOAD=str(descending)) == run(GENERATE)
+
+
+def test_openmp_may_count_its_threads_as_it_likes() -> None:
+    # given: more threads by OpenMP's default than by torch's, and one row of room for one thread
+    code = """
+import torch
+torch.set_num_threads(1)
+from roseinfer.native import library as c
+rows, ids = torch.randn(64, 1000), 1000
+room = torch.full((4, ids), -7.0)
+draws = (c.Draw * 64)(*(c.Draw(r.data_ptr(), 0, 1.0, 0.5, 1.0, 0.0, -1) for r in rows))
+c.library().rose_draw(draws, 64, ids, room.data_ptr(), 1)
+print((room[1:] == -7.0).all().item(), all(0 <= d.id < ids for d in draws))
+"""
+    assert run(code, OMP_NUM_THREADS="4") == "True True"
+
+
+def test_a_step_takes_as_many_threads_as_torch_says() -> None:
+    usual = run(GENERATE)
+    assert run(GENERATE, OMP_NUM_THREADS="4") == usual
+    assert run(GENERATE.replace("threads(1)", "threads(3)"), OMP_NUM_THREADS="1") == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_the_library_brings_no_openmp_of_its_own() -> None:
+    code = """
+import torch
+from roseinfer import _openmp, native
+before = _openmp.mapped_runtimes()
+assert native.available()
+print(len(before), _openmp.mapped_runtimes() == before)
+"""
+    assert run(code) == "1 True"

@@ -1,0 +1,187 @@
+"""What must be refused: a stale build, one that cannot run, a step that points outside."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from roseinfer.params import SamplingParams
+
+from rose.errors import ConfigurationError
+from roseinfer import InferenceEngine, native
+from roseinfer.batch import Chunk
+from roseinfer.gpu.options import GpuOptions
+from roseinfer.native import library
+from roseinfer.native.drawing import draw_rows
+from roseinfer.session import InferenceSession
+from tests.roseinfer.models import build
+
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason="the installation could not compile the decoder"
+)
+
+
+@pytest.fixture
+def fresh_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`library.load` as a new process would call it."""
+    monkeypatch.setattr(library, "load", library.load.__wrapped__)
+
+
+# A library that does not fit
+
+
+def test_the_layouts_are_the_same() -> None:
+    assert library.layout_difference(library.library()) is None
+
+
+def test_a_library_with_another_layout_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given: Python code with a field that the library does not have
+    class Norm(ctypes.Structure):
+        _fields_ = (*library.Norm._fields_, ("epsilon", ctypes.c_float))
+
+    shared = [Norm if struct is library.Norm else struct for struct in library._SHARED]
+    monkeypatch.setattr(library, "_SHARED", shared)
+    # when
+    loaded = library.open_library(Path(library.library()._name))
+    # then
+    assert loaded.library is None
+    assert "built from other sources (Norm: (0, 16) there, (0, 24) here)" in loaded.reason
+
+
+@pytest.mark.usefixtures("fresh_load")
+def test_a_file_that_is_no_library_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    broken = tmp_path / "_native.abi3.so"
+    broken.write_bytes(b"no library")
+    monkeypatch.setattr(library, "_open_installed", lambda: library.open_library(broken))
+    # when
+    with caplog.at_level(logging.INFO):
+        engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=64)
+    # then
+    assert "transformers' own code" in engine.decoder_description
+    assert "not the compiled one: it cannot be opened" in caplog.text
+
+
+def test_the_shipped_library_has_no_test_hooks() -> None:
+    assert not hasattr(library.library(), "rose_force")
+
+
+# Which decoder serves
+
+
+@pytest.mark.usefixtures("fresh_load")
+def test_a_build_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSEINFER_NATIVE", "avx1024")
+    with pytest.raises(ConfigurationError, match=r"'avx1024' is not possible: this processor runs"):
+        InferenceEngine.from_model(build("llama"), kv_cache_tokens=64)
+
+
+@pytest.mark.usefixtures("fresh_load")
+def test_it_can_be_turned_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ROSEINFER_NATIVE", "0")
+    with caplog.at_level(logging.INFO):
+        InferenceEngine.from_model(build("llama"), kv_cache_tokens=64)
+    lines = [record.getMessage() for record in caplog.records if "decoder: " in record.getMessage()]
+    assert lines == [
+        "decoder: transformers' own code, sdpa attention; not the compiled one: "
+        "ROSEINFER_NATIVE=0 turns the compiled decoder off"
+    ]
+
+
+@pytest.mark.parametrize("attention", [None, "sdpa"])
+def test_naming_an_attention_leaves_it_on(
+    attention: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        engine = InferenceEngine.from_model(
+            build("llama"), kv_cache_tokens=64, gpu=GpuOptions(attention=attention)
+        )
+    assert engine.decoder_description == f"compiled ({native.build_name()})"
+    assert f"decoder: compiled ({native.build_name()})" in caplog.text
+
+
+def test_a_head_with_more_ids_than_the_embedding_is_left_to_transformers() -> None:
+    model = build("llama", tie_word_embeddings=False)
+    rows = model.lm_head.out_features
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, rows + 8, bias=False)
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=64)
+    assert f"the head has {rows + 8} ids, the embedding {rows}" in engine.decoder_description
+
+
+def test_a_context_shorter_than_the_load_probe() -> None:
+    engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=64, max_context=4)
+    assert engine.decoder_description.startswith("compiled")
+
+
+# A step that points outside
+
+
+def far_id(session: InferenceSession) -> None:
+    session.tokens[1] = 10**9
+
+
+def negative_id(session: InferenceSession) -> None:
+    session.tokens[0] = -1
+
+
+def far_position(session: InferenceSession) -> None:
+    session.computed = 2**40
+    session.tokens = _Everywhere(session.tokens)
+
+
+def short_table(session: InferenceSession) -> None:
+    session.blocks = []
+
+
+def far_block(session: InferenceSession) -> None:
+    session.blocks = [4096]
+
+
+def negative_block(session: InferenceSession) -> None:
+    session.blocks = [-1]
+
+
+class _Everywhere(list[int]):
+    """Tokens at any position."""
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return [1] if isinstance(index, slice) else 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (far_id, r"outside the embedding \(id 1000000000 of"),
+        (negative_id, r"outside the embedding \(id -1 of"),
+        (far_position, "a position is beyond the context"),
+        (short_table, "a block table is too short"),
+        (far_block, "a block number is outside the KV cache"),
+        (negative_block, "a block number is outside the KV cache"),
+    ],
+)
+def test_a_step_that_points_outside_is_refused(
+    damage: Callable[[InferenceSession], None], message: str
+) -> None:
+    # given
+    engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=64)
+    session = engine.new_session([1, 2, 3])
+    session.blocks = engine.cache.pool.allocate(1)
+    damage(session)
+    # when, then
+    with pytest.raises(ValueError, match=message):
+        engine.forward([Chunk(session, 1 if damage is far_position else 3)])
+
+
+def test_rows_that_are_not_alike_are_refused() -> None:
+    params, numbers = [SamplingParams()] * 2, [0.0] * 2
+    for other in (torch.zeros(9), torch.zeros(10).double(), torch.zeros(20)[::2]):
+        with pytest.raises(ValueError, match="contiguous float32 rows of 10"):
+            draw_rows([torch.zeros(10), other], params, numbers)
