@@ -42,14 +42,19 @@ def run(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def usual() -> str:
+    return run(GENERATE)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
-def test_items_may_come_in_any_order(tmp_path: Path) -> None:
+def test_items_may_come_in_any_order(tmp_path: Path, usual: str) -> None:
     # given: a runtime that begins with the last item
     descending = tmp_path / "descending.so"
     source = Path(__file__).with_name("descending.c")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", descending], check=True)
     # when, then
-    assert run(GENERATE, LD_PRELOAD=str(descending)) == run(GENERATE)
+    assert run(GENERATE, LD_PRELOAD=str(descending)) == usual
 
 
 def test_openmp_may_count_its_threads_as_it_likes() -> None:
@@ -67,9 +72,7 @@ print((room[1:] == -7.0).all().item(), all(0 <= d.id < ids for d in draws))
     assert run(code, OMP_NUM_THREADS="4") == "True True"
 
 
-def test_a_step_takes_as_many_threads_as_torch_says() -> None:
-    usual = run(GENERATE)
-    assert run(GENERATE, OMP_NUM_THREADS="4") == usual
+def test_a_step_takes_as_many_threads_as_torch_says(usual: str) -> None:
     assert run(GENERATE.replace("threads(1)", "threads(3)"), OMP_NUM_THREADS="1") == usual
 
 
