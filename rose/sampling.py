@@ -41,6 +41,8 @@ _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 # Each step looks for every stop string in the newest text.
 _MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
 _MAX_IDS = 1024
+# A request remembers every n-gram of its tokens.
+_MAX_NGRAM_SIZE = 32
 # What a worker compiles is bounded first.
 _MAX_GRAMMAR_BYTES = 64 * 1024
 
@@ -81,9 +83,10 @@ class SamplingParams(BaseModel):
     """How the tokens of one request are chosen.
 
     Raises InvalidParameter for impossible values. Logits go through the repetition penalty (Keskar
-    et al., CTRL, 2019), the frequency and presence penalty, `logit_bias` and the grammar before
-    temperature and filters. `logprobs` are log-softmax of the model's own logits, before all of
-    that. At most one of `json_schema`, `regex` and `grammar` can be given.
+    et al., CTRL, 2019), the frequency and presence penalty, `logit_bias`, bans (of ends before
+    `min_new_tokens`, of repeated n-grams) and the grammar before temperature and filters.
+    `logprobs` are log-softmax of the model's own logits, before all of that. At most one of
+    `json_schema`, `regex` and `grammar` can be given.
     """
 
     # strict: "0.7" is not a temperature and 1.0 is not a count. A caller's mistakes surface where
@@ -164,6 +167,12 @@ class SamplingParams(BaseModel):
         le=2,
         description="subtracted from the logits of tokens in the output, each time that one came",
     )
+    no_repeat_ngram_size: int = Field(
+        default=0,
+        ge=0,
+        le=_MAX_NGRAM_SIZE,
+        description="no sequence of so many tokens comes twice in prompt and output; 0 allows all",
+    )
     logit_bias: tuple[_Bias, ...] = Field(
         default=(),
         max_length=_MAX_IDS,
@@ -240,7 +249,9 @@ class SamplingParams(BaseModel):
     @property
     def adjusts(self) -> bool:
         """Whether the request's logits are not just taken as they are."""
-        given = self.logit_bias or self.min_new_tokens or self.constraint
+        given = (
+            self.no_repeat_ngram_size or self.logit_bias or self.min_new_tokens or self.constraint
+        )
         return self.penalises or bool(given)
 
     @property

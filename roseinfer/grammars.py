@@ -147,9 +147,12 @@ def _exclude(mask: Tensor, token_ids: Sequence[int]) -> None:
     """Clear the bits of `token_ids` in the int32 `mask`, unless they are the only ones."""
     if not token_ids:
         return
-    rest = mask.clone()
+    cleared: dict[int, int] = {}
     for token_id in token_ids:
         word, bit = divmod(token_id, 32)
-        rest[word] &= ~(1 << bit) if bit < 31 else 2**31 - 1
+        cleared[word] = cleared.get(word, 0) | 1 << bit
+    rest = mask.clone()
+    # As int64, for a word with its highest bit set is no int32 before the conversion wraps it.
+    rest[torch.tensor([*cleared])] &= ~torch.tensor([*cleared.values()]).int()
     if rest.any():
         mask.copy_(rest)

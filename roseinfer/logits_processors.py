@@ -1,6 +1,9 @@
 """What a request does to its logits before they are filtered and drawn from.
 
-    repetition penalty -> frequency and presence penalty -> logit bias -> ends not yet -> grammar
+    repetition penalty -> frequency and presence penalty -> logit bias -> banned tokens -> grammar
+
+Banned are ends that come too early, and what would repeat an n-gram; but a grammar that allows no
+other token goes before them.
 
 Each is a function of the request's parameters and of its tokens so far, so a request that resumes
 elsewhere from its logged ids goes on as it would have. All of a step's rows are adjusted together,
@@ -10,6 +13,7 @@ at the entries that change: a penalty touches as many logits as there are distin
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -42,8 +46,27 @@ class TokenCounts:
         return where
 
 
+class NgramIndex:
+    """Which tokens followed each sequence of `size` - 1 tokens, so that none need come again."""
+
+    def __init__(self, size: int, token_ids: Iterable[int]) -> None:
+        self._followers: dict[tuple[int, ...], set[int]] = {}
+        self._latest: deque[int] = deque(maxlen=size - 1)
+        for token_id in token_ids:
+            self.add(token_id)
+
+    def add(self, token_id: int) -> None:
+        if len(self._latest) == self._latest.maxlen:
+            self._followers.setdefault(tuple(self._latest), set()).add(token_id)
+        self._latest.append(token_id)
+
+    def repeats(self) -> Iterable[int]:
+        """The tokens that would repeat an n-gram."""
+        return self._followers.get(tuple(self._latest), ())
+
+
 class LogitsProcessor:
-    """One request's penalties, bias, ends and grammar, and what they must remember."""
+    """One request's penalties, bias, bans and grammar, and what they must remember."""
 
     def __init__(
         self,
@@ -63,22 +86,30 @@ class LogitsProcessor:
         if params.penalises:
             # Presence and frequency are about the output: only repetition looks at the prompt.
             self.counts = TokenCounts(prompt_ids if params.repetition_penalty != 1 else ())
+        self._ngrams: NgramIndex | None = None
+        if params.no_repeat_ngram_size:
+            self._ngrams = NgramIndex(params.no_repeat_ngram_size, prompt_ids)
 
     def add(self, token_id: int) -> None:
         """Take note of a generated token."""
         if self.counts is not None:
             self.counts.add(token_id)
+        if self._ngrams is not None:
+            self._ngrams.add(token_id)
 
-    def ends_to_mask(self, position: int) -> list[int]:
-        """The ids that the token at `position` must not be."""
-        return self.ends if position < self.params.min_new_tokens else []
+    def banned(self, position: int) -> array[int]:
+        """The ids that the token at `position` must not be, each once."""
+        ids = set(self.ends) if position < self.params.min_new_tokens else set()
+        if self._ngrams is not None:
+            ids.update(self._ngrams.repeats())
+        return array("q", ids)
 
 
 def process_logits(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     """Adjust float32 `logits` [S, V] in place; each row has its processor and position."""
     _penalise(logits, [processor for processor, _ in rows])
     _add_biases(logits, [processor for processor, _ in rows])
-    _mask_ends(logits, rows)
+    _mask_banned(logits, rows)
     _constrain(logits, rows)
 
 
@@ -110,9 +141,9 @@ def _add_biases(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
         entries.put(entries.values() + biases.to(logits.dtype))
 
 
-def _mask_ends(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
+def _mask_banned(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     masked = [
-        (row, array("q", a.ends_to_mask(position)))
+        (row, a.banned(position))
         for row, (a, position) in enumerate(rows)
         if a.matcher is None  # which takes care of it: something must remain allowed
     ]
@@ -123,12 +154,12 @@ def _mask_ends(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> N
 
 def _constrain(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     matched = [
-        (row, a.matcher, a.ends_to_mask(position))
+        (row, a.matcher, a.banned(position))
         for row, (a, position) in enumerate(rows)
         if a.matcher is not None
     ]
     if matched:
-        pairs = [(matcher, ends) for _, matcher, ends in matched]
+        pairs = [(matcher, banned) for _, matcher, banned in matched]
         allowed = Matcher.allowed(pairs, logits.shape[1], logits.device)
         index = to_device(torch.tensor([row for row, _, _ in matched]), logits.device)
         logits[index] = logits[index].masked_fill(~allowed, -torch.inf)

@@ -177,7 +177,7 @@ def prompts(*lengths: int, vocab: int = 120) -> list[list[int]]:
     ]
 
 
-def reference(model: Any, prompt: Sequence[int], count: int) -> list[int]:
+def reference(model: Any, prompt: Sequence[int], count: int, **options: Any) -> list[int]:
     """What transformers' own greedy generate gives, past any EOS."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -188,6 +188,7 @@ def reference(model: Any, prompt: Sequence[int], count: int) -> list[int]:
         do_sample=False,
         eos_token_id=None,
         pad_token_id=0,
+        **options,
     )
     model.set_attn_implementation(before)
     return [int(i) for i in ids[0, len(prompt) :].tolist()]

@@ -1,4 +1,4 @@
-"""Penalties, bias and ends: what is drawn follows the distribution that they define."""
+"""Penalties, bias and bans: what is drawn follows the distribution that they define."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
 )
 
@@ -25,6 +26,7 @@ from tests.roseinfer.models import (
     drain,
     greedy,
     prompts,
+    reference,
     run_alone,
     sample,
     text,
@@ -60,7 +62,12 @@ def exact_logits(position: int, **params: Any) -> list[float]:
         logit -= p.frequency_penalty * counts[token_id]
         logit -= p.presence_penalty * (counts[token_id] > 0)
         logit += dict(p.logit_bias).get(token_id, 0.0)
-        logits.append(-math.inf if token_id in ENDS and position < p.min_new_tokens else logit)
+        banned = token_id in ENDS and position < p.min_new_tokens
+        if size := p.no_repeat_ngram_size:
+            seen = [*PROMPT, *OUTPUT, token_id]
+            ngrams = [seen[i : i + size] for i in range(len(seen) - size + 1)]
+            banned = banned or ngrams[-1] in ngrams[:-1]
+        logits.append(-math.inf if banned else logit)
     return logits
 
 
@@ -96,6 +103,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all and top-k": {**PENALTIES, **BIAS, **LATE, "top_k": 5},
     "all and top-p": {**PENALTIES, **BIAS, "top_p": 0.8},
     "all and min-p": {**PENALTIES, **BIAS, "min_p": 0.2},
+    "all and n-grams": {**PENALTIES, **BIAS, "no_repeat_ngram_size": 1},
     "everything": {
         **PENALTIES,
         **BIAS,
@@ -247,6 +255,66 @@ def test_parity_with_transformers(architecture: str) -> None:
     assert tokens(early) == penalised[: penalised.index(eos) + 1]
     assert tokens(late) == expected
     assert len(expected) > 9
+
+
+# N-grams
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 5), st.lists(st.integers(0, 3), min_size=1, max_size=30)),
+        min_size=1,
+        max_size=3,
+    ),
+    prompt_length=st.integers(1, 30),
+)
+def test_repeated_ngrams_are_banned_as_transformers_does(
+    rows: list[tuple[int, list[int]]], prompt_length: int
+) -> None:
+    # given
+    processors = [
+        row_of(
+            prompt=ids[:prompt_length], output=ids[prompt_length:], no_repeat_ngram_size=size
+        ).logits_processor
+        for size, ids in rows
+    ]
+    ours = torch.zeros(len(rows), VOCAB)
+    # when
+    process_logits(ours, [(processor, 0) for processor in processors if processor is not None])
+    # then
+    for row, (size, ids) in zip(ours, rows, strict=True):
+        theirs = NoRepeatNGramLogitsProcessor(size)(torch.tensor([ids]), torch.zeros(1, VOCAB))
+        assert row.tolist() == theirs[0].tolist()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_greedy_without_repeated_ngrams_agrees_with_transformers(architecture: str) -> None:
+    # given: one prompt for each size, in one batch
+    model, count, sizes = build(architecture), 30, (1, 2, 3, 5)
+    asked = [prompt * 3 for prompt in prompts(9, 4, 12, 7)]
+    expected = [
+        reference(model, prompt, count, no_repeat_ngram_size=size)
+        for prompt, size in zip(asked, sizes, strict=True)
+    ]
+    assert expected != [reference(model, prompt, count) for prompt in asked]
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
+    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16)
+    # when
+    names = [
+        scheduler.add_request(prompt, params=greedy(count, no_repeat_ngram_size=size))
+        for prompt, size in zip(asked, sizes, strict=True)
+    ]
+    outputs = drain(scheduler)
+    # then
+    assert [tokens(outputs[name]) for name in names] == expected
+
+
+def test_a_grammar_that_must_repeat_goes_before_the_ban(engine: InferenceEngine) -> None:
+    params = SamplingParams(regex="(ab){9}", no_repeat_ngram_size=2)
+    assert text(run_alone(engine, prompts(9)[0], params)) == "ab" * 9
+    free = SamplingParams(regex="[ab]{4}", no_repeat_ngram_size=1, temperature=1.0, seed=1)
+    assert len(set(tokens(run_alone(engine, prompts(9)[0], free))[:2])) == 2
 
 
 # Ends

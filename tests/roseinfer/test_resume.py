@@ -22,6 +22,7 @@ FEATURES: dict[str, dict[str, Any]] = {
         "logit_bias": ((5, 3.0), (9, -4.0)),
     },
     "least": {"min_new_tokens": 6, "stop_token_ids": tuple(range(60, 180)), "ignore_eos": False},
+    "n-grams": {"no_repeat_ngram_size": 1},
     "logprobs": {"logprobs": True, "top_logprobs": 3},
     "schema": {"json_schema": SCHEMA, "ignore_eos": False, "max_new_tokens": 80},
     "regex": {"regex": "[a-z]{3,9}( [0-9]+)?", "ignore_eos": False},
@@ -31,6 +32,7 @@ FEATURES["all"] = {
     **FEATURES["penalties"],
     **FEATURES["regex"],
     **FEATURES["logprobs"],
+    "no_repeat_ngram_size": 2,
     "min_new_tokens": 6,
 }
 PARAMS = {

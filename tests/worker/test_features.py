@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -25,7 +26,12 @@ FEATURES: list[dict[str, Any]] = [
     {"json_schema": SCHEMA, "max_new_tokens": 90},
     {"regex": REGEX, "temperature": 0.9},
     {"grammar": 'start: ("ha" | "ho"){60}', "temperature": 2.0},
-    {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "no_repeat_ngram_size": 2,
+    },
     {"min_new_tokens": 60, "stop": ["e"], "temperature": 1.0, "max_new_tokens": 80},
     {"logit_bias": {5: 2.0, 6: -100.0}, "logprobs": True, "top_logprobs": 2, "temperature": 1.0},
 ]
@@ -67,10 +73,12 @@ def test_every_feature_survives_the_death_of_its_worker(
     # then: the same as undisturbed
     undisturbed = [job.result(60) for job in client.submit_many(requests())]
     assert [without_id(r) for r in results] == [without_id(r) for r in undisturbed]
-    schema, regex, grammar, _, least, scored = results
+    schema, regex, grammar, penalised, least, scored = results
     assert set(json.loads(schema.text)) == {"name", "age"}
     assert re.fullmatch(REGEX, regex.text) or regex.finish_reason == "length"
     assert re.fullmatch("(ha|ho){60}", grammar.text) or grammar.finish_reason == "length"
+    pairs = list(itertools.pairwise(penalised.token_ids))
+    assert len(set(pairs)) == len(pairs)
     assert len(least.token_ids) > 60
     assert 6 not in scored.token_ids
     assert scored.logprobs is not None
