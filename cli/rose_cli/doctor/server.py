@@ -5,7 +5,6 @@ Nothing is assumed about rights: what the user of the URL may not ask is said to
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -20,11 +19,8 @@ from rose.transport import broker_errors
 from rose.transport.connection import connect
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Role, missing
+from rose_cli.redis_version import TOO_OLD, is_too_old
 from rose_producer import Client, ProducerSettings
-
-#: Scripts run on 6.2, but there one may be refused for want of memory in its middle, and errors
-#: raised in scripts cannot be told apart, so clients would not wait. The users need 7.0, too.
-OLDEST = (7, 0)
 
 #: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,
 #: and before they are senseless.
@@ -131,11 +127,11 @@ def _settings(server: redis.Redis, info: dict[str, Any]) -> dict[str, str | None
 
 
 def _version(text: str, where: str) -> Finding:
-    numbers = re.match(r"(\d+)\.(\d+)", text)
-    if numbers is None:
-        return warn("redis", f"its version cannot be read{where}", "it must be 7.0 or newer")
-    if (int(numbers[1]), int(numbers[2])) < OLDEST:
-        return fail("redis", f"version {text} is too old{where}", "it must be 7.0 or newer")
+    too_old = is_too_old(text)
+    if too_old is None:
+        return warn("redis", f"its version cannot be read{where}", TOO_OLD)
+    if too_old:
+        return fail("redis", f"version {text} is too old{where}", TOO_OLD)
     return ok("redis", f"version {text}{where}")
 
 

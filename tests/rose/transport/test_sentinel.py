@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from rose.errors import BrokerUnavailable
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker, free_port
+from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import token, wait_until
@@ -36,7 +36,7 @@ def watching(primary: EmbeddedBroker) -> Iterator[int]:
             "sentinel down-after-milliseconds rose 500\n"
             "sentinel failover-timeout rose 2000\n"
         )
-        command = ["redis-server", str(config), "--sentinel"]
+        command = [find_redis_server() or "redis-server", str(config), "--sentinel"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             wait_until(lambda: knows_a_replica(port))
