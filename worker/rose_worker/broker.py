@@ -1,7 +1,7 @@
-"""The worker's side of the protocol: every call it makes to Redis, and nothing else.
+"""All the worker's calls to Redis.
 
-Blocking reads, subscriptions and everything else have connections of their own, so that none waits
-behind another.
+Blocking reads, subscriptions and all other calls have connections of their own, so that none waits
+for another.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ WORKER_SCRIPTS = (
     *("queue_status", "elect", "oldest_waiting"),
 )
 
-#: Log entries of one read: a log may hold a million tokens.
+#: Log entries per read. A log may hold a million tokens.
 _LOG_CHUNK = 1000
 
-#: A consumer that holds nothing and has been silent for so long is forgotten. They are looked for
-#: as often.
+#: A consumer that holds nothing and has been silent for so long is deleted. The worker looks for
+#: such consumers as often.
 _FORGET_S = 3600
 
-#: Events of one append call, but for those of one job. A step has as many as slots; after an outage
-#: there may be thousands, and Redis serves nobody else while a script runs.
-_MOST_EVENTS = 500
+#: Events per append call; the events of one job may exceed it. A step brings one event per slot,
+#: but after an outage there may be thousands, and Redis serves nobody else while a script runs.
+_MAX_EVENTS = 500
 
-#: No entry comes after it. (The one id above it means ">" to XREADGROUP.)
+#: No entry comes after this id. (To XREADGROUP the largest possible id means ">".)
 _LAST_ID = "18446744073709551615-0"
 
-#: How long intake listens for new jobs before it looks for those of lost workers.
+#: How long intake listens for new jobs before it looks for jobs of lost workers.
 _LISTEN_MS = 500
 
 
@@ -59,7 +59,7 @@ class Entry:
     partition: Partition
     key: EntryKey
     raw: bytes | None
-    """The job as it came; None for an entry without the field."""
+    """the encoded job; None if the entry has no such field"""
 
     @property
     def enqueued_ms(self) -> int:
@@ -70,12 +70,12 @@ class Entry:
 class Fetched:
     entries: list[Entry]
     seen: list[bytes]
-    """of each stream, the last entry that anybody has read"""
+    """the last entry of each stream that anybody has read"""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An entry that is given up, and why."""
+    """An entry that cannot become a job, and why."""
 
     entry: Entry
     job_id: str | None
@@ -104,7 +104,7 @@ class Broker:
             await self.create_groups()
 
     async def create_groups(self) -> None:
-        """From entry 0, so that jobs which came before the group are not passed over."""
+        """Create the consumer groups, at entry 0 so that they see jobs that came before them."""
         for partition in self.partitions:
             for stream in partition.all_jobs:
                 try:
@@ -114,7 +114,7 @@ class Broker:
                         raise
 
     async def announce_model(self, model: Mapping[Any, str | int]) -> None:
-        """Lets submit refuse what this model cannot hold."""
+        """Tell submitters what the model can hold, so that submit refuses what it cannot."""
         for partition in self.partitions:
             fields = [word for pair in model.items() for word in pair]
             await self._redis.execute("HSET", partition.model, *fields)
@@ -124,8 +124,7 @@ class Broker:
             await client.aclose()
 
     async def leave(self) -> None:
-        """Remove this consumer from the groups where it owns nothing any more, and let another one
-        read the queue."""
+        """Let another worker read the queue, and leave the groups where this one owns nothing."""
         await self.elect_reader(0)
         for partition in self.partitions:
             for stream in partition.all_jobs:
@@ -137,21 +136,21 @@ class Broker:
                     await self._redis.execute("XGROUP", "DELCONSUMER", *owner)
 
     async def fetch(self, partition: Partition, count: int) -> Fetched:
-        """Read new entries, at most `count` in all, the most urgent first; does not wait."""
+        """Read at most `count` new entries, the most urgent first, without waiting."""
         call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
-        found, seen = await self._redis.run(call)
+        streams, seen = await self._redis.run(call)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
-            for stream, flat in found
+            for stream, flat in streams
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
         return Fetched(entries, seen)
 
     async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
-        """Wait for entries after those seen, for half a second at most; two of a stream are told.
+        """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
 
-        Reads for no group: what it returns is nobody's yet, so nothing is lost when it is cut off,
-        and no slot must be kept free for it.
+        Reads without a group, so nobody owns the entries that it returns: none is lost if the call
+        is cut off, and the caller needs no free slot for them.
         """
         streams = partition.all_jobs
         reply = await self._reader.execute(
@@ -166,8 +165,8 @@ class Broker:
     async def take_unread(
         self, entry: Entry, job_id: str
     ) -> tuple[Entry, Taken | None] | tuple[None, None]:
-        """Read an entry that was heard of, or the next one of its stream, and take it if it is the
-        one; None where others have read them all."""
+        """Read the next entry of the stream of `entry`, and take it if it is `entry`. None if the
+        stream has no unread entry."""
         job = JobEntry(entry.key, job_id)
         call = calls.take_unread(
             entry.partition, job, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
@@ -183,7 +182,8 @@ class Broker:
     async def reclaim(
         self, partition: Partition, stream: str, lease_s: float, start: str, count: int
     ) -> tuple[str, list[Entry]]:
-        """Entries whose owner has been silent for a lease, and where the next search begins."""
+        """Claim entries whose owner has been silent for a lease. Returns where the next search
+        begins, and the entries."""
         idle_ms = int(lease_s * 1000)
         next_start, claimed, *_ = await self._redis.execute(
             "XAUTOCLAIM", stream, GROUP, self.consumer, idle_ms, start, "COUNT", count
@@ -198,7 +198,7 @@ class Broker:
     async def take(
         self, partition: Partition, jobs: Sequence[JobEntry], *, alone: bool = False
     ) -> list[Taken | NotTaken]:
-        """Begin on jobs; an outcome for each, in order."""
+        """Begin on jobs. Returns an outcome for each, in order."""
         if not jobs:
             return []
         call = calls.take(
@@ -207,7 +207,7 @@ class Broker:
         return [calls.taken(item) for item in await self._redis.run(call)]
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
-        """The logged events of a job that has been taken: nobody else appends to it."""
+        """The logged events of a job that this worker has taken, so that nobody else appends."""
         events: list[bytes] = []
         start = "-"
         while True:
@@ -220,7 +220,7 @@ class Broker:
             start = f"({entries[-1][0].decode()}"
 
     async def publish(self, partition: Partition, items: Sequence[Append]) -> list[str]:
-        """Append, and end what has ended, in one round trip; an outcome for each item, in order."""
+        """Append events and end jobs in one round trip. Returns an outcome for each, in order."""
         now, parts = now_ms(), _parts(items)
         replies = await self._redis.run_many(
             [calls.append(partition, part, now_ms=now, ttl_s=self._ttl_s) for part in parts],
@@ -232,7 +232,7 @@ class Broker:
         ]
 
     async def renew(self, entries: Iterable[EntryKey]) -> set[EntryKey]:
-        """Renew the leases of these entries; returns those that are lost."""
+        """Renew the leases of these entries. Returns those that are lost."""
         ids = {
             stream: [entry.id for entry in group]
             for stream, group in groupby(sorted(entries), key=lambda entry: entry.stream)
@@ -264,7 +264,7 @@ class Broker:
             entry.partition,
             entry.key,
             self.consumer,
-            # What is over the limit is not worth the memory; its error names the size.
+            # Of a job over the limit only the beginning is kept. The error names its size.
             raw=(entry.raw or b"")[:MAX_JOB_BYTES],
             job_id=letter.job_id,
             event=letter.event,
@@ -275,8 +275,8 @@ class Broker:
         )
 
     async def forget_dead_consumers(self) -> None:
-        """Workers that were killed leave their names in the groups. Looks for them now and then,
-        however often it is called."""
+        """Delete the consumers that killed workers have left behind. Most calls do nothing: the
+        worker looks once per `_FORGET_S`."""
         if time.monotonic() < self._forget_due:
             return
         self._forget_due = time.monotonic() + _FORGET_S
@@ -284,9 +284,9 @@ class Broker:
         await self._redis.run_many([calls.forget(p, idle_ms=idle_ms) for p in self.partitions])
 
     async def report_alive(self) -> None:
-        """Let `queue_status` list this worker though it holds nothing. Reaches every partition.
+        """Let `queue_status` list this worker though it may hold nothing. Calls every partition.
 
-        Reading a consumer's own entries resets its idle time; after the last id there are none.
+        Reading its own pending entries resets a consumer's idle time. None comes after `_LAST_ID`.
         """
         for partition in self.partitions:
             stream = partition.jobs(Priority.NORMAL)
@@ -296,12 +296,12 @@ class Broker:
             )
 
     async def elect_reader(self, lease_s: float) -> bool:
-        """Is this the worker that reads the queue for the gauges of all? A lease of 0 resigns."""
+        """Whether this worker reads the queue's gauges for all workers. A lease of 0 resigns."""
         call = calls.elect(self.partitions[0], self.consumer, lease_ms=int(lease_s * 1000))
         return bool(await self._redis.run(call))
 
     async def oldest_waiting_ms(self) -> int | None:
-        """When the oldest job that nobody has read was enqueued, Unix milliseconds."""
+        """When the oldest unread job was enqueued, in Unix milliseconds."""
         replies = [await self._redis.run(calls.oldest_waiting(p)) for p in self.partitions]
         entries = [entry for reply in replies for entry in reply if entry]
         return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
@@ -313,9 +313,9 @@ class Broker:
 
 def _parts(items: Sequence[Append]) -> list[list[Append]]:
     parts: list[list[Append]] = []
-    events = _MOST_EVENTS
+    events = _MAX_EVENTS
     for item in items:
-        if events >= _MOST_EVENTS:
+        if events >= _MAX_EVENTS:
             parts.append([])
             events = 0
         parts[-1].append(item)

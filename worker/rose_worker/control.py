@@ -1,7 +1,7 @@
-"""Cancellations, as they are asked for.
+"""Listens for cancellations.
 
-A message that gets lost here is made good by the flag in the job's state, which every append
-reads; so a lost connection needs no more than a new one.
+If a message is lost, the next append finds the flag in the job's state. So after a lost connection
+it is enough to subscribe again.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ class Control:
             while True:
                 message = await inbox.get(_LISTEN_S)
                 if message is not None:
-                    # Anybody may publish here; an id that we do not hold is ignored.
+                    # Anybody may publish here. Ids that this worker does not hold are ignored.
                     self._publisher.cancel(message.decode(errors="replace"))

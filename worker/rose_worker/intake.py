@@ -1,7 +1,7 @@
-"""From Redis into free slots: new jobs, and jobs of workers that died or drained.
+"""Fills free slots with new jobs and with jobs of workers that died or drained.
 
-One for each partition. It never asks for more than there are free slots, and keeps those that it
-has asked for from the others while it asks.
+Each partition has its own intake. An intake never asks for more jobs than there are free slots, and
+reserves those slots while it asks.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import asyncio
 import logging
 import random
 import time
-
-from redis.exceptions import ResponseError
 
 from rose.errors import RoseError
 from rose.protocol import Partition, decode_job
@@ -24,10 +22,9 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.intake")
 
-
-#: Every idle worker hears of a new job and one gets it. The others wait a little before they listen
-#: again, so that a hundred of them do not keep Redis busy with nothing.
-_MISSED_S = 0.01
+#: Every idle worker hears of a new job, and one of them gets it. The others pause up to this long
+#: before they listen again, so that a hundred idle workers do not keep Redis busy.
+_MAX_MISSED_PAUSE_S = 0.01
 
 
 class Intake:
@@ -49,12 +46,12 @@ class Intake:
         self._draining = False
         self._seen: list[bytes] | None = None
         self._heard = False
-        """of jobs, and has not fetched since"""
+        """It has heard of jobs and has not fetched since."""
         self._reclaim_due = 0.0
         self._reclaim_from: dict[str, str] = {}
 
     def drain(self) -> None:
-        """Take no more; `run` returns once what it is doing is done."""
+        """Take nothing new. `run` returns when the current step is done."""
         self._draining = True
 
     async def run(self) -> None:
@@ -63,27 +60,22 @@ class Intake:
             try:
                 await self._fill()
                 outage.end()
-            except ResponseError as error:
-                self._metrics.redis_error("intake")
-                if str(error).startswith("NOGROUP"):
-                    await self._recreate_groups()
-                else:
-                    log.warning("intake: Redis says: %s", error)
-                await asyncio.sleep(outage.next_pause_s(error))
             except BROKER_ERRORS as error:
                 self._metrics.redis_error("intake")
                 log.warning("intake waits for Redis: %s", error)
+                if str(error).startswith("NOGROUP"):
+                    await self._recreate_groups()
                 await asyncio.sleep(outage.next_pause_s(error))
 
     async def _fill(self) -> None:
-        """One thing at a time. What Redis' troubles interrupt goes on from where it stood."""
+        """Do the next step. If Redis fails in the middle of it, the next call continues there."""
         await self._reclaim_if_due()
         claims = self._table.claims_of(self._partition)
         fresh = [claim for claim in claims if not claim.suspect]
         if fresh:
             await self._admission.begin(self._partition, fresh)
         elif self._table.replays_a_suspect:
-            # Whoever began now would be charged with the crash that this one may cause.
+            # The suspect may kill this worker, which would charge every job that began now.
             await self._wait_for_change()
         elif claims:
             await self._admission.begin_alone(self._partition, claims[0])
@@ -101,7 +93,7 @@ class Intake:
             self._table.claim(fetched.entries)
         if heard and not fetched.entries:
             await _let_others()
-        # Fewer than asked for: there are no more before the next ones ring.
+        # Fewer than asked for: there are no more, so listen for new ones.
         self._seen = fetched.seen if len(fetched.entries) < count else None
 
     async def _listen(self, seen: list[bytes]) -> None:
@@ -114,21 +106,21 @@ class Intake:
             await self._take_the_only_one(heard[0], seen)
 
     async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
-        """No other waits in any stream, so there is nothing to compare."""
+        """Take the only job that waits in any stream, in one call, since none is more urgent."""
         try:
             spec = decode_job(entry.raw or b"")
-        except RoseError:  # to be given up once it is ours
+        except RoseError:  # the next fetch reads it, and admission gives it up
             return
         with self._table.reserve(1):
-            found, grant = await self._broker.take_unread(entry, spec.id)
-            if found is not None:
-                self._table.claim([found])
-            if found is not None and grant is not None:
-                self._table.grant(found, spec, grant)
-        if found is None:
+            read, grant = await self._broker.take_unread(entry, spec.id)
+            if read is not None:
+                self._table.claim([read])
+            if read is not None and grant is not None:
+                self._table.grant(read, spec, grant)
+        if read is None:
             await _let_others()
         self._heard = False
-        last = (found or entry).key.id.encode()
+        last = (read or entry).key.id.encode()
         places = zip(self._partition.all_jobs, seen, strict=True)
         self._seen = [last if stream == entry.key.stream else place for stream, place in places]
 
@@ -140,13 +132,13 @@ class Intake:
             return
 
     async def _reclaim_if_due(self) -> None:
-        """Jobs of lost workers go before new ones: somebody has waited for a lease already."""
+        """Take over jobs of lost workers. They go before new ones: they have waited a lease."""
         now = time.monotonic()
         if now < self._reclaim_due:
             return
         for stream in self._partition.all_jobs:
             if self._table.free_slots == 0:
-                return  # still due: again as soon as there is a slot
+                return  # it stays due until there is a slot
             start = self._reclaim_from.get(stream, "0-0")
             with self._table.reserve(self._table.free_slots) as count:
                 self._reclaim_from[stream], entries = await self._broker.reclaim(
@@ -164,4 +156,4 @@ class Intake:
 
 
 async def _let_others() -> None:
-    await asyncio.sleep(random.uniform(0, _MISSED_S))  # noqa: S311 - jitter, no secret
+    await asyncio.sleep(random.uniform(0, _MAX_MISSED_PAUSE_S))  # noqa: S311 - jitter, no secret

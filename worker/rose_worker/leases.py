@@ -1,8 +1,7 @@
-"""Keeps what this worker works on, and only that.
+"""Renews the leases of the jobs and claims that this worker holds.
 
-Renewal runs on a timer of its own, so a long step or prefill loses nothing; but a step that takes
-longer than the stall timeout counts as hung, and then the leases are left to lapse, so that
-another worker can take the jobs over.
+Renewal has a timer of its own, so a long step loses no lease. A step that takes longer than the
+stall timeout counts as hung: then the leases lapse, and another worker takes the jobs over.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.leases")
 
-#: Renewals per lease: one may fail, and one come late.
-_PER_LEASE = 3
+#: One renewal may fail and one may be late.
+_RENEWALS_PER_LEASE = 3
 
 
 class LeaseKeeper:
@@ -34,7 +33,7 @@ class LeaseKeeper:
         table: JobTable,
         metrics: Metrics,
     ) -> None:
-        self._interval_s = settings.lease_s / _PER_LEASE
+        self._interval_s = settings.lease_s / _RENEWALS_PER_LEASE
         self._stall_timeout_s = settings.stall_timeout_s
         self._broker = broker
         self._thread = thread
@@ -51,7 +50,7 @@ class LeaseKeeper:
                     len(self._table),
                 )
                 continue
-            # Each on its own: a node of a cluster that is away costs no other's leases.
+            # Each partition by itself: if a cluster node is away, the others keep their leases.
             await asyncio.gather(*(self._renew(p) for p in self._broker.partitions))
 
     async def _renew(self, partition: Partition) -> None:
@@ -65,7 +64,7 @@ class LeaseKeeper:
             log.warning("leases cannot be renewed: %s", error)
             return
         for job in jobs:
-            # It may have ended, or been taken anew, while Redis answered.
+            # The job may have ended, or been taken again, while Redis answered.
             if job.lease.entry in lost and self._table.holds(job):
                 self._table.pop(job.spec.id)
                 self._thread.abort(job.spec.id)

@@ -1,4 +1,4 @@
-"""The process: settings in, exit status out."""
+"""Runs a worker in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(settings: WorkerSettings) -> None:
 def _load(settings: WorkerSettings) -> Engine:
     if settings.engine == "null":
         return NullEngine(settings)
-    # Here and not above: torch takes seconds to import, and Redis is asked first.
+    # Imported here, since torch takes seconds to import and Redis is asked first.
     import roseinfer._openmp  # noqa: F401 - before torch
     from rose_worker.rose_engine import RoseEngine
 

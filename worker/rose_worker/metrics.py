@@ -1,8 +1,8 @@
-"""What the worker exports to Prometheus: prefix `rose_`, base units, label `model`.
+"""The worker's Prometheus metrics: prefix `rose_`, base units, label `model`.
 
-docs/metrics.md lists it all. Every series is there from the start with value 0: one that began
-with its first event would hide that event from `rate` and `increase`. The exception are the gauges
-of the queue, which only the worker has that reads the queue for all of them (`rose_worker.watch`).
+docs/metrics.md lists them. Every series is exported from the start with value 0, since `rate` and
+`increase` do not see the first event of a series that begins with it. The exception are the gauges
+of the queue: only the worker that reads the queue for all exports them (`rose_worker.watch`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 
 _STEP_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
-# The values that labels take. Others would be counted too: none comes from a job or a user.
+# The values of labels. No value comes from a job or a user; one that is not listed here is counted
+# too.
 _OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
 _FINISH_REASONS = ("eos", "stop", "length")
 _OPS = ("intake", "publish", "renew", "control", "watch")
@@ -36,12 +37,12 @@ _DEAD_LETTER_REASONS = (
     _CRASH_LOOP,
 )
 
-# A time of creation for each series would nearly double their number.
+# A `_created` sample for each series would nearly double their number.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """For the event loop's thread; `registry` may be read by any."""
+    """Only the event loop's thread writes. Any thread may read `registry`."""
 
     def __init__(self, model: ModelInfo, capacity: int) -> None:
         self.registry = CollectorRegistry()
@@ -70,7 +71,7 @@ class Metrics:
         self._batch = self._gauge("batch_sequences", "Requests in the running batch")
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
-        # Asked when they are scraped, not set at each step.
+        # Read at a scrape, not set at each step.
         self._batch.set_function(lambda: self._stats.running)
         self._kv_usage.set_function(lambda: self._stats.kv_usage_ratio)
         self._lag = self._queue_gauge("queue_lag_jobs", "Jobs that no worker has read yet")
@@ -151,9 +152,9 @@ class Metrics:
                 series.observe(seconds)
 
     def observe_stats(self, stats: SchedulerStats) -> None:
-        """The engine counts for itself; the counters follow its totals."""
+        """Add what the engine's totals have grown by."""
         before, self._stats = self._stats, stats
-        # Most steps change none of them, and an `inc` costs more than a look.
+        # Most steps change none of them, and a comparison is cheaper than `inc`.
         if preempted := stats.preemptions - before.preemptions:
             self._preemptions.inc(preempted)
         if asked := stats.prefix_query_tokens - before.prefix_query_tokens:
@@ -169,8 +170,8 @@ class Metrics:
             self._queue_wait.observe(job.taken_at - job.enqueued_at)
 
     def observe_tokens(self, job: HeldJob, count: int, now: float) -> None:
-        """They can be seen from now on, all at once: each is said to have taken its share of the
-        time since the last ones."""
+        """These tokens became visible now, together. Each counts with its share of the time since
+        the last ones."""
         if job.last_token_at is not None:
             self._inter_token.observe((now - job.last_token_at) / count, count)
         else:
@@ -212,7 +213,7 @@ class Metrics:
         self._ready.set(is_ready)
 
     def observe_queue(self, status: QueueStatus, oldest_waiting_ms: int | None) -> None:
-        """What the elected reader sees; `oldest_waiting_ms`: when it was enqueued."""
+        """Set the gauges of the queue. `oldest_waiting_ms`: when that job was enqueued."""
         for gauge, value in (
             (self._lag, sum(status.waiting.values())),
             (self._pending, status.running),
@@ -224,21 +225,21 @@ class Metrics:
             gauge.labels(self._model, status.queue).set(value)
 
     def forget_queue(self) -> None:
-        """Somebody else reads it, or nobody can: what was last seen is no more said."""
+        """Stop exporting the gauges of the queue: another worker reads it, or nobody can."""
         for gauge in (
             *(self._lag, self._pending, self._oldest_pending, self._oldest_waiting),
             *(self._queued_tokens, self._dead),
         ):
             gauge.clear()
 
-    # Families, already bound to this worker's model
+    # Families, bound to this worker's model
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         gauge = Gauge(f"rose_{name}", help_text, ["model"], registry=self.registry)
         return gauge.labels(self._model)
 
     def _queue_gauge(self, name: str, help_text: str) -> Gauge:
-        """Not bound: it has no series before this worker reads the queue."""
+        """Not bound to a model: it has no series until this worker reads the queue."""
         return Gauge(f"rose_{name}", help_text, ["model", "queue"], registry=self.registry)
 
     def _counter(self, name: str, help_text: str) -> Counter:

@@ -1,11 +1,10 @@
-"""From step reports to the token log: what was generated is stored and published, in order.
+"""Stores and publishes the tokens of step reports, in order.
 
-    engine thread -- reports --> Publisher -- one lane a partition --> Redis
+    engine thread -- reports --> Publisher -- one lane per partition --> Redis
 
-A lane has one call in flight, so the events of a job can only leave in the order in which they came
-about; and a node of a cluster that is away holds up its own partitions alone. Lanes run beside the
-engine thread and never hold it up. While Redis is away a lane repeats what it has, which is
-harmless, since every event says where in its job's log it belongs.
+A lane has one call in flight, so the events of a job leave in their order. If a node of a cluster
+is away, only the lanes of its partitions wait. Lanes never hold the engine thread up. While Redis
+is away a lane repeats its call, which is harmless: every event names its place in its job's log.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ log = logging.getLogger("rose.publisher")
 
 #: Between tries of a call that failed: doubled from the first to the longest.
 
-#: Events that may wait for the calls in flight; beyond that they stay with the engine thread, whose
-#: own bound then makes decoding pause.
-_MOST_PENDING = 2000
+#: Events that may wait for the calls in flight. Beyond that, reports stay with the engine thread,
+#: whose own bound then makes decoding pause.
+_MAX_PENDING = 2000
 
 
 class Publisher:
@@ -68,15 +67,15 @@ class Publisher:
         await asyncio.gather(*(lane.run() for lane in self._lanes.values()))
 
     async def flushed(self) -> None:
-        """Wait until everything that the engine has reported is in Redis."""
+        """Wait until all that the engine has reported is in Redis."""
         self.collect()
         for lane in self._lanes.values():
             await lane.idle.wait()
 
     def collect(self) -> None:
-        """Accept what the engine has reported."""
+        """Take the engine's reports and encode their tokens."""
         while (
-            sum(lane.waiting for lane in self._lanes.values()) < _MOST_PENDING
+            sum(lane.waiting for lane in self._lanes.values()) < _MAX_PENDING
             and (report := self._engine.take_report()) is not None
         ):
             self._metrics.observe_stats(report.stats)
@@ -92,7 +91,7 @@ class Publisher:
         self._end(job_id, lambda index: FailedEvent(index=index, code=code, message=message))
 
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
-        """End a held job before its time: its slot is free within one step."""
+        """End a held job early. Its slot is free within one step."""
         if (job := self._let_go(job_id)) is not None:
             self._lanes[job.lease.partition.index].end(job, event_at(job.logged))
 
@@ -122,7 +121,7 @@ class Publisher:
             lane.end(job, finished)
 
     def settle(self, job: HeldJob, item: Append, outcome: str, now: float) -> int:
-        """Returns how many tokens are in the log now that were not before."""
+        """Act on the outcome of an append. Returns how many tokens it has added to the log."""
         if outcome in ("FENCED", "GAP"):
             self._lose(job, outcome)
             return 0
@@ -135,7 +134,7 @@ class Publisher:
         if item.end is not None:
             self._settle_end(job, item.end, now)
         elif outcome == "CANCEL" and self._table.holds(job):
-            # The message on the control channel was lost; the flag is not.
+            # The message on the control channel was lost, but the flag is set.
             self.cancel(job.spec.id)
         return tokens
 
@@ -153,19 +152,20 @@ class Publisher:
         )
 
     def _lose(self, job: HeldJob, outcome: str) -> None:
-        """Somebody else has the job now, or its log: stop working on it."""
+        """Stop working on a job that another worker has, or whose log somebody has changed."""
         self._metrics.fenced()
         if self._table.holds(job):
             self._let_go(job.spec.id)
             if self._tracing is not None:
                 self._tracing.left(job, time.monotonic(), "fenced")
             log.warning(
-                "job %s is not ours any more (%s)", job.spec.id, outcome, extra=about(job.spec.id)
+                "job %s is lost to others (%s)", job.spec.id, outcome, extra=about(job.spec.id)
             )
 
 
 class _Lane:
-    """What goes to one partition: of each job the tokens, then its end."""
+    """The appends to one partition. If several steps finish while a call is in flight, a job's
+    tokens are merged into one item of the next call."""
 
     def __init__(
         self, publisher: Publisher, broker: Broker, partition: Partition, metrics: Metrics
@@ -176,7 +176,7 @@ class _Lane:
         self._metrics = metrics
         self._items: dict[HeldJob, Append] = {}
         self.waiting = 0
-        """events that no call has taken along yet"""
+        """events that are in no call yet"""
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -205,7 +205,7 @@ class _Lane:
             await self._wake.wait()
             self._wake.clear()
             items, self._items, self.waiting = self._items, {}, 0
-            # Once the call is on its way: encode the next ones meanwhile.
+            # Encode the next events while the call is in flight.
             loop.call_soon(self._publisher.collect)
             await self._send(items)
             self._publisher.collect()

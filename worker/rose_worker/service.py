@@ -1,4 +1,4 @@
-"""A worker's life: start, serve, drain."""
+"""Starts a worker, lets it serve, and drains it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _FLUSH_S = 5.0
 
 
 class Worker:
-    """The process's part: Redis, the model, signals. What it serves with is `_Service`."""
+    """Connects to Redis, loads the model and handles signals. `_Service` serves."""
 
     def __init__(self, settings: WorkerSettings, load: Callable[[], Engine]) -> None:
-        """`load` makes the engine; it runs in a thread, since a model takes its time."""
+        """`load` makes the engine. It runs in a thread, since a model takes its time."""
         self._settings = settings
         self._load = load
         made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -51,11 +51,11 @@ class Worker:
         self._hurry = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; a second one ends the grace period.
+        """Serve until SIGTERM or SIGINT. A second signal ends the grace period.
 
         Raises:
-            BrokerUnavailable, ModelError, ConfigurationError: it cannot start.
-            the engine's exception: it failed in mid-work; its leases lapse.
+            BrokerUnavailable, ModelError, ConfigurationError: the worker cannot start.
+            the engine's exception: the engine failed while it served. The leases lapse.
         """
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -96,7 +96,7 @@ async def _announce(broker: Broker, engine: Engine) -> None:
 
 
 class _Service:
-    """Everything that runs while a worker serves, put together."""
+    """The parts of a worker that serves, and the order in which they start and stop."""
 
     def __init__(self, settings: WorkerSettings, broker: Broker, engine: Engine) -> None:
         self._settings = settings
@@ -139,7 +139,7 @@ class _Service:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`. What ends by itself before has failed: raises its error."""
+        """Serve until `stop`. Raises the error of a part that fails before."""
         self._thread.start(self._publisher.collect)
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
         parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch.run())
@@ -155,20 +155,20 @@ class _Service:
             stopped.cancel()
 
     async def drain(self, hurry: asyncio.Event) -> None:
-        """Take nothing new, finish what the grace period allows, hand back the rest."""
+        """Take no new jobs, finish those that the grace period allows, hand back the rest."""
         for intake in self._intakes:
             intake.drain()
         await asyncio.gather(*self._intake_tasks)
         await self._finish_held(hurry)
         if self._thread.ended.done():
-            self._thread.ended.result()  # it failed: the leases lapse, which charges an attempt
+            self._thread.ended.result()  # it has failed: the leases lapse, and attempts are charged
         await self._thread.stop()
         try:
             async with asyncio.timeout(_FLUSH_S):
                 await self._publisher.flushed()
         except TimeoutError:
             log.warning("the last tokens did not reach Redis: another worker makes them again")
-        # Nothing may touch what is handed back, or announce a worker that leaves.
+        # From here on nothing may renew what is handed back or report that this worker lives.
         await cancel_all(self._tasks)
         try:
             await self._hand_back()
@@ -184,7 +184,7 @@ class _Service:
             await asyncio.to_thread(self._tracing.close)
 
     async def _finish_held(self, hurry: asyncio.Event) -> None:
-        """Wait until every held job has ended, the grace period has, or somebody hurries us."""
+        """Wait until every held job or the grace period has ended, or a second signal comes."""
         waiting: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(_until_empty(self._table)),
             asyncio.ensure_future(hurry.wait()),
@@ -215,7 +215,7 @@ class _Service:
 
 
 def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracing | None:
-    """Raises: ConfigurationError: it is asked for and not installed."""
+    """Raises: ConfigurationError: tracing is asked for and not installed."""
     if not settings.tracing:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Looks at Redis now and then: whether it answers, and, for one worker, how the queue stands.
+"""Calls Redis every few seconds: to see whether it answers, and to say that this worker lives.
 
-What the queue's gauges say is the same whoever reads it, so of all workers one is elected to do so:
-who holds the key `reader`, which is a lease. The others ask for that key and no more. So a hundred
-workers cost Redis twenty small calls a second, and one reading of the queue in five seconds.
+One worker also reads the queue's gauges, which would be the same from any worker. It holds the key
+`reader`, which is a lease; the others only ask for that key. So a hundred workers cost Redis forty
+small calls a second, and one reading of the queue in five seconds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rose_worker.metrics import Metrics
 
 log = logging.getLogger("rose.watch")
 
-#: Two reports may be lost before a worker that lives is not listed.
+#: Two calls in a row may fail before a live worker is missing from the queue's status.
 _INTERVAL_S = ALIVE_S / 3
-#: A worker that is not ready looks more often, so that `/readyz` does not lag.
+#: A worker that is not ready calls more often, so that `/readyz` does not lag.
 _RETRY_S = 0.5
-#: A reader that is killed is followed by another after this and an interval at most.
+#: Another worker follows a killed reader after at most this and an interval.
 _LEASE_S = 3 * _INTERVAL_S
 
 
