@@ -14,9 +14,9 @@ from typing import Any
 import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import InvalidResponse, ReadOnlyError
+from redis.exceptions import InvalidResponse
 
-from rose.transport.redis_internals import AsyncConnector, close_connection, open_connection
+from rose.transport.redis_internals import close_connection, open_connection
 
 Command = Sequence[str | bytes | int]
 
@@ -67,81 +67,6 @@ class PipelinedConnection(asyncio.Protocol):
             self._former.connection_lost(error)
             close_connection(self._connection)
             self._on_lost(str(error) if error else self._reason)
-
-
-class RoundTrips:
-    """Belongs to one event loop. Has as many connections as there are round trips at a time."""
-
-    def __init__(self, connector: AsyncConnector, timeout_s: float) -> None:
-        """`timeout_s`: to connect, and for a reply"""
-        self._connector = connector
-        self._timeout_s = timeout_s
-        self._idle: list[_RoundTrip] = []
-
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Raises: CONNECTION_LOST: the commands may have been carried out."""
-        trip = self._take_idle() or await self._open()
-        try:
-            replies = await trip.make(commands, self._timeout_s)
-        except BaseException:
-            trip.connection.close()
-            raise
-        if any(isinstance(reply, ReadOnlyError) for reply in replies):
-            trip.connection.close()  # the address may lead to another server now
-        else:
-            self._idle.append(trip)
-        return replies
-
-    def close(self) -> None:
-        while self._idle:
-            self._idle.pop().connection.close()
-
-    def _take_idle(self) -> _RoundTrip | None:
-        while self._idle:
-            trip = self._idle.pop()
-            if not trip.connection.lost:
-                return trip
-        return None
-
-    async def _open(self) -> _RoundTrip:
-        trip = _RoundTrip()
-        await trip.connection.open(self._connector(), self._timeout_s)
-        return trip
-
-
-class _RoundTrip:
-    """A connection, and the round trip that is being made on it."""
-
-    def __init__(self) -> None:
-        self.connection = PipelinedConnection(self._accept, self._lose)
-        self._due = 0
-        self._replies: list[Any] = []
-        self._done: asyncio.Future[list[Any]] | None = None
-
-    async def make(self, commands: Sequence[Command], timeout_s: float) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        self._due, self._replies, self._done = len(commands), [], loop.create_future()
-        timer = loop.call_later(timeout_s, self._fail, redis.TimeoutError("Redis does not answer"))
-        try:
-            self.connection.send(commands)
-            return await self._done
-        finally:
-            timer.cancel()
-            self._done = None
-
-    def _accept(self, reply: Any) -> None:
-        if isinstance(reply, redis.ConnectionError):  # such as LOADING
-            self._fail(reply)
-        self._replies.append(reply)
-        if len(self._replies) == self._due and self._done is not None and not self._done.done():
-            self._done.set_result(self._replies)
-
-    def _lose(self, reason: str) -> None:
-        self._fail(redis.ConnectionError(f"the connection is lost: {reason}"))
-
-    def _fail(self, error: Exception) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(error)
 
 
 def field_of(fields: Sequence[bytes] | Mapping[bytes, bytes], name: bytes) -> bytes | None:

@@ -6,6 +6,7 @@ then the commands may have been carried out.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,30 +18,85 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from rose.settings import QueueSettings
 from rose.transport.connection import address_of, connect, connect_async
-from rose.transport.pipeline import Command, RoundTrips, pack
+from rose.transport.pipeline import Command, PipelinedConnection, pack
 from rose.transport.redis_internals import async_connector, reply_timeout_s
 from rose.transport.urls import Kind
 
 
 class AsyncServer:
-    """One server, or the one that Sentinels name."""
+    """One server, or the one that Sentinels name. Has as many connections as there are round trips
+    at a time."""
 
     sharded = False
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client  # knows the way; its own pool stays empty
-        pool = client.connection_pool
-        self._round_trips = RoundTrips(async_connector(pool), reply_timeout_s(pool))
+        self._connector = async_connector(client.connection_pool)
+        self._timeout_s = reply_timeout_s(client.connection_pool)
+        self._idle: list[_RoundTrip] = []
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        return _without_errors(await self._round_trips.exchange(commands))
-
-    async def load_script(self, source: str) -> None:
-        await self.exchange([("SCRIPT", "LOAD", source)])
+        trip = self._take_idle()
+        if trip is None:
+            trip = _RoundTrip()
+            await trip.connection.open(self._connector(), self._timeout_s)
+        try:
+            replies = await trip.make(commands, self._timeout_s)
+        except BaseException:
+            trip.connection.close()
+            raise
+        if any(isinstance(reply, ReadOnlyError) for reply in replies):
+            trip.connection.close()  # the address may lead to another server now
+        else:
+            self._idle.append(trip)
+        return _without_errors(replies)
 
     async def aclose(self) -> None:
-        self._round_trips.close()
+        while self._idle:
+            self._idle.pop().connection.close()
         await self._client.aclose()
+
+    def _take_idle(self) -> _RoundTrip | None:
+        while self._idle:
+            trip = self._idle.pop()
+            if not trip.connection.lost:
+                return trip
+        return None
+
+
+class _RoundTrip:
+    """A connection, and the round trip that is being made on it."""
+
+    def __init__(self) -> None:
+        self.connection = PipelinedConnection(self._accept, self._lose)
+        self._due = 0
+        self._replies: list[Any] = []
+        self._done: asyncio.Future[list[Any]] | None = None
+
+    async def make(self, commands: Sequence[Command], timeout_s: float) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        self._due, self._replies, self._done = len(commands), [], loop.create_future()
+        timer = loop.call_later(timeout_s, self._fail, redis.TimeoutError("Redis does not answer"))
+        try:
+            self.connection.send(commands)
+            return await self._done
+        finally:
+            timer.cancel()
+            self._done = None
+
+    def _accept(self, reply: Any) -> None:
+        if isinstance(reply, redis.ConnectionError):  # such as LOADING
+            self._fail(reply)
+        self._replies.append(reply)
+        if len(self._replies) == self._due and self._done is not None and not self._done.done():
+            self._done.set_result(self._replies)
+
+    def _lose(self, reason: str) -> None:
+        self._fail(redis.ConnectionError(f"the connection is lost: {reason}"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(error)
 
 
 class AsyncCluster:
@@ -51,6 +107,8 @@ class AsyncCluster:
         self.aclose = client.aclose
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        if commands[0][0] == "SCRIPT":
+            return [await self._client.script_load(str(commands[0][2]))]  # on every primary
         # redis-py knows replies that it would put into another form by upper case.
         said = [(str(verb).lower(), *words) for verb, *words in commands]
         try:
@@ -64,10 +122,6 @@ class AsyncCluster:
             # Such a connection was just being opened.
             raise redis.ConnectionError("closed while it was being opened") from error
         return _without_errors(replies)
-
-    async def load_script(self, source: str) -> None:
-        """On every primary."""
-        await self._client.script_load(source)
 
 
 class Server:
@@ -93,9 +147,6 @@ class Server:
             self._pool.release(connection)
         return _without_errors(replies)
 
-    def load_script(self, source: str) -> None:
-        self.exchange([("SCRIPT", "LOAD", source)])
-
 
 class Cluster:
     """Thread-safe. Asks for the nodes at the first exchange."""
@@ -109,16 +160,14 @@ class Cluster:
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         client = self._connected()
+        if commands[0][0] == "SCRIPT":
+            return [client.script_load(commands[0][2])]  # on every primary
         if len(commands) == 1:
             return [client.execute_command(*commands[0])]
         pipeline = client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
         return _without_errors(pipeline.execute(raise_on_error=False))
-
-    def load_script(self, source: str) -> None:
-        """On every primary."""
-        self._connected().script_load(source)
 
     def close(self) -> None:
         if self._client is not None:

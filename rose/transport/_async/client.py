@@ -7,8 +7,7 @@ Any of them may be repeated after a lost reply: every script of the protocol is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError
@@ -44,8 +43,18 @@ class AsyncRedisClient:
     async def exchange(self, commands: Iterable[Command]) -> list[Any]:
         """Run commands in one round trip to each node. The replies are as Redis gave them; raises
         the first error among them."""
-        replies: list[Any] = await self._repeat(partial(self._server.exchange, list(commands)))
-        return replies
+        commands = list(commands)
+        failures = 0
+        while True:
+            try:
+                return await self._server.exchange(commands)
+            except (AuthenticationError, AuthorizationError):
+                raise
+            except CONNECTION_LOST:
+                failures += 1
+                if failures > self._repeats:
+                    raise
+            await asyncio.sleep(CALL.pause_s(failures))
 
     async def run(self, call: Call) -> Any:
         """Run one call and return its raw reply (bytes, ints, lists)."""
@@ -66,20 +75,7 @@ class AsyncRedisClient:
         an unknown script."""
         for name in names:
             source = load(name, sharded=self._server.sharded).source
-            await self._repeat(partial(self._server.load_script, source))
-
-    async def _repeat(self, work: Callable[[], Any]) -> Any:
-        failures = 0
-        while True:
-            try:
-                return await work()
-            except (AuthenticationError, AuthorizationError):
-                raise
-            except CONNECTION_LOST:
-                failures += 1
-                if failures > self._repeats:
-                    raise
-            await asyncio.sleep(CALL.pause_s(failures))
+            await self.execute("SCRIPT", "LOAD", source)
 
     def _command(self, call: Call, *, whole: bool = False) -> Command:
         script = call.script.sharded if self._server.sharded else call.script

@@ -8,8 +8,7 @@ Any of them may be repeated after a lost reply: every script of the protocol is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError
@@ -45,8 +44,18 @@ class RedisClient:
     def exchange(self, commands: Iterable[Command]) -> list[Any]:
         """Run commands in one round trip to each node. The replies are as Redis gave them; raises
         the first error among them."""
-        replies: list[Any] = self._repeat(partial(self._server.exchange, list(commands)))
-        return replies
+        commands = list(commands)
+        failures = 0
+        while True:
+            try:
+                return self._server.exchange(commands)
+            except (AuthenticationError, AuthorizationError):
+                raise
+            except CONNECTION_LOST:
+                failures += 1
+                if failures > self._repeats:
+                    raise
+            time.sleep(CALL.pause_s(failures))
 
     def run(self, call: Call) -> Any:
         """Run one call and return its raw reply (bytes, ints, lists)."""
@@ -67,20 +76,7 @@ class RedisClient:
         an unknown script."""
         for name in names:
             source = load(name, sharded=self._server.sharded).source
-            self._repeat(partial(self._server.load_script, source))
-
-    def _repeat(self, work: Callable[[], Any]) -> Any:
-        failures = 0
-        while True:
-            try:
-                return work()
-            except (AuthenticationError, AuthorizationError):
-                raise
-            except CONNECTION_LOST:
-                failures += 1
-                if failures > self._repeats:
-                    raise
-            time.sleep(CALL.pause_s(failures))
+            self.execute("SCRIPT", "LOAD", source)
 
     def _command(self, call: Call, *, whole: bool = False) -> Command:
         script = call.script.sharded if self._server.sharded else call.script
