@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
-def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The package's `__getattr__`. `modules`: the module that defines each name."""
+def loader(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The package's `__getattr__`. `modules`: which names each of its modules defines."""
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(modules[name]), name)
+        value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rose.protocol.status import JobStatus, QueueStatus
 from rose_cli.output import age, local_time
-from rose_producer.results import JobStatus, QueueStatus
 
 
 def facts_of(status: JobStatus | QueueStatus) -> dict[str, str]:

@@ -23,9 +23,10 @@ from rose.protocol import (
     Priority,
     TokenEvent,
 )
+from rose.protocol.status import JobStatus, QueueStatus
 from rose.sampling import SamplingParams
 from rose_producer.request import Request
-from rose_producer.results import JobStatus, QueueStatus, Result
+from rose_producer.results import Result
 
 if TYPE_CHECKING:
     from rose_producer._async.client import AsyncClient, AsyncJob
@@ -60,12 +61,9 @@ __all__ = [
 __getattr__ = loader(
     __name__,
     {
-        "AsyncClient": "rose_producer._async.client",
-        "AsyncJob": "rose_producer._async.client",
-        "Client": "rose_producer._sync.client",
-        "Job": "rose_producer._sync.client",
-        "DeadLetter": "rose_producer.dead_letters",
-        "DeadLetters": "rose_producer.dead_letters",
-        "ProducerSettings": "rose_producer.settings",
+        "_async.client": ["AsyncClient", "AsyncJob"],
+        "_sync.client": ["Client", "Job"],
+        "dead_letters": ["DeadLetter", "DeadLetters"],
+        "settings": ["ProducerSettings"],
     },
 )

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
 from rose.protocol import TERMINAL_STATUSES, Event, decode_event
-from rose_producer.results import job_not_found
+from rose.protocol.status import job_not_found
 
 
 class Verdict(Enum):

@@ -23,7 +23,10 @@ def traceparent(queue: str, job_id: str) -> str | None:
 
     Named and attributed as OpenTelemetry's conventions for messaging say.
     """
-    trace: Any = sys.modules["opentelemetry.trace"]
+    # Here, because they are imported only for an application that traces.
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
     attributes = {
         "messaging.system": "roseinfer",
         "messaging.operation.name": "create",
@@ -35,8 +38,6 @@ def traceparent(queue: str, job_id: str) -> str | None:
         f"create {queue}", kind=trace.SpanKind.PRODUCER, attributes=attributes
     )
     span.end()
-    context = span.get_span_context()
-    if not context.is_valid:
-        return None
-    flags = int(context.trace_flags)
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+    return carrier.get("traceparent")

@@ -25,8 +25,8 @@ with atheris.instrument_imports(include=["rose", "rose_producer"]):
         readable_job_id,
     )
     from rose.protocol.calls import SubmitLimits
+    from rose.protocol.status import STATUS_FIELDS, read_standing, read_status
     from rose_producer.cursor import LogCursor
-    from rose_producer.results import STATUS_FIELDS, read_standing, read_status
 
 from rose.errors import RoseError
 from tests.fuzz.messages import Fuzzer

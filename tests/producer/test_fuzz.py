@@ -18,8 +18,7 @@ from rose.protocol import (
     decode_event,
     encode_event,
 )
-from rose_producer.cursor import LogCursor
-from rose_producer.results import (
+from rose.protocol.status import (
     STATUS_FIELDS,
     JobStatus,
     QueueStatus,
@@ -27,6 +26,7 @@ from rose_producer.results import (
     read_standing,
     read_status,
 )
+from rose_producer.cursor import LogCursor
 from tests.fuzz.messages import Fuzzer
 
 _index = st.integers(0, 6)

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rose.engine_records import SchedulerStats, StepTimes
 from rose.protocol import EntryKey, JobSpec, Partition, Priority
 from rose.protocol.calls import Lease
+from rose.protocol.status import QueueStatus
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, FinishedEvent, Job, Request
-from rose_producer.results import QueueStatus
 from rose_worker.engine import ModelInfo
 from rose_worker.histogram import Histogram
 from rose_worker.jobs import HeldJob

@@ -25,8 +25,8 @@ from rose.protocol import (
     calls,
 )
 from rose.protocol.calls import Append, Call, NotTaken, Taken, now_ms
+from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import AsyncRedisClient, AsyncSubscriptions, broker_errors, field_of
-from rose_producer.results import QueueStatus, read_queue_status
 from rose_worker.settings import WorkerSettings
 
 WORKER_SCRIPTS = (

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_c
 
 from rose.engine_records import SchedulerStats
 from rose.protocol import Event, FinishedEvent
-from rose_producer.results import QueueStatus
+from rose.protocol.status import QueueStatus
 from rose_worker.engine import ModelInfo
 from rose_worker.histogram import Histogram, Series
 from rose_worker.jobs import HeldJob

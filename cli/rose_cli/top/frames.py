@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rose.protocol.status import QueueStatus
 from rose_cli.top.scrape import Address, Scrape, scrape_all
 from rose_producer import Client
-from rose_producer.results import QueueStatus
 
 _HISTORY = 60
 

@@ -12,6 +12,15 @@ from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
 from rose.protocol.calls import cancel, now_ms, queue_status
+from rose.protocol.status import (
+    STATUS_FIELDS,
+    JobStatus,
+    QueueStatus,
+    job_not_found,
+    read_queue_status,
+    read_standing,
+    read_status,
+)
 from rose_producer._sync.concurrency import read_limit, sent_ahead
 from rose_producer.cursor import LogCursor, Verdict
 from rose_producer.patience import Patience
@@ -24,18 +33,7 @@ from rose_producer.request import (
     collecting,
     prepare_all,
 )
-from rose_producer.results import (
-    STATUS_FIELDS,
-    Events,
-    JobStatus,
-    QueueStatus,
-    Result,
-    ResultBuilder,
-    job_not_found,
-    read_queue_status,
-    read_standing,
-    read_status,
-)
+from rose_producer.results import Events, Result, ResultBuilder
 
 if TYPE_CHECKING:
     from rose_producer.settings import ProducerSettings

@@ -21,9 +21,9 @@ from rose.protocol import (
     encode_job,
 )
 from rose.protocol.calls import NotTaken, Taken
+from rose.protocol.status import read_queue_status
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job
-from rose_producer.results import read_queue_status
 from tests.support.bench import Bench, dead_letter, to_append, token
 
 
