@@ -10,8 +10,6 @@ import asyncio
 import itertools
 import random
 import signal
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -38,9 +36,8 @@ class Counts:
     refused: int = 0
     tokens: int = 0
 
-
-Report = Callable[[float, float, Counts], None]
-"""Takes the seconds since the start, tokens a second, and the counts."""
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in asdict(self).items())
 
 
 def load(
@@ -51,25 +48,13 @@ def load(
     as_json: AsJson = False,
 ) -> None:
     """Submit stories at a rate, and read every stream: something for workers and graphs to show."""
-
-    def report(passed_s: float, tokens_per_s: float, counts: Counts) -> None:
-        facts = asdict(counts)
-        text = ", ".join(f"{count} {name}" for name, count in facts.items())
-        print_result(
-            {"seconds": round(passed_s, 1), "tokens_per_s": tokens_per_s} | facts,
-            f"{passed_s:6.0f} s  {tokens_per_s:6.0f} tokens/s  {text}",
-            as_json=as_json,
-        )
-
-    began = time.monotonic()
     settings = ProducerSettings(**given(redis_url=redis_url, queue=queue))
-    counts = asyncio.run(run(settings, rate, seconds, report))
-    passed_s = time.monotonic() - began
-    report(passed_s, round(counts.tokens / passed_s, 1), counts)
+    counts = asyncio.run(run(settings, rate, seconds, as_json=as_json))
+    print_result(asdict(counts), str(counts), as_json=as_json)
 
 
 async def run(
-    settings: ProducerSettings, rate: float, seconds: float | None, report: Report
+    settings: ProducerSettings, rate: float, seconds: float | None, *, as_json: bool
 ) -> Counts:
     """Submit until `seconds` have passed, or SIGTERM comes; then wait for the open streams."""
     counts, stop = Counts(), asyncio.Event()
@@ -80,7 +65,7 @@ async def run(
         loop.call_later(seconds, stop.set)
     streams: set[asyncio.Task[None]] = set()
     async with AsyncClient(settings) as client:
-        reports = asyncio.create_task(_report(counts, report))
+        reports = asyncio.create_task(_report(counts, as_json=as_json))
         for request in itertools.cycle(REQUESTS):
             if await _stopped(stop, random.expovariate(rate)):
                 break
@@ -130,9 +115,10 @@ async def _read(job: AsyncJob, counts: Counts) -> None:
         counts.failed += 1
 
 
-async def _report(counts: Counts, report: Report) -> None:
-    began, before = time.monotonic(), 0
+async def _report(counts: Counts, *, as_json: bool) -> None:
+    tokens = 0
     while True:
         await asyncio.sleep(_REPORT_S)
-        rate, before = (counts.tokens - before) / _REPORT_S, counts.tokens
-        report(time.monotonic() - began, rate, counts)
+        rate, tokens = (counts.tokens - tokens) / _REPORT_S, counts.tokens
+        facts = {"tokens_per_s": rate} | asdict(counts)
+        print_result(facts, f"{rate:6.0f} tokens/s, {counts}", as_json=as_json)
