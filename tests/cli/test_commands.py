@@ -201,6 +201,36 @@ def test_generate_needs_no_queue(rose: Rose) -> None:
     assert bound.stdout in ("yes\n", "no\n")
 
 
+def test_a_load_is_submitted_and_read(rose: Rose, start_worker: Callable[..., object]) -> None:
+    # given
+    start_worker()
+    # when
+    ended = rose("load", "--rate", "50", "--seconds", "1", "--json")
+    # then
+    counts = json.loads(ended.stdout)
+    assert counts["submitted"] == counts["finished"] > 0
+    assert counts["tokens"] > 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "utf-8:surrogateescape"])
+def test_input_that_is_no_text_is_a_mistake(place: dict[str, str], encoding: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "rose_cli", "submit", "-"],
+        input=b"caf\xe9",
+        capture_output=True,
+        env={**os.environ, **place, "PYTHONIOENCODING": encoding},
+    )
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (2, 1), ended.stderr
+    assert b"stdin is not text" in ended.stderr
+
+
+def test_a_picture_that_cannot_be_written_is_a_mistake(rose: Rose) -> None:
+    words = ("top", "--once", "--interval", "0.05", "--metrics", "127.0.0.1:1")
+    ended = rose(*words, "--svg", "/no/such/folder/x.svg")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "/no/such/folder/x.svg" in ended.stderr
+
+
 # Dead letters
 
 

@@ -46,10 +46,10 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, placeholder, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else placeholder, rest
+        return name, import_command(name) if name in COMMANDS else placeholder, rest
 
 
-def load(name: str) -> Any:
+def import_command(name: str) -> Any:
     """The command itself. It imports what the command needs."""
     command = COMMANDS[name]
     target = getattr(import_module(f"rose_cli.commands.{command.module}"), command.function)

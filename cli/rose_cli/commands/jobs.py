@@ -68,9 +68,11 @@ def submit(
 
 def _read_stdin() -> str:
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
+        text = sys.stdin.read()
+        text.encode()  # a locale may let undecodable bytes pass as surrogates
+    except UnicodeError as error:
         raise InvalidParameter(f"stdin is not text: {error}") from None
+    return text
 
 
 def stream(
