@@ -25,8 +25,7 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 
 _STEP_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
-# The values of labels. No value comes from a job or a user; one that is not listed here is counted
-# too.
+# The values of labels. None comes from a job or a user.
 _OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
 _FINISH_REASONS = ("eos", "stop", "length")
 _OPS = ("intake", "publish", "renew", "control", "watch")
@@ -36,6 +35,19 @@ _DEAD_LETTER_REASONS = (
     *("malformed_message", "invalid_parameter", "prompt_too_long", "job_too_large"),
     _CRASH_LOOP,
 )
+
+_QUEUE_GAUGES = {
+    "queue_lag_jobs": "Jobs that no worker has read yet",
+    "queue_pending_jobs": "Jobs that workers hold",
+    "queue_oldest_pending_age_seconds": (
+        "Since the oldest job that a worker holds was enqueued; 0 if none"
+    ),
+    "queue_oldest_waiting_age_seconds": (
+        "Since the oldest job that no worker has read was enqueued; 0 if none"
+    ),
+    "queue_tokens": "Estimated tokens of all jobs that have not ended",
+    "dead_letter_jobs": "Dead letters kept",
+}
 
 # A `_created` sample for each series would nearly double their number.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -74,32 +86,25 @@ class Metrics:
         # Read at a scrape, not set at each step.
         self._batch.set_function(lambda: self._stats.running)
         self._kv_usage.set_function(lambda: self._stats.kv_usage_ratio)
-        self._lag = self._queue_gauge("queue_lag_jobs", "Jobs that no worker has read yet")
-        self._pending = self._queue_gauge("queue_pending_jobs", "Jobs that workers hold")
-        self._oldest_pending = self._queue_gauge(
-            "queue_oldest_pending_age_seconds",
-            "Since the oldest job that a worker holds was enqueued; 0 if none",
-        )
-        self._oldest_waiting = self._queue_gauge(
-            "queue_oldest_waiting_age_seconds",
-            "Since the oldest job that no worker has read was enqueued; 0 if none",
-        )
-        self._queued_tokens = self._queue_gauge(
-            "queue_tokens", "Estimated tokens of all jobs that have not ended"
-        )
-        self._dead = self._queue_gauge("dead_letter_jobs", "Dead letters kept")
+        # Not bound to labels: they have no series until this worker reads the queue.
+        self._queue = {
+            name: Gauge(f"rose_{name}", help_text, ["model", "queue"], registry=self.registry)
+            for name, help_text in _QUEUE_GAUGES.items()
+        }
 
     def _make_counters(self) -> None:
         self._jobs = self._counters("jobs", "Jobs ended, by outcome", "outcome", _OUTCOMES)
         self._reasons = self._counters(
             "finish_reasons", "Jobs finished, by reason", "reason", _FINISH_REASONS
         )
-        self._dead_letters = self._counters(
-            "dead_letters",
+        self._dead_letters = Counter(
+            "rose_dead_letters",
             "Jobs given up, by the code of the error",
-            "reason",
-            _DEAD_LETTER_REASONS,
+            ["model", "reason"],
+            registry=self.registry,
         )
+        for reason in _DEAD_LETTER_REASONS:
+            self._dead_letters.labels(self._model, reason)
         self._invalid = self._counter("invalid_messages", "Jobs given up that could not begin")
         self._redelivered = self._counter(
             "jobs_redelivered", "Jobs taken over from workers that lost them or handed them back"
@@ -192,7 +197,7 @@ class Metrics:
     def dead_letter(self, reason: str) -> None:
         """`reason`: the code of the error."""
         self._jobs["dead_letter"].inc()
-        self._dead_letters[reason].inc()
+        self._dead_letters.labels(self._model, reason).inc()
         if reason != _CRASH_LOOP:
             self._invalid.inc()
 
@@ -214,22 +219,20 @@ class Metrics:
 
     def observe_queue(self, status: QueueStatus, oldest_waiting_ms: int | None) -> None:
         """Set the gauges of the queue. `oldest_waiting_ms`: when that job was enqueued."""
-        for gauge, value in (
-            (self._lag, sum(status.waiting.values())),
-            (self._pending, status.running),
-            (self._oldest_pending, _age_s(status.oldest_running_ms)),
-            (self._oldest_waiting, _age_s(oldest_waiting_ms)),
-            (self._queued_tokens, status.queued_tokens),
-            (self._dead, status.dead_letters),
-        ):
-            gauge.labels(self._model, status.queue).set(value)
+        values = {
+            "queue_lag_jobs": sum(status.waiting.values()),
+            "queue_pending_jobs": status.running,
+            "queue_oldest_pending_age_seconds": _age_s(status.oldest_running_ms),
+            "queue_oldest_waiting_age_seconds": _age_s(oldest_waiting_ms),
+            "queue_tokens": status.queued_tokens,
+            "dead_letter_jobs": status.dead_letters,
+        }
+        for name, gauge in self._queue.items():
+            gauge.labels(self._model, status.queue).set(values[name])
 
     def forget_queue(self) -> None:
         """Stop exporting the gauges of the queue: another worker reads it, or nobody can."""
-        for gauge in (
-            *(self._lag, self._pending, self._oldest_pending, self._oldest_waiting),
-            *(self._queued_tokens, self._dead),
-        ):
+        for gauge in self._queue.values():
             gauge.clear()
 
     # Families, bound to this worker's model
@@ -238,36 +241,21 @@ class Metrics:
         gauge = Gauge(f"rose_{name}", help_text, ["model"], registry=self.registry)
         return gauge.labels(self._model)
 
-    def _queue_gauge(self, name: str, help_text: str) -> Gauge:
-        """Not bound to a model: it has no series until this worker reads the queue."""
-        return Gauge(f"rose_{name}", help_text, ["model", "queue"], registry=self.registry)
-
     def _counter(self, name: str, help_text: str) -> Counter:
         family = Counter(f"rose_{name}", help_text, ["model"], registry=self.registry)
         return family.labels(self._model)
 
-    def _counters(self, name: str, help_text: str, label: str, values: Sequence[str]) -> _Counters:
-        labels = ["model", label]
-        family = Counter(f"rose_{name}", help_text, labels, registry=self.registry)
-        return _Counters(family, self._model, values)
+    def _counters(
+        self, name: str, help_text: str, label: str, values: Sequence[str]
+    ) -> dict[str, Counter]:
+        """The counters of a family by the value of one more label."""
+        family = Counter(f"rose_{name}", help_text, ["model", label], registry=self.registry)
+        return {value: family.labels(self._model, value) for value in values}
 
     def _histogram(self, name: str, help_text: str, buckets: Sequence[float]) -> Series:
         family = Histogram(f"rose_{name}", help_text, buckets, ["model"], [(self._model,)])
         self.registry.register(family)
         return family.series(self._model)
-
-
-class _Counters(dict[str, Counter]):
-    """The counters of a family by the value of its one label beside the model."""
-
-    def __init__(self, family: Counter, model: str, values: Sequence[str]) -> None:
-        super().__init__((value, family.labels(model, value)) for value in values)
-        self._family = family
-        self._model = model
-
-    def __missing__(self, value: str) -> Counter:
-        counter = self[value] = self._family.labels(self._model, value)
-        return counter
 
 
 def _age_s(enqueued_ms: int | None) -> float:
