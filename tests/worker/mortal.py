@@ -27,5 +27,5 @@ class MortalEngine(NullEngine):
 if __name__ == "__main__":
     main.NullEngine = MortalEngine  # type: ignore[misc]
     words = (word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
-    given: dict[str, Any] = {name.replace("-", "_"): value for name, value in words}
-    main.run(WorkerSettings(**given))
+    settings: dict[str, Any] = {name.replace("-", "_"): value for name, value in words}
+    main.run(WorkerSettings(**settings))

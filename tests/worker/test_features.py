@@ -46,7 +46,7 @@ def requests() -> list[Request]:
 
 
 def without_id(result: Result) -> tuple[Any, ...]:
-    rounded = [round(found.logprob, 3) for found in result.logprobs or ()]
+    rounded = [round(token.logprob, 3) for token in result.logprobs or ()]
     return result.text, result.token_ids, result.finish_reason, rounded
 
 
@@ -82,14 +82,14 @@ def test_every_feature_survives_the_death_of_its_worker(
     assert len(least.token_ids) > 60
     assert 6 not in scored.token_ids
     assert scored.logprobs is not None
-    assert [len(found.top) for found in scored.logprobs] == [2] * len(scored.token_ids)
+    assert [len(token.top) for token in scored.logprobs] == [2] * len(scored.token_ids)
     assert schema.logprobs is None
     # and: what no worker can run says so
     for job in refused:
         with pytest.raises(InvalidParameter):
             job.result(60)
     events = [event for event in jobs[5].stream() if isinstance(event, TokenEvent)]
-    assert tuple(found for event in events for found in event.logprobs or ()) == scored.logprobs
+    assert tuple(token for event in events for token in event.logprobs or ()) == scored.logprobs
 
 
 def test_the_null_engine_says_what_it_cannot_do(client: Client, start_worker: StartWorker) -> None:

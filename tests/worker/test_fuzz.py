@@ -56,15 +56,15 @@ def test_the_bookkeeping_of_a_run_bites(raw: redis.Redis, partition: Partition) 
     # when
     ledger.settle()
     # then
-    said = "\n".join(ledger.wrong)
-    assert "gone without a trace" in said
-    assert "its status is None" in said
-    assert "its status is running" in said
-    assert "ends with ['tokens', 'tokens']" in said
-    assert "ends with ['tokens', 'tokens', 'finished', 'finished']" in said
-    assert "it said []" in said
-    assert "a code that nobody knows, unheard_of" in said
-    assert "a second dead letter" in said
+    problems = "\n".join(ledger.wrong)
+    assert "gone without a trace" in problems
+    assert "its status is None" in problems
+    assert "its status is running" in problems
+    assert "ends with ['tokens', 'tokens']" in problems
+    assert "ends with ['tokens', 'tokens', 'finished', 'finished']" in problems
+    assert "it said []" in problems
+    assert "a code that nobody knows, unheard_of" in problems
+    assert "a second dead letter" in problems
     assert (len(ledger.wrong), ledger.open) == (8, 0)
 
 

@@ -45,8 +45,8 @@ def samples(page: str) -> Samples:
     }
 
 
-def value(found: Samples, name: str, **labels: str) -> float:
-    return found[name, frozenset(labels.items())]
+def value(page: Samples, name: str, **labels: str) -> float:
+    return page[name, frozenset(labels.items())]
 
 
 def of(metrics: Metrics, name: str, **labels: str) -> float:
@@ -107,13 +107,13 @@ def check_gauges(
     worker: WorkerProcess, raw: redis.Redis, partition: Partition, jobs: list[Job]
 ) -> None:
     """In mid-work: no token is counted before it is in the log, no slot that there is not."""
-    found = worker.metrics()
+    metrics = worker.metrics()
     logged = sum(int(raw.hget(partition.state(job.id), "tokens") or 0) for job in jobs)
-    assert found["rose_generated_tokens_total"] <= logged
-    assert found["rose_batch_sequences"] <= SLOTS
+    assert metrics["rose_generated_tokens_total"] <= logged
+    assert metrics["rose_batch_sequences"] <= SLOTS
 
 
-def check_times(found: dict[str, float], jobs: list[Job], seen: list[list[float]]) -> None:
+def check_times(metrics: dict[str, float], jobs: list[Job], seen: list[list[float]]) -> None:
     """Each sum lies between two others that are below and above it whatever the machine does: a
     take is in Redis before its job's wait is measured, a first token is counted before the second
     is sent, an end is dated before it is stored. Redis' times are whole milliseconds."""
@@ -124,14 +124,15 @@ def check_times(found: dict[str, float], jobs: list[Job], seen: list[list[float]
     ended = sum(state.ended_ms or 0 for state in states) / 1000
     first, second = (sum(times[n] for times in seen) for n in (0, 1))
     least = taken - enqueued - rounding
-    wait, ttft = found["rose_queue_wait_seconds_sum"], found["rose_time_to_first_token_seconds_sum"]
-    duration = found["rose_job_duration_seconds_sum"]
-    assert found["rose_queue_wait_seconds_count"] == len(jobs)
-    assert found["rose_time_to_first_token_seconds_count"] == len(jobs)
+    wait = metrics["rose_queue_wait_seconds_sum"]
+    ttft = metrics["rose_time_to_first_token_seconds_sum"]
+    duration = metrics["rose_job_duration_seconds_sum"]
+    assert metrics["rose_queue_wait_seconds_count"] == len(jobs)
+    assert metrics["rose_time_to_first_token_seconds_count"] == len(jobs)
     assert least > 0.5  # they did wait for each other
     assert least <= wait <= first - enqueued + rounding
     assert wait <= ttft <= second - enqueued + rounding
-    assert ttft + found["rose_inter_token_latency_seconds_sum"] <= duration + 1e-6
+    assert ttft + metrics["rose_inter_token_latency_seconds_sum"] <= duration + 1e-6
     assert ended - enqueued - rounding <= duration
 
 
@@ -142,14 +143,14 @@ def test_every_series_is_there_before_its_first_event(metrics: Metrics) -> None:
         ("dead_letters", "reason", ("malformed_message", "prompt_too_long", "crash_loop")),
         ("redis_errors", "op", ("intake", "publish", "renew", "control", "watch")),
     ):
-        for one in values:
-            assert of(metrics, f"rose_{name}_total", **{label: one}) == 0
+        for label_value in values:
+            assert of(metrics, f"rose_{name}_total", **{label: label_value}) == 0
     assert of(metrics, "rose_step_duration_seconds_count", phase="forward") == 0
 
 
 def test_no_job_adds_a_series(metrics: Metrics) -> None:
     # given
-    (told,) = re.findall(r"(\d+) for a worker that reads the queue", DOC.read_text())
+    (documented,) = re.findall(r"(\d+) for a worker that reads the queue", DOC.read_text())
     # when
     for number in range(100):
         spec = JobSpec(id=f"0-{number}", prompt=f"{number}")
@@ -165,7 +166,7 @@ def test_no_job_adds_a_series(metrics: Metrics) -> None:
         status = QueueStatus("q", {"normal": number}, number, 0, 5, "m", 100, workers, None)
         metrics.observe_queue(status, None)
     # then
-    assert len(samples(generate_latest(metrics.registry).decode())) == int(told)
+    assert len(samples(generate_latest(metrics.registry).decode())) == int(documented)
 
 
 def test_a_first_token_counts_from_enqueue_whichever_worker_brings_it(metrics: Metrics) -> None:
@@ -231,9 +232,9 @@ def test_the_histogram_is_prometheus_clients(metrics: Metrics) -> None:
         for _ in range(2):
             other.labels("x").observe(number)
     # then
-    found = samples(generate_latest(ours).decode())
-    assert found == samples(generate_latest(theirs).decode())
-    assert found["h_count", frozenset({("a", "x")})] == 2 * len(observed)
+    page = samples(generate_latest(ours).decode())
+    assert page == samples(generate_latest(theirs).decode())
+    assert page["h_count", frozenset({("a", "x")})] == 2 * len(observed)
 
 
 def test_the_page_lists_every_metric(metrics: Metrics) -> None:

@@ -124,8 +124,8 @@ def test_nothing_is_done_where_nobody_traces() -> None:
         "import sys, rose_worker.main; from rose_producer.tracing import is_traced; "
         "print(is_traced(), 'rose_worker.tracing' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "False False\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False False\n"
 
 
 def test_tracing_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,9 @@ async def watching(url: str, queue: str) -> AsyncIterator[Watchers]:
         return started[-1]
 
     yield watcher
-    for one in started:
-        await one.stop()
-        await one.broker.close()
+    for worker in started:
+        await worker.stop()
+        await worker.broker.close()
 
 
 @pytest.fixture

@@ -128,12 +128,11 @@ class Broker:
         await self.elect_reader(0)
         for partition in self.partitions:
             for stream in partition.all_jobs:
-                owner = (stream, GROUP, self.consumer)
                 pending = await self._redis.execute(
                     "XPENDING", stream, GROUP, "-", "+", 1, self.consumer
                 )
                 if not pending:
-                    await self._redis.execute("XGROUP", "DELCONSUMER", *owner)
+                    await self._redis.execute("XGROUP", "DELCONSUMER", stream, GROUP, self.consumer)
 
     async def fetch(self, partition: Partition, count: int) -> Fetched:
         """Read at most `count` new entries, the most urgent first, without waiting."""
@@ -188,12 +187,12 @@ class Broker:
         next_start, claimed, *_ = await self._redis.execute(
             "XAUTOCLAIM", stream, GROUP, self.consumer, idle_ms, start, "COUNT", count
         )
-        found = [
+        entries = [
             Entry(partition, EntryKey(stream, entry[0].decode()), field_of(entry[1], b"job"))
             for entry in claimed
             if entry is not None and entry[1] is not None
         ]
-        return next_start.decode(), found
+        return next_start.decode(), entries
 
     async def take(
         self, partition: Partition, jobs: Sequence[JobEntry], *, alone: bool = False

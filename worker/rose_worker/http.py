@@ -45,9 +45,11 @@ class HttpServer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 route = routes.get(self.path.partition("?")[0])
-                status, kind, body = route() if route else (404, "text/plain", b"not found\n")
+                status, content_type, body = (
+                    route() if route else (404, "text/plain", b"not found\n")
+                )
                 self.send_response(status)
-                self.send_header("Content-Type", kind)
+                self.send_header("Content-Type", content_type)
                 self.send_header("Rose-Worker", name)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

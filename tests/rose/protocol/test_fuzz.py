@@ -31,7 +31,7 @@ from rose.protocol.calls import NotTaken, SubmitLimits, Taken, submitted_id, tak
 from tests.fuzz.messages import Fuzzer, large_bombs, small_bombs
 
 #: A megabyte of the densest msgpack is a million small objects; a report for each would be more.
-_MOST_MEMORY = 150 * 1024 * 1024
+_MAX_MEMORY = 150 * 1024 * 1024
 
 _scalars = (
     st.none()
@@ -104,7 +104,7 @@ def test_a_megabyte_of_nonsense_costs_bounded_memory(number: int) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # then
-    assert peak < _MOST_MEMORY
+    assert peak < _MAX_MEMORY
     assert len(raw) > MAX_JOB_BYTES / 2 or number == len(large_bombs()) - 1
 
 

@@ -144,8 +144,8 @@ TROUBLES = {"OOM": (out_of_memory, RUN_WITHOUT_MEMORY), "READONLY": (read_only, 
 
 def everything(bench: Bench) -> dict[bytes, bytes]:
     """All keys of the queue with all they hold: entries, pending lists and times included."""
-    found = bench.redis.scan_iter(f"rose:{{{bench.partition.queue}:0}}:*")
-    return {key: bench.redis.dump(key) for key in found}
+    keys = bench.redis.scan_iter(f"rose:{{{bench.partition.queue}:0}}:*")
+    return {key: bench.redis.dump(key) for key in keys}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
