@@ -55,3 +55,11 @@ def test_an_exception_is_told_without_its_words() -> None:
     assert json.loads(line)["exception"] == "ValueError"
     assert "test_logs.py" in json.loads(line)["traceback"]
     assert "secret" not in line
+
+
+def test_one_line_says_what_serves(start_worker: Callable[..., WorkerProcess]) -> None:
+    # when
+    worker = start_worker(max_batch_size=4)
+    # then
+    (line,) = [line for line in worker.log.splitlines() if " serves " in line]
+    assert "worker w0 serves null on cpu, dtype none, decoder none, 4 slots, http://" in line

@@ -22,6 +22,8 @@ class ModelInfo:
     """the most bytes of prompt text that a token can stand for; None if that is not certain"""
     device: str
     dtype: str
+    decoder: str = "none"
+    """which decoder computes the model, and why not the compiled one"""
 
 
 @dataclass(frozen=True, slots=True)

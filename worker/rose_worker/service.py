@@ -129,10 +129,12 @@ class _Service:
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         log.info(
-            "worker %s serves %s on %s, %d slots, http://%s:%d",
+            "worker %s serves %s on %s, dtype %s, decoder %s, %d slots, http://%s:%d",
             broker.consumer,
             engine.model.name,
             engine.model.device,
+            engine.model.dtype,
+            engine.model.decoder,
             engine.capacity,
             settings.http_host,
             self._http.port,
