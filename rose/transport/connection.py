@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio
@@ -42,6 +42,27 @@ class _AsyncBehindSentinel(redis.asyncio.Redis):
             await sentinel.aclose()
 
 
+class _Form(NamedTuple):
+    """redis-py's classes, blocking or asyncio."""
+
+    server: Any
+    behind_sentinel: Any
+    sentinel: Any
+    cluster: Any
+    cluster_node: Any
+    retry: Any
+
+
+_BLOCKING = _Form(
+    *(redis.Redis, _BehindSentinel, redis.Sentinel),
+    *(redis.RedisCluster, redis.cluster.ClusterNode, Retry),
+)
+_ASYNCIO = _Form(
+    *(redis.asyncio.Redis, _AsyncBehindSentinel, redis.asyncio.sentinel.Sentinel),
+    *(redis.asyncio.RedisCluster, redis.asyncio.cluster.ClusterNode, AsyncRetry),
+)
+
+
 def connect(
     settings: QueueSettings, *, reply_timeout_s: float | None = None
 ) -> redis.Redis | redis.RedisCluster:
@@ -53,61 +74,22 @@ def connect(
         ConfigurationError
         CONNECTION_LOST: no node of the cluster answers.
     """
-    address = address_of(settings)
-    options = _options(settings, Retry(NoBackoff(), 0), reply_timeout_s)
-    with _valid_options():
-        if address.kind is Kind.CLUSTER:
-            nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]
-            retry = Retry(NoBackoff(), _REPEATS_ON_CLUSTER)
-            return redis.RedisCluster(startup_nodes=nodes, **_on_cluster(address, options, retry))
-        if address.kind is Kind.SENTINEL:
-            own = {**options, **address.sentinel}
-            sentinel = redis.Sentinel(address.nodes, sentinel_kwargs=own, **options)
-            behind: redis.Redis = sentinel.master_for(
-                address.service, redis_class=_BehindSentinel, **address.options
-            )
-            return behind
-        client = redis.Redis.from_url(address.plain, **options)
-        try_options(client)
-        return client
+    client: redis.Redis | redis.RedisCluster = _client(_BLOCKING, settings, reply_timeout_s)
+    return client
 
 
 def connect_async(
     settings: QueueSettings, *, reply_timeout_s: float | None = None
 ) -> redis.asyncio.Redis | redis.asyncio.RedisCluster:
     """As `connect`, but connects to a cluster at the first call, too."""
+    client: redis.asyncio.Redis | redis.asyncio.RedisCluster
+    client = _client(_ASYNCIO, settings, reply_timeout_s)
+    return client
+
+
+def _client(form: _Form, settings: QueueSettings, reply_timeout_s: float | None) -> Any:
     address = address_of(settings)
-    options = _options(settings, AsyncRetry(NoBackoff(), 0), reply_timeout_s)
-    with _valid_options():
-        if address.kind is Kind.CLUSTER:
-            nodes = [redis.asyncio.cluster.ClusterNode(*node) for node in address.nodes]
-            retry = AsyncRetry(NoBackoff(), _REPEATS_ON_CLUSTER)
-            return redis.asyncio.RedisCluster(
-                startup_nodes=nodes, **_on_cluster(address, options, retry)
-            )
-        if address.kind is Kind.SENTINEL:
-            own = {**options, **address.sentinel}
-            sentinel = redis.asyncio.sentinel.Sentinel(
-                address.nodes, sentinel_kwargs=own, **options
-            )
-            behind: redis.asyncio.Redis = sentinel.master_for(
-                address.service, redis_class=_AsyncBehindSentinel, **address.options
-            )
-            return behind
-        client = redis.asyncio.Redis.from_url(address.plain, **options)
-        try_options(client)
-        return client
-
-
-def address_of(settings: QueueSettings) -> Address:
-    """Raises: ConfigurationError"""
-    return parse_address(settings.redis_url.get_secret_value())
-
-
-def _options(
-    settings: QueueSettings, retry: Retry | AsyncRetry, reply_timeout_s: float | None
-) -> dict[str, Any]:
-    return {
+    options = {
         "socket_timeout": reply_timeout_s or settings.redis_timeout_s,
         "socket_connect_timeout": settings.redis_timeout_s,
         "socket_keepalive": True,
@@ -116,15 +98,29 @@ def _options(
         "max_connections": 10_000,
         # Replies have one shape on every server and through every proxy.
         "protocol": 2,
-        "retry": retry,
+        "retry": form.retry(NoBackoff(), 0),
     }
+    with _valid_options():
+        if address.kind is Kind.CLUSTER:
+            options |= {**address.options, "retry": form.retry(NoBackoff(), _REPEATS_ON_CLUSTER)}
+            # Partitions whose node lives go on.
+            options["require_full_coverage"] = False
+            nodes = [form.cluster_node(*node) for node in address.nodes]
+            return form.cluster(startup_nodes=nodes, **options)
+        if address.kind is Kind.SENTINEL:
+            own = {**options, **address.sentinel}
+            sentinel = form.sentinel(address.nodes, sentinel_kwargs=own, **options)
+            return sentinel.master_for(
+                address.service, redis_class=form.behind_sentinel, **address.options
+            )
+        client = form.server.from_url(address.plain, **options)
+        try_options(client)
+        return client
 
 
-def _on_cluster(
-    address: Address, options: dict[str, Any], retry: Retry | AsyncRetry
-) -> dict[str, Any]:
-    # Partitions whose node lives go on.
-    return {**options, **address.options, "retry": retry, "require_full_coverage": False}
+def address_of(settings: QueueSettings) -> Address:
+    """Raises: ConfigurationError"""
+    return parse_address(settings.redis_url.get_secret_value())
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection as Connection
 from redis.connection import ConnectionPool, SSLConnection, parse_url
 from redis.crc import key_slot
-from redis.exceptions import SlotNotCoveredError
+from redis.exceptions import ReadOnlyError, ResponseError, SlotNotCoveredError
 
 AsyncConnector = Callable[[], AsyncConnection]
 Connector = Callable[[], Connection]
@@ -116,6 +116,32 @@ def async_node(cluster: redis.asyncio.RedisCluster, key: str) -> tuple[str, Asyn
 def connector(pool: ConnectionPool) -> Connector:
     """Makes connections like the pool's."""
     return lambda: pool.connection_class(**pool.connection_kwargs)
+
+
+def round_trip(pool: ConnectionPool, packed: bytes, commands: int) -> list[Any]:
+    """The replies to packed commands as Redis gave them, errors among them.
+
+    Raises: CONNECTION_LOST: the commands may have been carried out.
+    """
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command([packed])
+        replies = [_reply(connection) for _ in range(commands)]
+        if any(isinstance(reply, ReadOnlyError) for reply in replies):
+            connection.disconnect()  # the address may lead to another server now
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+    return replies
+
+
+def _reply(connection: Connection) -> Any:
+    try:
+        return connection.read_response(disconnect_on_error=False)
+    except ResponseError as error:
+        return error
 
 
 def find_nodes(cluster: redis.RedisCluster) -> None:

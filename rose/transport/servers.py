@@ -14,12 +14,12 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ReadOnlyError
 
 from rose.settings import QueueSettings
 from rose.transport.connection import address_of, connect, connect_async
 from rose.transport.pipeline import Command, PipelinedConnection, pack
-from rose.transport.redis_internals import async_connector, reply_timeout_s
+from rose.transport.redis_internals import async_connector, reply_timeout_s, round_trip
 from rose.transport.urls import Kind
 
 
@@ -134,18 +134,8 @@ class Server:
         self.close = client.close
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        connection = self._pool.get_connection()
-        try:
-            connection.send_packed_command([b"".join(map(pack, commands))])
-            replies = [_reply(connection) for _ in commands]
-            if any(isinstance(reply, ReadOnlyError) for reply in replies):
-                connection.disconnect()  # the address may lead to another server now
-        except BaseException:
-            connection.disconnect()
-            raise
-        finally:
-            self._pool.release(connection)
-        return _without_errors(replies)
+        packed = b"".join(map(pack, commands))
+        return _without_errors(round_trip(self._pool, packed, len(commands)))
 
 
 class Cluster:
@@ -205,10 +195,3 @@ def _without_errors(replies: list[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
-
-
-def _reply(connection: Any) -> Any:
-    try:
-        return connection.read_response(disconnect_on_error=False)
-    except ResponseError as error:
-        return error

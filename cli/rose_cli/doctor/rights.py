@@ -158,6 +158,6 @@ def _listen(server: redis.Redis, name: str, channel: str) -> None:
             listener.ssubscribe(channel)
         else:
             listener.subscribe(channel)
-        listener.get_message(timeout=server.connection_pool.connection_kwargs["socket_timeout"])
+        listener.get_message(timeout=server.get_connection_kwargs()["socket_timeout"])
     finally:
         listener.close()

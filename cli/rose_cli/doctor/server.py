@@ -198,7 +198,7 @@ def _memory(info: dict[str, Any], where: str) -> Iterator[Finding]:
 def _examine_use(
     server: redis.Redis, partition: Partition, role: Role | None, *, sharded: bool
 ) -> Iterator[Finding]:
-    user = server.connection_pool.connection_kwargs.get("username") or "default"
+    user = server.get_connection_kwargs().get("username") or "default"
     lacks = {one: missing(server, partition, one, sharded=sharded) for one in Role}
     yield _rights(user, lacks, role)
     yield from _write(server, partition)
