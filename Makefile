@@ -39,7 +39,7 @@ dist: .venv/dev ## the sdist and the compiled wheel in dist/, checked and tried
 	rm -rf dist build/dist build/try
 	$(BIN)/python -m build --no-isolation --outdir build/dist
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist \
-		--plat manylinux_2_28_$$(uname -m) --exclude libgomp.so.1 build/dist/*.whl
+		--plat manylinux_2_28_$$(uname -m) build/dist/*.whl
 	cp build/dist/*.tar.gz dist
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv build/try

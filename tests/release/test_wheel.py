@@ -95,12 +95,17 @@ def test_a_released_wheel_has_the_compiled_decoder(
     new_environment(tmp_path / "venv")
     install(wheel, tmp_path / "venv")
     # when
-    code = "from roseinfer import native; print(native.available())"
+    code = (
+        "from roseinfer import _openmp, native; "
+        "print(native.available(), *_openmp.mapped_runtimes())"
+    )
     words = [tmp_path / "venv" / "bin" / "python", "-c", code]
     shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    # then
+    # then: it uses the OpenMP runtime of torch, the only one of the process
     assert LIBRARY in names(wheel)
-    assert shown.stdout.strip() == "True"
+    available, runtime = shown.stdout.split()
+    assert available == "True"
+    assert "/torch" in runtime
 
 
 @needs_redis_server
