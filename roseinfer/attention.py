@@ -175,8 +175,7 @@ class _PagedLayer:
 
 def _gather(pages: Tensor, blocks: Tensor, sequences: int) -> Tensor:
     """The blocks [B * W] of `pages` [N, block_size, Hkv, D], as [B, Hkv, W * block_size, D]."""
-    found = pages.index_select(0, blocks)
-    return found.view(sequences, -1, *pages.shape[2:]).transpose(1, 2)
+    return pages.index_select(0, blocks).view(sequences, -1, *pages.shape[2:]).transpose(1, 2)
 
 
 def _explicit(

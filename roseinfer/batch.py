@@ -55,28 +55,34 @@ class Chunk:
         return self.end == self.session.num_known
 
     def input_ids(self, device_tokens: DeviceTokens | None) -> list[int]:
-        """Its tokens; for one that only the device knows, -1 - its row in `device_tokens`."""
+        """Its tokens; one that only the device knows has a placeholder of `device_tokens`."""
         ids = self.session.tokens[self.session.computed : self.end]
         if len(ids) < self.count:
             if device_tokens is None:
                 raise RuntimeError("a step needs a token that has not come back from the device")
-            ids.append(-1 - device_tokens.rows[self.session])
+            ids.append(device_tokens.placeholder(self.session))
         return ids
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTokens:
-    """Tokens that were drawn on the device and are not yet known to the host.
+    """Tokens that were sampled on the device and have not reached the host.
 
-    Row `rows[s]` of `ids` [S] is the last token of session s.
+    Row `rows[s]` of `ids` [S] is the last token of session s. The host lays out a step with a
+    placeholder for each of them, and `fill` replaces it on the device.
     """
 
     rows: dict[InferenceSession, int]
     ids: Tensor
 
+    def placeholder(self, session: InferenceSession) -> int:
+        """A negative number, which no token id is, from which `fill` knows the row."""
+        return -(self.rows[session] + 1)
+
     def fill(self, input_ids: Tensor) -> Tensor:
-        """`input_ids` with their stand-ins replaced; see `Chunk.input_ids`."""
-        return torch.where(input_ids < 0, self.ids[(-1 - input_ids).clamp_(min=0)], input_ids)
+        """`input_ids` with the tokens in the place of their placeholders."""
+        rows = (-input_ids - 1).clamp_(min=0)
+        return torch.where(input_ids < 0, self.ids[rows], input_ids)
 
 
 class StepInputs(Protocol):
@@ -222,9 +228,9 @@ def pack(
 
 
 def _add_padded(ints: IntegerBuffer, values: list[int], length: int) -> slice:
-    where = ints.add(values)
+    start = ints.add(values).start
     ints.pad(length - len(values))
-    return slice(where.start, where.start + length)
+    return slice(start, start + length)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from roseinfer.sources import resolve
 if TYPE_CHECKING:
     from roseinfer import InferenceEngine
 
+DEFAULT_PROMPTS = ("Once upon a time", "One morning", "The old fisherman")
+
 # Numbers and texts. `--stop-on-eos` is `ignore_eos`, the other way round.
 _SCHEMA_PARAMETERS = [
     parameter
@@ -27,12 +29,16 @@ _DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
 def parser(description: str, *, several_prompts: bool) -> argparse.ArgumentParser:
-    """A parser with all shared flags, and `--prompts` or `--prompt`."""
+    """A parser with all shared flags, and `--prompts` or `--prompt`, which need not be given."""
     options = argparse.ArgumentParser(description=description)
     if several_prompts:
-        options.add_argument("--prompts", nargs="+", required=True, help="texts to continue")
+        options.add_argument(
+            "--prompts", nargs="+", default=DEFAULT_PROMPTS, help="texts to continue"
+        )
     else:
-        options.add_argument("--prompt", required=True, help="text to continue")
+        options.add_argument(
+            "--prompt", default=DEFAULT_PROMPTS[0], help="text to continue (default: %(default)s)"
+        )
     _add_model_flags(options)
     _add_sampling_flags(options)
     options.add_argument("--stream", action="store_true", help="print text as it is generated")

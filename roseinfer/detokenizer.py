@@ -80,7 +80,7 @@ class StopStrings:
         if self.found:
             return ""
         text = self._held + delta
-        cuts = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        cuts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
         if cuts:
             self.found = True
             self._held = ""

@@ -59,7 +59,7 @@ class LayerParts:
     after_mlp: NormPart | None = None
     query: NormPart | None = None
     key: NormPart | None = None
-    kind: str = ""  # its type, where the family has several
+    layer_type: str = ""  # where the family has several
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
 
     None if its family is not among the common ones, or this one of it is unusual.
     """
-    kind = getattr(text_config(model), "model_type", None)
+    family = getattr(text_config(model), "model_type", None)
     parts = None
-    if kind == "gpt2":
+    if family == "gpt2":
         parts = _gpt2(model)
-    elif kind in _LLAMA_LIKE and hasattr(model.model, "layers"):
+    elif family in _LLAMA_LIKE and hasattr(model.model, "layers"):
         parts = _llama_like(model)
     return parts if parts is not None and _is_usual(model, parts, layers) else None
 
@@ -152,8 +152,8 @@ def _llama_like(model: Any) -> Parts | None:
 def _llama_layer(layer: Any) -> LayerParts:
     attention, mlp = layer.self_attn, layer.mlp
     # The families with two norms in each branch call the one before the MLP by another name.
-    four = hasattr(layer, "pre_feedforward_layernorm")
-    second = layer.pre_feedforward_layernorm if four else layer.post_attention_layernorm
+    has_four_norms = hasattr(layer, "pre_feedforward_layernorm")
+    second = layer.pre_feedforward_layernorm if has_four_norms else layer.post_attention_layernorm
     return LayerParts(
         qkv=[attention.q_proj, attention.k_proj, attention.v_proj],
         output=attention.o_proj,
@@ -161,17 +161,17 @@ def _llama_layer(layer: Any) -> LayerParts:
         down=mlp.down_proj,
         before_attention=_rms_norm(layer.input_layernorm),
         before_mlp=_rms_norm(second),
-        after_attention=_rms_norm(layer.post_attention_layernorm) if four else None,
-        after_mlp=_rms_norm(layer.post_feedforward_layernorm) if four else None,
+        after_attention=_rms_norm(layer.post_attention_layernorm) if has_four_norms else None,
+        after_mlp=_rms_norm(layer.post_feedforward_layernorm) if has_four_norms else None,
         query=_rms_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
         key=_rms_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        kind=getattr(attention, "layer_type", None) or "",
+        layer_type=getattr(attention, "layer_type", None) or "",
     )
 
 
 def _rms_norm(norm: Any) -> NormPart:
     weight = norm.weight.detach().float()
-    # Gemma's are stored as what they differ from one by.
+    # Gemma stores the difference from one.
     weight = weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone()
     return NormPart(weight, _epsilon(norm))
 
@@ -184,9 +184,10 @@ def _angles(rotary: Any) -> Angles:
     """What the model's own rotary embedding gives."""
     several = hasattr(rotary, "layer_types")
 
-    def angles(kind: str, positions: int) -> tuple[Tensor, Tensor]:
-        asked = (torch.empty(0), torch.arange(positions)[None], *((kind,) if several else ()))
-        cosines, sines = rotary(*asked)
+    def angles(layer_type: str, positions: int) -> tuple[Tensor, Tensor]:
+        like, position_ids = torch.empty(0), torch.arange(positions)[None]
+        arguments = (like, position_ids, layer_type) if several else (like, position_ids)
+        cosines, sines = rotary(*arguments)
         half = cosines.shape[-1] // 2  # the other half repeats it
         return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
 

@@ -1,10 +1,11 @@
 """Text that must fit a JSON schema, a regular expression or a Lark grammar, by llguidance.
 
-A grammar becomes a matcher: before a token is drawn it says which ones may come next, and takes the
-one that came. It knows nothing but the grammar and the tokens, so replaying logged ids rebuilds it.
+A grammar is compiled to a matcher. Before a token is sampled the matcher says which tokens may come
+next; then it takes the sampled one. Its state depends on the grammar and the tokens only, so
+replaying logged ids rebuilds it.
 
-llguidance bounds what a grammar may cost, when it is compiled and in every step; one that goes
-over a bound has an error from then on, and its request ends with it.
+llguidance bounds the cost of a grammar, when it is compiled and in every step. A matcher that
+exceeds a bound has an error from then on, and its request ends with that error.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from rose.errors import InvalidParameter
 from rose.sampling import Grammar
 from roseinfer.device_transfer import to_device
 
-# Errors quote the grammar; how much of it is not for the grammar to say.
+# Errors quote the grammar, whose length is up to the user.
 _MAX_REPORT_LENGTH = 300
-# Of the lexer, each 1 to 2 kB that a request holds to its end: ours is a tenth of the default.
+# Each lexer state takes 1 to 2 kB as long as the request runs. This is a tenth of the default.
 _MAX_LEXER_STATES = 25_000
 
-
-# Between two pieces of JSON a space, or a line break and an indent: a model may write as it likes,
-# and cannot lose itself in white space. A schema's own "x-guidance" overrides it.
+# Between two pieces of JSON: a space, or a line break and an indent. Without a bound a model may
+# write white space for ever. A schema's own "x-guidance" overrides it.
 _WHITE_SPACE = r"[ ]|\n[ ]{0,16}"
 
 
@@ -133,10 +133,8 @@ class Matcher:
             matcher._fill(mask)
             _exclude(mask, excluded)
         bits = torch.arange(8, dtype=torch.uint8, device=device)
-        octets = to_device(masks.view(torch.uint8), device).unsqueeze(
-            -1
-        )  # little-endian, as masks are
-        return (octets >> bits & 1).view(len(matchers), -1)[:, :vocab_size].bool()
+        octets = to_device(masks.view(torch.uint8), device)  # little-endian, as the masks are
+        return (octets.unsqueeze(-1) >> bits & 1).view(len(matchers), -1)[:, :vocab_size].bool()
 
     def _fill(self, mask: Tensor) -> None:
         own = mask[: -(-self._vocab_size // 32)]

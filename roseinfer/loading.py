@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers.utils import logging as hf_logging
 
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION
+from roseinfer.demo_model import MODEL_PATH
 from roseinfer.sources import resolve
 
 _DTYPES = {
@@ -26,6 +28,31 @@ _DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory, in evaluation mode and with the engine's attention, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any | None
+    name: str
+
+
+def load(
+    checkpoint_path: str | Path | None,
+    tokenizer_name: str | None,
+    device: str | None,
+    dtype: str | None,
+) -> LoadedModel:
+    """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`."""
+    if checkpoint_path is None:
+        source, name = str(MODEL_PATH), "built-in"
+    else:
+        source, name = str(checkpoint_path), Path(checkpoint_path).name
+    target = parse_device(device)
+    model = load_model(source, target, parse_dtype(dtype, target))
+    return LoadedModel(model, load_tokenizer(tokenizer_name or source), name)
 
 
 def parse_device(name: str | None) -> torch.device:
@@ -114,8 +141,8 @@ def _load_config(source: str) -> Any:
 
 
 def _unsupported(config: Any, error: Exception) -> UnsupportedModel:
-    kind = getattr(config, "model_type", "unknown")
-    return UnsupportedModel(f"model type {kind!r} cannot be loaded: {_first_line(error)}")
+    model_type = getattr(config, "model_type", "unknown")
+    return UnsupportedModel(f"model type {model_type!r} cannot be loaded: {_first_line(error)}")
 
 
 def _check_complete(config: Any, info: dict[str, Any]) -> None:

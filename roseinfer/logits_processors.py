@@ -1,13 +1,14 @@
-"""What a request does to its logits before they are filtered and drawn from.
+"""Changes to a request's logits before they are filtered and sampled.
 
     repetition penalty -> frequency and presence penalty -> logit bias -> banned tokens -> grammar
 
-Banned are ends that come too early, and what would repeat an n-gram; but a grammar that allows no
-other token goes before them.
+Banned are ends that come too early and tokens that would repeat an n-gram. A grammar that allows no
+other token overrides the ban.
 
-Each is a function of the request's parameters and of its tokens so far, so a request that resumes
-elsewhere from its logged ids goes on as it would have. All of a step's rows are adjusted together,
-at the entries that change: a penalty touches as many logits as there are distinct tokens.
+Each is a function of the request's parameters and its tokens so far, so a request that resumes in
+another process from its logged ids continues in the same way. All rows of a step are processed
+together, and only the entries that change are touched: a penalty touches one logit for each
+distinct token.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from roseinfer.grammars import Matcher
 
 
 class TokenCounts:
-    """Distinct tokens, and how often each was generated: 0 for those of the prompt alone."""
+    """Distinct tokens and how often each was generated: 0 for a token of the prompt alone."""
 
     def __init__(self, prompt_ids: Iterable[int]) -> None:
         self.ids = array("q")
         self.counts = array("q")
-        self._where: dict[int, int] = {}
+        self._index: dict[int, int] = {}
         for token_id in prompt_ids:
-            self._find(token_id)
+            self._index_of(token_id)
 
     def add(self, token_id: int) -> None:
-        self.counts[self._find(token_id)] += 1
+        self.counts[self._index_of(token_id)] += 1
 
-    def _find(self, token_id: int) -> int:
-        where = self._where.setdefault(token_id, len(self.ids))
-        if where == len(self.ids):
+    def _index_of(self, token_id: int) -> int:
+        index = self._index.setdefault(token_id, len(self.ids))
+        if index == len(self.ids):
             self.ids.append(token_id)
             self.counts.append(0)
-        return where
+        return index
 
 
 class NgramIndex:
@@ -66,7 +67,7 @@ class NgramIndex:
 
 
 class LogitsProcessor:
-    """One request's penalties, bias, bans and grammar, and what they must remember."""
+    """One request's penalties, bias, bans and grammar, with their state."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class LogitsProcessor:
             self._ngrams = NgramIndex(params.no_repeat_ngram_size, prompt_ids)
 
     def add(self, token_id: int) -> None:
-        """Take note of a generated token."""
+        """Count a generated token."""
         if self.counts is not None:
             self.counts.add(token_id)
         if self._ngrams is not None:
@@ -115,15 +116,17 @@ def process_logits(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) 
 
 def _penalise(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
     counted = [(row, a.params, a.counts) for row, a in enumerate(rows) if a.counts is not None]
-    entries = _Entries.at(logits, [(row, counts.ids) for row, _, counts in counted])
+    entries = _Entries.of(logits, [(row, counts.ids) for row, _, counts in counted])
     if entries is None:
         return
     flat = array("q")
     for _, _, counts in counted:
         flat.extend(counts.counts)
     times = entries.ints(flat).to(logits.dtype)
-    knobs = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for _, p, _ in counted]
-    repetition, frequency, presence = entries.spread(knobs).unbind(1)
+    penalties = [
+        (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for _, p, _ in counted
+    ]
+    repetition, frequency, presence = entries.spread(penalties).unbind(1)
     values = entries.values()
     values = torch.where(values < 0, values * repetition, values / repetition)
     values = values - frequency * times
@@ -132,7 +135,7 @@ def _penalise(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
 
 
 def _add_biases(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
-    entries = _Entries.at(logits, [(row, a.bias_ids) for row, a in enumerate(rows)])
+    entries = _Entries.of(logits, [(row, a.bias_ids) for row, a in enumerate(rows)])
     if entries is not None:
         flat = array("d")
         for logits_processor in rows:
@@ -145,9 +148,9 @@ def _mask_banned(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) ->
     masked = [
         (row, a.banned(position))
         for row, (a, position) in enumerate(rows)
-        if a.matcher is None  # which takes care of it: something must remain allowed
+        if a.matcher is None  # a matcher bans them itself, so that it can leave something allowed
     ]
-    entries = _Entries.at(logits, masked)
+    entries = _Entries.of(logits, masked)
     if entries is not None:
         entries.put(torch.full_like(entries.values(), -torch.inf))
 
@@ -174,7 +177,7 @@ class _Entries(NamedTuple):
     lengths: Tensor  # entries of each listed row
 
     @classmethod
-    def at(cls, logits: Tensor, columns: Sequence[tuple[int, array[int]]]) -> _Entries | None:
+    def of(cls, logits: Tensor, columns: Sequence[tuple[int, array[int]]]) -> _Entries | None:
         """The entries at each (row, columns); None if there are none."""
         flat = array("q")
         for _, ids in columns:
@@ -184,7 +187,7 @@ class _Entries(NamedTuple):
         pairs = torch.tensor([[row, len(ids)] for row, ids in columns])
         rows, lengths = to_device(pairs, logits.device).unbind(1)
         index = to_device(torch.frombuffer(flat, dtype=torch.int64), logits.device)
-        # With its size given, the repetition need not wait for the lengths.
+        # Given the output size, torch need not read the lengths back from the device.
         repeated = rows.repeat_interleave(lengths, output_size=len(flat))
         return cls(logits, repeated, index, lengths)
 
@@ -197,7 +200,7 @@ class _Entries(NamedTuple):
     def ints(self, flat: array[int]) -> Tensor:
         return to_device(torch.frombuffer(flat, dtype=torch.int64), self.logits.device)
 
-    def spread(self, knobs: Sequence[Sequence[float]]) -> Tensor:
-        """[N, K]: the K numbers of an entry's row, for each of the N entries."""
-        table = to_device(torch.tensor(knobs, dtype=self.logits.dtype), self.logits.device)
+    def spread(self, per_row: Sequence[Sequence[float]]) -> Tensor:
+        """[N, K]: for each of the N entries, the K numbers of its row."""
+        table = to_device(torch.tensor(per_row, dtype=self.logits.dtype), self.logits.device)
         return table.repeat_interleave(self.lengths, dim=0, output_size=len(self.columns))

@@ -13,7 +13,7 @@ from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
 from roseinfer.device_transfer import to_device
 
 # In place of minus infinity, which JSON lacks: OpenAI's number for "as good as impossible".
-_LEAST = -9999.0
+_MIN_LOGPROB = -9999.0
 
 
 class Scores(NamedTuple):
@@ -27,25 +27,28 @@ class Scores(NamedTuple):
 
 
 def score(logits: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -> Scores | None:
-    """Of the rows of `logits` [B, V] whose parameters ask for it, `token_ids` [B] being chosen;
-    float32 log-softmax of the logits as they come from the model. Waits for nothing."""
+    """Score the rows of `logits` [B, V] whose parameters ask for log-probabilities.
+
+    `token_ids` [B] are the sampled ones. Scores are the float32 log-softmax of the model's own
+    logits. The host does not wait.
+    """
     rows = [row for row, p in enumerate(params) if p.logprobs]
     if not rows:
         return None
     index = to_device(torch.tensor(rows), logits.device)
-    scores = logits[index].float().log_softmax(dim=-1).clamp(min=_LEAST)
+    scores = logits[index].float().log_softmax(dim=-1).clamp(min=_MIN_LOGPROB)
     own = scores.gather(1, token_ids[index].unsqueeze(1)).squeeze(1)
-    # The most that anybody can ask for, so that ties do not fall otherwise with other rows.
+    # Always the maximum: with another count, ties could be ordered in another way.
     count = min(MAX_TOP_LOGPROBS, scores.shape[1]) if any(p.top_logprobs for p in params) else 0
     top, top_ids = scores.topk(count, dim=-1)
     return Scores(rows, own, top, top_ids)
 
 
 def logprobs(scores: Scores, params: Sequence[SamplingParams]) -> dict[int, TokenLogprob]:
-    """By row, as many as each one's parameters ask for; `scores` lie on the host."""
+    """By row, with as many top tokens as the row's parameters ask for. `scores` are on the host."""
     tops = zip(scores.top_ids.tolist(), scores.top.tolist(), strict=True)
-    found: dict[int, TokenLogprob] = {}
+    by_row: dict[int, TokenLogprob] = {}
     for row, own, (top_ids, top) in zip(scores.rows, scores.own.tolist(), tops, strict=True):
         pairs = tuple(zip(top_ids, top, strict=True))
-        found[row] = TokenLogprob(own, pairs[: params[row].top_logprobs])
-    return found
+        by_row[row] = TokenLogprob(own, pairs[: params[row].top_logprobs])
+    return by_row

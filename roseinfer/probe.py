@@ -99,9 +99,9 @@ def refuse(model: Any, reason: str) -> UnsupportedModel:
 
 def _check_config(model: Any) -> None:
     config = text_config(model)
-    odd = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
-    if odd:
-        raise refuse(model, f"it has layers of type {', '.join(odd)}")
+    unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    if unknown:
+        raise refuse(model, f"it has layers of type {', '.join(unknown)}")
     if getattr(config, "attention_chunk_size", None):
         raise refuse(model, "its attention is chunked")
 
@@ -162,7 +162,7 @@ def _windows(model: Any, layers: int) -> list[int | None]:
     if getattr(config, "use_sliding_window", True) is False:
         window = None
     types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
-    return [window if kind == "sliding_attention" else None for kind in types]
+    return [window if layer == "sliding_attention" else None for layer in types]
 
 
 # 3. The logits
@@ -216,8 +216,8 @@ def _packed_logits(
         order, logits = runner.run(chunks, every_row=True)
         start = 0
         for chunk in order:
-            found = logits[start : start + chunk.count].float()
-            parts[sessions.index(chunk.session)].append(found)
+            rows = logits[start : start + chunk.count].float()
+            parts[sessions.index(chunk.session)].append(rows)
             chunk.session.computed += chunk.count
             start += chunk.count
     return torch.cat([logits for part in parts for logits in part])

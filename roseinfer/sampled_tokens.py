@@ -1,4 +1,4 @@
-"""What the sampler drew in a step, from the moment it is asked for until the host has it."""
+"""The tokens that a step sampled, on the device and on their way to the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roseinfer.session import InferenceSession
 
 
 class SampledToken(NamedTuple):
-    """What the sampler drew for a session; `logprob` is there if the request asks for it."""
+    """A session's new token; `logprob` is there if the request asks for it."""
 
     token_id: int
     logprob: TokenLogprob | None
@@ -26,7 +26,7 @@ class SampledTokens:
     """The next token of each of `sessions`: at once on the device, later on the host."""
 
     def __init__(self, sessions: list[InferenceSession], logits: Tensor) -> None:
-        """Row i of `logits` [S, V] is that of session i; the host waits for nothing."""
+        """Sample row i of `logits` [S, V] for session i. The host does not wait."""
         rows = [session.sampling_request for session in sessions]
         self.sessions = sessions
         self._params = [row.params for row in rows]
@@ -37,17 +37,17 @@ class SampledTokens:
 
     @property
     def device_tokens(self) -> DeviceTokens:
-        """For the next step, which need not wait either."""
+        """For the next step, which can begin before the host has them."""
         rows = {session: row for row, session in enumerate(self.sessions)}
         return DeviceTokens(rows, self._ids)
 
     def wait(self) -> dict[InferenceSession, SampledToken]:
         """Wait until the host has them."""
         ids, *scores = self._download.wait()
-        found: dict[int, TokenLogprob] = {}
+        by_row: dict[int, TokenLogprob] = {}
         if self._scores is not None:
-            found = logprobs(Scores(self._scores.rows, *scores), self._params)
+            by_row = logprobs(Scores(self._scores.rows, *scores), self._params)
         return {
-            session: SampledToken(int(token_id), found.get(row))
+            session: SampledToken(int(token_id), by_row.get(row))
             for row, (session, token_id) in enumerate(zip(self.sessions, ids.tolist(), strict=True))
         }

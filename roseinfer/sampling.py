@@ -1,9 +1,9 @@
 """From logits to token ids, in one vectorised pass over the batch.
 
-A row's token is a function of its own logits, its own parameters, its seed and its position:
-nothing of it depends on which other requests share the batch. Randomness is counter-based, so the
-token at position 7 draws the same number whether or not positions 0 to 6 were drawn in this
-process; that is what lets a request continue elsewhere after a crash.
+A row's token is a function of its own logits, parameters, seed and position. It does not depend on
+the other requests of the batch. The random numbers are counter-based: position 7 gets the same
+number whether or not this process sampled positions 0 to 6. So a request can continue in another
+process after a crash.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from roseinfer.gpu import backends
 from roseinfer.logits_processors import process_logits
 from roseinfer.session import SamplingRequest
 
-# Up to this top-k, a row's largest scores are selected, not sorted out of the whole vocabulary.
-_SHORT = 1024
+# Up to this top-k, only a row's largest scores are sorted, not the whole vocabulary.
+_MAX_SHORT_TOP_K = 1024
 
 
 def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
@@ -39,15 +39,19 @@ def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
     ids = _argmax(logits)
     if processed is not None:
         ids[processed.index] = _argmax(processed.values)
-    chosen = [i for i, row in enumerate(rows) if row.params.do_sample]
-    if chosen:
-        params = [rows[i].params for i in chosen]
-        numbers = [chosen, [p.seed or 0 for p in params], [rows[i].position for i in chosen]]
+    sampled_rows = [i for i, row in enumerate(rows) if row.params.do_sample]
+    if sampled_rows:
+        params = [rows[i].params for i in sampled_rows]
+        numbers = [
+            sampled_rows,
+            [p.seed or 0 for p in params],
+            [rows[i].position for i in sampled_rows],
+        ]
         counters = to_device(torch.tensor(numbers, dtype=torch.int64), logits.device)
         index, seeds, positions = counters.unbind()
         scores = logits[index].double()
         if processed is not None:
-            processed.replace(scores, chosen)
+            processed.replace(scores, sampled_rows)
         ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
     return ids
 
@@ -70,7 +74,7 @@ def _sample_compiled(
 def _sample_by_kernel(
     logits: Tensor, rows: Sequence[SamplingRequest], processed: _ProcessedRows | None
 ) -> Tensor:
-    # Triton's, which only a machine with a GPU must have.
+    # Only machines with a GPU need Triton.
     from roseinfer.gpu.sampling import KernelRequest, sample_rows
 
     ids = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
@@ -93,21 +97,21 @@ class _ProcessedRows:
 
     @classmethod
     def of(cls, logits: Tensor, rows: Sequence[SamplingRequest]) -> _ProcessedRows | None:
-        found = [i for i, row in enumerate(rows) if row.logits_processor is not None]
-        if not found:
+        indices = [i for i, row in enumerate(rows) if row.logits_processor is not None]
+        if not indices:
             return None
-        index = to_device(torch.tensor(found), logits.device)
+        index = to_device(torch.tensor(indices), logits.device)
         values = logits[index].float()
         wanted = [
             (row.logits_processor, row.position) for row in rows if row.logits_processor is not None
         ]
         process_logits(values, wanted)
-        return cls(found, index, values)
+        return cls(indices, index, values)
 
-    def replace(self, scores: Tensor, chosen: Sequence[int]) -> None:
-        """Put the processed logits into `scores`, which holds the rows `chosen` of the batch."""
-        place = {row: number for number, row in enumerate(chosen)}
-        pairs = [(place[row], number) for number, row in enumerate(self.rows) if row in place]
+    def replace(self, scores: Tensor, batch_rows: Sequence[int]) -> None:
+        """Put the processed logits into `scores`, whose rows are the `batch_rows` of the batch."""
+        line_of = {row: line for line, row in enumerate(batch_rows)}
+        pairs = [(line_of[row], line) for line, row in enumerate(self.rows) if row in line_of]
         if pairs:
             targets, sources = to_device(torch.tensor(pairs), scores.device).unbind(1)
             scores[targets] = self.values[sources].double()
@@ -136,8 +140,8 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         ],
         dtype=torch.float64,
     )
-    knobs = to_device(table, scores.device)
-    temperature, top_k, top_p, min_p = (knob.unsqueeze(1) for knob in knobs)
+    columns = to_device(table, scores.device).unsqueeze(2)
+    temperature, top_k, top_p, min_p = columns
     scores = scores / temperature
     # Skipping a filter that a row does not ask for changes nothing: it would keep every entry.
     for rows, width in _by_width(params, vocab):
@@ -153,23 +157,23 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def _by_width(params: Sequence[SamplingParams], vocab: int) -> list[tuple[list[int], int]]:
-    """Rows with a top-k or top-p, by how many of their largest scores decide it.
+    """Rows with a top-k or top-p, grouped by how many of their largest scores are sorted.
 
-    A row's width follows from its own parameters alone, and so do its last bits.
+    A row's width depends on its own parameters alone, so its result is the same in any batch.
     """
-    short = [i for i, p in enumerate(params) if p.top_k is not None and p.top_k <= _SHORT]
+    short = [i for i, p in enumerate(params) if p.top_k is not None and p.top_k <= _MAX_SHORT_TOP_K]
     known = set(short)
     long = [
         i for i, p in enumerate(params) if i not in known and (p.top_k is not None or p.top_p < 1)
     ]
-    return [(rows, width) for rows, width in ((short, _SHORT), (long, vocab)) if rows]
+    return [(rows, width) for rows, width in ((short, _MAX_SHORT_TOP_K), (long, vocab)) if rows]
 
 
 def _floor(scores: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
-    """The least score [B, 1] of each row that passes `top_k` and `top_p` [B, 1].
+    """The smallest score [B, 1] of each row that passes `top_k` and `top_p` [B, 1].
 
-    The `width` largest scores are looked at in ascending order; where they are not all, `top_k` is
-    no more than they are, and sorting the whole vocabulary is spared.
+    Only the `width` largest scores are sorted. Where that is not the whole vocabulary, `top_k` is
+    at most `width`.
     """
     if width < scores.shape[1]:
         ascending = scores.topk(width, dim=-1).values.flip(-1)
@@ -178,7 +182,7 @@ def _floor(scores: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
     kth = ascending.gather(1, ascending.shape[1] - top_k)
     top = ascending[:, -1:]
     cut = ascending < kth
-    # Ties with the k-th for which there was no more room.
+    # Scores that tie with the k-th but are not among the `width` largest.
     hidden = (scores >= kth).sum(dim=-1, keepdim=True) - (~cut).sum(dim=-1, keepdim=True)
     mass = (ascending - top).exp().masked_fill(cut, 0).cumsum(dim=-1)
     mass = mass + hidden * (kth - top).exp()
@@ -195,7 +199,7 @@ def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
     # Rounding may lift draw * total to total itself; the last id of non-zero probability is where
     # the cdf first reaches its total.
     last = torch.searchsorted(cdf, total)
-    # The whole row is nan where a grammar allows nothing: an id that is none would do harm.
+    # Where a grammar allows nothing the row is nan; the result must be a valid id all the same.
     return torch.minimum(picked, last).squeeze(1).clamp_(max=scores.shape[1] - 1)
 
 
@@ -206,18 +210,18 @@ _MIX1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX2 = 0x94D049BB133111EB - 2**64
 
 
-def _shift(bits: Tensor, by: int) -> Tensor:
+def _shift_right(bits: Tensor, count: int) -> Tensor:
     """Logical shift right: torch's `>>` on int64 copies the sign bit."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    return (bits >> count) & ((1 << (64 - count)) - 1)
 
 
 def _mix(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shift(bits, 30)) * _MIX1
-    bits = (bits ^ _shift(bits, 27)) * _MIX2
-    return bits ^ _shift(bits, 31)
+    bits = (bits ^ _shift_right(bits, 30)) * _MIX1
+    bits = (bits ^ _shift_right(bits, 27)) * _MIX2
+    return bits ^ _shift_right(bits, 31)
 
 
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
     """One float64 in [0, 1) for each (seed, position) pair of the int64 tensors [B]."""
     state = _mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN
-    return _shift(_mix(state), 11).double() * 2.0**-53
+    return _shift_right(_mix(state), 11).double() * 2.0**-53

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -19,12 +19,10 @@ from rose.engine_records import SchedulerStats, StepOutput, StepTimes
 from rose.errors import ConfigurationError, InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk
+from roseinfer.engine_core import EngineCore
 from roseinfer.planner import Planner
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
-
-if TYPE_CHECKING:
-    from roseinfer.engine import InferenceEngine
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: EngineCore,
         max_batch_size: int = 32,
         max_step_tokens: int = 512,
         *,

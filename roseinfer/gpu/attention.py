@@ -12,10 +12,9 @@ from roseinfer.gpu import kernels
 from roseinfer.gpu.device import cdiv, device_guard, multiprocessors, next_power_of_2
 from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
 
-_SMALLEST_TILE = 16  # what a matrix unit multiplies at least
+_MIN_TILE = 16  # the smallest matrix that a tensor core multiplies
 _MAX_SPLITS = 64
-# Programs that a device keeps busy, as a multiple of its processors.
-_WAVES = 2
+_WAVES = 2  # programs for each multiprocessor
 OPTIONS = {"num_warps": 4, "num_stages": 2}
 
 
@@ -49,12 +48,21 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a layer's attention is; see AttentionCall."""
+    """The parameters of a layer's attention; see AttentionCall."""
 
     scaling: float
     window: int | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
+
+
+class PartialResults(NamedTuple):
+    """What the splits of each sequence computed: weighted values, and the softmax's maximum and
+    sum, which `reduce_kernel` combines."""
+
+    values: Tensor
+    maxima: Tensor
+    sums: Tensor
 
 
 class Tile(NamedTuple):
@@ -66,7 +74,7 @@ class Tile(NamedTuple):
 
 def write(pages: Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     """Put `keys` and `values` [T, KV heads, head size] into the cache's `slots` [T]."""
-    keys, values = _rows_whole(keys), _rows_whole(values)
+    keys, values = _with_dense_heads(keys), _with_dense_heads(values)
     tokens, heads, key_dim = keys.shape
     block = 16
     with device_guard(keys):
@@ -97,11 +105,12 @@ def attend(
     splits: int | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
-    """What `query` [T, query heads, head size] finds in the cache, [T, query heads, value size].
+    """The attention of `query` [T, query heads, head size] over the cache: [T, query heads, value
+    size].
 
     `splits` and `tile` None choose what suits the device. Rows of no sequence are left undefined.
     """
-    query = _rows_whole(query)
+    query = _with_dense_heads(query)
     out = query.new_empty(*query.shape[:2], pages.values.shape[2])
     with device_guard(query):
         if sequences.decodes:
@@ -114,12 +123,12 @@ def attend(
 
 
 def choose_splits(programs: int, device: torch.device) -> int:
-    """Parts to cut each sequence's keys into, so that `programs` of them fill the device.
+    """Splits of each sequence's keys, so that `programs` times as many programs fill the device.
 
-    A power of two that does not follow the lengths, so that a captured graph stays right.
+    A power of two. It does not depend on the lengths, so a captured graph stays valid.
     """
-    wanted = cdiv(_WAVES * multiprocessors(device), programs)
-    return min(next_power_of_2(wanted), _MAX_SPLITS)
+    splits = cdiv(_WAVES * multiprocessors(device), programs)
+    return min(next_power_of_2(splits), _MAX_SPLITS)
 
 
 def _prefill(
@@ -142,22 +151,24 @@ def _decode(
     tile: Tile | None,
 ) -> None:
     heads, value_dim = query.shape[1], pages.values.shape[2]
-    fitting = _decode_tile(pages, heads // pages.keys.shape[1])
-    tile = fitting if tile is None else Tile(fitting.rows, tile.keys)
+    default = _decode_tile(pages, heads // pages.keys.shape[1])
+    tile = default if tile is None else Tile(default.rows, tile.keys)
     if splits == 1:
         _attend(pages, query, out, sequences, rule, tile, (sequences.decodes, 1))
         return
     shape = (sequences.decodes, heads, splits)
-    found = query.new_empty(*shape, value_dim, dtype=torch.float32)
-    top, total = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    partial = PartialResults(
+        query.new_empty(*shape, value_dim, dtype=torch.float32),
+        query.new_empty(shape, dtype=torch.float32),
+        query.new_empty(shape, dtype=torch.float32),
+    )
     grid = sequences.decodes, splits
-    partial = found, top, total
     _attend(pages, query, out, sequences, rule, tile, grid, splits=splits, partial=partial)
     reduce_kernel[(sequences.decodes, heads)](
         out,
-        found,
-        top,
-        total,
+        partial.values,
+        partial.maxima,
+        partial.sums,
         sequences.query_starts,
         0,
         HEADS=heads,
@@ -178,14 +189,18 @@ def _attend(
     *,
     first: int = 0,
     splits: int = 1,
-    partial: tuple[Tensor, Tensor, Tensor] | None = None,
+    partial: PartialResults | None = None,
 ) -> None:
     """One launch over `grid`: sequences from the `first` on, and tiles or splits of each."""
     kv_heads, key_dim = pages.keys.shape[1:]
+    if partial is None:
+        partial = PartialResults(out, out, out)  # the kernel does not touch them without splits
     attend_kernel[(grid[0], kv_heads, grid[1])](
         query,
         out,
-        *(partial or (out, out, out)),  # not touched without splits
+        partial.values,
+        partial.maxima,
+        partial.sums,
         pages.keys,
         pages.values,
         rule.sinks if rule.sinks is not None else query,
@@ -221,7 +236,7 @@ def _prefill_tile(pages: Pages, group: int) -> Tile:
 
 
 def _decode_tile(pages: Pages, group: int) -> Tile:
-    return Tile(max(_SMALLEST_TILE, next_power_of_2(group)), _keys_of_tile(pages))
+    return Tile(max(_MIN_TILE, next_power_of_2(group)), _keys_of_tile(pages))
 
 
 def _keys_of_tile(pages: Pages) -> int:
@@ -230,10 +245,10 @@ def _keys_of_tile(pages: Pages) -> int:
     return 64 if widest * pages.keys.dtype.itemsize <= 256 else 32
 
 
-def _rows_whole(tensor: Tensor) -> Tensor:
-    """`tensor` with the elements of a head side by side, as the kernels want them."""
+def _with_dense_heads(tensor: Tensor) -> Tensor:
+    """`tensor` with the elements of each head side by side, as the kernels read them."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _block(dim: int) -> int:
-    return max(_SMALLEST_TILE, next_power_of_2(dim))
+    return max(_MIN_TILE, next_power_of_2(dim))

@@ -94,7 +94,7 @@ def pack(
     order += [chunk for chunk in chunks if chunk.count > 1]
     prefills = order[decodes:]
     ints, layout = flatten(order, block_size, device_tokens)
-    ids, positions, where, logit_rows, starts, lengths, table_starts, tables = layout.split(
+    ids, positions, slot_ids, logit_rows, starts, lengths, table_starts, tables = layout.split(
         ints.to(device)
     )
     sequences = Sequences(
@@ -109,7 +109,7 @@ def pack(
     if device_tokens is not None:
         ids = device_tokens.fill(ids)
     return DeviceBatch(
-        order, ids.unsqueeze(0), positions.unsqueeze(0), where, logit_rows, sequences
+        order, ids.unsqueeze(0), positions.unsqueeze(0), slot_ids, logit_rows, sequences
     )
 
 

@@ -121,12 +121,12 @@ class _Angles:
     def __init__(self, parts: Parts, context: int, device: torch.device) -> None:
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
         if parts.angles is not None:
-            for kind in {part.kind for part in parts.layers}:
-                cosines, sines = parts.angles(kind, context)
-                self._tables[kind] = cosines.to(device), sines.to(device)
+            for layer_type in {part.layer_type for part in parts.layers}:
+                cosines, sines = parts.angles(layer_type, context)
+                self._tables[layer_type] = cosines.to(device), sines.to(device)
 
-    def of(self, kind: str) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        return self._tables.get(kind, (None, None))
+    def of(self, layer_type: str) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        return self._tables.get(layer_type, (None, None))
 
 
 def _layer(part: LayerParts, call: LayerCall, activation: Activation, angles: _Angles) -> _Layer:
@@ -144,7 +144,7 @@ def _layer(part: LayerParts, call: LayerCall, activation: Activation, angles: _A
         part.after_attention,
         part.before_mlp,
         part.after_mlp,
-        Heads(queries, norms, epsilon, *angles.of(part.kind)),
+        Heads(queries, norms, epsilon, *angles.of(part.layer_type)),
         Rule(call.scaling, call.window, call.softcap),
     )
 

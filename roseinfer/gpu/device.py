@@ -1,4 +1,4 @@
-"""What launching a kernel needs to know of a device."""
+"""Facts about a device that kernel launches need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CPU_PROCESSORS = 4  # the interpreter's: enough to have several programs at all
 
 
 def device_guard(tensor: Tensor) -> AbstractContextManager[None]:
-    """Triton launches on the current device, which each thread has its own of."""
+    """Make the tensor's device the thread's current one: Triton launches there."""
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 

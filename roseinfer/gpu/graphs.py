@@ -110,10 +110,10 @@ class GraphedModel:
 
     def fitting(self, chunks: Sequence[Chunk]) -> int | None:
         """The size of the graph that can run `chunks`; None if they are no decode step."""
-        place = bisect_left(self.sizes, len(chunks))
-        if place == len(self.sizes) or not all(c.count == 1 and c.is_last for c in chunks):
+        index = bisect_left(self.sizes, len(chunks))
+        if index == len(self.sizes) or not all(c.count == 1 and c.is_last for c in chunks):
             return None
-        return self.sizes[place]
+        return self.sizes[index]
 
 
 class _Buffers:
@@ -185,12 +185,12 @@ class CudaRecorder:
         with torch.cuda.device(self._device):
             # The rehearsal compiles kernels and makes libraries allocate, neither of which can be
             # captured; torch asks for a stream of its own.
-            aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            here = torch.cuda.current_stream(self._device)
-            aside.wait_stream(here)
-            with torch.cuda.stream(aside):
+            side_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            main_stream = torch.cuda.current_stream(self._device)
+            side_stream.wait_stream(main_stream)
+            with torch.cuda.stream(side_stream):
                 work()
-            here.wait_stream(aside)
+            main_stream.wait_stream(side_stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
                 work()

@@ -80,7 +80,11 @@ def cache_bytes(
     left = int(memory.total * options.memory_utilization) - used - peak - graphs
     _logger.info(
         "GPU memory: %.2f GB, in use %.2f, a step %.2f, graphs %.2f: %.2f for the KV cache",
-        *(number / 1e9 for number in (memory.total, used, peak, graphs, left)),
+        memory.total / 1e9,
+        used / 1e9,
+        peak / 1e9,
+        graphs / 1e9,
+        left / 1e9,
     )
     if left <= 0:
         raise ConfigurationError(

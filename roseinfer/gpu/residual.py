@@ -16,7 +16,9 @@ from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
 def stream_of(hidden: Tensor, dtype: torch.dtype) -> Stream:
     """The stream that begins with `hidden` [T, H], float32, which is taken over; products are made
     in `dtype`."""
-    return (_FewRows if len(hidden) <= MAX_ROWS else _ManyRows)(hidden, dtype)
+    if len(hidden) <= MAX_ROWS:
+        return _FewRows(hidden, dtype)
+    return _ManyRows(hidden, dtype)
 
 
 class Stream(Protocol):
@@ -64,10 +66,10 @@ class _ManyRows:
         self._waiting: tuple[Tensor, NormPart | None] | None = None
 
     def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
-        found = F.linear(self._add(norm), matrix.weight, matrix.bias)
+        product = F.linear(self._add(norm), matrix.weight, matrix.bias)
         if matrix.activation is None:
-            return found
-        return apply_activation(found, matrix.gated, matrix.activation)
+            return product
+        return apply_activation(product, matrix.gated, matrix.activation)
 
     def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         self._waiting = F.linear(x, matrix.weight, matrix.bias), after

@@ -1,4 +1,4 @@
-"""Drawing tokens on a GPU, a kernel for the whole batch: see kernels/sampling.py."""
+"""Sampling on a GPU, one kernel for the whole batch: see kernels/sampling.py."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from roseinfer.gpu.kernels.sampling import sample_kernel
 from roseinfer.session import SamplingRequest
 
 OPTIONS = {"num_warps": 16}
-_LARGEST_BLOCK = 8192
-# The last bits of a float32 that came from a narrower type never differ.
+_MAX_BLOCK = 8192
+# The low bits of a float32 that are zero because it came from a narrower type.
 SHIFTS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
 class KernelRequest(NamedTuple):
-    """A draw from one line of logits, whose id goes to a place among the ids."""
+    """Sample line `line` of the logits; the token id goes to `ids[target]`."""
 
     line: int
-    place: int
-    row: SamplingRequest
+    target: int
+    request: SamplingRequest
 
 
 def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) -> None:
-    """Draw from the lines of `values` [B, V] into `ids`, all on the device."""
+    """Sample lines of `values` [B, V] into `ids`, all on the device."""
     if not requests:
         return
     table = torch.tensor([_numbers(request) for request in requests])
@@ -44,18 +44,26 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
             FIELDS=table.shape[1],
             COUNT=count,
             SHIFT=SHIFTS[values.dtype],
-            BLOCK=min(next_power_of_2(count), _LARGEST_BLOCK),
+            BLOCK=min(next_power_of_2(count), _MAX_BLOCK),
             **OPTIONS,
         )
 
 
 def _numbers(request: KernelRequest) -> list[int]:
-    """As the kernel reads them."""
-    params = request.row.params
-    whole = request.line, request.place, params.top_k or 0, params.seed or 0, request.row.position
-    return [*whole, *map(_bits, (params.temperature, params.top_p, params.min_p))]
+    """The fields of a request in the order in which `sample_kernel` reads them."""
+    params = request.request.params
+    return [
+        request.line,
+        request.target,
+        params.top_k or 0,
+        params.seed or 0,
+        request.request.position,
+        _bits(params.temperature),
+        _bits(params.top_p),
+        _bits(params.min_p),
+    ]
 
 
 def _bits(value: float) -> int:
-    """Of a float64, as an integer."""
+    """The bits of a float64 as an integer."""
     return int.from_bytes(struct.pack("<d", value), "little", signed=True)

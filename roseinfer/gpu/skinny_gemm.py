@@ -1,4 +1,4 @@
-"""Calls of the product of a few rows with a matrix: see kernels/skinny_gemm.py."""
+"""Launches of the GEMM for few rows: see kernels/skinny_gemm.py."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from roseinfer.gpu import kernels
 from roseinfer.gpu.device import cdiv, device_guard, multiprocessors
 from roseinfer.gpu.kernels.skinny_gemm import skinny_gemm_kernel
 
-MAX_ROWS = 16  # what a matrix unit multiplies at least, so fewer are no faster
+MAX_ROWS = 16  # the fewest that a tensor core multiplies, so fewer rows are no faster
 OPTIONS = {"num_warps": 4, "num_stages": 4}
-_WIDEST_BYTES = 128  # of one input for all outputs of a program
+_MAX_BLOCK_BYTES = 128  # of one input's weights for all outputs of a program
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """Weights [outputs, inputs], row by row, and a bias [outputs] or None.
 
-    With `activation` the product goes through that; or, `gated`, its first half does and is
-    multiplied by the other.
+    `activation` is applied to the product; with `gated`, to its first half, which then multiplies
+    the second.
     """
 
     weight: Tensor
@@ -38,10 +38,10 @@ def skinny_gemm(
     norm: NormPart | None = None,
     add_to: Tensor | None = None,
 ) -> Tensor:
-    """`x` [rows, inputs], at most MAX_ROWS rows, times `matrix`: [rows, outputs] in its type.
+    """`x` [rows, inputs], at most MAX_ROWS rows, times `matrix`: [rows, outputs] in its dtype.
 
     With `norm`, `x` is float32 and goes through that RMS norm first. With `add_to` [rows, outputs],
-    float32, the product is added there, and that is the result.
+    float32, the product is added to it in place, and `add_to` is returned.
     """
     weight, bias, gated = matrix.weight, matrix.bias, matrix.gated
     outputs, inputs = len(weight) // (2 if gated else 1), weight.shape[1]
@@ -75,15 +75,16 @@ def skinny_gemm(
 
 
 def block_of(outputs: int, weight: Tensor) -> int:
-    """Outputs of a program: as many as leave every processor two programs, so that one computes
-    while the other waits for memory, and as fit into shared memory."""
+    """Outputs of a program: the most that fit shared memory and leave two programs for every
+    multiprocessor, so that one computes while the other waits for memory."""
     for block in (64, 32):
-        fits = block * weight.dtype.itemsize <= _WIDEST_BYTES
+        fits = block * weight.dtype.itemsize <= _MAX_BLOCK_BYTES
         if fits and outputs >= 2 * block * multiprocessors(weight.device):
             return block
     return 16
 
 
 def inputs_of(block: int, normed: bool) -> int:
-    """Inputs at a time, for `block` outputs: what keeps memory busy and leaves registers free."""
+    """Inputs that a program with `block` outputs reads at a time: many keep memory busy, fewer need
+    fewer registers."""
     return 256 if block == 16 and not normed else 128

@@ -111,11 +111,11 @@ class NativeDecoder:
         self._rotary = 0
         if parts.angles is None:
             return
-        for kind in {part.kind for part in parts.layers}:
-            cosines, sines = (self._keep(table) for table in parts.angles(kind, context))
+        for layer_type in {part.layer_type for part in parts.layers}:
+            cosines, sines = (self._keep(table) for table in parts.angles(layer_type, context))
             self._rotary = 2 * cosines.shape[1]
             for struct, part in zip(self._layers, parts.layers, strict=True):
-                if part.kind == kind:
+                if part.layer_type == layer_type:
                     struct.cosines, struct.sines = cosines.data_ptr(), sines.data_ptr()
 
     def _norm(self, part: NormPart | None) -> c.Norm:

@@ -60,6 +60,22 @@ def test_online_example_joins_late() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "lines"),
+    [
+        ("cli_generate", ("",)),
+        ("cli_generate_batch", ("[0] ", "[1] ", "[2] ")),
+        ("offline_example", ("request-0: ", "request-1: ", "request-2: ")),
+        ("online_example", ("step 0: request-0 joins", "step 4: request-1 joins")),
+    ],
+)
+def test_every_program_runs_without_a_prompt(module: str, lines: tuple[str, ...]) -> None:
+    printed = output(module, "--max-new-tokens", "6").splitlines()
+    for line, start in zip(printed, lines, strict=False):
+        assert line.startswith(start)
+    assert len(printed) >= len(lines)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--prompt", "x", "--checkpoint-path", "/no/such/folder"), "no folder"),

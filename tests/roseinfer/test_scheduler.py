@@ -20,7 +20,7 @@ from roseinfer import (
     StepOutput,
     native,
 )
-from roseinfer.engine import StepLogits
+from roseinfer.engine_core import StepLogits
 from roseinfer.native import library
 from roseinfer.session import InferenceSession
 from tests.roseinfer.models import (

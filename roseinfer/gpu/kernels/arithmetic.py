@@ -1,4 +1,4 @@
-"""What several kernels compute."""
+"""Functions that several kernels share."""
 
 import triton
 import triton.language as tl
@@ -21,7 +21,7 @@ def multiply(a, b, WIDEN: tl.constexpr):
 def activate(x, KIND: tl.constexpr):
     y = x
     if KIND != _SILU:
-        # gelu by its tangent: 1 + tanh(y) is 2 * sigmoid(2 * y)
+        # gelu in its tanh form: 1 + tanh(y) is 2 * sigmoid(2 * y)
         y = 1.5957691216 * (x + 0.044715 * x * x * x)
     fade = tl.exp(-tl.abs(y))  # never overflows
     return x * tl.where(y < 0, fade, 1.0) / (1.0 + fade)

@@ -137,19 +137,19 @@ def attend_kernel(
         begin += split * share
         end = tl.minimum(end, begin + share)
 
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    max_score = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SINKS:
         if split == 0:
-            top = tl.load(sinks + head, mask=real, other=0.0).to(tl.float32) * _LOG2E
+            max_score = tl.load(sinks + head, mask=real, other=0.0).to(tl.float32) * _LOG2E
             total = tl.full([BLOCK_M], 1.0, tl.float32)
     value_dims = tl.arange(0, BLOCK_VD)
-    found = tl.zeros([BLOCK_M, BLOCK_VD], tl.float32)
+    values_sum = tl.zeros([BLOCK_M, BLOCK_VD], tl.float32)
     for block in range(begin, end, BLOCK_N):
-        at = block + tl.arange(0, BLOCK_N)
-        inside = at < end
-        page = tl.load(table + at // PAGE, mask=inside, other=0)
-        slot = (page * PAGE + at % PAGE) * KV_HEADS + kv_head
+        key_position = block + tl.arange(0, BLOCK_N)
+        inside = key_position < end
+        page = tl.load(table + key_position // PAGE, mask=inside, other=0)
+        slot = (page * PAGE + key_position % PAGE) * KV_HEADS + kv_head
         k = tl.load(
             key_cache + slot[None, :] * KEY_DIM + key_dims[:, None],
             mask=inside[None, :] & (key_dims < KEY_DIM)[:, None],
@@ -158,36 +158,36 @@ def attend_kernel(
         scores = multiply(q, k, WIDEN) * scaling
         if HAS_SOFTCAP:
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-        visible = inside[None, :] & (at[None, :] <= position[:, None])
+        visible = inside[None, :] & (key_position[None, :] <= position[:, None])
         if WINDOW > 0:
-            visible &= at[None, :] > position[:, None] - WINDOW
+            visible &= key_position[None, :] > position[:, None] - WINDOW
         scores = tl.where(visible, scores * _LOG2E, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
+        new_max = tl.maximum(max_score, tl.max(scores, 1))
         # A row that has seen nothing yet: -inf - -inf would be nan.
-        level = tl.where(new_top == float("-inf"), 0.0, new_top)
-        fade = tl.exp2(top - level)
+        level = tl.where(new_max == float("-inf"), 0.0, new_max)
+        decay = tl.exp2(max_score - level)
         weights = tl.exp2(scores - level[:, None])
-        total = total * fade + tl.sum(weights, 1)
+        total = total * decay + tl.sum(weights, 1)
         v = tl.load(
             value_cache + slot[:, None] * VALUE_DIM + value_dims[None, :],
             mask=inside[:, None] & (value_dims < VALUE_DIM)[None, :],
             other=0.0,
         )
-        found = found * fade[:, None]
-        found += multiply(weights.to(v.dtype), v, WIDEN)
-        top = new_top
+        values_sum = values_sum * decay[:, None]
+        values_sum += multiply(weights.to(v.dtype), v, WIDEN)
+        max_score = new_max
 
     mask = real[:, None] & (value_dims < VALUE_DIM)[None, :]
     heads = KV_HEADS * GROUP
     if SPLITS == 1:
-        found = found / tl.where(total > 0, total, 1.0)[:, None]
+        values_sum = values_sum / tl.where(total > 0, total, 1.0)[:, None]
         target = out + ((start + local) * heads + head)[:, None] * VALUE_DIM + value_dims[None, :]
-        tl.store(target, found.to(out.dtype.element_ty), mask=mask)
+        tl.store(target, values_sum.to(out.dtype.element_ty), mask=mask)
     else:
-        place = (tl.program_id(0) * heads + head) * SPLITS + split
-        tl.store(partial + place[:, None] * VALUE_DIM + value_dims[None, :], found, mask=mask)
-        tl.store(partial_max + place, top, mask=real)
-        tl.store(partial_sum + place, total, mask=real)
+        index = (tl.program_id(0) * heads + head) * SPLITS + split
+        tl.store(partial + index[:, None] * VALUE_DIM + value_dims[None, :], values_sum, mask=mask)
+        tl.store(partial_max + index, max_score, mask=real)
+        tl.store(partial_sum + index, total, mask=real)
 
 
 @triton.jit(do_not_specialize=["first"])
@@ -208,15 +208,15 @@ def reduce_kernel(
     row = tl.load(query_starts + first + tl.program_id(0))
     dims = tl.arange(0, BLOCK_VD)
     mask = dims < VALUE_DIM
-    place = (tl.program_id(0) * HEADS + head) * SPLITS + tl.arange(0, SPLITS)
-    tops = tl.load(partial_max + place)
-    sums = tl.load(partial_sum + place)
-    found = tl.load(
-        partial + place[:, None] * VALUE_DIM + dims[None, :], mask=mask[None, :], other=0.0
+    index = (tl.program_id(0) * HEADS + head) * SPLITS + tl.arange(0, SPLITS)
+    max_scores = tl.load(partial_max + index)
+    sums = tl.load(partial_sum + index)
+    values_sum = tl.load(
+        partial + index[:, None] * VALUE_DIM + dims[None, :], mask=mask[None, :], other=0.0
     )
-    top = tl.max(tops, 0)
-    weights = tl.exp2(tops - tl.where(top == float("-inf"), 0.0, top))
+    max_score = tl.max(max_scores, 0)
+    weights = tl.exp2(max_scores - tl.where(max_score == float("-inf"), 0.0, max_score))
     total = tl.sum(weights * sums, 0)
-    result = tl.sum(weights[:, None] * found, 0) / tl.where(total > 0, total, 1.0)
+    result = tl.sum(weights[:, None] * values_sum, 0) / tl.where(total > 0, total, 1.0)
     target = out + (row * HEADS + head) * VALUE_DIM + dims
     tl.store(target, result.to(out.dtype.element_ty), mask=mask)

@@ -1,4 +1,4 @@
-"""Kernels between the products: norms, the rotation with the write to the cache, activations."""
+"""Kernels between the matrix products: norms, rotary embedding and cache write, activations."""
 
 import triton
 import triton.language as tl
@@ -22,30 +22,31 @@ def norm_kernel(
     HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of one row: add what a branch found, through its own norm or not; then the next norm."""
+    """One row of the residual stream: add a branch's `delta`, through its own norm if it has one,
+    then apply the next norm."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < HIDDEN
-    x = tl.load(hidden + row * HIDDEN + at, mask=inside, other=0.0)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < HIDDEN
+    x = tl.load(hidden + row * HIDDEN + columns, mask=inside, other=0.0)
     if HAS_DELTA:
-        d = tl.load(delta + row * HIDDEN + at, mask=inside, other=0.0).to(tl.float32)
+        d = tl.load(delta + row * HIDDEN + columns, mask=inside, other=0.0).to(tl.float32)
         if HAS_AFTER:
             d *= tl.rsqrt(tl.sum(d * d, 0) / HIDDEN + epsilon)
-            d *= tl.load(after + at, mask=inside, other=0.0)
+            d *= tl.load(after + columns, mask=inside, other=0.0)
         x += d
-        tl.store(hidden + row * HIDDEN + at, x, mask=inside)
+        tl.store(hidden + row * HIDDEN + columns, x, mask=inside)
     if HAS_NORM:
         if HAS_BIAS:
             x = tl.where(inside, x - tl.sum(x, 0) / HIDDEN, 0.0)
         x *= tl.rsqrt(tl.sum(x * x, 0) / HIDDEN + epsilon)
-        x *= tl.load(weight + at, mask=inside, other=0.0)
+        x *= tl.load(weight + columns, mask=inside, other=0.0)
         if HAS_BIAS:
-            x += tl.load(bias + at, mask=inside, other=0.0)
-        tl.store(out + row * HIDDEN + at, x.to(out.dtype.element_ty), mask=inside)
+            x += tl.load(bias + columns, mask=inside, other=0.0)
+        tl.store(out + row * HIDDEN + columns, x.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _turned(
+def _rotated(
     source,
     norm,
     cosines,
@@ -59,23 +60,23 @@ def _turned(
     BLOCK_T: tl.constexpr,
     BLOCK_KD: tl.constexpr,
 ):
-    """A head of some tokens, `source` [BLOCK_T, 1], after its norm and its rotation, in float32."""
+    """One head of BLOCK_T tokens, at `source` [BLOCK_T, 1], after norm and rotation, float32."""
     HALF: tl.constexpr = ROTARY // 2
     dims = tl.arange(0, BLOCK_KD)
     real = dims < KEY_DIM
     x = tl.load(source + dims[None, :], mask=inside[:, None] & real[None, :], other=0.0)
     x = x.to(tl.float32)
-    by = tl.full([BLOCK_T], 1.0, tl.float32)
+    scale = tl.full([BLOCK_T], 1.0, tl.float32)
     if HAS_NORM:
-        by = tl.rsqrt(tl.sum(x * x, 1) / KEY_DIM + epsilon)
-        x *= by[:, None] * tl.load(norm + dims, mask=real, other=0.0)[None, :]
+        scale = tl.rsqrt(tl.sum(x * x, 1) / KEY_DIM + epsilon)
+        x *= scale[:, None] * tl.load(norm + dims, mask=real, other=0.0)[None, :]
     if ROTARY > 0:
-        turned = dims < ROTARY
+        rotated = dims < ROTARY
         partner = tl.where(dims < HALF, dims + HALF, dims - HALF)
-        both = inside[:, None] & turned[None, :]
+        both = inside[:, None] & rotated[None, :]
         y = tl.load(source + partner[None, :], mask=both, other=0.0).to(tl.float32)
         if HAS_NORM:
-            y *= by[:, None] * tl.load(norm + partner, mask=turned, other=0.0)[None, :]
+            y *= scale[:, None] * tl.load(norm + partner, mask=rotated, other=0.0)[None, :]
         angle = position[:, None] * HALF + (dims % HALF)[None, :]
         sine = tl.load(sines + angle, mask=both, other=0.0)
         x *= tl.load(cosines + angle, mask=both, other=1.0)
@@ -123,7 +124,7 @@ def rope_kernel(
     position = tl.load(positions + row, mask=inside, other=0)
     line = qkv + row[:, None] * qkv_stride
     if head < QUERIES + KV_HEADS:
-        x = _turned(
+        x = _rotated(
             line + head * KEY_DIM,
             norms + tl.where(head < QUERIES, 0, KEY_DIM),
             cosines,
@@ -156,12 +157,12 @@ def rope_kernel(
 def activate_kernel(
     x, out, INNER: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A piece of one row: the activation, times the other half if it is a gate."""
+    """A block of one row: the activation, times the second half if the layer is gated."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < INNER
-    source = x + row * INNER * (2 if GATED else 1) + at
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < INNER
+    source = x + row * INNER * (2 if GATED else 1) + columns
     y = activate(tl.load(source, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
     if GATED:
         y *= tl.load(source + INNER, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * INNER + at, y.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * INNER + columns, y.to(out.dtype.element_ty), mask=inside)

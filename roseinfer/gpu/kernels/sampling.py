@@ -1,10 +1,10 @@
-"""Draws a token for a row of logits: temperature, top-k, top-p and min-p without sorting.
+"""Samples a token for a row of logits: temperature, top-k, top-p and min-p without sorting.
 
-It draws what native/drawing.h draws, and sampling.py with torch: weights are e^((x - largest) / T),
-float32, and their sums float64; the id is the one at which the cumulative weight passes a number
-that seed and position decide. What passes top-k and top-p are the logits from a floor on. The floor
-is found by halving a range of the values' bits, read as integers in the order of the numbers; each
-half costs a pass over the row, which by then lies in a near cache.
+The result is that of the compiled library and of sampling.py. Weights are e^((x - largest) / T) in
+float32, their sums are float64, and the sampled id is the one at which the cumulative weight passes
+a random share of the total. Top-k and top-p keep the logits from a floor on. A binary search finds
+the floor: float bits, read as integers, have the order of the numbers ("rank"). Each step of the
+search is a pass over the row, which lies in a near cache by then.
 """
 
 import triton
@@ -15,8 +15,8 @@ _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX2 = tl.constexpr(0x94D049BB133111EB)
 
-_FAINT = tl.constexpr(-87.0)  # nothing is left of what is e^87 times less likely than the largest
-_LOWEST = tl.constexpr(-(2**31))
+_MIN_EXPONENT = tl.constexpr(-87.0)  # e^-87 of the largest weight counts as nothing
+_MIN_RANK = tl.constexpr(-(2**31))
 
 
 @triton.jit
@@ -36,67 +36,67 @@ def _uniform(seed, position):
 
 @triton.jit
 def _rank(x, SHIFT: tl.constexpr):
-    """The bits of float32 in the order of the numbers, less the SHIFT last, which never differ.
+    """float32 as an integer of the same order, without the SHIFT low bits, which are zero.
 
-    -0 and 0 are one number.
+    -0 and 0 have the same rank.
     """
     bits = tl.where(x == 0.0, 0, x.to(tl.int32, bitcast=True))
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> SHIFT
 
 
 @triton.jit
-def _row(values, at, COUNT: tl.constexpr):
-    return tl.load(values + at, mask=at < COUNT, other=float("-inf")).to(tl.float32)
+def _row(values, offsets, COUNT: tl.constexpr):
+    return tl.load(values + offsets, mask=offsets < COUNT, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
-def _weigh(x, most, by):
-    x = (x - most) * by
-    return tl.where(x > _FAINT, tl.exp(x), 0.0)
+def _weights(x, max_logit, inv_temp):
+    x = (x - max_logit) * inv_temp
+    return tl.where(x > _MIN_EXPONENT, tl.exp(x), 0.0)
 
 
 @triton.jit
 def _above(
     values,
-    most,
-    by,
+    max_logit,
+    inv_temp,
     rank,
     COUNT: tl.constexpr,
     SHIFT: tl.constexpr,
-    WEIGHED: tl.constexpr,
+    WEIGHTED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The weight, or the number, of what ranks above `rank`."""
-    found = tl.zeros([BLOCK], tl.float64)
+    """The total weight, or the number, of the values that rank above `rank`."""
+    total = tl.zeros([BLOCK], tl.float64)
     for start in range(0, COUNT, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        x = _row(values, at, COUNT)
-        above = (at < COUNT) & (_rank(x, SHIFT) > rank)
-        if WEIGHED:
-            found += tl.where(above, _weigh(x, most, by), 0.0)
+        offsets = start + tl.arange(0, BLOCK)
+        x = _row(values, offsets, COUNT)
+        above = (offsets < COUNT) & (_rank(x, SHIFT) > rank)
+        if WEIGHTED:
+            total += tl.where(above, _weights(x, max_logit, inv_temp), 0.0)
         else:
-            found += tl.where(above, 1.0, 0.0)
-    return tl.sum(found, 0)
+            total += tl.where(above, 1.0, 0.0)
+    return tl.sum(total, 0)
 
 
 @triton.jit
 def _floor(
     values,
-    most,
-    by,
-    least,
+    max_logit,
+    inv_temp,
+    min_rank,
     limit,
     COUNT: tl.constexpr,
     SHIFT: tl.constexpr,
-    WEIGHED: tl.constexpr,
+    WEIGHTED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The least rank, not below `least`, above which less than `limit` lies."""
-    low = least - 1  # above it there is no less
-    high = _rank(most, SHIFT).to(tl.int64)
+    """The smallest rank from `min_rank` on above which less than `limit` lies."""
+    low = min_rank - 1  # at least `limit` lies above it
+    high = _rank(max_logit, SHIFT).to(tl.int64)
     while high - low > 1:
         middle = (low + high) >> 1
-        if _above(values, most, by, middle, COUNT, SHIFT, WEIGHED, BLOCK) < limit:
+        if _above(values, max_logit, inv_temp, middle, COUNT, SHIFT, WEIGHTED, BLOCK) < limit:
             high = middle
         else:
             low = middle
@@ -104,51 +104,53 @@ def _floor(
 
 
 @triton.jit
-def _kept(values, at, most, by, least, min_p, COUNT: tl.constexpr, SHIFT: tl.constexpr):
-    """The weights of what passes every filter, float64."""
-    x = _row(values, at, COUNT)
-    weights = _weigh(x, most, by)
-    keeps = (at < COUNT) & (_rank(x, SHIFT) >= least) & (weights >= min_p)
-    return tl.where(keeps, weights, 0.0).to(tl.float64)
+def _kept(
+    values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT: tl.constexpr, SHIFT: tl.constexpr
+):
+    """The weights of the values that pass every filter, float64; 0 for the others."""
+    x = _row(values, offsets, COUNT)
+    weights = _weights(x, max_logit, inv_temp)
+    kept = (offsets < COUNT) & (_rank(x, SHIFT) >= min_rank) & (weights >= min_p)
+    return tl.where(kept, weights, 0.0).to(tl.float64)
 
 
 @triton.jit
 def _pick(
     values,
-    most,
-    by,
-    least,
+    max_logit,
+    inv_temp,
+    min_rank,
     min_p,
-    number,
+    random,
     COUNT: tl.constexpr,
     SHIFT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The id at which the cumulative weight passes `number` times all of it."""
+    """The id at which the cumulative weight passes `random` times the total."""
     total = tl.zeros([BLOCK], tl.float64)
     for start in range(0, COUNT, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        total += _kept(values, at, most, by, least, min_p, COUNT, SHIFT)
-    wanted = number * tl.sum(total, 0)
+        offsets = start + tl.arange(0, BLOCK)
+        total += _kept(values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT, SHIFT)
+    wanted = random * tl.sum(total, 0)
 
-    # The block where it does, and the weight before it.
+    # The block in which it does, and the weight before that block.
     so_far = wanted * 0
     before = wanted * 0
     block = -1
     for start in range(0, COUNT, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        weights = _kept(values, at, most, by, least, min_p, COUNT, SHIFT)
-        here = tl.sum(weights, 0)
-        # Rounding may lift the wanted sum to the total: then the last that has any weight.
-        if (so_far <= wanted) & (here > 0):
+        offsets = start + tl.arange(0, BLOCK)
+        weights = _kept(values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT, SHIFT)
+        block_sum = tl.sum(weights, 0)
+        # Rounding may lift `wanted` to the total: then the last block with any weight is right.
+        if (so_far <= wanted) & (block_sum > 0):
             block = start
             before = so_far
-        so_far += here
-    at = block + tl.arange(0, BLOCK)
-    weights = _kept(values, at, most, by, least, min_p, COUNT, SHIFT)
+        so_far += block_sum
+    offsets = block + tl.arange(0, BLOCK)
+    weights = _kept(values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT, SHIFT)
     passed = (before + tl.cumsum(weights, 0) > wanted) & (weights > 0)
-    first = tl.min(tl.where(passed, at, COUNT), 0)
-    last = tl.max(tl.where(weights > 0, at, 0), 0)
+    first = tl.min(tl.where(passed, offsets, COUNT), 0)
+    last = tl.max(tl.where(weights > 0, offsets, 0), 0)
     return tl.minimum(first, last)
 
 
@@ -163,39 +165,45 @@ def sample_kernel(
     SHIFT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One request: line, place, top_k, seed, position; float64: temperature, top_p, min_p."""
+    """One request: line, target, top_k, seed, position; float64: temperature, top_p, min_p."""
     request = requests + tl.program_id(0) * FIELDS
     values += tl.load(request) * stride
-    place = tl.load(request + 1)
+    target = tl.load(request + 1)
     top_k = tl.load(request + 2)
     temperature = tl.load(request + 5).to(tl.float64, bitcast=True)
     top_p = tl.load(request + 6).to(tl.float64, bitcast=True)
     min_p = tl.load(request + 7).to(tl.float64, bitcast=True).to(tl.float32)
 
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    where = tl.full([BLOCK], COUNT - 1, tl.int32)  # if a grammar allows nothing: any id will do
+    argmax = tl.full([BLOCK], COUNT - 1, tl.int32)  # any id if a grammar allows nothing
     for start in range(0, COUNT, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        x = _row(values, at, COUNT)
-        where = tl.where(x > largest, at, where)
+        offsets = start + tl.arange(0, BLOCK)
+        x = _row(values, offsets, COUNT)
+        argmax = tl.where(x > largest, offsets, argmax)
         largest = tl.maximum(largest, x)
-    most = tl.max(largest, 0)
-    chosen = tl.min(tl.where(largest == most, where, COUNT - 1), 0)
+    max_logit = tl.max(largest, 0)
+    chosen = tl.min(tl.where(largest == max_logit, argmax, COUNT - 1), 0)
 
-    if (temperature > 0) & (most > float("-inf")):
-        by = (1.0 / temperature).to(tl.float32)
-        least = tl.full([], _LOWEST, tl.int64) >> SHIFT
+    if (temperature > 0) & (max_logit > float("-inf")):
+        inv_temp = (1.0 / temperature).to(tl.float32)
+        min_rank = tl.full([], _MIN_RANK, tl.int64) >> SHIFT
         if (top_k > 0) & (top_k < COUNT):
             limit = top_k.to(tl.float64)
-            least = _floor(values, most, by, least, limit, COUNT, SHIFT, False, BLOCK)
+            min_rank = _floor(
+                values, max_logit, inv_temp, min_rank, limit, COUNT, SHIFT, False, BLOCK
+            )
         if top_p < 1:
-            limit = top_p * _above(values, most, by, least - 1, COUNT, SHIFT, True, BLOCK)
-            # All COUNT of them, if so faint, would not weigh 1 - top_p of the largest alone.
-            faint = most - (tl.log(COUNT / (1 - top_p)) + 1).to(tl.float32) / by
-            least = tl.maximum(least, _rank(faint, SHIFT).to(tl.int64))
-            least = _floor(values, most, by, least, limit, COUNT, SHIFT, True, BLOCK)
+            limit = top_p * _above(
+                values, max_logit, inv_temp, min_rank - 1, COUNT, SHIFT, True, BLOCK
+            )
+            # COUNT values below this one together weigh less than 1 - top_p of the largest.
+            negligible = max_logit - (tl.log(COUNT / (1 - top_p)) + 1).to(tl.float32) / inv_temp
+            min_rank = tl.maximum(min_rank, _rank(negligible, SHIFT).to(tl.int64))
+            min_rank = _floor(
+                values, max_logit, inv_temp, min_rank, limit, COUNT, SHIFT, True, BLOCK
+            )
         one = tl.arange(0, 1)
-        number = _uniform(tl.load(request + 3 + one), tl.load(request + 4 + one))
-        number = tl.sum(number, 0)
-        chosen = _pick(values, most, by, least, min_p, number, COUNT, SHIFT, BLOCK)
-    tl.store(ids + place, chosen.to(tl.int64))
+        random = _uniform(tl.load(request + 3 + one), tl.load(request + 4 + one))
+        random = tl.sum(random, 0)
+        chosen = _pick(values, max_logit, inv_temp, min_rank, min_p, random, COUNT, SHIFT, BLOCK)
+    tl.store(ids + target, chosen.to(tl.int64))

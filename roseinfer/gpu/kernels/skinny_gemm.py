@@ -1,17 +1,17 @@
-"""Products of a few rows with a matrix, and what goes before and after them, in one kernel.
+"""A GEMM for few rows, fused with the operations before and after it.
 
-A decode step of few sequences reads every weight once and does next to nothing with it, so it costs
-what memory costs if nothing stands between one matrix and the next. The usual small kernels stand
-there: each takes longer to start than to run. This one takes their work along:
+A decode step of few sequences reads every weight once and computes little with it, so memory
+bandwidth is its limit. Small kernels between the matrices cost more: each takes longer to launch
+than to run. This kernel includes them:
 
-    before   the RMS norm. Its factor is the same for a whole row, so the product is made of what is
-             not yet divided, while the squares are summed up, and divided at the end.
-    after    bias, activation, gate, and the sum with the residual stream.
+    before   the RMS norm. Its factor is the same for a whole row. So the kernel multiplies the row
+             before it is divided, sums the squares meanwhile, and divides the result.
+    after    bias, activation, gate, and the addition to the residual stream.
 
     sums [BLOCK_R, BLOCK_N]  =  x [BLOCK_R, INPUTS]  times  weight [BLOCK_N of OUTPUTS, INPUTS]^T
 
-A gated pair of matrices lies one behind the other, [2 * OUTPUTS, INPUTS], gates first; a program
-makes both sums of its outputs.
+A gated pair of matrices is stored as one, [2 * OUTPUTS, INPUTS], gates first. A program computes
+both sums of its outputs.
 """
 
 import triton
@@ -49,8 +49,8 @@ def skinny_gemm_kernel(
     row = tl.arange(0, BLOCK_R)
     output = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     real, inside = row < rows, output < OUTPUTS
-    # A large vocabulary times a wide model is more than 32 bits count.
-    lines = weight + output.to(tl.int64)[None, :] * INPUTS
+    # A large vocabulary times a wide model overflows 32 bits.
+    weight_rows = weight + output.to(tl.int64)[None, :] * INPUTS
     sums = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     gates = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     squares = tl.zeros([BLOCK_R], tl.float32)
@@ -65,16 +65,16 @@ def skinny_gemm_kernel(
             squares += tl.sum(a * a, 1)
             a = (a * tl.load(norm + k, mask=deep, other=0.0)[None, :]).to(weight.dtype.element_ty)
         if GATED:
-            gates += multiply(a, tl.load(lines + k[:, None], mask=taken, other=0.0), WIDEN)
-            others = lines + OUTPUTS * INPUTS
-            sums += multiply(a, tl.load(others + k[:, None], mask=taken, other=0.0), WIDEN)
+            gates += multiply(a, tl.load(weight_rows + k[:, None], mask=taken, other=0.0), WIDEN)
+            up_rows = weight_rows + OUTPUTS * INPUTS
+            sums += multiply(a, tl.load(up_rows + k[:, None], mask=taken, other=0.0), WIDEN)
         else:
-            sums += multiply(a, tl.load(lines + k[:, None], mask=taken, other=0.0), WIDEN)
+            sums += multiply(a, tl.load(weight_rows + k[:, None], mask=taken, other=0.0), WIDEN)
 
     if HAS_NORM:
-        by = tl.rsqrt(squares / INPUTS + epsilon)[:, None]
-        sums *= by
-        gates *= by
+        scale = tl.rsqrt(squares / INPUTS + epsilon)[:, None]
+        sums *= scale
+        gates *= scale
     if HAS_BIAS:
         if GATED:
             gates += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)[None, :]

@@ -58,7 +58,7 @@ def main(everything: bool) -> None:
     for dtype in _TYPES if everything else [torch.bfloat16]:
         norms(dtype)
         sample(dtype)
-        widest = skinny_gemm._WIDEST_BYTES // dtype.itemsize
+        widest = skinny_gemm._MAX_BLOCK_BYTES // dtype.itemsize
         for block in (16, 32, widest) if everything else (widest,):
             products(dtype, block)
         for gated, activation in itertools.product((True, False), Activation):
@@ -129,7 +129,7 @@ def activate(dtype: torch.dtype, *, gated: bool, activation: Activation) -> None
 def sample(dtype: torch.dtype) -> None:
     shape = {"FIELDS": 8, "COUNT": 128256, "SHIFT": sampling.SHIFTS[dtype]}
     others = {"requests": "*i64", "ids": "*i64"}
-    block = {"BLOCK": sampling._LARGEST_BLOCK}
+    block = {"BLOCK": sampling._MAX_BLOCK}
     _compile(sample_kernel, dtype, shape | block, others, **sampling.OPTIONS)
 
 

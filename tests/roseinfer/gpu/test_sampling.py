@@ -34,7 +34,7 @@ def sampled_by_torch(logits: torch.Tensor, rows: list[SamplingRequest]) -> list[
         return sample(logits, rows)
 
 
-@pytest.mark.parametrize("block", [sampling._LARGEST_BLOCK, 64], ids=["one block", "several"])
+@pytest.mark.parametrize("block", [sampling._MAX_BLOCK, 64], ids=["one block", "several"])
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(
     rows=st.lists(knobs, min_size=1, max_size=4),
@@ -58,7 +58,7 @@ def test_the_kernel_draws_what_torch_draws(
     logits[:, allowed:] = -torch.inf
     asked = [SamplingRequest(SamplingParams(seed=seed, **row), abs(seed) % 5000) for row in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "_LARGEST_BLOCK", block)
+        patch.setattr(sampling, "_MAX_BLOCK", block)
         assert sampled_by_kernel(logits, asked) == sampled_by_torch(logits, asked)
 
 
