@@ -46,8 +46,8 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
     if parts.angles is None:
         return
     widths = set()
-    for kind in {layer.kind for layer in parts.layers}:
-        for table in parts.angles(kind, 1):
+    for layer_type in {layer.layer_type for layer in parts.layers}:
+        for table in parts.angles(layer_type, 1):
             widths.add(table.shape[1])
             if table.dtype != torch.float32 or table.dim() != 2:
                 yield f"rotation is {table.dtype} with {table.dim()} dimensions, not float32 with 2"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from rose.errors import ConfigurationError
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.native import library
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
 from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, tiny_llama
 from tests.roseinfer.test_mixtures import COUNT, play_some, prepared, references
 from tests.roseinfer.test_mixtures import PROMPTS as MIXED
-from tests.roseinfer.test_resume import PARAMS, with_stop
+from tests.roseinfer.test_resume import PARAMS, fields, with_stop
 
 PROMPTS = prompts(30, 5, 18)
 
@@ -40,13 +40,7 @@ def run(
     engine.cache.pool.check_integrity()
     assert engine.cache.pool.used == 0
     engine.cache.pool.release(engine.cache.pool.allocate(engine.cache.pool.available))
-    return [[_fields(output) for output in outputs[name]] for name in names]
-
-
-def _fields(output: StepOutput) -> tuple[object, ...]:
-    names = ("index", "token_ids", "text", "finish_reason", "error")
-    rounded = [(round(own, 3), len(top)) for own, top in output.logprobs or ()]
-    return *(getattr(output, name) for name in names), rounded
+    return [[fields(output) for output in outputs[name]] for name in names]
 
 
 @pytest.mark.parametrize("kind", sorted(PARAMS))

@@ -10,13 +10,13 @@ import pytest
 from roseinfer import InferenceEngine, OnlineScheduler
 from tests.roseinfer.models import (
     CASES,
+    answers,
     build,
     drain,
     engine_run_by,
     greedy,
     prompts,
     reference,
-    run_alone,
     tokens,
 )
 
@@ -44,26 +44,15 @@ def case(request: pytest.FixtureRequest) -> Any:
 Case = tuple[InferenceEngine, list[list[int]]]
 
 
-def test_single(case: Case) -> None:
+@pytest.mark.parametrize(
+    ("max_batch_size", "max_step_tokens"),
+    [(1, 512), (32, 512), (4, 7)],
+    ids=["single", "batched", "chunked prefill"],
+)
+def test_prompts_together(case: Case, max_batch_size: int, max_step_tokens: int) -> None:
     engine, expected = case
-    for prompt, ids in zip(PROMPTS, expected, strict=True):
-        assert tokens(run_alone(engine, prompt, greedy(COUNT))) == ids
-
-
-def test_batched(case: Case) -> None:
-    engine, expected = case
-    scheduler = OnlineScheduler(engine)
-    names = [scheduler.add_request(p, params=greedy(COUNT)) for p in PROMPTS]
-    outputs = drain(scheduler)
-    assert [tokens(outputs[name]) for name in names] == expected
-
-
-def test_chunked_prefill(case: Case) -> None:
-    engine, expected = case
-    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=7)
-    names = [scheduler.add_request(p, params=greedy(COUNT)) for p in PROMPTS]
-    outputs = drain(scheduler)
-    assert [tokens(outputs[name]) for name in names] == expected
+    limits = {"max_batch_size": max_batch_size, "max_step_tokens": max_step_tokens}
+    assert answers(engine, PROMPTS, COUNT, **limits) == expected
 
 
 def test_late_joining(case: Case) -> None:

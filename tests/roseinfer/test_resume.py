@@ -61,10 +61,11 @@ def test_the_rest_follows(engine: InferenceEngine, kind: str) -> None:
     whole = run_alone(engine, prompt, params)
     for done in range(len(whole)):
         rest = run_alone(engine, prompt, params, generated_ids=tokens(whole)[:done])
-        assert [_fields(output) for output in rest] == [_fields(o) for o in whole[done:]]
+        assert [fields(output) for output in rest] == [fields(o) for o in whole[done:]]
 
 
-def _fields(output: StepOutput) -> tuple[object, ...]:
+def fields(output: StepOutput) -> tuple[object, ...]:
+    """What can be compared of an output."""
     names = ("index", "token_ids", "text", "finish_reason", "error")
     return *(getattr(output, name) for name in names), _rounded(output.logprobs)
 

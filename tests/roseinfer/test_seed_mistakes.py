@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from rose.errors import PromptTooLong
-from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled_tokens, scheduler
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, sampled_tokens
 from roseinfer import attention as attention_module
 from roseinfer.batch import Chunk, PackedBatch, pack
 from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import (
+    answers,
     build,
     byte_tokenizer,
     drain,
@@ -91,10 +92,7 @@ def test_pads_attended_in_decode(engine: InferenceEngine) -> None:
     engine.cache.pool.release(engine.cache.pool.allocate(engine.cache.pool.available))
     for storage in (*engine.cache.keys, *engine.cache.values):
         storage.fill_(37.0)
-    runner = OnlineScheduler(engine)
-    names = [runner.add_request(prompt, params=greedy(6)) for prompt in asked]
-    outputs = drain(runner)
-    assert [tokens(outputs[name]) for name in names] == expected
+    assert answers(engine, asked, 6) == expected
 
 
 def test_new_kv_written_at_the_padded_column_and_cut_off(engine: InferenceEngine) -> None:
@@ -226,21 +224,10 @@ def test_no_cancel(engine: InferenceEngine) -> None:
     assert not runner.abort("nobody")
 
 
-def test_a_step_reads_in_under_ten_lines() -> None:
-    """Schedule, run, sample, post-process: nothing else belongs there."""
-    assert "step" in vars(scheduler.Scheduler)
-    code = scheduler.Scheduler.step.__code__
-    lines = {line for _, _, line in code.co_lines() if line is not None}
-    assert len(lines - {code.co_firstlineno}) < 10
-
-
 def test_windows_longer_than_the_prompt_do_not_matter() -> None:
     """A window is counted in tokens of the sequence, not in columns of a padded batch."""
     model = build("mistral", sliding_window=8)
     asked = prompts(30, 5)
     expected = [reference(model, prompt, 12) for prompt in asked]
     engine = InferenceEngine.from_model(model, block_size=4, kv_cache_tokens=512)
-    runner = OnlineScheduler(engine, max_step_tokens=33)
-    names = [runner.add_request(prompt, params=greedy(12)) for prompt in asked]
-    outputs = drain(runner)
-    assert [tokens(outputs[name]) for name in names] == expected
+    assert answers(engine, asked, 12, max_step_tokens=33) == expected

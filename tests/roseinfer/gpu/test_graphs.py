@@ -18,6 +18,7 @@ from roseinfer.probe import Reference, find_layers
 from roseinfer.runners import trusted
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
+    answers,
     build,
     drain,
     engine_run_by,
@@ -95,10 +96,7 @@ def test_on_a_gpu_graphs_say_what_transformers_says(architecture: str) -> None:
     expected = [reference(model, p, 6) for p in asked]
     engine = InferenceEngine.from_model(model.cuda(), kv_cache_tokens=256)
     assert isinstance(engine._runner, GraphedModel)
-    scheduler = OnlineScheduler(engine)
-    names = [scheduler.add_request(p, params=greedy(6)) for p in asked]
-    outputs = drain(scheduler)
-    assert [tokens(outputs[name]) for name in names] == expected
+    assert answers(engine, asked, 6) == expected
 
 
 def test_what_runs_as_a_graph(engine: InferenceEngine) -> None:
