@@ -81,9 +81,9 @@ def test_the_largest_scores_decide_as_the_whole_vocabulary_does(
     logits = (random_logits(len(rows), vocab=400, seed=seed) / 4).round().double()
     params = [SamplingParams(**row) for row in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "_SHORT", 60)
+        patch.setattr(sampling, "_MAX_SHORT_TOP_K", 60)
         short = filter_logits(logits, params)
-        patch.setattr(sampling, "_SHORT", 0)
+        patch.setattr(sampling, "_MAX_SHORT_TOP_K", 0)
         assert torch.equal(short, filter_logits(logits, params))
 
 
