@@ -52,9 +52,10 @@ async def subscriber(client: AsyncClient, counts: Counter[str], until: float) ->
 
 
 def rss_mib(pid: int | None) -> float:
-    """Resident memory of a process."""
-    shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True)
-    return int(shown.stdout) / 1024
+    """Resident memory; 0 where there is no such process."""
+    words = ["ps", "-o", "rss=", "-p", str(pid)]
+    shown = subprocess.run(words, capture_output=True, check=False)
+    return int(shown.stdout or 0) / 1024
 
 
 async def soak(engine: str, minutes: float) -> list[Sample]:

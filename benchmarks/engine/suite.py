@@ -19,10 +19,8 @@ from benchmarks.engine.cases.service import Service, serving
 from benchmarks.engine.cases.single import Single, weight_bytes
 from benchmarks.engine.cases.start import Start
 from benchmarks.engine.contenders import Contender
-from benchmarks.engine.contenders.continuous import Continuous
 from benchmarks.engine.contenders.ours import Ours
-from benchmarks.engine.contenders.repadding import Repadding
-from benchmarks.engine.contenders.static import Static
+from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.engine.scale import Scale
 from benchmarks.models import BUILT_IN, model_folder

@@ -9,7 +9,7 @@ from benchmarks.board import Board, at_least
 from benchmarks.engine.cases.batch import METRIC as RATE
 from benchmarks.engine.cases.batch import Batch, compare
 from benchmarks.engine.contenders import Contender
-from benchmarks.engine.contenders.continuous import Continuous
+from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.gpu.ours import OursOnDevice
 from benchmarks.gpu.scale import Scale
 from benchmarks.limits import Limits

@@ -13,8 +13,7 @@ import transformers
 from benchmarks.engine.cases.service import Service, serving
 from benchmarks.engine.cases.single import weight_bytes
 from benchmarks.engine.contenders import Contender
-from benchmarks.engine.contenders.continuous import Continuous
-from benchmarks.engine.contenders.static import Static
+from benchmarks.engine.contenders.transformers import Continuous, Static
 from benchmarks.gpu.cases import Busy, Decode, Nano
 from benchmarks.gpu.ours import OursOnDevice
 from benchmarks.gpu.scale import FULL, SMOKE

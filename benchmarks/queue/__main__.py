@@ -16,10 +16,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.queue.cases.drain import Drain
-from benchmarks.queue.cases.latency import Latency
+from benchmarks.queue.cases.compared import Drain, Latency, Submit
 from benchmarks.queue.cases.sigkill import Sigkill
-from benchmarks.queue.cases.submit import Submit
 from benchmarks.queue.cases.subscribers import Subscribers
 from benchmarks.queue.cases.tokens import Tokens
 from benchmarks.queue.cases.waiting import Waiting

@@ -15,7 +15,7 @@ from benchmarks.board import Board
 from benchmarks.engine.__main__ import main
 from benchmarks.engine.cases.interference import percentile
 from benchmarks.engine.contenders import Run
-from benchmarks.engine.contenders.continuous import Continuous
+from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.report import write_between
 from benchmarks.workload import Workload

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.board import Board, at_least
-from benchmarks.queue.cases.drain import rate
+from benchmarks.queue.cases.compared import rate
 from benchmarks.report import as_page
 from tests.conftest import needs_redis_server
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.board import Board, at_least
 from benchmarks.engine.contenders import Contender, Run
 from benchmarks.engine.contenders.ours import Ours
-from benchmarks.engine.contenders.static import Static
+from benchmarks.engine.contenders.transformers import Static
 from benchmarks.runner import in_turn
 from benchmarks.workload import Workload
 

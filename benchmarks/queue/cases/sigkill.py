@@ -13,7 +13,7 @@ import redis.asyncio
 
 from benchmarks.board import Board, at_least, at_most
 from benchmarks.queue.cases import AsyncCase
-from benchmarks.queue.cases.sigkill_peers import kill_and_restart
+from benchmarks.queue.cases.sigkill_peers import COMPLETED, DONE, kill_and_restart
 from benchmarks.queue.ours import PARTITION, Ours, open_client, read_ended, requests, start_worker
 from benchmarks.queue.peers import Peer
 from benchmarks.queue.plain import connect
@@ -22,13 +22,11 @@ from rose.protocol import decode_event
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncJob, FinishedEvent, TokenEvent
 
-COMPLETED = "jobs completed"
 SEAMLESS = "jobs resumed from their last token"
 LOGGED = "tokens logged at the kill"
 AGAIN = "tokens computed again"
 RESUMED = "resumed after the kill, s"
 RESUMED_LAST = "last one resumed after the kill, s"
-DONE = "last one done after the kill, s"
 
 JOBS = 50
 LEASE_S = 10.0
@@ -70,13 +68,9 @@ class Sigkill(AsyncCase):
         board.add(Ours.name, await self._ours())
         for peer in self.peers if turn == 0 else ():
             try:
-                survived = await kill_and_restart(peer, JOBS, _LONGEST_S)
+                board.add(peer.name, await kill_and_restart(peer, JOBS, _LONGEST_S))
             except RuntimeError as error:
                 board.notes.append(str(error))
-                continue
-            board.add(peer.name, {COMPLETED: survived.completed})
-            if survived.last_done_s is not None:
-                board.add(peer.name, {DONE: survived.last_done_s})
 
     async def _ours(self) -> dict[str, float]:
         with fresh_redis() as broker, self._worker(broker.url) as first:

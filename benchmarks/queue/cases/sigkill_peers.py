@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers.common import SLEEP_S, SLEPT, STARTED
@@ -12,18 +11,13 @@ from benchmarks.queue.peers import Peer
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
 
+COMPLETED = "jobs completed"
+DONE = "last one done after the kill, s"
 _START_LIMIT_S = 60.0
 _POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Survived:
-    completed: int
-    last_done_s: float | None
-    """after the kill; None where no job completed after it"""
-
-
-async def kill_and_restart(peer: Peer, jobs: int, patience_s: float) -> Survived:
+async def kill_and_restart(peer: Peer, jobs: int, patience_s: float) -> dict[str, float]:
     """Kill the worker, and all its children, half-way; start it again at once.
 
     Raises:
@@ -46,4 +40,5 @@ async def kill_and_restart(peer: Peer, jobs: int, patience_s: float) -> Survived
                 await asyncio.sleep(_POLL_S)
             last: Any = await client.zrange(SLEPT, -1, -1, withscores=True)
             completed = await client.zcard(SLEPT)
-    return Survived(completed, last[0][1] - killed_at if last else None)
+    done = {DONE: last[0][1] - killed_at} if last else {}
+    return {COMPLETED: completed, **done}
