@@ -133,8 +133,8 @@ def _verdict(check: Check) -> str:
 def _redis_server() -> str | None:
     if (program := find_redis_server()) is None:
         return None
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    return said.stdout.split()[2].removeprefix("v=")
+    printed = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return printed.stdout.split()[2].removeprefix("v=")
 
 
 def _version(package: str) -> str:

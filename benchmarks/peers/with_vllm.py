@@ -52,9 +52,9 @@ def params(new_tokens: int) -> Any:
 
 def run(llm: Any, prompts: list[list[int]], new_tokens: list[int]) -> dict[str, Any]:
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-    wanted = [params(count) for count in new_tokens]
+    sampling = [params(count) for count in new_tokens]
     began = time.perf_counter()
-    answers = llm.generate(asked, wanted, use_tqdm=False)
+    answers = llm.generate(asked, sampling, use_tqdm=False)
     seconds = time.perf_counter() - began
     return {"seconds": seconds, "outputs": [list(a.outputs[0].token_ids) for a in answers]}
 

@@ -55,9 +55,9 @@ class Ours:
         """Seconds for AsyncClient.submit_many."""
         async with open_client(url) as client:
             await client.submit_many(requests(_WARM_UP))
-            wanted = requests(jobs)
+            batch = requests(jobs)
             began = time.perf_counter()
-            await client.submit_many(wanted)
+            await client.submit_many(batch)
             return time.perf_counter() - began
 
     async def enqueue(self, url: str, jobs: int) -> None:
@@ -151,7 +151,7 @@ async def _round_trip(client: AsyncClient) -> float:
 def _submit_sync(url: str, jobs: int) -> float:
     with Client(redis_url=url, max_queued_jobs=None) as client:
         client.submit_many(requests(_WARM_UP))
-        wanted = requests(jobs)
+        batch = requests(jobs)
         began = time.perf_counter()
-        client.submit_many(wanted)
+        client.submit_many(batch)
         return time.perf_counter() - began

@@ -18,7 +18,7 @@ from benchmarks.queue.stage import ForeignWorker
 
 _ROOT = Path(__file__).parents[2]
 _IN_PYTHON = ("taskiq", "dramatiq", "arq", "celery", "rq")
-_LONGEST_S = 300
+_TIMEOUT_S = 300
 #: Jobs of a measurement where a queue takes a millisecond or more for each.
 _MAX_JOBS = 5000
 
@@ -46,8 +46,8 @@ class Peer:
         return times
 
     async def latencies(self, url: str, jobs: int) -> list[float]:
-        taken: list[float] = await self._ask(url, "latencies", jobs)
-        return taken
+        seconds: list[float] = await self._ask(url, "latencies", jobs)
+        return seconds
 
     def worker(self, url: str) -> ForeignWorker:
         return self._worker(url, "0")
@@ -75,7 +75,7 @@ class Peer:
 
 def find_peers(pythons: Sequence[str], bullmq: Path | None) -> tuple[list[Peer], list[str]]:
     """Those that are installed, each in the first python that has it; the names of the others."""
-    found = [
+    peers = [
         peer
         for name in _IN_PYTHON
         if (peer := _find(name, _MAX_JOBS, _in_pythons(name, pythons), {}))
@@ -84,9 +84,9 @@ def find_peers(pythons: Sequence[str], bullmq: Path | None) -> tuple[list[Peer],
     if node is not None and bullmq is not None:
         runner = [node, str(_ROOT / "benchmarks/peers/bullmq.mjs")]
         if peer := _find("bullmq", None, [runner], {"BULLMQ_DIR": str(bullmq.resolve())}):
-            found.insert(0, peer)
-    names = [peer.name for peer in found]
-    return found, [name for name in ("bullmq", *_IN_PYTHON) if name not in names]
+            peers.insert(0, peer)
+    names = [peer.name for peer in peers]
+    return peers, [name for name in ("bullmq", *_IN_PYTHON) if name not in names]
 
 
 def _find(
@@ -126,10 +126,10 @@ def ask(command: Sequence[str], environment: Mapping[str, str], what: str, numbe
             capture_output=True,
             text=True,
             env=variables,
-            timeout=_LONGEST_S,
+            timeout=_TIMEOUT_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or error
-        raise RuntimeError(f"{' '.join(command)} {what}: {str(said)[-800:]}") from None
+        output = getattr(error, "stderr", None) or error
+        raise RuntimeError(f"{' '.join(command)} {what}: {str(output)[-800:]}") from None
     return json.loads(answer.stdout)

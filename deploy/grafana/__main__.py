@@ -30,14 +30,16 @@ def files() -> dict[Path, str]:
 
 
 def problems(expected: dict[Path, str]) -> list[str]:
-    found = set(FOLDER.glob("*.json"))
+    present = set(FOLDER.glob("*.json"))
     stale = [
-        path for path, text in expected.items() if path not in found or path.read_text() != text
+        path for path, text in expected.items() if path not in present or path.read_text() != text
     ]
-    stale += found - expected.keys()
-    said = [f"{path}: not as written by `python -m deploy.grafana`" for path in sorted(stale)]
+    stale += present - expected.keys()
+    stale_lines = [
+        f"{path}: not as written by `python -m deploy.grafana`" for path in sorted(stale)
+    ]
     metrics = Metrics(ModelInfo("any", 1, None, "cpu", "float32"), capacity=1)
-    return said + unknown(metrics.registry)
+    return stale_lines + unknown(metrics.registry)
 
 
 def main() -> int:

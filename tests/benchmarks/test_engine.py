@@ -64,8 +64,8 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     # when
     _run(monkeypatch, "--json", str(data), "--write", str(page), "--plot", str(plot))
     # then
-    told = json.loads(data.read_text())
-    cases = told["cases"]
+    result = json.loads(data.read_text())
+    cases = result["cases"]
     batch, kind = cases["batch/built-in/float32"], "tokens/s"
     assert _who(batch, kind) == {
         "roseinfer",

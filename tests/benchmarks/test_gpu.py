@@ -25,9 +25,9 @@ def test_the_benchmark_runs_every_part(tmp_path: Path, monkeypatch: pytest.Monke
     data = tmp_path / "data.json"
     _run(monkeypatch, "--cpu-smoke", "--model", "qwen3-0.6b", "--json", str(data))
     # then
-    told = json.loads(data.read_text())
-    assert told["environment"]["GPU"] == "none"
-    cases = told["cases"]
+    result = json.loads(data.read_text())
+    assert result["environment"]["GPU"] == "none"
+    cases = result["cases"]
     assert [*cases] == ["decode/qwen3-0.6b", "busy/qwen3-0.6b", "nano/qwen3-0.6b", "service"]
     nano = [row["contender"] for row in cases["nano/qwen3-0.6b"]["rows"]]
     assert nano[:3] == [

@@ -24,18 +24,18 @@ def test_the_benchmark_measures_the_plain_loop_and_the_queue(tmp_path: Path) -> 
     command = [sys.executable, "-m", "benchmarks.queue", "--scale", "tiny", "--json", str(data)]
     subprocess.run([*command, "--only", "submit,drain,tokens,latency"], cwd=_ROOT, check=True)
     # then
-    told = json.loads(data.read_text())
+    result = json.loads(data.read_text())
     measured = {
-        name: {row["contender"] for row in case["rows"]} for name, case in told["cases"].items()
+        name: {row["contender"] for row in case["rows"]} for name, case in result["cases"].items()
     }
     assert measured["drain"] >= {"plain loop", "roseinfer"}
     assert measured["latency"] >= {"plain loop", "roseinfer"}
     assert measured["submit"] >= {"plain loop", "roseinfer", "roseinfer (sync client)"}
     assert measured["tokens"] >= {"plain loop", "plain loop, our events", "roseinfer"}
-    rows = [row for case in told["cases"].values() for row in case["rows"]]
+    rows = [row for case in result["cases"].values() for row in case["rows"]]
     assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)
-    assert all(case["checks"] for case in told["cases"].values())
-    assert told["environment"]["command"].startswith("python -m benchmarks.queue")
+    assert all(case["checks"] for case in result["cases"].values())
+    assert result["environment"]["command"].startswith("python -m benchmarks.queue")
 
 
 def test_an_unknown_case_is_refused() -> None:

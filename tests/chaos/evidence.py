@@ -80,10 +80,10 @@ class Evidence:
     plan: Plan
     drain_limit_s: float
     submitted: list[tuple[int, str]] = field(default_factory=list)
-    """number and id, as the producers wrote it down"""
+    """as in `Progress.submissions`"""
     raw_entries: int = 0
     delivered: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    """number: events, as its subscriber wrote them down"""
+    """as in `Progress.delivered`"""
     answers: Mapping[int, Answer] = field(default_factory=dict)
     garbage: list[Garbage] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
@@ -103,22 +103,6 @@ class Evidence:
 
     def job(self, number: int) -> JobPlan:
         return self.plan.job(number)
-
-
-def read_submitted(folder: Path) -> list[tuple[int, str]]:
-    return [
-        (number, job_id)
-        for path in sorted(folder.glob("submitted-*.jsonl"))
-        for number, job_id, _ in journal.read(path)
-    ]
-
-
-def read_delivered(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    delivered: dict[int, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("delivered-*.jsonl")):
-        for number, _, _, event in journal.read(path):
-            delivered.setdefault(number, []).append(event)
-    return delivered
 
 
 def read_takes(folder: Path) -> list[Take]:

@@ -114,7 +114,7 @@ _DOSES = {
     FaultKind.TWINS: 10,
 }
 _POISONS = 15
-_LEAST = {FaultKind.RESTART_REDIS: 1, FaultKind.SLOW: 1, FaultKind.CUT: 4, FaultKind.GARBAGE: 4}
+_MIN_DOSES = {FaultKind.RESTART_REDIS: 1, FaultKind.SLOW: 1, FaultKind.CUT: 4, FaultKind.GARBAGE: 4}
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,8 @@ class Plan:
     def doses(self) -> dict[FaultKind, int]:
         share = self.jobs / _FULL
         return {
-            kind: max(_LEAST.get(kind, 2), round(count * share)) for kind, count in _DOSES.items()
+            kind: max(_MIN_DOSES.get(kind, 2), round(count * share))
+            for kind, count in _DOSES.items()
         }
 
     def _kind(self, number: int, drawn: float) -> Kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.journal import Tail
 from tests.chaos.plan import RAW_BASE
@@ -13,7 +14,11 @@ class Progress:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tails: dict[Path, Tail] = {}
+        self.submissions: list[tuple[int, str]] = []
+        """number and id, as the producers wrote it down; a repeated submit stands here again"""
         self.submitted: dict[int, str] = {}
+        self.delivered: dict[int, list[dict[str, Any]]] = {}
+        """number: events, as its subscriber wrote them down"""
         self.ended: set[int] = set()
         self.events = 0
         self.last_news = time.monotonic()
@@ -38,9 +43,11 @@ class Progress:
     def update(self) -> None:
         for path in self._folder.glob("submitted-*.jsonl"):
             for number, job_id, _ in self._tail(path).new():
+                self.submissions.append((number, job_id))
                 self.submitted[number] = job_id
         for path in self._folder.glob("delivered-*.jsonl"):
             for number, _, _, event in self._tail(path).new():
+                self.delivered.setdefault(number, []).append(event)
                 self.events += 1
                 self.last_news = time.monotonic()
                 if event["type"] != "tokens":

@@ -38,8 +38,8 @@ class Report:
 
     @property
     def violations(self) -> dict[Invariant, int]:
-        found = Counter(finding.invariant for finding in self.findings)
-        return {invariant: found[invariant] for invariant in Invariant}
+        counts = Counter(finding.invariant for finding in self.findings)
+        return {invariant: counts[invariant] for invariant in Invariant}
 
     @property
     def faults(self) -> dict[str, int]:

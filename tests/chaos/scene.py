@@ -22,9 +22,7 @@ from tests.chaos.evidence import (
     Trouble,
     expire_all,
     read_delays,
-    read_delivered,
     read_redis,
-    read_submitted,
     read_takes,
 )
 from tests.chaos.faults import Injector
@@ -112,17 +110,18 @@ class Scene:
         await _wait(lambda: _is_idle(client, partition), _SETTLE_S)
         gauges = await _idle_gauges(cast)
         drains = [*self.injector.drains, *await _send_home(cast)]
-        submitted = read_submitted(self.folder)
-        state = read_redis(client, partition, sorted({job_id for _, job_id in submitted}))
+        self.progress.update()
+        job_ids = sorted({job_id for _, job_id in self.progress.submissions})
+        state = read_redis(client, partition, job_ids)
         expire_all(client, partition, state)
         await _wait(lambda: int(client.dbsize()) <= _OWN_KEYS, _SETTLE_S)
         state.memory_after = _memory(client)
         return Evidence(
             plan=self.plan,
             drain_limit_s=DRAIN_LIMIT_S,
-            submitted=submitted,
+            submitted=self.progress.submissions,
             raw_entries=raw.entries,
-            delivered=read_delivered(self.folder),
+            delivered=self.progress.delivered,
             garbage=raw.garbage,
             failures=raw.failures,
             lives=[life for actor in cast.actors for life in actor.lives],

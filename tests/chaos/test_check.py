@@ -353,8 +353,8 @@ def test_a_finding_names_the_job() -> None:
     # when
     other_token(run)
     # then
-    found = [f for f in check(run) if f.invariant is Invariant.SEAMS]
-    assert found == [Finding(Invariant.SEAMS, "token 2 is 99, undisturbed 7", PLAIN)]
+    seams = [f for f in check(run) if f.invariant is Invariant.SEAMS]
+    assert seams == [Finding(Invariant.SEAMS, "token 2 is 99, undisturbed 7", PLAIN)]
 
 
 def test_the_undisturbed_answer_of_the_null_engine() -> None:

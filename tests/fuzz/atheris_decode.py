@@ -41,9 +41,9 @@ def job(raw: bytes) -> None:
 
 
 def event(raw: bytes) -> None:
-    found = decode_event(raw)
+    decoded = decode_event(raw)
     # Not compared: an event may have carried fields of a later version.
-    decode_event(encode_event(found))
+    decode_event(encode_event(decoded))
 
 
 def state(raw: bytes) -> None:

@@ -83,8 +83,8 @@ class Context:
         for context in self._contexts if turn >= 0 else self._contexts[:1]:
             size = context - self._steps - 1
             prompt = random_prompt(size, self._ours.engine.vocab_size, seed=f"{context}/{turn}")
-            taken = self._ours.intervals(prompt, self._steps + 1)
-            board.add(f"{context:,} tokens", {CONTEXT: statistics.median(taken) * 1e3})
+            intervals = self._ours.intervals(prompt, self._steps + 1)
+            board.add(f"{context:,} tokens", {CONTEXT: statistics.median(intervals) * 1e3})
 
     def judge(self, board: Board) -> None:
         """No target: attention reads all of the context, and this shows what that costs."""

@@ -30,7 +30,7 @@ IN_PROCESS = "in process"
 THROUGH_REDIS = "through Redis"
 _MIN_RATIO = 0.95
 _MAX_ADDED_MS = 3
-_LONGEST_S = 600
+_TIMEOUT_S = 600
 _PROMPT_TOKENS = 64
 
 
@@ -104,7 +104,7 @@ async def first_token(client: AsyncClient, prompt: Sequence[int]) -> float:
     began = time.perf_counter()
     job = await client.submit(list(prompt), max_new_tokens=1, ignore_eos=True)
     seconds = 0.0
-    async for event in job.stream(timeout_s=_LONGEST_S):
+    async for event in job.stream(timeout_s=_TIMEOUT_S):
         if isinstance(event, TokenEvent) and not seconds:
             seconds = time.perf_counter() - began
     return seconds
@@ -112,7 +112,7 @@ async def first_token(client: AsyncClient, prompt: Sequence[int]) -> float:
 
 async def _count_tokens(job: AsyncJob) -> int:
     count = 0
-    async for event in job.stream(timeout_s=_LONGEST_S):
+    async for event in job.stream(timeout_s=_TIMEOUT_S):
         if isinstance(event, TokenEvent):
             count += len(event.token_ids)
     return count

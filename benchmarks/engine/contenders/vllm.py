@@ -114,8 +114,10 @@ class Vllm:
 def preloads(python: Path) -> list[Path]:
     """What of the libraries that vLLM asks for is there; pip brings the first one's package."""
     folders = [python.absolute().parent.parent / "lib", *map(Path, _LIBRARIES)]
-    found = [[f / name for f in folders if (f / name).exists()][:1] for name in _PRELOADS]
-    return [path for paths in found for path in paths]
+    paths_by_library = [
+        [f / name for f in folders if (f / name).exists()][:1] for name in _PRELOADS
+    ]
+    return [path for paths in paths_by_library for path in paths]
 
 
 def _environment(preloaded: Sequence[Path]) -> dict[str, str]:

@@ -92,8 +92,8 @@ class Latency(AsyncCase):
         for contender in in_turn(self.contenders, turn):
             with fresh_redis() as broker, contender.serving_worker(broker.url) as worker:
                 worker.wait_ready()
-                taken = await contender.latencies(broker.url, _WARM_UP + self.jobs)
-            cuts = statistics.quantiles(taken[_WARM_UP:], n=100)
+                seconds = await contender.latencies(broker.url, _WARM_UP + self.jobs)
+            cuts = statistics.quantiles(seconds[_WARM_UP:], n=100)
             board.add(contender.name, {P50: cuts[49] * 1000, P99: cuts[98] * 1000})
 
     def judge(self, board: Board) -> None:

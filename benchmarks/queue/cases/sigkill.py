@@ -31,7 +31,7 @@ RESUMED_LAST = "last one resumed after the kill, s"
 JOBS = 50
 LEASE_S = 10.0
 _STEP_S = 0.05
-_LONGEST_S = 120.0
+_TIMEOUT_S = 120.0
 _COUNT_TRIES = 40
 
 
@@ -44,7 +44,7 @@ class _Listener:
     finished: float | None = None
 
     async def run(self) -> None:
-        async with aclosing(self.job.stream(timeout_s=_LONGEST_S)) as events:
+        async with aclosing(self.job.stream(timeout_s=_TIMEOUT_S)) as events:
             async for event in events:
                 now = time.monotonic()
                 if isinstance(event, TokenEvent):
@@ -68,7 +68,7 @@ class Sigkill(AsyncCase):
         board.add(Ours.name, await self._ours())
         for peer in self.peers if turn == 0 else ():
             try:
-                board.add(peer.name, await kill_and_restart(peer, JOBS, _LONGEST_S))
+                board.add(peer.name, await kill_and_restart(peer, JOBS, _TIMEOUT_S))
             except RuntimeError as error:
                 board.notes.append(str(error))
 

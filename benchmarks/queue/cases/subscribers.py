@@ -21,7 +21,7 @@ SERVED = "subscribers served exactly once"
 CONNECTIONS = "their connections"
 SECONDS = "s, first to last token"
 EVENTS = "events delivered/s"
-_LONGEST_S = 300.0
+_TIMEOUT_S = 300.0
 _POLL_S = 0.1
 #: Everybody has subscribed when no new channel has come for this long.
 _QUIET_S = 1.0
@@ -79,7 +79,7 @@ async def _listen(job: AsyncJob) -> _Heard:
     tokens = events = 0
     in_order = True
     first = last = 0.0
-    async with aclosing(job.stream(timeout_s=_LONGEST_S)) as stream:
+    async with aclosing(job.stream(timeout_s=_TIMEOUT_S)) as stream:
         async for event in stream:
             last = time.perf_counter()
             first = first or last

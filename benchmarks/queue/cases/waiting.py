@@ -22,7 +22,7 @@ READ = "XREADGROUP, us a job"
 _WARM_UP = 2_000
 _CHUNK = 20_000
 _POLL_S = 0.005
-_LONGEST_S = 300.0
+_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Waiting(AsyncCase):
             await _fill(broker.url, depth + self.drained + _WARM_UP)
             async with connect(broker.url) as client:
                 with self.ours.worker(broker.url):
-                    async with asyncio.timeout(_LONGEST_S):
+                    async with asyncio.timeout(_TIMEOUT_S):
                         first = await _sample_below(client, depth + self.drained)
                         last = await _sample_below(client, depth)
         jobs = first.waiting - last.waiting
