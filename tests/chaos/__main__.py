@@ -27,10 +27,10 @@ from rich.console import Console
 from rose.errors import RoseError
 from tests.chaos.answers import null_answers, rose_answers
 from tests.chaos.check import Invariant, check
+from tests.chaos.context import Sabotage
 from tests.chaos.options import Options
 from tests.chaos.report import Report, show, show_clues
-from tests.chaos.scene import Scene
-from tests.chaos.stage import Sabotage
+from tests.chaos.run import ChaosRun
 
 _BITE_JOBS = 250
 _BITE_PATIENCE_S = 10.0
@@ -47,11 +47,11 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
 
 
-async def run(options: Options, folder: Path) -> Report:
+async def _carry_out(options: Options, folder: Path) -> Report:
     """Raises: TimeoutError: the workers do not start."""
     began = time.monotonic()
-    scene = Scene(options, folder, _Ticker())
-    evidence = await scene.run()
+    run = ChaosRun(options, folder, _Ticker())
+    evidence = await run.run()
     wall_s = time.monotonic() - began
     jobs = [evidence.job(n) for n in evidence.ids if n not in evidence.failures]
     if options.engine == "null":
@@ -59,7 +59,7 @@ async def run(options: Options, folder: Path) -> Report:
     else:
         err.print("now the same jobs undisturbed")
         evidence.answers = await rose_answers(jobs)
-    return Report(scene, evidence, check(evidence), wall_s)
+    return Report(run, evidence, check(evidence), wall_s)
 
 
 class _Ticker:
@@ -70,18 +70,18 @@ class _Ticker:
         self._next = 0.0
         self._faults = 0
 
-    def __call__(self, scene: Scene) -> None:
+    def __call__(self, run: ChaosRun) -> None:
         now = time.monotonic()
-        for _, what in scene.injector.log[self._faults :]:
+        for _, what in run.injector.log[self._faults :]:
             err.print(f"{now - self._began:4.0f} s  {what}", markup=False, soft_wrap=True)
-        self._faults = len(scene.injector.log)
+        self._faults = len(run.injector.log)
         if now < self._next:
             return
         self._next = now + 1.0
-        progress = scene.progress
+        progress = run.progress
         err.print(
             f"{now - self._began:4.0f} s  {len(progress.ended)} of {len(progress.submitted)} jobs "
-            f"ended, {progress.events} events, {len(scene.injector.log)} faults",
+            f"ended, {progress.events} events, {len(run.injector.log)} faults",
             end="\r" if err.is_terminal else "\n",
         )
 
@@ -117,7 +117,7 @@ def _run(options: Options, *, keep: bool = True) -> Report:
     without = f", without {options.sabotage}" if options.sabotage else ""
     err.print(f"seed {options.seed}: {options.jobs} jobs, engine {options.engine}{without}")
     try:
-        report = asyncio.run(run(options, folder))
+        report = asyncio.run(_carry_out(options, folder))
     except (KeyboardInterrupt, SystemExit):
         shutil.rmtree(folder)
         raise

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tests.chaos.actors import End, Life
 from tests.chaos.evidence import Evidence, Take, Trouble
+from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, JobPlan, Kind
 
 #: What Redis may hold more at the end than at the start: dead letters, scripts, its own tables.
@@ -215,13 +215,15 @@ def cause(evidence: Evidence, one: Take, next_one: Take) -> str | None:
         return str(End.DRAINED)
     meanwhile = (one.at - _AT_ONCE_S, next_one.at)
     just_now = (next_one.at - _AT_ONCE_S, next_one.at)
-    return _befell(evidence, life, *meanwhile) or _befell(evidence, next_life, *just_now)
+    return _trouble_during(evidence, life, *meanwhile) or _trouble_during(
+        evidence, next_life, *just_now
+    )
 
 
-def _befell(evidence: Evidence, life: Life, after: float, before: float) -> str | None:
-    troubles = [Trouble(*span, "stopped", life.actor) for span in life.stopped]
+def _trouble_during(evidence: Evidence, life: Life, after: float, before: float) -> str | None:
+    troubles = [Trouble(*span, "stopped", life.process) for span in life.stopped]
     for trouble in [*troubles, *evidence.troubles]:
-        concerns_it = trouble.actor in (None, life.actor)
+        concerns_it = trouble.process in (None, life.process)
         if concerns_it and trouble.began <= before and trouble.ended >= after:
             return trouble.what
     return None
@@ -280,11 +282,11 @@ def _memory(evidence: Evidence) -> Iterator[Finding]:
 def _drains(evidence: Evidence) -> Iterator[Finding]:
     for drain in evidence.drains:
         if drain.seconds is None:
-            yield Finding(Invariant.DRAINS, f"{drain.actor} did not end in time")
+            yield Finding(Invariant.DRAINS, f"{drain.process} did not end in time")
         elif drain.exit_code != 0 or drain.seconds > evidence.drain_limit_s:
             yield Finding(
                 Invariant.DRAINS,
-                f"{drain.actor}: exit code {drain.exit_code} after {drain.seconds:.1f} s",
+                f"{drain.process}: exit code {drain.exit_code} after {drain.seconds:.1f} s",
             )
 
 

@@ -11,7 +11,7 @@ import redis
 
 from rose.protocol import GROUP, Partition, decode_event
 from tests.chaos import journal
-from tests.chaos.actors import Life
+from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan
 from tests.chaos.raw import Garbage
 
@@ -44,12 +44,12 @@ class Trouble:
     began: float
     ended: float
     what: str
-    actor: str | None = None
+    process: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    actor: str
+    process: str
     seconds: float | None
     exit_code: int | None
 

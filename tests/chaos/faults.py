@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.chaos.actors import Actor, End
-from tests.chaos.cast import Cast
 from tests.chaos.evidence import Drain, Trouble
+from tests.chaos.fleet import Fleet
+from tests.chaos.managed_process import End, ManagedProcess
 from tests.chaos.options import LEASE_S
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.progress import Progress
@@ -29,8 +29,8 @@ _POLL_S = 0.02
 
 
 @dataclass
-class Injector:
-    cast: Cast
+class FaultInjector:
+    fleet: Fleet
     broker: EmbeddedBroker
     raw: RawAdder
     progress: Progress
@@ -75,48 +75,48 @@ class Injector:
         self.log.append((time.time(), f"#{fault.number} {fault.kind}: {detail}"))
 
     async def _kill(self, role: str, fault: Fault) -> str:
-        actor = await self._acquire(role, fault.target)
+        process = await self._acquire(role, fault.target)
         try:
             at = time.time()
-            while not actor.kill():  # it has just died by itself
-                actor.bury()
-                actor.start()
+            while not process.kill():  # it has just died by itself
+                process.notice_end()
+                process.start()
                 await asyncio.sleep(_UP_S)
             await asyncio.sleep(fault.amount * 0.3)
-            actor.start()
+            process.start()
         finally:
-            actor.lock.release()
-        return f"{actor.lives[-2].name} at {at:.3f}"
+            process.lock.release()
+        return f"{process.lives[-2].name} at {at:.3f}"
 
     async def _stop(self, fault: Fault) -> str:
-        actor = await self._acquire("worker", fault.target)
+        process = await self._acquire("worker", fault.target)
         try:
-            refused = await self._refused(actor)
-            life, began = actor.life, time.time()
-            actor.signal(signal.SIGSTOP)
+            refused = await self._refused(process)
+            life, began = process.life, time.time()
+            process.signal(signal.SIGSTOP)
             await asyncio.sleep(LEASE_S * 1.2 + fault.amount)
-            actor.signal(signal.SIGCONT)
+            process.signal(signal.SIGCONT)
             life.stopped.append((began, time.time() + 0.5))
             await asyncio.sleep(0.5)  # it wakes up and finds out
-            self.zombies_refused += await self._refused(actor) > refused
+            self.zombies_refused += await self._refused(process) > refused
         finally:
-            actor.lock.release()
+            process.lock.release()
         return f"{life.name} from {began:.3f} to {life.stopped[-1][1] - 0.5:.3f}"
 
-    async def _refused(self, worker: Actor) -> float:
-        gauges = await asyncio.to_thread(self.cast.gauges, worker)
+    async def _refused(self, worker: ManagedProcess) -> float:
+        gauges = await asyncio.to_thread(self.fleet.gauges, worker)
         return gauges.get("rose_fenced_appends_total", 0.0)
 
     async def _drain(self, fault: Fault) -> str:
-        actor = await self._acquire("worker", fault.target)
+        process = await self._acquire("worker", fault.target)
         try:
-            seconds = await actor.drain()
-            if actor.life.end is not End.POISONED:
-                self.drains.append(Drain(actor.life.name, seconds, actor.life.exit_code))
-            actor.start()
+            seconds = await process.drain()
+            if process.life.end is not End.POISONED:
+                self.drains.append(Drain(process.life.name, seconds, process.life.exit_code))
+            process.start()
         finally:
-            actor.lock.release()
-        return f"{actor.lives[-2].name}, {seconds or 0:.1f} s"
+            process.lock.release()
+        return f"{process.lives[-2].name}, {seconds or 0:.1f} s"
 
     async def _restart_redis(self, fault: Fault) -> str:
         async with self._redis:
@@ -131,23 +131,23 @@ class Injector:
     async def _cut(self, fault: Fault) -> str:
         """Everybody's connections in turn; a muted one takes longer than a lease, or less."""
         draw = random.Random(fault.seed)
-        actor = self.cast.actors[fault.target % len(self.cast.actors)]
+        process = self.fleet.processes[fault.target % len(self.fleet.processes)]
         mode: CutMode = draw.choice(("reply", "reply", "request", "request", "mute", "idle"))
         count, share = draw.randint(1, 4), draw.random() * 0.99
         for_s = 0.2 + draw.random() * LEASE_S * 0.8
         cut = Cut(mode, count, share, reset=draw.random() < 0.5, for_s=for_s)
-        self.cast.proxies[actor.name].cut(cut)
+        self.fleet.proxies[process.name].cut(cut)
         await asyncio.sleep(for_s if mode == "mute" else 0.3)
-        return f"{actor.name}: {count} connections, {mode}"
+        return f"{process.name}: {count} connections, {mode}"
 
     async def _slow(self, fault: Fault) -> str:
         draw = random.Random(fault.seed)
         delay_s, for_s = 0.05 + 0.25 * fault.amount, 1 + draw.random() * 2
         began = time.time()
-        for proxy in self.cast.proxies.values():
+        for proxy in self.fleet.proxies.values():
             proxy.delay_s = proxy.request_delay_s = delay_s
         await asyncio.sleep(for_s)
-        for proxy in self.cast.proxies.values():
+        for proxy in self.fleet.proxies.values():
             proxy.heal()
         self.troubles.append(Trouble(began, time.time() + 2.0, str(fault.kind)))
         return f"{delay_s:.2f} s late for {for_s:.1f} s"
@@ -166,13 +166,13 @@ class Injector:
         running = self.progress.running()
         return self.progress.submitted[running[fault.target % len(running)]] if running else None
 
-    async def _acquire(self, role: str, target: int) -> Actor:
+    async def _acquire(self, role: str, target: int) -> ManagedProcess:
         """The one that the fault is meant for, or the next one that nothing else befalls."""
-        actors = [actor for actor in self.cast.actors if actor.role == role]
+        processes = [process for process in self.fleet.processes if process.role == role]
         while True:
-            for i in range(len(actors)):
-                actor = actors[(target + i) % len(actors)]
-                if not actor.lock.locked() and actor.up_s > _UP_S and actor.serving:
-                    await actor.lock.acquire()
-                    return actor
+            for i in range(len(processes)):
+                process = processes[(target + i) % len(processes)]
+                if not process.lock.locked() and process.up_s > _UP_S and process.serving:
+                    await process.lock.acquire()
+                    return process
             await asyncio.sleep(_POLL_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos.stage import Sabotage
+from tests.chaos.context import Sabotage
 
 QUEUE = "chaos"
 LEASE_S = 2.0

@@ -1,4 +1,4 @@
-"""Submits jobs, and again after its death: `python -m tests.chaos.producer STAGE`."""
+"""Submits jobs, and again after its death: `python -m tests.chaos.producer CONTEXT`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from rose.errors import BrokerUnavailable, QueueFull
 from rose_producer import AsyncClient
 from tests.chaos import journal
+from tests.chaos.context import LIMIT, Context, run_process
 from tests.chaos.journal import Journal
 from tests.chaos.plan import JobPlan, Kind, Plan
-from tests.chaos.stage import LIMIT, Stage, run
 
 #: Jobs of a submit; a death in the middle leaves some of them in doubt.
 _BATCH = 5
@@ -20,22 +20,22 @@ _POLL_S = 0.05
 
 
 class Producer:
-    def __init__(self, stage: Stage, client: AsyncClient, journal: Journal) -> None:
-        self._stage = stage
-        self._plan = Plan(stage.seed, stage.jobs)
+    def __init__(self, context: Context, client: AsyncClient, journal: Journal) -> None:
+        self._context = context
+        self._plan = Plan(context.seed, context.jobs)
         self._client = client
         self._journal = journal
 
     async def run(self, number: int) -> None:
         """From job `number` on, as far as the limit goes; it is raised while we work."""
         while True:
-            limit = int((self._stage.folder / LIMIT).read_text())
-            numbers = range(number, limit, self._stage.of)[:_BATCH]
+            limit = int((self._context.folder / LIMIT).read_text())
+            numbers = range(number, limit, self._context.of)[:_BATCH]
             if not numbers:
                 await asyncio.sleep(_POLL_S)
                 continue
             await self._submit([self._plan.job(n) for n in numbers])
-            number = numbers[-1] + self._stage.of
+            number = numbers[-1] + self._context.of
 
     async def _submit(self, jobs: list[JobPlan]) -> None:
         """Until it is known to have worked. Every repeat carries the same id or key."""
@@ -61,16 +61,16 @@ class Producer:
                 return
 
 
-async def _main(stage: Stage) -> None:
-    name = f"submitted-{stage.index}"
-    before = [number for number, *_ in journal.read(stage.folder / f"{name}.jsonl")]
+async def _main(context: Context) -> None:
+    name = f"submitted-{context.index}"
+    before = [number for number, *_ in journal.read(context.folder / f"{name}.jsonl")]
     last = max(before, default=None)
-    begin = stage.index if last is None else last + stage.of
+    begin = context.index if last is None else last + context.of
     # Goes back a little, as a service that is not sure would.
-    begin = max(stage.index, begin - _REPEATED * stage.of)
-    async with stage.client() as client:
-        await Producer(stage, client, stage.journal(name)).run(begin)
+    begin = max(context.index, begin - _REPEATED * context.of)
+    async with context.client() as client:
+        await Producer(context, client, context.journal(name)).run(begin)
 
 
 if __name__ == "__main__":
-    run(_main)
+    run_process(_main)

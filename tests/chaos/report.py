@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import journal
-from tests.chaos.actors import End
 from tests.chaos.check import Finding, Invariant, cause, moves
 from tests.chaos.evidence import Evidence
+from tests.chaos.managed_process import End
 from tests.chaos.plan import RAW_BASE, FaultKind, Kind
-from tests.chaos.scene import Scene
+from tests.chaos.run import ChaosRun
 
 _EXAMPLES = 4
 _AROUND_S = 4.0
@@ -31,7 +31,7 @@ _CUTS = {
 
 @dataclass(frozen=True)
 class Report:
-    scene: Scene
+    run: ChaosRun
     evidence: Evidence
     findings: Sequence[Finding]
     wall_s: float
@@ -46,13 +46,13 @@ class Report:
         """By kind, as they were carried out; cuts are counted by connection."""
         counts: dict[str, int] = {}
         for kind in FaultKind:
-            counts[kind.value] = self.scene.injector.done[kind]
+            counts[kind.value] = self.run.injector.done[kind]
             if kind is FaultKind.CUT:
                 counts[kind.value] = sum(self.evidence.cuts.values())
                 counts |= {f"  {_CUTS[mode]}": n for mode, n in sorted(self.evidence.cuts.items())}
         counts["poison jobs"] = sum(self.evidence.job(n).kind is Kind.POISON for n in self._jobs)
         counts["workers that poison killed"] = self._ended(End.POISONED)
-        counts["zombies refused"] = self.scene.injector.zombies_refused
+        counts["zombies refused"] = self.run.injector.zombies_refused
         return counts
 
     @property
@@ -60,9 +60,9 @@ class Report:
         evidence = self.evidence
         return {
             "ok": not self.findings,
-            "seed": self.scene.options.seed,
-            "engine": self.scene.options.engine,
-            "without": self.scene.options.sabotage,
+            "seed": self.run.options.seed,
+            "engine": self.run.options.engine,
+            "without": self.run.options.sabotage,
             "jobs": len(self._jobs),
             "raw_jobs": len(evidence.ids) - len(self._jobs),
             "events": sum(map(len, evidence.delivered.values())),
@@ -133,7 +133,7 @@ def show_clues(report: Report, out: Console) -> None:
             if finding.number is not None:
                 for line in _clues(report, finding.number):
                     out.print(f"    {line}", markup=False, soft_wrap=True)
-    out.print(f"\nlogs and journals are kept in {report.scene.folder}", markup=False)
+    out.print(f"\nlogs and journals are kept in {report.run.folder}", markup=False)
 
 
 def _clues(report: Report, number: int) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _clues(report: Report, number: int) -> Iterator[str]:
     job, job_id = evidence.job(number), evidence.ids.get(number, "never submitted")
     yield f"job {number} = {job_id}: {job.kind}, {job.priority}, {job.sampling}"
     times = []
-    for path in sorted(report.scene.folder.glob("delivered-*.jsonl")):
+    for path in sorted(report.run.folder.glob("delivered-*.jsonl")):
         for n, _, at, event in journal.read(path):
             if n == number:
                 times.append(at)
@@ -153,6 +153,6 @@ def _clues(report: Report, number: int) -> Iterator[str]:
         yield f"taken by {take.life} at {take.at:.3f}, token {take.done}"
     times += [take.at for take in takes]
     if times:
-        for at, what in report.scene.injector.log:
+        for at, what in report.run.injector.log:
             if min(times) - _AROUND_S < at < max(times) + _AROUND_S:
                 yield f"fault, done at {at:.3f}: {what}"

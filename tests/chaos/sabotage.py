@@ -8,7 +8,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
-from tests.chaos.stage import Sabotage
+from tests.chaos.context import Sabotage
 
 #: What a queue without fencing does with a worker that has lost its job: stores what it says
 #: where the log ends.

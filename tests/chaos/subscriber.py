@@ -1,4 +1,4 @@
-"""Follows jobs and writes down all it is given: `python -m tests.chaos.subscriber STAGE`.
+"""Follows jobs and writes down all it is given: `python -m tests.chaos.subscriber CONTEXT`.
 
 Its journal is its cursor: after its death it goes on from what it had written.
 """
@@ -18,9 +18,9 @@ from rose.protocol import Event, Partition, decode_event
 from rose.transport import CONNECTION_LOST
 from rose_producer import AsyncClient
 from tests.chaos import journal
+from tests.chaos.context import Context, run_process
 from tests.chaos.journal import Journal, Tail
 from tests.chaos.plan import JobPlan, Kind, Plan
-from tests.chaos.stage import Stage, run
 
 _POLL_S = 0.05
 _AGAIN_S = 0.2
@@ -29,9 +29,9 @@ _LOG_LOOK_S = 1.0
 
 
 class Subscriber:
-    def __init__(self, stage: Stage, client: AsyncClient, record: Journal) -> None:
-        self._stage = stage
-        self._plan = Plan(stage.seed, stage.jobs)
+    def __init__(self, context: Context, client: AsyncClient, record: Journal) -> None:
+        self._context = context
+        self._plan = Plan(context.seed, context.jobs)
         self._client = client
         self._journal = record
         self._cursor: dict[int, int] = {}
@@ -49,7 +49,7 @@ class Subscriber:
         """Follow every job of ours, as its submit becomes known."""
         tails: dict[Path, Tail] = {}
         while True:
-            for path in self._stage.folder.glob("submitted-*.jsonl"):
+            for path in self._context.folder.glob("submitted-*.jsonl"):
                 for number, job_id, _ in tails.setdefault(path, Tail(path)).new():
                     self._begin(number, job_id)
             for number in [n for n, task in self._follows.items() if task.done()]:
@@ -57,7 +57,7 @@ class Subscriber:
             await asyncio.sleep(_POLL_S)
 
     def _begin(self, number: int, job_id: str) -> None:
-        ours = number % self._stage.of == self._stage.index
+        ours = number % self._context.of == self._context.index
         if ours and number not in self._ended and number not in self._follows:
             self._follows[number] = asyncio.create_task(
                 self._follow(self._plan.job(number), job_id)
@@ -68,7 +68,7 @@ class Subscriber:
             await asyncio.sleep(job.join_s)
         while job.number not in self._ended:
             try:
-                if self._stage.sabotage == "log":
+                if self._context.sabotage == "log":
                     await self._follow_channel_alone(job, job_id)
                 else:
                     await self._follow_stream(job, job_id)
@@ -86,11 +86,11 @@ class Subscriber:
 
     async def _follow_channel_alone(self, job: JobPlan, job_id: str) -> None:
         """The sabotage: pub/sub without the log behind it."""
-        client = redis.asyncio.Redis.from_url(self._stage.redis_url, protocol=2)
+        client = redis.asyncio.Redis.from_url(self._context.redis_url, protocol=2)
         pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)
         with suppress(*CONNECTION_LOST):
             async with client, pubsub:
-                await pubsub.subscribe(Partition(self._stage.queue).channel(job_id))
+                await pubsub.subscribe(Partition(self._context.queue).channel(job_id))
                 while job.number not in self._ended:
                     message = await pubsub.get_message(timeout=_LOG_LOOK_S)
                     if message is not None:
@@ -111,13 +111,13 @@ class Subscriber:
             self._ended.add(number)
 
 
-async def _main(stage: Stage) -> None:
-    name = f"delivered-{stage.index}"
-    async with stage.client(poll_interval_s=_LOG_LOOK_S) as client:
-        subscriber = Subscriber(stage, client, stage.journal(name))
-        subscriber.recall(stage.folder / f"{name}.jsonl")
+async def _main(context: Context) -> None:
+    name = f"delivered-{context.index}"
+    async with context.client(poll_interval_s=_LOG_LOOK_S) as client:
+        subscriber = Subscriber(context, client, context.journal(name))
+        subscriber.recall(context.folder / f"{name}.jsonl")
         await subscriber.run()
 
 
 if __name__ == "__main__":
-    run(_main)
+    run_process(_main)

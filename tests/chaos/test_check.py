@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.actors import End, Life
 from tests.chaos.answers import null_answer
 from tests.chaos.check import Finding, Invariant, cause, check, moves
 from tests.chaos.evidence import Answer, Drain, Evidence, RedisState, Take, Trouble
+from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
 from tests.chaos.raw import Garbage
 
@@ -40,8 +40,8 @@ def logged(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def life(name: str, **fields: Any) -> Life:
-    actor, _, incarnation = name.partition(".")
-    return Life(actor, int(incarnation), 0.0, **fields)
+    process, _, incarnation = name.partition(".")
+    return Life(process, int(incarnation), 0.0, **fields)
 
 
 def a_good_run() -> Evidence:
@@ -320,7 +320,9 @@ def test_a_move_has_a_cause(befell: dict[str, Any]) -> None:
         (Trouble(13.0, 14.0, "stopped", "worker-1"), True),  # it took the job before that
     ],
 )
-def test_trouble_explains_a_move_of_whom_it_befell(trouble: Trouble, explains: bool) -> None:
+def test_trouble_explains_a_move_of_whom_it_trouble_during(
+    trouble: Trouble, explains: bool
+) -> None:
     # given
     run = a_good_run()
     worker_lived_on(run)

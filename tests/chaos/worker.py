@@ -1,4 +1,4 @@
-"""`rose worker`, watched, and mortal: `python -m tests.chaos.worker STAGE`.
+"""`rose worker`, watched, and mortal: `python -m tests.chaos.worker CONTEXT`.
 
 The same service with the same settings; its engine keeps a journal of the jobs it begins on, and
 kills its own process when it steps a job that is poison.
@@ -22,8 +22,8 @@ from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.chaos import sabotage
+from tests.chaos.context import Context, run_process
 from tests.chaos.journal import Journal
-from tests.chaos.stage import Stage, run
 
 #: How often the event loop looks at the clock, and from when on it was held up.
 _BEAT_S = 0.1
@@ -107,21 +107,23 @@ async def _beat(journal: Journal) -> None:
             journal.write(time.time(), "late", "", round(late_s, 3))
 
 
-async def _main(stage: Stage) -> None:
+async def _main(context: Context) -> None:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
     )
-    if stage.sabotage is not None:
-        sabotage.apply(stage.sabotage, stage.folder / f"scripts-{stage.index}.{stage.incarnation}")
+    if context.sabotage is not None:
+        sabotage.apply(
+            context.sabotage, context.folder / f"scripts-{context.index}.{context.incarnation}"
+        )
     given: dict[str, Any] = {
-        "redis_url": stage.redis_url,
-        "queue": stage.queue,
-        "redis_timeout_s": stage.redis_timeout_s,
-        **stage.worker,
+        "redis_url": context.redis_url,
+        "queue": context.queue,
+        "redis_timeout_s": context.redis_timeout_s,
+        **context.worker,
     }
-    journal = stage.journal(f"worker-{stage.index}.{stage.incarnation}")
+    journal = context.journal(f"worker-{context.index}.{context.incarnation}")
     settings = WorkerSettings(**given)
     beat = asyncio.create_task(_beat(journal))
     try:
@@ -131,4 +133,4 @@ async def _main(stage: Stage) -> None:
 
 
 if __name__ == "__main__":
-    run(_main)
+    run_process(_main)

@@ -14,8 +14,7 @@ import redis
 
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.chaos.actors import End, watch
-from tests.chaos.cast import Cast
+from tests.chaos.context import RAW_SUBMISSIONS
 from tests.chaos.evidence import (
     Drain,
     Evidence,
@@ -25,13 +24,14 @@ from tests.chaos.evidence import (
     read_redis,
     read_takes,
 )
-from tests.chaos.faults import Injector
+from tests.chaos.faults import FaultInjector
+from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
+from tests.chaos.managed_process import End, watch
 from tests.chaos.options import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.plan import Plan
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
-from tests.chaos.stage import RAW_SUBMISSIONS
 
 _START_S = 120.0
 _SETTLE_S = 20.0
@@ -44,8 +44,8 @@ _HELD_UP_S = 0.3
 _OWN_KEYS = 6
 
 
-class Scene:
-    def __init__(self, options: Options, folder: Path, on_tick: Callable[[Scene], None]) -> None:
+class ChaosRun:
+    def __init__(self, options: Options, folder: Path, on_tick: Callable[[ChaosRun], None]) -> None:
         self.options = options
         self.folder = folder
         self.plan = Plan(options.seed, options.jobs)
@@ -61,19 +61,19 @@ class Scene:
         with (
             EmbeddedBroker(fake=False, options={"appendfsync": "always"}) as broker,
             redis.Redis(port=broker.port, protocol=2) as client,
-            Cast(self.options, self.folder, broker) as cast,
+            Fleet(self.options, self.folder, broker) as fleet,
         ):
             raw = RawAdder(client, partition, self.plan, Journal(self.folder / RAW_SUBMISSIONS))
-            self.injector = Injector(cast, broker, raw, self.progress, self.options.jobs)
-            await self._until_up(client, cast)
+            self.injector = FaultInjector(fleet, broker, raw, self.progress, self.options.jobs)
+            await self._until_up(client, fleet)
             memory = _memory(client)
-            async with self._background(client, cast):
-                await self._play(cast)
-            evidence = await self._look(client, cast, raw)
+            async with self._background(client, fleet):
+                await self._feed_jobs(fleet)
+            evidence = await self._gather_evidence(client, fleet, raw)
             evidence.redis.memory_before = memory
             return evidence
 
-    async def _play(self, cast: Cast) -> None:
+    async def _feed_jobs(self, fleet: Fleet) -> None:
         """Feed jobs until all have ended and every fault has struck."""
         faults = asyncio.create_task(self.injector.run(self.plan.faults()))
         limit = 0
@@ -84,7 +84,7 @@ class Scene:
                 self.progress.update()
                 self._on_tick(self)
                 limit = max(limit, self._limit(faults.done()))
-                cast.set_limit(limit)
+                fleet.set_limit(limit)
                 if self.progress.silent_s > self.options.patience_s:
                     self.gave_up = True
                     return
@@ -104,12 +104,12 @@ class Scene:
         known = all(number in submitted for number in range(limit))
         return limit >= self.options.jobs and known and self.progress.all_ended
 
-    async def _look(self, client: redis.Redis, cast: Cast, raw: RawAdder) -> Evidence:
-        """All is over: let it settle, send everybody home, and gather what is left."""
+    async def _gather_evidence(self, client: redis.Redis, fleet: Fleet, raw: RawAdder) -> Evidence:
+        """All is over: let it settle, drain the workers, and gather what is left."""
         partition = Partition(QUEUE)
         await _wait(lambda: _is_idle(client, partition), _SETTLE_S)
-        gauges = await _idle_gauges(cast)
-        drains = [*self.injector.drains, *await _send_home(cast)]
+        gauges = await _idle_gauges(fleet)
+        drains = [*self.injector.drains, *await _drain_workers(fleet)]
         self.progress.update()
         job_ids = sorted({job_id for _, job_id in self.progress.submissions})
         state = read_redis(client, partition, job_ids)
@@ -124,33 +124,36 @@ class Scene:
             delivered=self.progress.delivered,
             garbage=raw.garbage,
             failures=raw.failures,
-            lives=[life for actor in cast.actors for life in actor.lives],
+            lives=[life for process in fleet.processes for life in process.lives],
             takes=read_takes(self.folder),
             troubles=[
                 *self.injector.troubles,
                 *self._stalls,
-                *cast.cut_troubles(),
+                *fleet.cut_troubles(),
                 *read_delays(self.folder),
             ],
-            cuts=Counter(mode for proxy in cast.proxies.values() for _, mode in proxy.cut_log),
+            cuts=Counter(mode for proxy in fleet.proxies.values() for _, mode in proxy.cut_log),
             drains=drains,
             gauges=gauges,
             redis=state,
         )
 
-    async def _until_up(self, client: redis.Redis, cast: Cast) -> None:
+    async def _until_up(self, client: redis.Redis, fleet: Fleet) -> None:
         def died() -> bool:
-            return any(actor.up_s == 0 for actor in cast.actors)
+            return any(process.up_s == 0 for process in fleet.processes)
 
         def up() -> bool:
-            return _has_groups(client) and all(cast.gauges(worker) for worker in cast.workers)
+            return _has_groups(client) and all(fleet.gauges(worker) for worker in fleet.workers)
 
         if not await _wait(lambda: died() or up(), _START_S) or died():
             raise TimeoutError(f"not everybody has started: see the logs in {self.folder}")
 
     @asynccontextmanager
-    async def _background(self, client: redis.Redis, cast: Cast) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(watch(cast.actors)), asyncio.create_task(self._ping(client))]
+    async def _background(self, client: redis.Redis, fleet: Fleet) -> AsyncIterator[None]:
+        tasks = [
+            asyncio.create_task(watch(fleet.processes)),
+            asyncio.create_task(self._ping(client)),
+        ]
         try:
             yield
         finally:
@@ -171,22 +174,22 @@ class Scene:
             await asyncio.sleep(_TICK_S)
 
 
-async def _idle_gauges(cast: Cast) -> dict[str, dict[str, float]]:
+async def _idle_gauges(fleet: Fleet) -> dict[str, dict[str, float]]:
     """What the workers say of their batch and cache; they get a moment to come to rest."""
-    await _wait(lambda: all(_at_rest(cast.gauges(worker)) for worker in cast.workers), 5.0)
-    return {worker.name: cast.gauges(worker) for worker in cast.workers}
+    await _wait(lambda: all(_at_rest(fleet.gauges(worker)) for worker in fleet.workers), 5.0)
+    return {worker.name: fleet.gauges(worker) for worker in fleet.workers}
 
 
-async def _send_home(cast: Cast) -> list[Drain]:
+async def _drain_workers(fleet: Fleet) -> list[Drain]:
     drains = []
-    for worker in cast.workers:
+    for worker in fleet.workers:
         async with worker.lock:
             seconds = await worker.drain()
             if worker.life.end is not End.REFUSED:
                 drains.append(Drain(worker.life.name, seconds, worker.life.exit_code))
-    for actor in cast.actors:
-        actor.bury()
-        actor.kill(End.OVER)
+    for process in fleet.processes:
+        process.notice_end()
+        process.kill(End.OVER)
     return drains
 
 

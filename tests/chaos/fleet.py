@@ -8,14 +8,14 @@ from typing import Any, Self
 
 from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_cli.demo.workers import read_metrics
-from tests.chaos.actors import Actor, End
+from tests.chaos.context import LIMIT, Context
 from tests.chaos.evidence import Trouble
+from tests.chaos.managed_process import End, ManagedProcess
 from tests.chaos.options import GRACE_S, LEASE_S, QUEUE, REDIS_TIMEOUT_S, Options
-from tests.chaos.stage import LIMIT, Stage
 from tests.support.proxy import Proxy
 
 
-class Cast:
+class Fleet:
     """Entering starts all of them; leaving kills whoever is left."""
 
     def __init__(self, options: Options, folder: Path, broker: EmbeddedBroker) -> None:
@@ -26,13 +26,13 @@ class Cast:
             "producer": options.producers,
             "subscriber": options.subscribers,
         }
-        self.actors = [
-            Actor(role, i, self._stage_of(role, i, count), folder)
+        self.processes = [
+            ManagedProcess(role, i, self._context_of(role, i, count), folder)
             for role, count in counts.items()
             for i in range(count)
         ]
-        self.workers = [actor for actor in self.actors if actor.role == "worker"]
-        self.proxies = {actor.name: Proxy(broker.port) for actor in self.actors}
+        self.workers = [process for process in self.processes if process.role == "worker"]
+        self.proxies = {process.name: Proxy(broker.port) for process in self.processes}
         self._http = {worker.name: free_port() for worker in self.workers}
         self._stack = ExitStack()
 
@@ -40,13 +40,13 @@ class Cast:
         self.set_limit(0)
         for proxy in self.proxies.values():
             self._stack.enter_context(proxy)
-        for actor in self.actors:
-            actor.start()
+        for process in self.processes:
+            process.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for actor in self.actors:
-            actor.kill(End.OVER)
+        for process in self.processes:
+            process.kill(End.OVER)
         self._stack.close()
 
     def set_limit(self, limit: int) -> None:
@@ -55,7 +55,7 @@ class Cast:
         new.write_text(str(limit))
         new.rename(self._folder / LIMIT)
 
-    def gauges(self, worker: Actor) -> dict[str, float]:
+    def gauges(self, worker: ManagedProcess) -> dict[str, float]:
         """A worker's own samples; empty when it does not answer."""
         return read_metrics(self._http[worker.name])
 
@@ -66,13 +66,13 @@ class Cast:
             for cut_s, _ in proxy.cut_log
         ]
 
-    def _stage_of(self, role: str, index: int, count: int) -> Any:
-        return lambda incarnation: self._stage(role, index, count, incarnation)
+    def _context_of(self, role: str, index: int, count: int) -> Any:
+        return lambda incarnation: self._context(role, index, count, incarnation)
 
-    def _stage(self, role: str, index: int, count: int, incarnation: int) -> Stage:
+    def _context(self, role: str, index: int, count: int, incarnation: int) -> Context:
         options, name = self._options, f"{role}-{index}"
         concerned = "subscriber" if options.sabotage == "log" else "worker"
-        return Stage(
+        return Context(
             seed=options.seed,
             jobs=options.jobs,
             folder=self._folder,

@@ -23,7 +23,7 @@ LIMIT = "limit"
 RAW_SUBMISSIONS = "submitted-raw.jsonl"
 
 
-class Stage(BaseModel):
+class Context(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     seed: int
@@ -52,10 +52,10 @@ class Stage(BaseModel):
         return Journal(self.folder / f"{name}.jsonl")
 
 
-def run(main: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:
     """A process of the harness, which ends when the harness does."""
     _die_with_parent()
-    asyncio.run(main(Stage.model_validate_json(sys.argv[1])))
+    asyncio.run(main(Context.model_validate_json(sys.argv[1])))
 
 
 def _die_with_parent() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import journal
+from tests.chaos.context import Context
 from tests.chaos.options import DRAIN_LIMIT_S
-from tests.chaos.stage import Stage
 
 _WATCH_S = 0.05
 #: A drain that takes too long is measured a little further, then killed.
@@ -37,7 +37,7 @@ class End(StrEnum):
 class Life:
     """Times are Unix seconds."""
 
-    actor: str
+    process: str
     incarnation: int
     began: float
     ended: float | None = None
@@ -49,22 +49,24 @@ class Life:
 
     @property
     def name(self) -> str:
-        return f"{self.actor}.{self.incarnation}"
+        return f"{self.process}.{self.incarnation}"
 
 
-class Actor:
+class ManagedProcess:
     """A producer, subscriber or worker. Whoever does something to it holds `lock`."""
 
-    def __init__(self, role: str, index: int, stage: Callable[[int], Stage], folder: Path) -> None:
+    def __init__(
+        self, role: str, index: int, context: Callable[[int], Context], folder: Path
+    ) -> None:
         self.role = role
         self.index = index
         self.name = f"{role}-{index}"
         self.lock = asyncio.Lock()
         self.lives: list[Life] = []
         self.log = folder / f"{self.name}.log"
-        self._stage = stage
+        self._context = context
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._popen: subprocess.Popen[bytes] | None = None
         self._served = 0
         """The number of the last life that is known to have served."""
 
@@ -75,7 +77,7 @@ class Actor:
     @property
     def up_s(self) -> float:
         """How long this life has lasted; 0 when it is over."""
-        if self._process is None or self._process.poll() is not None:
+        if self._popen is None or self._popen.poll() is not None:
             return 0.0
         return time.time() - self.life.began
 
@@ -89,10 +91,10 @@ class Actor:
         return self._served == len(self.lives)
 
     def start(self) -> None:
-        stage = self._stage(len(self.lives))
+        context = self._context(len(self.lives))
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"tests.chaos.{self.role}", stage.model_dump_json()],
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", f"tests.chaos.{self.role}", context.model_dump_json()],
                 stdin=subprocess.PIPE,  # its end is the sign to go
                 stdout=log,
                 stderr=log,
@@ -100,39 +102,39 @@ class Actor:
         self.lives.append(Life(self.name, len(self.lives), time.time()))
 
     def signal(self, signum: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(signum)
+        if self._popen is not None:
+            self._popen.send_signal(signum)
 
     def kill(self, end: End = End.KILLED) -> bool:
         """SIGKILL; False when it was dead already."""
-        if self._process is None or self._process.poll() is not None:
+        if self._popen is None or self._popen.poll() is not None:
             return False
-        self._process.kill()
-        self._process.wait()
+        self._popen.kill()
+        self._popen.wait()
         self._over(end)
         return True
 
     async def drain(self) -> float | None:
         """SIGTERM; how long it took, None when it did not end in time (it is killed then)."""
-        if self._process is None or self.bury():
+        if self._popen is None or self.notice_end():
             return 0.0
         began = self.life.told_at = time.time()
-        self._process.terminate()
-        while self._process.poll() is None and time.time() - began < DRAIN_LIMIT_S + _DRAIN_SLACK_S:
+        self._popen.terminate()
+        while self._popen.poll() is None and time.time() - began < DRAIN_LIMIT_S + _DRAIN_SLACK_S:
             await asyncio.sleep(_WATCH_S / 5)
-        if self._process.poll() is None:
+        if self._popen.poll() is None:
             self.kill(End.ITSELF)
             return None
         self._over(End.POISONED if self._poisoned else End.DRAINED)
         return time.time() - began
 
-    def bury(self) -> bool:
+    def notice_end(self) -> bool:
         """Notice that it has ended by itself, and how."""
-        if self._process is None or self._process.poll() is None or self.life.end is not None:
+        if self._popen is None or self._popen.poll() is None or self.life.end is not None:
             return False
         if self._poisoned:
             end = End.POISONED
-        elif self.role == "worker" and not self.serving and self._process.returncode == 1:
+        elif self.role == "worker" and not self.serving and self._popen.returncode == 1:
             end = End.REFUSED
         else:
             end = End.ITSELF
@@ -141,9 +143,9 @@ class Actor:
 
     @property
     def _poisoned(self) -> bool:
-        if self._process is None or self.role != "worker":
+        if self._popen is None or self.role != "worker":
             return False
-        if self._process.returncode != -signal.SIGKILL:
+        if self._popen.returncode != -signal.SIGKILL:
             return False
         # Its other thread may have had a last word.
         return any(what == "poisoned" for _, what, *_ in self._journal()[-2:])
@@ -154,16 +156,16 @@ class Actor:
     def _over(self, end: End) -> None:
         life = self.life
         life.ended, life.end = time.time(), end
-        if self._process is not None:
-            life.exit_code = self._process.returncode
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+        if self._popen is not None:
+            life.exit_code = self._popen.returncode
+            if self._popen.stdin is not None:
+                self._popen.stdin.close()
 
 
-async def watch(actors: list[Actor]) -> None:
+async def watch(processes: list[ManagedProcess]) -> None:
     """Start again whoever has ended by itself."""
     while True:
-        for actor in actors:
-            if not actor.lock.locked() and actor.bury():
-                actor.start()
+        for process in processes:
+            if not process.lock.locked() and process.notice_end():
+                process.start()
         await asyncio.sleep(_WATCH_S)
