@@ -81,7 +81,7 @@ class Runner:
 
 
 def in_turn(contenders: Sequence[_T], turn: int) -> list[_T]:
-    """There and back: nobody is always first, and neighbours stay close in time.
+    """Alternates the direction: no contender is always first, and neighbours run close in time.
 
     On a machine whose speed drifts this slows all contenders alike.
     """

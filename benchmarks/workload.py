@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-#: With it, 32 requests ask for 2,302 tokens after prompts of 4,867.
+#: With this seed 32 requests have 4,867 prompt tokens and ask for 2,302 new ones.
 _LENGTHS_SEED = 24
 _MAX_TOKENS = 128
 

@@ -34,7 +34,7 @@ class OursOnDevice(Ours):
         return OnlineScheduler(self.engine, *self._limits, keep_finished=False, overlap=True)
 
     def profile(self, prompts: Sequence[Sequence[int]], steps: int) -> Profile | None:
-        """What the device does while `prompts` are all being decoded; None where there is no GPU.
+        """Profiles the device while all `prompts` are being decoded; None without a GPU.
 
         Its work is on one stream, so it is the sum of what its kernels and copies take. The
         profiler slows the host down, so the share without it is higher.

@@ -98,7 +98,8 @@ class Suite:
         settings: dict[str, Any] = {
             "device": str(self._device),
             "attention": attention,
-            "gpu_memory_utilization": scale.memory_utilization * 2,  # ours has the other half
+            "gpu_memory_utilization": scale.memory_utilization
+            * 2,  # the engine in this process has the other half
         }
         if scale.kv_cache_tokens is not None:
             settings["kv_cache_tokens"] = scale.kv_cache_tokens

@@ -19,7 +19,7 @@ from benchmarks.queue.stage import ForeignWorker
 _ROOT = Path(__file__).parents[2]
 _IN_PYTHON = ("taskiq", "dramatiq", "arq", "celery", "rq")
 _TIMEOUT_S = 300
-#: Jobs of a measurement where a queue takes a millisecond or more for each.
+#: Jobs in a measurement of a queue that takes a millisecond or more for each.
 _MAX_JOBS = 5000
 
 

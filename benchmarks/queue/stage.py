@@ -18,7 +18,7 @@ _READY_S = 60.0
 
 
 def fresh_redis() -> EmbeddedBroker:
-    """A new server for each measurement: nobody inherits another's memory or append-only file.
+    """A new server for each measurement, with empty memory and a new append-only file.
 
     Durable, as the delivery guarantee asks. It does not rewrite its append-only file: when that
     falls due depends on what was written, and its fork would hit one contender and not the next.

@@ -1,4 +1,4 @@
-"""Three dashboards: is it well, what does the engine do, and does everything arrive.
+"""Three dashboards: overview, engine, and delivery.
 
 `[$__rate_interval]` is four scrapes at least. The gauges of the queue are exported by one worker at
 a time, hence `max by`: during a change of that worker there may be two of them, or none.
@@ -131,7 +131,7 @@ OVERVIEW = Dashboard(
                 Query(_occupancy(" by (instance)"), "{{instance}}"),
             ],
             "percentunit",
-            most=1,
+            max=1,
         ),
         Panel(
             "Outcomes",
@@ -303,7 +303,7 @@ ENGINE = Dashboard(
             "youngest requests give way.",
             [Query(f"rose_kv_cache_usage_ratio{_M}", "{{instance}}")],
             "percentunit",
-            most=1,
+            max=1,
         ),
         Panel(
             "Prefix cache hits",
@@ -317,7 +317,7 @@ ENGINE = Dashboard(
                 )
             ],
             "percentunit",
-            most=1,
+            max=1,
         ),
         Panel(
             "Preemptions",
@@ -419,14 +419,14 @@ DELIVERY = Dashboard(
             "1 while the worker answers Prometheus.",
             [Query('up{job="rose-worker"}', "{{instance}}")],
             "short",
-            most=1,
+            max=1,
         ),
         Panel(
             "Ready",
             "1 while the worker reaches Redis; /readyz says why not.",
             [Query(f"rose_ready{_M}", "{{instance}}")],
             "short",
-            most=1,
+            max=1,
         ),
         Panel(
             "Reads the queue",
@@ -434,7 +434,7 @@ DELIVERY = Dashboard(
             "seconds of its death.",
             [Query(f"count by (instance, queue) (rose_queue_lag_jobs{_M})", "{{instance}}")],
             "short",
-            most=1,
+            max=1,
         ),
     ),
 )

@@ -26,9 +26,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`unit` as Grafana names it. `steps`: a colour from each value on, the first one from below.
+    """`unit` is Grafana's name for it. `steps` maps thresholds to colours, the lowest first.
 
-    Quantities that share a whole may be `stacked`; `most` fixes the top of the axis.
+    Parts of a whole may be `stacked`; `max` fixes the top of the axis.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Panel:
     height: int = 8
     steps: Mapping[float, str] = field(default_factory=dict)
     stacked: bool = False
-    most: float | None = None
+    max: float | None = None
 
     def to_json(self, number: int, x: int, y: int) -> dict[str, Any]:
         return {
@@ -72,8 +72,8 @@ class Panel:
 
     def _defaults(self) -> dict[str, Any]:
         defaults: dict[str, Any] = {"unit": self.unit, "min": 0}
-        if self.most is not None:
-            defaults["max"] = self.most
+        if self.max is not None:
+            defaults["max"] = self.max
         if self.steps:
             steps = [
                 {"color": colour, "value": value if n else None}

@@ -12,9 +12,9 @@ from tests.chaos.evidence import Evidence, Take, Trouble
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, JobPlan, Kind
 
-#: What Redis may hold more at the end than at the start: dead letters, scripts, its own tables.
+#: Growth of Redis that is no leak: dead letters, scripts, its own tables.
 _MEMORY_SLACK = 1024 * 1024
-#: Clocks are read a moment before or after what they are read for.
+#: A clock is read shortly before or after the event that it dates.
 _AT_ONCE_S = 0.5
 
 
@@ -203,9 +203,9 @@ def moves(evidence: Evidence) -> Iterator[tuple[Take, Take]]:
 
 
 def cause(evidence: Evidence, one: Take, next_one: Take) -> str | None:
-    """Why a job left the worker that took it: something befell that worker meanwhile.
+    """Why a job left the worker that took it: that worker was in trouble meanwhile.
 
-    Or the next one: a frozen worker's engine begins late on what the worker took long before.
+    Or the next one was: the engine of a frozen worker begins late on a job taken long before.
     """
     lives = {life.name: life for life in evidence.lives}
     life, next_life = lives[one.life], lives[next_one.life]

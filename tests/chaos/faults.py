@@ -20,10 +20,10 @@ from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
 from tests.support.proxy import Cut, CutMode
 
-#: Faults may overlap, so many at once; one follows another after so long at least.
+#: How many faults may overlap, and the least time between two of them.
 _AT_ONCE = 4
 _GAP_S = 0.1
-#: A worker is let live for so long before it is hit: it must have something to lose.
+#: A worker lives at least this long before a fault strikes it, so that it has jobs to lose.
 _UP_S = 1.2
 _POLL_S = 0.02
 

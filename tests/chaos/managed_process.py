@@ -18,7 +18,7 @@ from tests.chaos.context import Context
 from tests.chaos.options import DRAIN_LIMIT_S
 
 _WATCH_S = 0.05
-#: A drain that takes too long is measured a little further, then killed.
+#: A drain over its limit is measured this much longer, then the process is killed.
 _DRAIN_SLACK_S = 5.0
 
 
@@ -95,7 +95,7 @@ class ManagedProcess:
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", f"tests.chaos.{self.role}", context.model_dump_json()],
-                stdin=subprocess.PIPE,  # its end is the sign to go
+                stdin=subprocess.PIPE,  # the child ends when this closes
                 stdout=log,
                 stderr=log,
             )
@@ -147,7 +147,7 @@ class ManagedProcess:
             return False
         if self._popen.returncode != -signal.SIGKILL:
             return False
-        # Its other thread may have had a last word.
+        # Its other thread may have written one more entry.
         return any(what == "poisoned" for _, what, *_ in self._journal()[-2:])
 
     def _journal(self) -> list[list[Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rose_producer.request import PromptLike, Request
 
-#: Numbers from here on: jobs that are added past the client library.
+#: Jobs numbered from here on are added without the client library.
 RAW_BASE = 1_000_000
 
 _OPENINGS = (
@@ -98,7 +98,7 @@ class Fault:
     seed: int
 
 
-#: For 5,000 jobs; other runs take their share, and a few of each at least.
+#: Faults of a run of 5,000 jobs. Other runs have them in proportion, with a minimum of each kind.
 _FULL = 5000
 _DOSES = {
     FaultKind.KILL_WORKER: 62,

@@ -19,7 +19,7 @@ from rose.protocol import Partition, Priority
 from tests.chaos.journal import Journal
 from tests.chaos.plan import RAW_BASE, Plan
 
-#: XADD to several streams under one id, which none of them has reached yet.
+#: XADD to several streams under one id that is greater than every id in them.
 _SAME_ID = """
 local ms = 0
 for _, stream in ipairs(KEYS) do

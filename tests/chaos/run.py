@@ -36,9 +36,9 @@ from tests.chaos.raw import RawAdder
 _START_S = 120.0
 _SETTLE_S = 20.0
 _TICK_S = 0.1
-#: Jobs that wait or run at once while faults are left after the last one: the run goes on.
+#: Jobs in flight after the last planned one, as long as faults are left to strike.
 _EXTRA = 30
-#: A Redis that takes longer to say PONG may have cost somebody a lease.
+#: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
 #: The queue's own keys: three streams, dead letters, load, model.
 _OWN_KEYS = 6

@@ -13,7 +13,7 @@ from rose.errors import MalformedMessage, RoseError
 from rose.protocol import TERMINAL_STATUSES, Partition, TokenEvent, decode_event
 
 _LETTERS_AT_ONCE = 1000
-#: Wrong outcomes that are told in full; the others are counted.
+#: Wrong outcomes that are reported in full; the others are only counted.
 _MAX_TOLD = 20
 
 
@@ -93,7 +93,7 @@ class Ledger:
         for key, state, log in zip(keys, replies[::2], replies[1::2], strict=True):
             status, *place = (value and value.decode() for value in state)
             if status == "running" and tuple(place) != key:
-                continue  # a second entry of the same job, which still runs: settled with it
+                continue  # a second entry of a job that still runs: both are settled at its end
             sent = self._open.pop(key)
             problem = self._problem(sent, status, log)
             if problem is None:

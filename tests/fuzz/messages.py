@@ -1,4 +1,4 @@
-"""What to throw at a parser: noise, damaged messages, well-formed nonsense, and bombs.
+"""Input for parsers: noise, damaged messages, well-formed nonsense, and bombs.
 
 Everything follows from the seed, so that a run can be had again.
 """
@@ -23,7 +23,7 @@ from rose.protocol import (
     encode_job,
 )
 
-#: Stands where a message's own id goes; all ids have its length.
+#: A placeholder for the message's id. All ids have this length.
 _ID = b"0-0000000000"
 
 _JOBS: tuple[dict[str, Any], ...] = (
@@ -119,7 +119,7 @@ class Fuzzer:
         self._events = [encode_event(event) for event in _EVENTS]
         self._small = small_bombs()
         self._large = large_bombs()
-        # Each in proportion to what it finds: noise is refused at once, whatever it is.
+        # Weighted by what each kind finds: noise is always refused at once.
         self._kinds: tuple[Callable[[Sequence[bytes]], bytes], ...] = (
             *(self._flipped,) * 4,
             *(self._stuttered,) * 3,

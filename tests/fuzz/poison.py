@@ -53,7 +53,7 @@ class Poisoner:
 
     def _bad_state(self, job: JobSpec) -> None:
         for field in self._random.sample(_FIELDS, 2):
-            # Nobody can tell a forged cost from an honest one, and it would be given back.
+            # A forged cost cannot be told from an honest one: it would be subtracted from the load.
             value = self._random.choice(_NO_NUMBERS if field == "cost" else _VALUES)
             self._redis.hset(self._partition.state(job.id), field, value)
 
@@ -63,8 +63,7 @@ class Poisoner:
 
 
 def ask_for(client: Client, job_id: str) -> str | None:
-    """What a subscriber of a poisoned job gets: nothing but answers and errors of ours. Returns
-    what else it got."""
+    """A subscriber of a poisoned job must get answers or our own errors. Returns anything else."""
     job = client.job(job_id)
     for act in (job.status, job.cancel, lambda: job.result(_PATIENCE_S)):
         try:

@@ -29,7 +29,7 @@ from tests.fuzz.messages import Fuzzer
 from tests.fuzz.poison import Poisoner, ask_for
 
 _BATCH = 1000
-#: Messages that wait in Redis: enough to keep the worker busy, few enough to keep them all there.
+#: Messages that wait in Redis at most: they keep the worker busy and fit into memory.
 _MAX_WAITING = 4000
 _QUEUE = "fuzz"
 _CONTEXT = 48

@@ -114,7 +114,7 @@ def test_a_producer_can_do_all_it_has_to_on_a_cluster(
 ) -> None:
     # given: a cluster of one
     with (
-        # The default bus port, 10,000 above the other, may be none.
+        # The default bus port is 10,000 higher, which may exceed 65,535.
         start_guarded(**{"cluster-enabled": "yes", "cluster-port": str(free_port())}) as node,
         redis.Redis.from_url(node.url, protocol=2) as admin,
     ):

@@ -25,7 +25,7 @@ class LocalCluster:
 
     def __init__(self, nodes: int = 3) -> None:
         self._stack = ExitStack()
-        # The default bus port, 10,000 above the other, may be none.
+        # The default bus port is 10,000 higher, which may exceed 65,535.
         self.nodes = [
             EmbeddedBroker(
                 fake=False,

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import hiredis
 
 _CHUNK = 65536
-#: A cut that finds no traffic to cut through strikes the connection as it is.
+#: A cut that meets no traffic for this long breaks the idle connection.
 _IDLE_S = 1.0
 
 CutMode = Literal["reply", "request", "mute", "idle"]
@@ -121,7 +121,7 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._redis_port)
-        except OSError:  # Redis is down: so is the line
+        except OSError:  # Redis is down, so the client is disconnected
             writer.transport.abort()
             return
         host, port = to_redis.get_extra_info("sockname")
@@ -131,7 +131,7 @@ class Proxy:
         try:
             await link.run()
         except (ConnectionError, EOFError):
-            pass  # one end has closed, or was broken: so is the other
+            pass  # one end has closed or was cut: close the other
         finally:
             self._links.discard(link)
             link.abort()

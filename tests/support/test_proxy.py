@@ -29,7 +29,7 @@ class Echo:
                 writer.write(b"echo:" + data)
                 await writer.drain()
         except ConnectionError:
-            pass  # as a cut should look from here
+            pass  # this is how a cut looks to the server
         finally:
             writer.close()
 

@@ -23,7 +23,7 @@ SECONDS = "s, first to last token"
 EVENTS = "events delivered/s"
 _TIMEOUT_S = 300.0
 _POLL_S = 0.1
-#: Everybody has subscribed when no new channel has come for this long.
+#: All have subscribed when no new channel has appeared for this long.
 _QUIET_S = 1.0
 
 
