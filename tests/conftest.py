@@ -12,10 +12,11 @@ import hypothesis
 import pytest
 import redis
 
-from rose.protocol import GROUP, Partition
+from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
+from tests.support.bench import Bench
 from tests.support.wheel import build_wheel
 
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
@@ -112,15 +113,17 @@ def partition(queue: str) -> Partition:
 
 
 @pytest.fixture
+def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(any_broker, queue)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
 def raw(broker: EmbeddedBroker) -> Iterator[redis.Redis]:
     """A plain Redis client, for looking behind the protocol's back."""
     with redis.Redis(port=broker.port, protocol=2) as client:
         yield client
-
-
-def create_groups(client: redis.Redis, partition: Partition) -> None:
-    for stream in partition.all_jobs:
-        client.xgroup_create(stream, GROUP, "0", mkstream=True)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.report import write_between
 from benchmarks.workload import Workload
 from roseinfer.demo_model import MODEL_PATH
+from tests.support.bench import wait_until
 
 _STAND_IN = '''
 """As much of vLLM as the runner asks for: it says the prompt's last token again and again."""
@@ -147,8 +147,8 @@ def test_a_vllm_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
 
 def _wait_frozen(pid: int) -> None:
     """Until the kernel says that it is stopped: no signal arrives at once."""
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        time.sleep(0.01)
+    stat = Path(f"/proc/{pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def test_a_peer_is_stopped_at_the_limit_of_time() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing, closing
 
 import pytest
@@ -29,14 +29,6 @@ from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Event, Job
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, end_failed, token, wait_until
-
-
-@pytest.fixture
-def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
-    bench = Bench(any_broker, queue)
-    yield bench
-    bench.close()
-
 
 #: Collects the events of a job with one of the two clients.
 Collect = Callable[[Job, int], list[Event]]

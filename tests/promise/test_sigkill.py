@@ -11,6 +11,7 @@ from rose.protocol import GROUP, Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, Event, FinishedEvent, Request, TokenEvent
+from tests.support.bench import until
 
 JOBS = 200
 OPENINGS = ("Once upon a time", "The weather today", "One morning", "Dear friend,", "A dog")
@@ -43,8 +44,8 @@ async def run_all(
     jobs = await client.submit_many(requests())
     streams: list[list[Event]] = [[] for _ in jobs]
     readers = [asyncio.create_task(collect(j, s)) for j, s in zip(jobs, streams, strict=True)]
-    while in_the_middle is not None and not in_the_middle(streams):
-        await asyncio.sleep(0.005)
+    if in_the_middle is not None:
+        await until(lambda: in_the_middle(streams))
     await asyncio.gather(*readers)
     return streams
 

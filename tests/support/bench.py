@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,6 @@ from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_jo
 from rose.protocol.calls import Lease, NotTaken, Taken
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
-from tests.conftest import create_groups
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 90) -> None:
@@ -20,6 +20,17 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 90) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.01)
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 90) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def create_groups(client: redis.Redis, partition: Partition) -> None:
+    for stream in partition.all_jobs:
+        client.xgroup_create(stream, GROUP, "0", mkstream=True)
 
 
 class Bench:

@@ -14,8 +14,7 @@ from rose.protocol import Partition
 from rose.transport.connection import connect
 from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_producer import Client, ProducerSettings
-from tests.conftest import create_groups
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import Bench, create_groups, wait_until
 
 _SLOTS = 16384
 

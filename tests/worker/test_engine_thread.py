@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +13,7 @@ from rose_worker.engine import Prepared
 from rose_worker.engine_thread import EngineThread
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
+from tests.support.bench import until
 
 
 class GatedEngine(NullEngine):
@@ -54,12 +54,6 @@ class PausedEngine(NullEngine):
         self.in_step = True
         self.gate.acquire()
         return super().step(only)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def make(engine: NullEngine, *, max_reports: int = 100, min_step_s: float = 0.0) -> EngineThread:

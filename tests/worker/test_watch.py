@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,17 +20,11 @@ from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import cancel_all
 from rose_worker.watch import Watch
 from tests.conftest import needs_redis_server
-from tests.support.bench import Bench
+from tests.support.bench import Bench, until
 
 INTERVAL_S = 0.05
 #: It lapses when a test says so.
 LEASE_S = 300
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Watcher:
@@ -81,13 +75,6 @@ async def watching(url: str, queue: str) -> AsyncIterator[Watchers]:
 async def watchers(any_broker: EmbeddedBroker, queue: str) -> AsyncIterator[Watchers]:
     async with watching(any_broker.url, queue) as watcher:
         yield watcher
-
-
-@pytest.fixture
-def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
-    bench = Bench(any_broker, queue)
-    yield bench
-    bench.close()
 
 
 async def test_one_reads_until_it_is_gone_then_another(watchers: Watchers, bench: Bench) -> None:

@@ -16,8 +16,7 @@ from rose_producer import (
     Client,
     FinishedEvent,
 )
-from tests.conftest import create_groups
-from tests.support.bench import wait_until
+from tests.support.bench import create_groups, wait_until
 from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs
 
 

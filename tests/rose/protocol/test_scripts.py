@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +24,6 @@ from rose.protocol.status import read_queue_status
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job
 from tests.support.bench import Bench, dead_letter, to_append, token
-
-
-@pytest.fixture
-def bench(any_broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
-    bench = Bench(any_broker, queue)
-    yield bench
-    bench.close()
 
 
 def test_fetch_serves_the_most_urgent_and_never_more_than_asked(bench: Bench) -> None:
