@@ -67,6 +67,7 @@ class ChaosRun:
             self.injector = FaultInjector(fleet, broker, raw, self.progress, self.options.jobs)
             await self._until_up(client, fleet)
             memory = _memory(client)
+            self.progress.last_news = time.monotonic()  # patience does not count the start-up
             async with self._background(client, fleet):
                 await self._feed_jobs(fleet)
             evidence = await self._gather_evidence(client, fleet, raw)
