@@ -1,6 +1,7 @@
 """The clients of redis-py as roseinfer makes them: where to, with which options.
 
-They repeat nothing by themselves: that is `rose.transport.retry`'s.
+They repeat nothing by themselves, because `rose.transport.retry` says when. Only on a cluster the
+first repeat may be redis-py's: an error told it where a slot is now.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from rose.errors import ConfigurationError
 from rose.settings import QueueSettings
 from rose.transport.redis_internals import sentinels_of, try_options
 from rose.transport.urls import Address, Kind, parse_address
-
-#: A cluster's client is told where a slot is now by an error, and then needs a second go.
-_REPEATS_ON_CLUSTER = 1
 
 
 class _BehindSentinel(redis.Redis):
@@ -64,30 +62,35 @@ _ASYNCIO = _Form(
 
 
 def connect(
-    settings: QueueSettings, *, reply_timeout_s: float | None = None
+    settings: QueueSettings, *, retries: int = 0, reply_timeout_s: float | None = None
 ) -> redis.Redis | redis.RedisCluster:
     """Connects at the first call; to a cluster at once.
 
+    `retries`: of a call that has failed, on a cluster.
     `reply_timeout_s`: for blocking reads, whose timeout must exceed their BLOCK time.
 
     Raises:
         ConfigurationError
         CONNECTION_LOST: no node of the cluster answers.
     """
-    client: redis.Redis | redis.RedisCluster = _client(_BLOCKING, settings, reply_timeout_s)
+    client: redis.Redis | redis.RedisCluster = _client(
+        _BLOCKING, settings, retries, reply_timeout_s
+    )
     return client
 
 
 def connect_async(
-    settings: QueueSettings, *, reply_timeout_s: float | None = None
+    settings: QueueSettings, *, retries: int = 0, reply_timeout_s: float | None = None
 ) -> redis.asyncio.Redis | redis.asyncio.RedisCluster:
     """As `connect`, but connects to a cluster at the first call, too."""
     client: redis.asyncio.Redis | redis.asyncio.RedisCluster
-    client = _client(_ASYNCIO, settings, reply_timeout_s)
+    client = _client(_ASYNCIO, settings, retries, reply_timeout_s)
     return client
 
 
-def _client(form: _Form, settings: QueueSettings, reply_timeout_s: float | None) -> Any:
+def _client(
+    form: _Form, settings: QueueSettings, retries: int, reply_timeout_s: float | None
+) -> Any:
     address = address_of(settings)
     options = {
         "socket_timeout": reply_timeout_s or settings.redis_timeout_s,
@@ -102,7 +105,7 @@ def _client(form: _Form, settings: QueueSettings, reply_timeout_s: float | None)
     }
     with _valid_options():
         if address.kind is Kind.CLUSTER:
-            options |= {**address.options, "retry": form.retry(NoBackoff(), _REPEATS_ON_CLUSTER)}
+            options |= {**address.options, "retry": form.retry(NoBackoff(), retries)}
             # Partitions whose node lives go on.
             options["require_full_coverage"] = False
             nodes = [form.cluster_node(*node) for node in address.nodes]

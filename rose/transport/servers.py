@@ -174,7 +174,8 @@ def open_server_async(
     settings: QueueSettings, reply_timeout_s: float | None
 ) -> AsyncServer | AsyncCluster:
     """Raises: ConfigurationError"""
-    client = connect_async(settings, reply_timeout_s=reply_timeout_s)
+    retries = min(settings.redis_retries, 1)
+    client = connect_async(settings, retries=retries, reply_timeout_s=reply_timeout_s)
     if isinstance(client, redis.asyncio.Redis):
         return AsyncServer(client)
     return AsyncCluster(client)
@@ -183,7 +184,8 @@ def open_server_async(
 def open_server(settings: QueueSettings, reply_timeout_s: float | None) -> Server | Cluster:
     """Raises: ConfigurationError"""
     if address_of(settings).kind is Kind.CLUSTER:
-        return Cluster(partial(connect, settings, reply_timeout_s=reply_timeout_s))
+        retries = min(settings.redis_retries, 1)
+        return Cluster(partial(connect, settings, retries=retries, reply_timeout_s=reply_timeout_s))
     client: Any = connect(settings, reply_timeout_s=reply_timeout_s)
     return Server(client)
 

@@ -106,7 +106,7 @@ class BenchAt(Bench):
             partitions=partition.index + 1,
             poll_interval_s=0.5,
         )
-        self.redis = connect(settings)  # type: ignore[assignment]  # all that is asked, it can
+        self.redis = connect(settings, retries=1)  # type: ignore[assignment]  # all that is asked, it can
         self.partition = partition
         self.client = Client(settings)
         create_groups(self.redis, partition)
