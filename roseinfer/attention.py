@@ -1,9 +1,9 @@
 """Attention over the paged cache, plugged into transformers' models.
 
-One function is registered under IMPLEMENTATION. It finds its layer's state on the attention
-module that calls it (`module.rose_attention`, bound by the engine), so neither a module global nor
-keyword arguments that some models drop are involved. No mask function is registered: transformers
-then makes no mask, and each group of queries brings its own (see batch.py).
+One function is registered under IMPLEMENTATION. It finds its layer's state on the attention module
+that calls it: the engine binds it as `module.rose_attention`. So it needs neither a global nor
+keyword arguments, which some models drop. No mask function is registered: transformers then makes
+no mask, and each group of queries has its own (see batch.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AttentionCall:
 
 
 class LayerState(Protocol):
-    """What the engine binds on attention modules: turns a call into outputs [1, T, Hq, Dv]."""
+    """The engine binds it on an attention module; it computes a call's outputs [1, T, Hq, Dv]."""
 
     def attend(self, call: AttentionCall) -> Tensor: ...
 
@@ -81,7 +81,7 @@ def bind(modules: list[nn.Module], states: list[LayerState]) -> None:
 
 
 def bind_everywhere(model: nn.Module, state: LayerState) -> None:
-    """Bind one state on every module, for when it is not yet known which ones attend."""
+    """Bind one state on every module, before it is known which ones are attention modules."""
     for module in model.modules():
         setattr(module, _BOUND_AS, state)
 
@@ -128,7 +128,7 @@ class _PagedLayer:
     ) -> None:
         self._owner = owner
         self._keys, self._values = keys, values
-        # The same memory by block: gathering whole blocks is what makes reading a page cheap.
+        # The same memory by block: gathering whole blocks is cheaper than gathering slots.
         self._key_blocks = keys.view(-1, block_size, *keys.shape[1:])
         self._value_blocks = values.view(-1, block_size, *values.shape[1:])
 

@@ -22,10 +22,10 @@ from roseinfer.device_transfer import IntegerBuffer
 from roseinfer.kv_cache import PADDING_BLOCK
 from roseinfer.session import InferenceSession
 
-# Matrix kernels treat the last rows of an odd count differently from the rest, so a token's result
-# would depend, in its last bits, on who else shares the step. With row counts padded to multiples
-# (of tokens in the step, of query rows in one attention call) float32 logits on CPU come out
-# bitwise the same in any company; a test holds them to it.
+# Matrix kernels compute the last rows of an odd count in another way, so a token's last bits would
+# depend on the other requests of the step. With padded numbers of tokens in a step, and of query
+# rows in an attention call, float32 logits on CPU are bitwise the same in any batch. A test checks
+# that.
 ROW_MULTIPLE = 8
 _QUERY_MULTIPLE = 4
 
@@ -86,7 +86,7 @@ class DeviceTokens:
 
 
 class StepInputs(Protocol):
-    """What a model is given for one step, whoever attends."""
+    """The inputs of a model for one step, whichever attention runs."""
 
     @property
     def order(self) -> list[Chunk]:
@@ -146,7 +146,7 @@ class AttentionGroup:
         first = torch.zeros_like(self.positions[:, :1])
         width = blocks.shape[1]
         if window is not None:
-            # Only the blocks from the oldest visible key on: n queries see at most this many.
+            # Only the blocks from the oldest visible key on: n queries attend to at most this many.
             visible = min(width, (window + self.positions.shape[1] - 2) // size + 2)
             if visible < width:
                 oldest = (self.positions[:, :1] - window + 1).clamp_(min=0)
@@ -159,7 +159,7 @@ class AttentionGroup:
         if window is not None:
             mask &= keys > queries - window
         mask = mask.unsqueeze(1).repeat(1, 1, share, 1)
-        # Padding rows may look at everything: a row that looks at nothing would be nan.
+        # Padding rows attend to everything: the softmax of a row without keys is nan.
         mask = F.pad(mask, (0, 0, 0, -mask.shape[2] % _QUERY_MULTIPLE), value=True)
         return KVView(blocks.flatten(), mask)
 

@@ -1,7 +1,8 @@
-"""The way between host and device, where nothing waits but what says so.
+"""Copies between host and device. Only `Download.wait` makes the host wait.
 
 A copy from pageable memory makes the host wait for the device, and so does reading a value back.
-All of the engine's numbers go through here: up in pinned memory, down by a copy that an event ends.
+So all numbers of the engine are copied here: to the device from pinned memory, and back by a copy
+that records an event.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from torch import Tensor
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """`tensor`, on the host, where copies to `device` read it without the host's help.
+    """`tensor`, on the host, in pinned memory if `device` is a GPU.
 
-    torch keeps pinned memory apart until the copies that read it are done.
+    torch does not reuse pinned memory until the copies that read it are done.
     """
     return tensor.pin_memory() if device.type == "cuda" else tensor
 

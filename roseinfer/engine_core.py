@@ -69,7 +69,7 @@ class EngineCore:
         self.max_bytes_per_token = tokenization.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         self._grammars = GrammarCompiler(tokenizer, self.vocab_size, self.eos_token_ids)
-        # First: a model without attention layers may have no context length either.
+        # Before the context length, which a model without attention layers may lack.
         layers = find_layers(model)
         context = limits.context_length(model, options.max_context)
         self._runner, self.decoder_description = build_runner(model, layers, context, gpu)
@@ -107,7 +107,7 @@ class EngineCore:
     ) -> InferenceSession:
         """A session for `prompt` (text or token ids), holding no blocks yet.
 
-        It touches nothing that a step changes, so one thread may prepare sessions while another
+        It reads nothing that a step changes, so one thread may prepare sessions while another runs
         steps.
 
         Raises PromptTooLong if no token fits after the prompt, and InvalidParameter for an empty
@@ -175,8 +175,8 @@ class EngineCore:
     def forward(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
         """Compute the KV of `chunks` and the logits of those that reach their last token.
 
-        `after` drew the tokens that the host does not know yet. The sessions' block tables must
-        cover the chunks. Sessions are not changed: their `computed` is for the caller to advance.
+        `after` holds the tokens that the host does not know yet. The sessions' block tables must
+        cover the chunks. The caller advances the sessions' `computed`.
         """
         if not chunks:
             return StepLogits([], torch.empty(0, self.vocab_size))
@@ -186,7 +186,7 @@ class EngineCore:
 
     @torch.inference_mode()
     def sample(self, logits: StepLogits) -> SampledTokens:
-        """Draw the next token of each session that has logits; waits for nothing."""
+        """Sample the next token of each session that has logits. The host does not wait."""
         return SampledTokens(logits.sessions, logits.values[: len(logits.sessions)])
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:

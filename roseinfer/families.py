@@ -1,6 +1,6 @@
-"""Where the parts of a decoder lie in transformers' models of the common families.
+"""The parts of a decoder in transformers' models of the common families.
 
-Nothing is taken on trust: whoever builds a decoder from these compares its logits with the model's.
+Nothing is taken on trust: a decoder built from them is compared with the model's logits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NormPart:
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """Linear layers whose names say what they make; those of one input are listed together."""
+    """The parts of a layer; linear layers with the same input are listed together."""
 
     qkv: list[Any]
     output: Any

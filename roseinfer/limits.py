@@ -1,4 +1,4 @@
-"""What a model's configuration says about its limits."""
+"""Limits of a model, from its configuration."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finding and loading a checkpoint: a local folder or a hub name, safetensors only, no remote code.
 
-What transformers and the tokenizers library raise for a bad checkpoint becomes ModelNotFound or
+Errors of transformers and the tokenizers library for a bad checkpoint become ModelNotFound or
 UnsupportedModel with one line that says what to do.
 """
 

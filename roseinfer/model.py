@@ -1,4 +1,4 @@
-"""What runs a model: packed batches in, keys and values to the cache, logits out.
+"""Runners: they compute packed batches, write keys and values to the cache and return logits.
 
 The compiled decoder (roseinfer/native) runs the common families on CPU, the fused one
 (roseinfer/gpu) on a GPU, and `PackedModel` runs transformers' own code for every other.
@@ -28,7 +28,7 @@ class Runner(Protocol):
 
     @property
     def eager(self) -> Runner:
-        """What runs the same model with nothing captured; mostly itself."""
+        """The runner of the same model without CUDA graphs; itself where it has none."""
 
     def bind(self, cache: KVCache) -> None:
         """Use `cache` from now on."""
@@ -94,7 +94,7 @@ class PackedModel(PackedRunner):
         layers: list[nn.Module],
         attention: Callable[[KVCache], Attention] = PagedAttention,
     ) -> None:
-        """`attention` makes, for a cache, what attends over it."""
+        """`attention` makes the attention layers for a cache."""
         self._model, self._layers = model, layers
         self._keeps_logits = accepts_logits_to_keep(model)
         self._make_attention = attention

@@ -1,12 +1,12 @@
 """Which sessions compute how many tokens in each step.
 
-Every running session has tokens computed and tokens known, and a step moves the first number
-towards the second under one budget of tokens. Nothing else distinguishes a prompt's prefill, a
-chunk of it, a decode step, a prefix found in the cache, a recompute after preemption and a request
-that resumes after a crash.
+Every running session has known tokens, of which the first ones are computed. A step computes more
+of them, within one budget of tokens for all sessions. Prefill, chunked prefill, decode, a prefix
+found in the cache, recomputation after preemption and resuming after a crash differ in nothing
+else.
 
-Order is by arrival throughout: `running` followed by `waiting` is always sorted by it, so the
-youngest running session is the last one, and it is the one to give way when blocks run out.
+`running` followed by `waiting` is always in the order of arrival. So the youngest running session
+is the last one, and it is preempted when blocks run out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Continuous batching: requests come and go between steps, each of which computes some tokens.
 
-What a step computes is the planner's to say; here it is handed to the device, and what came of it
-to whoever asked.
+The planner decides what a step computes. The scheduler launches the step and reports its results.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
-    """A step that was handed to the device."""
+class _LaunchedStep:
+    """A step on the device whose results have not been collected."""
 
     chunks: list[Chunk]
     sampled: SampledTokens
@@ -66,8 +65,8 @@ class Scheduler:
         With `keep_finished` False, a request is forgotten as soon as its last output was returned;
         otherwise its response stays until `pop_response`.
 
-        With `overlap`, a step is handed to the device before the results of the last one are looked
-        at, and `step` returns what the step before it brought; None does so where there is a GPU.
+        With `overlap`, a step is launched before the results of the last one are collected, and
+        `step` returns the outputs of the step before it. None overlaps on a GPU only.
         """
         for name, value in (
             ("max_batch_size", max_batch_size),
@@ -88,7 +87,7 @@ class Scheduler:
         self._planner = Planner(self._pool, max_batch_size, max_step_tokens)
         self._sessions: dict[str, InferenceSession] = {}
         self._ended: list[InferenceSession] = []  # finished before their first step
-        self._flights: deque[_Flight] = deque()  # handed to the device, results to come
+        self._launched: deque[_LaunchedStep] = deque()  # oldest first
         self._counters = _Counters()
         self._seconds: dict[str, float] = {}
 
@@ -132,11 +131,11 @@ class Scheduler:
         under way, it only brings their results.
         """
         self._seconds.clear()
-        if only is not None and self._flights:
-            return self._land(keep=0)
+        if only is not None and self._launched:
+            return self._collect(keep=0)
         chunks = self._timed("schedule", self._plan, only)
         launched = self._launch(chunks)
-        return self._land(keep=self._steps_ahead if launched and only is None else 0)
+        return self._collect(keep=self._steps_ahead if launched and only is None else 0)
 
     def _plan(self, only: str | None) -> list[Chunk]:
         if only is None:
@@ -178,7 +177,7 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         """True while `step` has something to do or to report."""
         planner = self._planner
-        return bool(planner.running or planner.waiting or self._ended or self._flights)
+        return bool(planner.running or planner.waiting or self._ended or self._launched)
 
     def is_finished(self, request_id: str) -> bool:
         return self._session(request_id).finished
@@ -235,16 +234,17 @@ class Scheduler:
             raise InvalidParameter(f"there is no request {request_id!r}")
         return session
 
-    # On the device, and back
+    # Launching steps and collecting their results
 
     def _launch(self, chunks: list[Chunk]) -> bool:
-        """Hand a step to the device and book it as done; False if there is none.
+        """Launch a step and count its tokens as computed; False if there is none.
 
-        What is booked may be on its way: whatever is launched later finds it done.
+        The device may still be at work on them, but it works in order: a step that is launched
+        later finds them computed.
         """
         if not chunks:
             return False
-        after = self._flights[-1].sampled if self._flights else None
+        after = self._launched[-1].sampled if self._launched else None
         try:
             logits = self._timed("forward", self.engine.forward, chunks, after)
             sampled = self._timed("sample", self.engine.sample, logits)
@@ -258,12 +258,12 @@ class Scheduler:
             chunk.session.computed += chunk.count
         for session in sampled.sessions:
             session.ahead += 1
-        self._flights.append(_Flight(chunks, sampled))
+        self._launched.append(_LaunchedStep(chunks, sampled))
         return True
 
     def _shrink(self, tokens: int) -> None:
-        """After a step of `tokens` tokens that the device had no memory for: steps of half as many
-        from now on. Nothing of the failed one was booked."""
+        """The device had no memory for a step of `tokens` tokens: halve the steps from now on.
+        Nothing of the failed step was counted."""
         self._planner.shrink(tokens // 2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -274,21 +274,21 @@ class Scheduler:
             self.max_step_tokens,
         )
 
-    def _land(self, keep: int) -> list[StepOutput]:
-        """What came of the steps that were launched, all but the last `keep`."""
+    def _collect(self, keep: int) -> list[StepOutput]:
+        """The outputs of the launched steps, all but the last `keep`."""
         outputs = [self._report_ended(session) for session in self._ended]
         self._ended.clear()
         self._counters.batch_size = 0
-        while len(self._flights) > keep:
-            flight = self._flights.popleft()
-            sampled = self._timed("sample", flight.sampled.wait)
-            outputs += self._timed("postprocess", self._postprocess, flight.chunks, sampled)
+        while len(self._launched) > keep:
+            step = self._launched.popleft()
+            sampled = self._timed("sample", step.sampled.wait)
+            outputs += self._timed("postprocess", self._postprocess, step.chunks, sampled)
         return outputs
 
     def _postprocess(
         self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, SampledToken]
     ) -> list[StepOutput]:
-        """Append what was sampled, offer full blocks, let go of what has finished."""
+        """Append sampled tokens, offer full blocks to later requests, drop finished sessions."""
         outputs = []
         self._counters.batch_size = len(chunks)
         for session in sampled:

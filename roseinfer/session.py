@@ -15,9 +15,9 @@ from roseinfer.logits_processors import LogitsProcessor
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
-    """One row's request to the sampler; `position` is the index of the token to generate.
+    """How to sample one row; `position` is the index of the token to generate.
 
-    `logits_processor` is None for a request whose logits are taken as they are.
+    `logits_processor` is None for a request that does not change its logits.
     """
 
     params: SamplingParams
@@ -28,19 +28,18 @@ class SamplingRequest:
 class InferenceSession:
     """A request on its way through the engine.
 
-    `tokens` is the prompt followed by what was generated. `computed` of them have their keys and
-    values in the cache; a request is done chasing when the last known token is computed, for then
-    the next one can be sampled:
+    `tokens` is the prompt followed by the generated tokens. The keys and values of the first
+    `computed` of them are in the cache. When those of the last known token are computed, the next
+    token can be sampled:
 
         tokens     p p p p p p p p g g g
         computed   |-------------->|             prefill, decode, resume, recompute: all the same
 
-    `ahead` counts tokens that were drawn on the device and have not reached the host: known, to the
-    scheduler, by their number only.
+    `ahead` counts tokens that were sampled on the device and have not reached the host. The
+    scheduler knows only how many they are.
 
     `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
-    while the request runs, then "eos", "stop" or "length"; or "error"
-    where its grammar cannot go on.
+    while the request runs, then "eos", "stop", "length", or "error" if its grammar cannot go on.
     """
 
     def __init__(
@@ -57,8 +56,8 @@ class InferenceSession:
     ) -> None:
         """The engine's `new_session` checks the arguments; `params` must carry a seed.
 
-        `generated_ids` were produced elsewhere: their text is rebuilt in silence, and if they
-        already end the request, the session is born finished.
+        Another process made `generated_ids`: their text is rebuilt and not reported again. If they
+        already end the request, the session is finished from the start.
         """
         self.request_id = request_id
         self.params = params
@@ -104,8 +103,8 @@ class InferenceSession:
 
     @property
     def waits(self) -> bool:
-        """Whether a step can do nothing for it before the tokens ahead are here: they are its last,
-        or what it does to its logits depends on them."""
+        """Whether it must wait until the host has the tokens ahead: they are its last ones, or its
+        logits processor depends on them."""
         if not self.ahead:
             return False
         spent = self.num_generated + self.ahead >= self.params.max_new_tokens
@@ -142,7 +141,7 @@ class InferenceSession:
         return delta
 
     def _reason_after(self, token_id: int) -> FinishReason | None:
-        """Why a token that is no end itself is the last one, if it is."""
+        """The reason to finish after a token that is not an end token; None to go on."""
         matcher = self._matcher
         if matcher is not None:
             matcher.advance(token_id)
@@ -187,7 +186,7 @@ class InferenceSession:
             self._serials.append(pool.register(self.blocks[index], parent, tokens))
 
     def release_blocks(self, pool: BlockPool) -> None:
-        """Give all blocks back; nothing is computed any more. Does no harm when repeated."""
+        """Give all blocks back, and with them everything computed. May be repeated."""
         pool.release(self.blocks)
         self.blocks, self._serials, self.computed = [], [], 0
 

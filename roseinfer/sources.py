@@ -1,4 +1,4 @@
-"""What a model is called: a local folder, or a name on the hub."""
+"""The source of a model: a local folder or a name on the hub."""
 
 from __future__ import annotations
 

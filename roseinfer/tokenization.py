@@ -1,4 +1,4 @@
-"""Prompts in, token ids out, and what is certain about their sizes."""
+"""From prompts to token ids, and the bytes that a token can stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the attention kernels: which tiles, how many splits, and what they are given."""
+"""Launches of the attention kernels: their tiles, splits and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attention a device gets."""
+"""The choice of the attention implementation for a device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def choose_attention(options: GpuOptions, device: torch.device) -> str:
 
 
 def attention_of(name: str) -> Callable[[KVCache], Attention]:
-    """What makes, for a cache, the attention called `name`."""
+    """The class of the attention called `name`; it is made for a KV cache."""
     if name == "triton":
         from roseinfer.gpu.triton_attention import TritonAttention
 
@@ -52,7 +52,7 @@ def _check_triton(device: torch.device) -> None:
 
 
 def can_draw(logits: Tensor) -> bool:
-    """Whether our kernel draws from such logits."""
+    """Whether the Triton kernel can sample from these logits."""
     return logits.device.type == "cuda" and has_triton()
 
 

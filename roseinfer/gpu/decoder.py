@@ -5,10 +5,10 @@
     many rows    sum + norm | qkv | norms + rotation + write | attend | output | sum + norm |
                  gate and up | activation | down
 
-Each part is a kernel; with many rows the products are those of torch's own library. transformers'
-code launches some forty for the same layer, and on a GPU each costs microseconds, which is what a
-whole product of a small batch takes. The weights stay the model's: those of one input are laid side
-by side, and the model's layers then look into that.
+Each part is a kernel; with many rows torch's library computes the products. transformers' code
+launches some forty kernels for the same layer. On a GPU each launch costs microseconds, as much as
+a whole product of a small batch. The weights are shared with the model: matrices with the same
+input are stored as one, and the model's layers become views of it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _layer(part: LayerParts, call: LayerCall, activation: Activation, angles: _A
 
 
 def _fuse(linears: list[Any]) -> Matrix:
-    """The linear layers' weights as one matrix, into which they look from now on."""
+    """The linear layers' weights as one matrix; the layers become views of it."""
     weights = [weight_of(linear).detach() for linear in linears]
     whole = torch.cat(weights) if len(weights) > 1 else weights[0].contiguous()
     for linear, part in zip(linears, torch.split(whole, [len(w) for w in weights]), strict=True):

@@ -1,10 +1,10 @@
 """Decode steps as CUDA graphs: one launch instead of hundreds.
 
-A graph replays the same kernels on the same memory, so each batch size has one of its own, and a
-step of five sequences runs in the graph of eight: the other three have no length, and write their
-keys and values into the reserved block. All graphs read one static buffer, laid out anew for each
-size; a step fills it by one copy and replays. Steps with prefill, and batches above the largest
-graph, run as they come.
+A graph replays the same kernels on the same memory, so each batch size needs its own. A step of
+five sequences runs in the graph of eight: the other three have length 0 and write their keys and
+values into the reserved block. All graphs read one static buffer, laid out anew for each size; a
+step fills it by one copy and replays. Steps with prefill, and batches above the largest graph, run
+eagerly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Recorder(Protocol):
     """Captures work on a device."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Do `work` once as a rehearsal, then capture it; returns what replays it."""
+        """Do `work` once to warm up, then capture it; returns a function that replays it."""
 
     def free_bytes(self) -> int:
         """Memory that is left on the device."""
@@ -61,8 +61,8 @@ class GraphedModel:
         context: int,
         budget_bytes: int,
     ) -> None:
-        """`packed` lays steps out as a DeviceBatch. `bind` captures, largest first, until the
-        graphs have taken `budget_bytes`."""
+        """`packed` makes a DeviceBatch of a step. `bind` captures graphs, the largest first, until
+        they have taken `budget_bytes`."""
         self._packed, self._recorder = packed, recorder
         self._wanted = sorted(sizes)
         self._context, self._budget = context, budget_bytes
@@ -129,7 +129,7 @@ class _Buffers:
         self._largest = largest
 
     def keep(self, logits: Tensor) -> None:
-        """The largest graph comes first, and its rehearsal finds out how large logits are."""
+        """The largest graph is recorded first, and its warm-up run shows the size of the logits."""
         if not self.logits.numel():
             self.logits = logits.new_empty(self._largest, logits.shape[1])
         self.logits[: len(logits)].copy_(logits)
@@ -166,7 +166,7 @@ class _Graph:
 
     @torch.inference_mode()
     def _compute(self) -> None:
-        """What is captured: it reads nothing but the buffers."""
+        """The captured work: it reads nothing but the buffers."""
         input_ids = DeviceTokens({}, self._buffers.device_tokens).fill(self._batch.input_ids)
         batch = replace(self._batch, input_ids=input_ids)
         logits = self._packed.compute(batch, batch.logit_rows)
@@ -183,8 +183,8 @@ class CudaRecorder:
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         with torch.cuda.device(self._device):
-            # The rehearsal compiles kernels and makes libraries allocate, neither of which can be
-            # captured; torch asks for a stream of its own.
+            # The warm-up run compiles kernels and lets libraries allocate memory, neither of which
+            # can be captured. torch requires a side stream for it.
             side_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             main_stream = torch.cuda.current_stream(self._device)
             side_stream.wait_stream(main_stream)

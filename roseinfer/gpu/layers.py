@@ -1,6 +1,6 @@
-"""Calls of what stands between the products: norms, rotation and write, activations.
+"""Launches of the kernels between matrix products: norms, rotary embedding, activations.
 
-The residual stream `hidden` [T, H] is float32; what enters a product is the weights' type.
+The residual stream `hidden` [T, H] is float32; inputs of a product have the weights' dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDE = 2048  # from so many elements on, more warps share a row
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How a row of queries, keys and values is made ready.
+    """The heads of a layer, and what is applied to queries and keys.
 
     `norms` [2, D] are RMS norms of queries and of keys, or None. `cosines` and `sines`
     [positions, rotary / 2] turn the pairs (i, i + rotary / 2) of a head, or are None.
@@ -47,8 +47,8 @@ def residual_norm(
 ) -> Tensor:
     """`hidden` [T, H] through `norm`, as `dtype`.
 
-    A `delta` [T, H] is added to `hidden` before, in place, if `after` is given through that norm.
-    Without `norm` that is all, and what returns is `hidden`.
+    First `delta` [T, H], through the norm `after` if there is one, is added to `hidden` in place.
+    Without `norm` that is all, and `hidden` is returned.
     """
     rows, width = hidden.shape
     out = hidden if norm is None else hidden.new_empty(rows, width, dtype=dtype)
@@ -78,12 +78,12 @@ def apply_rope_and_store(
 ) -> Tensor:
     """The queries [T, heads, D] of `qkv` [T, width]; keys and values go to their `slots` [T].
 
-    Queries and keys are normed and turned to their `positions` [T] on the way.
+    Queries and keys are normed and rotated by their `positions` [T].
     """
     tokens, (kv_heads, key_dim), value_dim = len(qkv), pages.keys.shape[1:], pages.values.shape[2]
     query = qkv.new_empty(tokens, heads.queries, key_dim)
     all_heads = heads.queries + 2 * kv_heads
-    # While there are processors to spare, a token has programs of its own.
+    # Few tokens leave multiprocessors idle: then each token has its own programs.
     block = 1 if tokens * all_heads <= 16 * multiprocessors(qkv.device) else 8
     with device_guard(qkv):
         rope_kernel[(cdiv(tokens, block), all_heads)](

@@ -1,4 +1,4 @@
-"""How much of a GPU the KV cache may have: what a step, measured, and the rest leave of it."""
+"""The size of the KV cache on a GPU: what weights, graphs and a measured step leave free."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of a device, in bytes."""
+    """A device's memory in bytes."""
 
     free: int
     total: int
@@ -35,7 +35,7 @@ class Meter(Protocol):
     """Reads a device's memory."""
 
     def now(self) -> Memory:
-        """At this moment, what nobody uses given back to the device."""
+        """The memory now, after unused memory was returned to the device."""
 
     def restart(self) -> None:
         """Forget the peak."""
@@ -68,9 +68,9 @@ def cache_bytes(
     options: GpuOptions,
     context: int,
 ) -> int:
-    """Bytes for the KV cache: a share of the device, less what is in use and what a step takes.
+    """Bytes for the KV cache: a share of the device, less the memory in use and that of a step.
 
-    `make_cache` makes one of so many blocks. Raises ConfigurationError if that leaves nothing.
+    `make_cache` makes a cache of so many blocks. Raises ConfigurationError if nothing is left.
     """
     peak = profile(meter, runner, make_cache, options, context)
     runner.bind(make_cache(2))  # lets go of the cache of the profile
@@ -103,7 +103,7 @@ def profile(
     options: GpuOptions,
     context: int,
 ) -> int:
-    """Bytes that the largest step takes while it runs: all its tokens, each sequence sampled.
+    """Bytes that the largest step needs: the most tokens, and every sequence sampled.
 
     `runner` is left with a cache for that step.
     """
@@ -124,7 +124,7 @@ def profile(
 
 
 def _session(length: int, *, adjusted: bool) -> InferenceSession:
-    """One whose sampling takes all the filters there are, with or without a penalty."""
+    """A session that samples with every filter, with or without a penalty."""
     params = SamplingParams(
         temperature=1.0,
         top_p=0.9,

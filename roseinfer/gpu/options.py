@@ -1,4 +1,4 @@
-"""What can be chosen about a GPU."""
+"""The engine's options for a GPU."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
 
 
 def stream_of(hidden: Tensor, dtype: torch.dtype) -> Stream:
-    """The stream that begins with `hidden` [T, H], float32, which is taken over; products are made
-    in `dtype`."""
+    """A stream that begins with `hidden` [T, H], float32, and changes it in place. Products are
+    computed in `dtype`."""
     if len(hidden) <= MAX_ROWS:
         return _FewRows(hidden, dtype)
     return _ManyRows(hidden, dtype)
@@ -35,13 +35,13 @@ class Stream(Protocol):
 
 
 class _FewRows:
-    """Norms, activations and sums go along with the products."""
+    """Norms, activations and sums are fused into the skinny GEMM."""
 
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
         self._hidden, self._dtype = hidden, dtype
 
     def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
-        # What is not yet divided by its norm may be too large for float16.
+        # Values before the division by the norm may overflow float16.
         if norm.bias is not None or self._dtype == torch.float16:
             return skinny_gemm(residual_norm(self._hidden, norm, self._dtype), matrix)
         return skinny_gemm(self._hidden, matrix, norm=norm)
@@ -59,7 +59,7 @@ class _FewRows:
 
 
 class _ManyRows:
-    """Products by torch; a sum waits for the next norm."""
+    """torch computes the products; each sum is fused with the next norm."""
 
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
         self._hidden, self._dtype = hidden, dtype

@@ -88,12 +88,12 @@ class Diary:
             self.rows.append(len(chunks))
             return forward(chunks, after)
 
-        def land(sampled: SampledTokens) -> dict[InferenceSession, SampledToken]:
+        def collect(sampled: SampledTokens) -> dict[InferenceSession, SampledToken]:
             self.events.append("wait")
             return wait(sampled)
 
         monkeypatch.setattr(engine, "forward", launch)
-        monkeypatch.setattr(SampledTokens, "wait", land)
+        monkeypatch.setattr(SampledTokens, "wait", collect)
 
 
 def test_the_next_step_is_launched_before_the_last_is_waited_for(
