@@ -6,7 +6,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz
+.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz sanitize
 
 demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, and the proof
 	$(BIN)/rose demo
@@ -78,6 +78,10 @@ chaos-bites: .venv/dev ## takes out one safeguard after another: the check must 
 # FUZZ='--messages 10000 --seed 1' for another run.
 fuzz: .venv/dev ## a million damaged messages through a worker
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# Needs GCC, and LLVM's OpenMP: apt-get install libomp-dev.
+sanitize: .venv/dev ## the compiled library under address, undefined and thread sanitizers
+	$(BIN)/python -m tests.roseinfer.native.sanitize
 
 model: .venv/demo ## trains the built-in model again, into build/model, in two runs
 	$(BIN)/python -m training.train --out build/model-first

@@ -32,7 +32,7 @@ def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
     waits for the device.
     """
     processed = _ProcessedRows.of(logits, rows)
-    if native.can_draw(logits):
+    if native.can_sample(logits):
         return _sample_compiled(logits, rows, processed)
     if backends.can_draw(logits):
         return _sample_by_kernel(logits, rows, processed)
@@ -68,7 +68,7 @@ def _sample_compiled(
     if any(p.do_sample for p in params):
         seeds = torch.tensor([p.seed or 0 for p in params], dtype=torch.int64)
         numbers = uniform(seeds, torch.tensor([row.position for row in rows])).tolist()
-    return torch.tensor(native.draw_rows(values, params, numbers))
+    return torch.tensor(native.sample_rows(values, params, numbers))
 
 
 def _sample_by_kernel(

@@ -5,15 +5,15 @@ own code runs the model (see roseinfer/model.py): the same tokens, more slowly.
 """
 
 from roseinfer.native.decoder import NativeDecoder, build_decoder
-from roseinfer.native.drawing import can_draw, draw_rows
 from roseinfer.native.library import available, build_name, missing_reason
+from roseinfer.native.sampling import can_sample, sample_rows
 
 __all__ = [
     "NativeDecoder",
     "available",
     "build_decoder",
     "build_name",
-    "can_draw",
-    "draw_rows",
+    "can_sample",
     "missing_reason",
+    "sample_rows",
 ]

@@ -1,42 +1,46 @@
 // Attention over the paged cache.
 //
-// A layer's keys and values lie block by block, head by head, so that a query head's keys are read
-// from end to end: keys with the positions side by side, values with the dimensions side by side.
+// A layer's keys and values lie block by block, head by head, so that one head's are read from end
+// to end: keys with the positions side by side, values with the dimensions side by side.
 //
-//     keys    [blocks][kv_heads][key_dim][room]       room: the block size, to a multiple of WIDTH
-//     values  [blocks][kv_heads][block_size][width]   width: value_dim, to a multiple of WIDTH
+//     keys    [blocks][kv_heads][key_dim][padded_block_size]
+//     values  [blocks][kv_heads][block_size][padded_value_dim]
+//
+// Both paddings are to multiples of PANEL_WIDTH.
 //
 // The rows of a tile are queries of one KV head: for each new token, the heads that share it. Every
 // score is one sum over the dimensions in order, every output one sum over the keys in order, so a
 // query's result does not depend on its tile.
 
-INLINE std::int64_t whole(std::int64_t count) { return (count + WIDTH - 1) / WIDTH * WIDTH; }
+INLINE std::int64_t round_up(std::int64_t count) {
+    return (count + PANEL_WIDTH - 1) / PANEL_WIDTH * PANEL_WIDTH;
+}
 
-INLINE std::int64_t block_room(const Model &m) { return whole(m.block_size); }
-INLINE std::int64_t value_width(const Model &m) { return whole(m.value_dim); }
+INLINE std::int64_t padded_block_size(const Model &m) { return round_up(m.block_size); }
+INLINE std::int64_t padded_value_dim(const Model &m) { return round_up(m.value_dim); }
 
 template <class T>
 INLINE T *keys_of(const Model &m, const Layer &layer, std::int64_t block, std::int64_t head) {
     return static_cast<T *>(layer.keys) +
-           (block * m.kv_heads + head) * m.key_dim * block_room(m);
+           (block * m.kv_heads + head) * m.key_dim * padded_block_size(m);
 }
 
 template <class T>
 INLINE T *values_of(const Model &m, const Layer &layer, std::int64_t block, std::int64_t head) {
     return static_cast<T *>(layer.values) +
-           (block * m.kv_heads + head) * m.block_size * value_width(m);
+           (block * m.kv_heads + head) * m.block_size * padded_value_dim(m);
 }
 
 // Writes one token's keys and values [kv_heads, dim] to the cache.
 template <class T>
-INLINE void remember(const Model &m, const Layer &layer, const std::int64_t *table,
+INLINE void store_kv(const Model &m, const Layer &layer, const std::int64_t *table,
                      std::int64_t position, const float *keys, const float *values) {
     const std::int64_t block = table[position / m.block_size], at = position % m.block_size;
     for (std::int64_t h = 0; h < m.kv_heads; ++h) {
         T *key = keys_of<T>(m, layer, block, h) + at;
         for (std::int64_t d = 0; d < m.key_dim; ++d)
-            narrow(keys[h * m.key_dim + d], key + d * block_room(m));
-        T *value = values_of<T>(m, layer, block, h) + at * value_width(m);
+            narrow(keys[h * m.key_dim + d], key + d * padded_block_size(m));
+        T *value = values_of<T>(m, layer, block, h) + at * padded_value_dim(m);
         for (std::int64_t d = 0; d < m.value_dim; ++d)
             narrow(values[h * m.value_dim + d], value + d);
     }
@@ -44,7 +48,7 @@ INLINE void remember(const Model &m, const Layer &layer, const std::int64_t *tab
 
 // Brings `count` values to a near cache.
 template <class T>
-INLINE void fetch(const T *from, std::int64_t count) {
+INLINE void prefetch(const T *from, std::int64_t count) {
     constexpr std::int64_t line = 64 / sizeof(T);
     for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(from + i, 0, 2);
 }
@@ -61,127 +65,135 @@ struct Blocks {
     const T *values(std::int64_t block) const { return values_of<T>(m, layer, table[block], head); }
 
     // Blocks lie anywhere, so the processor cannot guess the next one.
-    void fetch_keys(std::int64_t block) const {
-        if (block < count) fetch(keys(block), m.key_dim * block_room(m));
+    void prefetch_keys(std::int64_t block) const {
+        if (block < count) prefetch(keys(block), m.key_dim * padded_block_size(m));
     }
-    void fetch_values(std::int64_t block) const {
-        fetch(values(block), m.block_size * value_width(m));
+    void prefetch_values(std::int64_t block) const {
+        prefetch(values(block), m.block_size * padded_value_dim(m));
     }
 };
 
-// Vectors of keys, or of the values' dimensions, that R queries meet at a time: a sum waits for its
-// last term, so where queries are few there must be other sums meanwhile.
-constexpr int together(int queries) {
+// Panels of keys, or of the values' dimensions, that R queries are multiplied with at once. Each
+// sum depends on its previous term, so with few queries more panels keep the arithmetic units busy.
+constexpr int vectors_at_once(int queries) {
     if (LANES == 16) return queries <= 3 ? 4 : queries <= 6 ? 2 : 1;
     return LANES == 8 && queries <= 2 ? 2 : 1;
 }
 
-// R queries [R, key_dim] against N times WIDTH keys, from vector `first` on: scores, rows `room`
-// apart. A block's room may be more than the block: what is too much, the next one overwrites.
+// Scores of R queries [R, key_dim] against N times PANEL_WIDTH keys, from panel `first` on; rows of
+// scores lie `score_stride` apart. The padding of a block gets scores too, which those of the next
+// block overwrite.
 template <int R, int N, class T>
 INLINE void score(const Blocks<T> &blocks, const float *query, std::int64_t first, float *scores,
-                  std::int64_t room) {
-    const std::int64_t stride = block_room(blocks.m), each = stride / WIDTH;
+                  std::int64_t score_stride) {
+    const std::int64_t stride = padded_block_size(blocks.m), block_vectors = stride / PANEL_WIDTH;
     const T *keys[N];
     for (int n = 0; n < N; ++n)
-        keys[n] = blocks.keys((first + n) / each) + (first + n) % each * WIDTH;
-    vfloat sums[R][N * PARTS] = {};
+        keys[n] =
+            blocks.keys((first + n) / block_vectors) + (first + n) % block_vectors * PANEL_WIDTH;
+    vfloat sums[R][N * PANEL_VECTORS] = {};
     for (std::int64_t d = 0; d < blocks.m.key_dim; ++d) {
-        vfloat key[N * PARTS];
+        vfloat key[N * PANEL_VECTORS];
 #pragma GCC unroll 4
-        for (int v = 0; v < N * PARTS; ++v)
-            key[v] = load(keys[v / PARTS] + d * stride + v % PARTS * LANES);
+        for (int v = 0; v < N * PANEL_VECTORS; ++v)
+            key[v] = load(keys[v / PANEL_VECTORS] + d * stride + v % PANEL_VECTORS * LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            const vfloat value = fill(query[r * blocks.m.key_dim + d]);
+            const vfloat value = broadcast(query[r * blocks.m.key_dim + d]);
 #pragma GCC unroll 4
-            for (int v = 0; v < N * PARTS; ++v) sums[r][v] += value * key[v];
+            for (int v = 0; v < N * PANEL_VECTORS; ++v) sums[r][v] += value * key[v];
         }
     }
     for (int n = 0; n < N; ++n) {
-        float *to = scores + (first + n) / each * blocks.m.block_size + (first + n) % each * WIDTH;
+        float *to = scores + (first + n) / block_vectors * blocks.m.block_size +
+                    (first + n) % block_vectors * PANEL_WIDTH;
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < PARTS; ++v)
-                store(to + r * room + v * LANES, sums[r][n * PARTS + v]);
+            for (int v = 0; v < PANEL_VECTORS; ++v)
+                store(to + r * score_stride + v * LANES, sums[r][n * PANEL_VECTORS + v]);
     }
 }
 
 template <int R, class T>
-INLINE void score_all(const Blocks<T> &blocks, const float *query, float *scores,
-                      std::int64_t room) {
-    constexpr int N = together(R);
-    const std::int64_t each = block_room(blocks.m) / WIDTH, vectors = blocks.count * each;
+INLINE void score_blocks(const Blocks<T> &blocks, const float *query, float *scores,
+                      std::int64_t score_stride) {
+    constexpr int N = vectors_at_once(R);
+    const std::int64_t block_vectors = padded_block_size(blocks.m) / PANEL_WIDTH,
+                       vectors = blocks.count * block_vectors;
     for (std::int64_t v = 0; v < vectors; v += N) {
-        for (std::int64_t b = v / each; b < (v + N) / each && b < blocks.count; ++b) {
-            blocks.fetch_keys(b + N);
-            blocks.fetch_values(b);
+        for (std::int64_t b = v / block_vectors; b < (v + N) / block_vectors && b < blocks.count;
+             ++b) {
+            blocks.prefetch_keys(b + N);
+            blocks.prefetch_values(b);
         }
         if (v + N <= vectors)
-            score<R, N>(blocks, query, v, scores, room);
+            score<R, N>(blocks, query, v, scores, score_stride);
         else
             for (std::int64_t rest = v; rest < vectors; ++rest)
-                score<R, 1>(blocks, query, rest, scores, room);
+                score<R, 1>(blocks, query, rest, scores, score_stride);
     }
 }
 
-// Turns scores [begin, end) of a row that covers `count` keys into weights; the others become 0.
-INLINE void soften(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
+// Replaces scores [begin, end) of a row of `count` keys by their softmax, and the others by 0.
+INLINE void softmax(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
                    float softcap) {
-    if (softcap != 0.0f) cap(row + begin, end - begin, softcap);
+    if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
     const std::int64_t vectors = begin + (end - begin) / LANES * LANES;
-    vfloat most = fill(row[begin]);
-    for (std::int64_t i = begin; i < vectors; i += LANES) most = larger(most, load(row + i));
-    float highest = largest(most);
+    vfloat most = broadcast(row[begin]);
+    for (std::int64_t i = begin; i < vectors; i += LANES) most = max(most, load(row + i));
+    float highest = reduce_max(most);
     for (std::int64_t i = vectors; i < end; ++i) highest = row[i] > highest ? row[i] : highest;
     vfloat lanes = {};
     for (std::int64_t i = begin; i < vectors; i += LANES) {
-        const vfloat e = exponential(load(row + i) - highest);
+        const vfloat e = exp(load(row + i) - highest);
         store(row + i, e);
         lanes += e;
     }
-    float total = sum(lanes);
+    float total = reduce_sum(lanes);
     for (std::int64_t i = vectors; i < end; ++i) {
-        row[i] = exponential(fill(row[i] - highest))[0];
+        row[i] = exp(broadcast(row[i] - highest))[0];
         total += row[i];
     }
-    const float by = 1.0f / total;
-    for (std::int64_t i = begin; i < end; ++i) row[i] *= by;
+    const float scale = 1.0f / total;
+    for (std::int64_t i = begin; i < end; ++i) row[i] *= scale;
     for (std::int64_t i = 0; i < begin; ++i) row[i] = 0.0f;
     for (std::int64_t i = end; i < count; ++i) row[i] = 0.0f;
 }
 
-// R rows of weights, `room` apart, of `count` keys times their values: dimensions from `d` on, sums
-// [R][N * WIDTH].
+// R rows of `count` weights, `score_stride` apart, times the values: dimensions from `d` on, as
+// outputs [R][N * PANEL_WIDTH].
 template <int R, int N, class T>
-INLINE void blend(const Blocks<T> &blocks, const float *weights, std::int64_t room,
-                  std::int64_t count, std::int64_t d, float *found) {
-    const std::int64_t width = value_width(blocks.m), size = blocks.m.block_size;
-    vfloat sums[R][N * PARTS] = {};
+INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
+                            std::int64_t score_stride, std::int64_t count, std::int64_t d,
+                            float *outputs) {
+    const std::int64_t width = padded_value_dim(blocks.m), size = blocks.m.block_size;
+    vfloat sums[R][N * PANEL_VECTORS] = {};
     for (std::int64_t b = 0; b < blocks.count; ++b) {
         const T *values = blocks.values(b) + d;
         const std::int64_t left = count - b * size, some = left < size ? left : size;
         for (std::int64_t k = 0; k < some; ++k) {
-            vfloat value[N * PARTS];
+            vfloat value[N * PANEL_VECTORS];
 #pragma GCC unroll 4
-            for (int v = 0; v < N * PARTS; ++v) value[v] = load(values + k * width + v * LANES);
+            for (int v = 0; v < N * PANEL_VECTORS; ++v)
+                value[v] = load(values + k * width + v * LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                const vfloat weight = fill(weights[r * room + b * size + k]);
+                const vfloat weight = broadcast(weights[r * score_stride + b * size + k]);
 #pragma GCC unroll 4
-                for (int v = 0; v < N * PARTS; ++v) sums[r][v] += weight * value[v];
+                for (int v = 0; v < N * PANEL_VECTORS; ++v) sums[r][v] += weight * value[v];
             }
         }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < N * PARTS; ++v) store(found + (r * N * PARTS + v) * LANES, sums[r][v]);
+        for (int v = 0; v < N * PANEL_VECTORS; ++v)
+            store(outputs + (r * N * PANEL_VECTORS + v) * LANES, sums[r][v]);
 }
 
 // One tile: queries of KV head `head`, the first of them number `first` of its sequence (token by
-// token, the heads that share a KV head one after the other).
+// token, the heads that group_size a KV head one after the other).
 struct Tile {
     std::int64_t sequence, head, first;
 };
@@ -191,14 +203,14 @@ struct Tile {
 template <int R, class T>
 static void attend_tile(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
                         const float *query, std::int64_t row_stride, float *out, float *scores,
-                        std::int64_t room) {
-    const std::int64_t share = m.heads / m.kv_heads, computed = step.computed[tile.sequence];
+                        std::int64_t score_stride) {
+    const std::int64_t group_size = m.heads / m.kv_heads, computed = step.computed[tile.sequence];
     float *outs[R];
     std::int64_t begins[R], ends[R];
     float gathered[R * 512];  // library.py refuses larger heads
     for (int r = 0; r < R; ++r) {
-        const std::int64_t token = (tile.first + r) / share;
-        const std::int64_t head = tile.head * share + (tile.first + r) % share;
+        const std::int64_t token = (tile.first + r) / group_size;
+        const std::int64_t head = tile.head * group_size + (tile.first + r) % group_size;
         const float *from = query + token * row_stride + head * m.key_dim;
         for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = from[d];
         outs[r] = out + (token * m.heads + head) * m.value_dim;
@@ -208,61 +220,62 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     // From the first block that any of them sees to the last key that one sees.
     const std::int64_t from = begins[0] / m.block_size, start = from * m.block_size;
     const std::int64_t count = ends[R - 1] - start;
-    const std::int64_t *table = step.tables + step.table_at[tile.sequence] + from;
+    const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
     const Blocks<T> blocks = {m, layer, table, tile.head, (count - 1) / m.block_size + 1};
-    score_all<R>(blocks, gathered, scores, room);
+    score_blocks<R>(blocks, gathered, scores, score_stride);
     for (int r = 0; r < R; ++r)
-        soften(scores + r * room, begins[r] - start, ends[r] - start, count, layer.softcap);
-    constexpr int N = together(R);
-    float found[R * N * WIDTH];
-    const auto put = [&](std::int64_t d, std::int64_t width) {
+        softmax(scores + r * score_stride, begins[r] - start, ends[r] - start, count,
+                layer.softcap);
+    constexpr int N = vectors_at_once(R);
+    float outputs[R * N * PANEL_WIDTH];
+    const auto store_outputs = [&](std::int64_t d, std::int64_t width) {
         const std::int64_t some = m.value_dim - d < width ? m.value_dim - d : width;
         for (int r = 0; r < R; ++r)
-            for (std::int64_t i = 0; i < some; ++i) outs[r][d + i] = found[r * width + i];
+            for (std::int64_t i = 0; i < some; ++i) outs[r][d + i] = outputs[r * width + i];
     };
     std::int64_t d = 0;
-    for (; d + (N - 1) * WIDTH < m.value_dim; d += N * WIDTH) {
-        blend<R, N>(blocks, scores, room, count, d, found);
-        put(d, N * WIDTH);
+    for (; d + (N - 1) * PANEL_WIDTH < m.value_dim; d += N * PANEL_WIDTH) {
+        weighted_values<R, N>(blocks, scores, score_stride, count, d, outputs);
+        store_outputs(d, N * PANEL_WIDTH);
     }
-    for (; N > 1 && d < m.value_dim; d += WIDTH) {
-        blend<R, 1>(blocks, scores, room, count, d, found);
-        put(d, WIDTH);
+    for (; N > 1 && d < m.value_dim; d += PANEL_WIDTH) {
+        weighted_values<R, 1>(blocks, scores, score_stride, count, d, outputs);
+        store_outputs(d, PANEL_WIDTH);
     }
 }
 
-template <class T, int R = ROWS>
+template <class T, int R = MICRO_ROWS>
 INLINE void attend_rows(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
                         std::int64_t rows, const float *query, std::int64_t row_stride, float *out,
-                        float *scores, std::int64_t room) {
+                        float *scores, std::int64_t score_stride) {
     if constexpr (R > 1) {
         if (rows < R)
             return attend_rows<T, R - 1>(m, layer, step, tile, rows, query, row_stride, out,
-                                         scores, room);
+                                         scores, score_stride);
     }
-    attend_tile<R, T>(m, layer, step, tile, query, row_stride, out, scores, room);
+    attend_tile<R, T>(m, layer, step, tile, query, row_stride, out, scores, score_stride);
 }
 
-INLINE std::int64_t tiles_of(const Model &m, const Step &step, std::int64_t sequence) {
+INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t sequence) {
     const std::int64_t tokens = step.first[sequence + 1] - step.first[sequence];
-    return (tokens * (m.heads / m.kv_heads) + ROWS - 1) / ROWS;
+    return (tokens * (m.heads / m.kv_heads) + MICRO_ROWS - 1) / MICRO_ROWS;
 }
 
 // Attention of every query of the step; `qkv` [rows, width], `out` [rows, heads, value_dim].
 // Every thread of the team must call it; it ends with a barrier.
 static void attend(const Model &m, const Layer &layer, const Step &step, const float *qkv,
-                   std::int64_t width, float *out, float *scores, std::int64_t room) {
+                   std::int64_t width, float *out, float *scores, std::int64_t score_stride) {
     std::int64_t items = 0;
-    for (std::int64_t s = 0; s < step.sequences; ++s) items += tiles_of(m, step, s) * m.kv_heads;
+    for (std::int64_t s = 0; s < step.sequences; ++s) items += tile_count(m, step, s) * m.kv_heads;
     std::int64_t sequence = 0, before = 0;  // of the sequence that has `item`; items before it
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < items; ++item) {
         // OpenMP 5 lets a runtime hand out items in any order, so the search goes both ways.
-        while (item < before) before -= tiles_of(m, step, --sequence) * m.kv_heads;
-        while (item - before >= tiles_of(m, step, sequence) * m.kv_heads)
-            before += tiles_of(m, step, sequence++) * m.kv_heads;
+        while (item < before) before -= tile_count(m, step, --sequence) * m.kv_heads;
+        while (item - before >= tile_count(m, step, sequence) * m.kv_heads)
+            before += tile_count(m, step, sequence++) * m.kv_heads;
         // The tiles of one head follow each other: its keys and values are then still near.
-        const std::int64_t tiles = tiles_of(m, step, sequence), number = (item - before) % tiles;
+        const std::int64_t tiles = tile_count(m, step, sequence), number = (item - before) % tiles;
         const std::int64_t first = step.first[sequence];
         const std::int64_t queries =
             (step.first[sequence + 1] - first) * (m.heads / m.kv_heads);
@@ -272,8 +285,10 @@ static void attend(const Model &m, const Layer &layer, const Step &step, const f
         const float *query = qkv + first * width;
         float *to = out + first * m.heads * m.value_dim;
         if (m.cache_is_bfloat)
-            attend_rows<bfloat>(m, layer, step, tile, stop - start, query, width, to, scores, room);
+            attend_rows<bfloat>(m, layer, step, tile, stop - start, query, width, to, scores,
+                                score_stride);
         else
-            attend_rows<float>(m, layer, step, tile, stop - start, query, width, to, scores, room);
+            attend_rows<float>(m, layer, step, tile, stop - start, query, width, to, scores,
+                               score_stride);
     }
 }

@@ -20,7 +20,7 @@ inline Fault check_sequence(const Model &m, const Step &step, std::int64_t seque
     if (tokens < 1) return BAD_ROWS;
     if (!is_below(computed, m.context) || tokens > m.context - computed) return BAD_POSITION;
     const std::int64_t blocks = (computed + tokens - 1) / m.block_size + 1;
-    const std::int64_t begin = step.table_at[sequence];
+    const std::int64_t begin = step.table_offsets[sequence];
     if (begin < 0 || begin > step.table_entries || blocks > step.table_entries - begin)
         return BAD_TABLE;
     for (std::int64_t b = begin; b < begin + blocks; ++b)
@@ -37,7 +37,7 @@ inline Fault check(const Model &m, const Step &step) {
     for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence)
         if (const Fault fault = check_sequence(m, step, sequence)) return fault;
     for (std::int64_t i = 0; i < step.logit_rows; ++i)
-        if (!is_below(step.wanted[i], step.rows)) return BAD_LOGIT_ROW;
+        if (!is_below(step.logit_indices[i], step.rows)) return BAD_LOGIT_ROW;
     return NONE;
 }
 

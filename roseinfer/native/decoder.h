@@ -1,16 +1,17 @@
 // The decoder of common families, a whole step in one call.
 //
 // One team of threads goes through all layers; a barrier ends each part. Activations are float32
-// whatever the weights are; a build with PAIRS rounds what enters a product to the weights' bfloat16.
+// whatever the weights are. A build with PAIRS rounds them to bfloat16 before a product with such
+// weights.
 
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores;
     bfloat *tiles, *inner_tiles;
-    std::int64_t qkv_width, inner_width, room, size;
+    std::int64_t qkv_width, inner_width, score_stride, size;
 };
 
-INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, std::int64_t threads,
-                       float *at) {
+INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
+                              std::int64_t threads, float *at) {
     Scratch s;
     const auto take = [&](std::int64_t count) {
         float *here = at + s.size;
@@ -20,17 +21,17 @@ INLINE Scratch lay_out(const Model &m, std::int64_t rows, std::int64_t longest, 
     s.size = 0;
     s.qkv_width = (m.heads + m.kv_heads) * m.key_dim + m.kv_heads * m.value_dim;
     s.inner_width = m.inner * (m.gated ? 2 : 1);
-    s.room = longest + m.block_size + 2 * WIDTH;
+    s.score_stride = longest + m.block_size + 2 * PANEL_WIDTH;
     s.hidden = take(rows * m.hidden);
     s.normal = take(rows * m.hidden);
     s.qkv = take(rows * s.qkv_width);
     s.attended = take(rows * m.heads * m.value_dim);
     s.inner = take(rows * s.inner_width);
-    s.scores = take(threads * ROWS * s.room);
+    s.scores = take(threads * MICRO_ROWS * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
     const auto take_tiles = [&](std::int64_t inputs) {
-        return reinterpret_cast<bfloat *>(take(tiles ? whole_tiles(rows) * inputs / 2 : 0));
+        return reinterpret_cast<bfloat *>(take(tiles ? round_up_to_tiles(rows) * inputs / 2 : 0));
     };
     s.tiles = take_tiles(widest);
     s.inner_tiles = take_tiles(m.inner);
@@ -41,9 +42,10 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
     for (std::int64_t i = 0; i < m.hidden; ++i) {
         float value;
         if (!m.embedding) {
-            const std::int64_t panel = id / WIDTH * m.hidden * WIDTH, column = id % WIDTH;
-            const std::int64_t pair = panel + (i / 2 * WIDTH + column) * 2 + i % 2;
-            const std::int64_t alone = panel + i * WIDTH + column;
+            const std::int64_t panel = id / PANEL_WIDTH * m.hidden * PANEL_WIDTH,
+                               column = id % PANEL_WIDTH;
+            const std::int64_t pair = panel + (i / 2 * PANEL_WIDTH + column) * 2 + i % 2;
+            const std::int64_t alone = panel + i * PANEL_WIDTH + column;
             value = m.head.is_bfloat ? widen(static_cast<const bfloat *>(m.head.panels)[pair])
                                      : static_cast<const float *>(m.head.panels)[alone];
         } else {
@@ -56,20 +58,20 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
     }
 }
 
-// The position of `row` in its sequence. `sequence` is where the search begins, then that of the row.
+// The position of `row` in its sequence. The search begins at `sequence`, which becomes the row's.
 INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t &sequence) {
     while (row < step.first[sequence]) --sequence;
     while (row >= step.first[sequence + 1]) ++sequence;
     return step.computed[sequence] + row - step.first[sequence];
 }
 
-// Of one row of q, k and v: norms and rotation; then k and v go to the cache.
-INLINE void place(const Model &m, const Layer &layer, const std::int64_t *table,
+// Applies norms and rotation to one row of q, k and v, and stores k and v in the cache.
+INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int64_t *table,
                   std::int64_t position, float *qkv) {
     for (std::int64_t h = 0; h < m.heads + m.kv_heads; ++h) {
         float *head = qkv + h * m.key_dim;
         const Norm &norm = h < m.heads ? layer.query : layer.key;
-        if (norm.weight) normalise(norm, head, head, m.key_dim, m.epsilon);
+        if (norm.weight) normalize(norm, head, head, m.key_dim, m.epsilon);
         if (layer.cosines)
             rotate(head, layer.cosines + position * (m.rotary / 2),
                    layer.sines + position * (m.rotary / 2), m.rotary);
@@ -78,93 +80,95 @@ INLINE void place(const Model &m, const Layer &layer, const std::int64_t *table,
     }
     const float *keys = qkv + m.heads * m.key_dim, *values = keys + m.kv_heads * m.key_dim;
     if (m.cache_is_bfloat)
-        remember<bfloat>(m, layer, table, position, keys, values);
+        store_kv<bfloat>(m, layer, table, position, keys, values);
     else
-        remember<float>(m, layer, table, position, keys, values);
+        store_kv<float>(m, layer, table, position, keys, values);
 }
 
 // Adds the product to the hidden states, through a norm if the family has one there.
-static void add(const Model &m, const Matrix &matrix, const Norm &after, const Input &from,
-                std::int64_t rows, const Scratch &s) {
-    if (!after.weight) return product(matrix, from, rows, {s.hidden, m.hidden}, Into::Sum);
-    product(matrix, from, rows, {s.normal, m.hidden}, Into::Place);
+static void add_projection(const Model &m, const Matrix &matrix, const Norm &after,
+                           const Input &from, std::int64_t rows, const Scratch &s) {
+    if (!after.weight) return matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
+    matmul(matrix, from, rows, {s.normal, m.hidden}, Store::Replace);
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
         float *normal = s.normal + row * m.hidden, *hidden = s.hidden + row * m.hidden;
-        normalise(after, normal, normal, m.hidden, m.epsilon);
+        normalize(after, normal, normal, m.hidden, m.epsilon);
         for (std::int64_t i = 0; i < m.hidden; ++i) hidden[i] += normal[i];
     }
 }
 
-// Of each row the norm, as the products with `next` read it.
-static void normalise_rows(const Model &m, const Norm &norm, const Matrix &next,
+// The norm of each row, in the form that products with `next` read.
+static void normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
                            const Input &normal, std::int64_t rows, const Scratch &s) {
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
         float *to = normal.at + row * m.hidden;
-        normalise(norm, s.hidden + row * m.hidden, to, m.hidden, m.epsilon);
-        prepare(next, normal, row);
+        normalize(norm, s.hidden + row * m.hidden, to, m.hidden, m.epsilon);
+        prepare_input(next, normal, row);
     }
 }
 
-static void prepare_rows(const Matrix &next, const Input &from, std::int64_t rows) {
+static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t rows) {
     if (!PAIRS) return;
 #pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row) prepare(next, from, row);
+    for (std::int64_t row = 0; row < rows; ++row) prepare_input(next, from, row);
 }
 
-static void attention_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
+static void attention_layer(const Model &m, const Layer &layer, const Step &step,
+                            const Scratch &s) {
     const Input normal = {s.normal, m.hidden, s.tiles};
-    normalise_rows(m, layer.before_attention, layer.qkv, normal, step.rows, s);
-    product(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Into::Place);
+    normalize_rows(m, layer.before_attention, layer.qkv, normal, step.rows, s);
+    matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
     std::int64_t sequence = 0;
 #pragma omp for
     for (std::int64_t row = 0; row < step.rows; ++row) {
         const std::int64_t position = position_of(step, row, sequence);
-        place(m, layer, step.tables + step.table_at[sequence], position, s.qkv + row * s.qkv_width);
+        rotate_and_store(m, layer, step.tables + step.table_offsets[sequence], position,
+                         s.qkv + row * s.qkv_width);
     }
     attend(m, layer, step, s.qkv, s.qkv_width, s.attended,
-           s.scores + omp_get_thread_num() * ROWS * s.room, s.room);
+           s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride, s.score_stride);
     const Input attended = {s.attended, m.heads * m.value_dim, s.tiles};
-    prepare_rows(layer.output, attended, step.rows);
-    add(m, layer.output, layer.after_attention, attended, step.rows, s);
+    prepare_inputs(layer.output, attended, step.rows);
+    add_projection(m, layer.output, layer.after_attention, attended, step.rows, s);
 }
 
-static void mlp_part(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
+static void mlp_layer(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
     const Input normal = {s.normal, m.hidden, s.tiles};
     const Input inner = {s.inner, s.inner_width, s.inner_tiles};
-    normalise_rows(m, layer.before_mlp, layer.gate_up, normal, step.rows, s);
-    if (on_tiles(layer.gate_up) && on_tiles(layer.down)) {
-        product_activated(m, layer.gate_up, normal, step.rows, s.inner_tiles);
+    normalize_rows(m, layer.before_mlp, layer.gate_up, normal, step.rows, s);
+    if (uses_tiles(layer.gate_up) && uses_tiles(layer.down)) {
+        matmul_activated(m, layer.gate_up, normal, step.rows, s.inner_tiles);
     } else {
-        product(layer.gate_up, normal, step.rows, {s.inner, s.inner_width}, Into::Place);
+        matmul(layer.gate_up, normal, step.rows, {s.inner, s.inner_width}, Store::Replace);
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row) {
-            activate(m, s.inner + row * s.inner_width);
-            prepare(layer.down, inner, row);
+            activate_row(m, s.inner + row * s.inner_width);
+            prepare_input(layer.down, inner, row);
         }
     }
-    add(m, layer.down, layer.after_mlp, inner, step.rows, s);
+    add_projection(m, layer.down, layer.after_mlp, inner, step.rows, s);
 }
 
-static void logits_part(const Model &m, const Step &step, const Scratch &s) {
+static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
     const Input normal = {s.normal, m.hidden, s.tiles};
 #pragma omp for
     for (std::int64_t i = 0; i < step.logit_rows; ++i) {
-        const float *hidden = s.hidden + step.wanted[i] * m.hidden;
-        normalise(m.last, hidden, normal.at + i * m.hidden, m.hidden, m.epsilon);
-        prepare(m.head, normal, i);
+        const float *hidden = s.hidden + step.logit_indices[i] * m.hidden;
+        normalize(m.last, hidden, normal.at + i * m.hidden, m.hidden, m.epsilon);
+        prepare_input(m.head, normal, i);
     }
     const std::int64_t vocabulary = m.head.outputs;
-    product(m.head, normal, step.logit_rows, {step.logits, vocabulary}, Into::Place);
+    matmul(m.head, normal, step.logit_rows, {step.logits, vocabulary}, Store::Replace);
     if (m.logit_softcap != 0.0f) {
 #pragma omp for
         for (std::int64_t i = 0; i < step.logit_rows; ++i)
-            cap(step.logits + i * vocabulary, vocabulary, m.logit_softcap);
+            apply_softcap(step.logits + i * vocabulary, vocabulary, m.logit_softcap);
     }
 }
 
-static std::int64_t longest_of(const Step &step) {
+static std::int64_t longest_context(const Step &step) {
     std::int64_t longest = 0;
     for (std::int64_t i = 0; i < step.sequences; ++i) {
         const std::int64_t end = step.computed[i] + step.first[i + 1] - step.first[i];
@@ -176,12 +180,12 @@ static std::int64_t longest_of(const Step &step) {
 // Floats of scratch that a step of `rows` rows, the longest context `longest`, needs.
 std::int64_t scratch(const Model &m, std::int64_t rows, std::int64_t longest,
                      std::int64_t threads) {
-    return lay_out(m, rows, longest, threads, nullptr).size;
+    return layout_scratch(m, rows, longest, threads, nullptr).size;
 }
 
 void decode(const Model &m, const Step &step) {
     const Scratch s =
-        lay_out(m, step.rows, longest_of(step), step.threads, step.scratch);
+        layout_scratch(m, step.rows, longest_context(step), step.threads, step.scratch);
 #pragma omp parallel num_threads(static_cast<int>(step.threads))
     {
         std::int64_t sequence = 0;
@@ -189,21 +193,21 @@ void decode(const Model &m, const Step &step) {
         for (std::int64_t row = 0; row < step.rows; ++row)
             embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
         for (std::int64_t i = 0; i < m.count; ++i) {
-            attention_part(m, m.layers[i], step, s);
-            mlp_part(m, m.layers[i], step, s);
+            attention_layer(m, m.layers[i], step, s);
+            mlp_layer(m, m.layers[i], step, s);
         }
-        if (step.logit_rows > 0) logits_part(m, step, s);
+        if (step.logit_rows > 0) compute_logits(m, step, s);
     }
 }
 
 void multiply(const Matrix &m, float *a, std::int64_t rows, float *c) {
-    const std::int64_t tiles = on_tiles(m) ? whole_tiles(rows) * m.inputs : 0;
-    bfloat *room = new bfloat[tiles];
+    const std::int64_t tiles = uses_tiles(m) ? round_up_to_tiles(rows) * m.inputs : 0;
+    bfloat *score_stride = new bfloat[tiles];
 #pragma omp parallel
     {
-        const Input input = {a, m.inputs, room};
-        prepare_rows(m, input, rows);
-        product(m, input, rows, {c, m.outputs}, Into::Place);
+        const Input input = {a, m.inputs, score_stride};
+        prepare_inputs(m, input, rows);
+        matmul(m, input, rows, {c, m.outputs}, Store::Replace);
     }
-    delete[] room;
+    delete[] score_stride;
 }

@@ -160,20 +160,20 @@ class NativeDecoder:
         every row.
         """
         batch = _Batch(chunks)
-        wanted = array("q", range(len(batch.ids))) if every_row else batch.last_rows
-        logits = torch.empty(len(wanted), self._vocabulary)
+        logit_indices = array("q", range(len(batch.ids))) if every_row else batch.last_rows
+        logits = torch.empty(len(logit_indices), self._vocabulary)
         threads = torch.get_num_threads()
         needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest, threads)
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
         step = c.Step(
             *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
-            *(_address(values) for values in (batch.tables, batch.table_at, wanted)),
+            *(_address(values) for values in (batch.tables, batch.table_offsets, logit_indices)),
             logits.data_ptr(),
             self._scratch.data_ptr(),
             len(batch.ids),
             len(chunks),
-            len(wanted),
+            len(logit_indices),
             len(batch.tables),
             threads,
         )
@@ -193,14 +193,14 @@ class _Batch:
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.ids, self.first, self.computed = array("q"), array("q", [0]), array("q")
-        self.tables, self.table_at, self.last_rows = array("q"), array("q"), array("q")
+        self.tables, self.table_offsets, self.last_rows = array("q"), array("q"), array("q")
         self.longest = 0
         for chunk in chunks:
             session = chunk.session
             self.ids.extend(session.tokens[session.computed : chunk.end])
             self.first.append(len(self.ids))
             self.computed.append(session.computed)
-            self.table_at.append(len(self.tables))
+            self.table_offsets.append(len(self.tables))
             self.tables.extend(session.blocks)
             self.longest = max(self.longest, chunk.end)
             if chunk.is_last:

@@ -6,10 +6,10 @@ namespace ISA {
 
 #include "simd.h"
 #include "layers.h"
-#include "product.h"
+#include "gemm.h"
 #include "attention.h"
 #include "decoder.h"
-#include "drawing.h"
+#include "sampling.h"
 
 }  // namespace ISA
 }  // namespace rose

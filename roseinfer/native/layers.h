@@ -1,6 +1,6 @@
-// The small parts between the products. Each works on one row, in float32.
+// Norms, rotation and activations. Each works on one row, in float32.
 
-INLINE void normalise(const Norm &norm, const float *from, float *to, std::int64_t count,
+INLINE void normalize(const Norm &norm, const float *from, float *to, std::int64_t count,
                       float epsilon) {
     float mean = 0;
     if (norm.bias) {
@@ -13,14 +13,14 @@ INLINE void normalise(const Norm &norm, const float *from, float *to, std::int64
         const vfloat x = load(from + i) - mean;
         lanes += x * x;
     }
-    float squares = sum(lanes);
+    float squares = reduce_sum(lanes);
     for (std::int64_t i = whole; i < count; ++i) squares += (from[i] - mean) * (from[i] - mean);
-    const float by = 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon);
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon);
     for (std::int64_t i = 0; i < count; ++i)
-        to[i] = (from[i] - mean) * by * norm.weight[i] + (norm.bias ? norm.bias[i] : 0.0f);
+        to[i] = (from[i] - mean) * scale * norm.weight[i] + (norm.bias ? norm.bias[i] : 0.0f);
 }
 
-// Turns pairs (i, i + rotary / 2) of one head by its position's angles, in place.
+// Rotates pairs (i, i + rotary / 2) of one head by its position's angles, in place.
 INLINE void rotate(float *head, const float *cosines, const float *sines, std::int64_t rotary) {
     const std::int64_t half = rotary / 2;
     for (std::int64_t i = 0; i < half; ++i) {
@@ -30,27 +30,27 @@ INLINE void rotate(float *head, const float *cosines, const float *sines, std::i
     }
 }
 
-INLINE vfloat activated(vfloat x, std::int64_t kind) {
-    if (kind == SILU) return x / (1.0f + exponential(-x));
-    return 0.5f * x * (1.0f + tangent(0.7978845608f * (x + 0.044715f * x * x * x)));
+INLINE vfloat activation(vfloat x, std::int64_t type) {
+    if (type == SILU) return x / (1.0f + exp(-x));
+    return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-// Into the first `inner` of the row: activation of the gate times the others, or of all of them.
-INLINE void activate(const Model &m, float *row) {
+// Writes the first `inner` of the row: the activated gates times the others, or all activated.
+INLINE void activate_row(const Model &m, float *row) {
     std::int64_t i = 0;
     for (; i + LANES <= m.inner; i += LANES) {
-        vfloat x = activated(load(row + i), m.activation);
+        vfloat x = activation(load(row + i), m.activation);
         if (m.gated) x *= load(row + m.inner + i);
         store(row + i, x);
     }
     for (; i < m.inner; ++i) {
-        const float x = activated(fill(row[i]), m.activation)[0];
+        const float x = activation(broadcast(row[i]), m.activation)[0];
         row[i] = m.gated ? x * row[m.inner + i] : x;
     }
 }
 
-INLINE void cap(float *row, std::int64_t count, float by) {
+INLINE void apply_softcap(float *row, std::int64_t count, float limit) {
     std::int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) store(row + i, tangent(load(row + i) / by) * by);
-    for (; i < count; ++i) row[i] = tangent(fill(row[i]) / by)[0] * by;
+    for (; i + LANES <= count; i += LANES) store(row + i, tanh(load(row + i) / limit) * limit);
+    for (; i < count; ++i) row[i] = tanh(broadcast(row[i]) / limit)[0] * limit;
 }

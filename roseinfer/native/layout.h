@@ -78,8 +78,8 @@ const Field layout[] = {
     FIELD(Step, first),
     FIELD(Step, computed),
     FIELD(Step, tables),
-    FIELD(Step, table_at),
-    FIELD(Step, wanted),
+    FIELD(Step, table_offsets),
+    FIELD(Step, logit_indices),
     FIELD(Step, logits),
     FIELD(Step, scratch),
     FIELD(Step, rows),
@@ -88,14 +88,14 @@ const Field layout[] = {
     FIELD(Step, table_entries),
     FIELD(Step, threads),
 
-    WHOLE(Draw),
-    FIELD(Draw, logits),
-    FIELD(Draw, top_k),
-    FIELD(Draw, top_p),
-    FIELD(Draw, number),
-    FIELD(Draw, temperature),
-    FIELD(Draw, min_p),
-    FIELD(Draw, id),
+    WHOLE(SampleRequest),
+    FIELD(SampleRequest, logits),
+    FIELD(SampleRequest, top_k),
+    FIELD(SampleRequest, top_p),
+    FIELD(SampleRequest, uniform),
+    FIELD(SampleRequest, temperature),
+    FIELD(SampleRequest, min_p),
+    FIELD(SampleRequest, id),
 };
 
 #undef WHOLE

@@ -10,14 +10,14 @@
 #include <unistd.h>
 #endif
 
-#define DECLARE(isa)                                                                          \
-    namespace rose::isa {                                                                     \
-    std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest,               \
-                         std::int64_t threads);                                                \
-    void decode(const Model &, const Step &);                                                  \
-    void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                      \
-    void draw(Draw *, std::int64_t number, std::int64_t count, float *room,                    \
-              std::int64_t threads);                                                           \
+#define DECLARE(isa)                                                                         \
+    namespace rose::isa {                                                                    \
+    std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest,             \
+                         std::int64_t threads);                                              \
+    void decode(const Model &, const Step &);                                                \
+    void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                    \
+    void sample(SampleRequest *, std::int64_t rows, std::int64_t vocabulary, float *weights, \
+                std::int64_t threads);                                                       \
     }
 
 DECLARE(portable)
@@ -38,7 +38,7 @@ struct Build {
     decltype(&portable::scratch) scratch;
     decltype(&portable::decode) decode;
     decltype(&portable::multiply) multiply;
-    decltype(&portable::draw) draw;
+    decltype(&portable::sample) sample;
     bool tiles;
     bool (*runs)();  // on this processor
 };
@@ -63,7 +63,7 @@ bool has_tiles() {
 
 bool always() { return true; }
 
-#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::multiply, isa::draw
+#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::multiply, isa::sample
 
 const Build builds[] = {
 #ifdef ROSE_X86_PAIRS
@@ -144,7 +144,7 @@ EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t rows, float *c
     builds[chosen].multiply(*m, a, rows, c);
 }
 
-EXPORT void rose_draw(Draw *draws, std::int64_t number, std::int64_t count, float *room,
-                      std::int64_t threads) {
-    builds[chosen].draw(draws, number, count, room, threads);
+EXPORT void rose_sample(SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary,
+                        float *weights, std::int64_t threads) {
+    builds[chosen].sample(requests, rows, vocabulary, weights, threads);
 }

@@ -27,7 +27,7 @@ FAULTS = {
     6: "logits were asked for of a row that it does not have",
 }
 
-# Fixed in product.h and attention.h.
+# Fixed in simd.h and attention.h.
 PANEL_WIDTH = 16
 MAX_HEAD_DIM = 512
 
@@ -75,18 +75,18 @@ class Model(Structure):
 
 class Step(Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_at")),
-        *((name, c_void_p) for name in ("wanted", "logits", "scratch")),
+        *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_offsets")),
+        *((name, c_void_p) for name in ("logit_indices", "logits", "scratch")),
         *((name, c_int64) for name in ("rows", "sequences", "logit_rows", "table_entries")),
         ("threads", c_int64),
     )
 
 
-class Draw(Structure):
+class SampleRequest(Structure):
     _fields_ = (
         ("logits", c_void_p),
         ("top_k", c_int64),
-        *((name, c_double) for name in ("top_p", "number")),
+        *((name, c_double) for name in ("top_p", "uniform")),
         *((name, c_float) for name in ("temperature", "min_p")),
         ("id", c_int64),
     )
@@ -96,7 +96,7 @@ class _Field(Structure):
     _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
 
-_SHARED = (Matrix, Norm, Layer, Model, Step, Draw)
+_SHARED = (Matrix, Norm, Layer, Model, Step, SampleRequest)
 
 
 class Loaded(NamedTuple):
@@ -204,8 +204,8 @@ def _declare(opened: ctypes.CDLL) -> ctypes.CDLL:
     opened.rose_decode.restype = c_int
     opened.rose_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p]
     opened.rose_multiply.restype = None
-    opened.rose_draw.argtypes = [POINTER(Draw), c_int64, c_int64, c_void_p, c_int64]
-    opened.rose_draw.restype = None
+    opened.rose_sample.argtypes = [POINTER(SampleRequest), c_int64, c_int64, c_void_p, c_int64]
+    opened.rose_sample.restype = None
     return opened
 
 

@@ -9,21 +9,23 @@ typedef float vfloat __attribute__((vector_size(4 * LANES)));
 typedef std::uint32_t vbits __attribute__((vector_size(4 * LANES)));
 typedef std::uint16_t vhalf __attribute__((vector_size(2 * LANES)));
 // The same in memory: at any address, and whatever type the memory was written as.
-typedef float vfloat_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef std::uint32_t vbits_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef std::uint16_t vhalf_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-typedef bfloat bfloat_at __attribute__((may_alias));
+typedef float vfloat_unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef std::uint32_t vbits_unaligned
+    __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef std::uint16_t vhalf_unaligned
+    __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef bfloat bfloat_aliased __attribute__((may_alias));
 
-// A panel is WIDTH columns of a matrix; a WIDTH of floats takes PARTS vectors.
-constexpr int WIDTH = 16;
-constexpr int PARTS = WIDTH / LANES;
+// A panel is PANEL_WIDTH columns of a matrix; a PANEL_WIDTH of floats takes PANEL_VECTORS vectors.
+constexpr int PANEL_WIDTH = 16;
+constexpr int PANEL_VECTORS = PANEL_WIDTH / LANES;
 
-INLINE vfloat load(const float *from) { return *reinterpret_cast<const vfloat_at *>(from); }
-INLINE void store(float *to, vfloat value) { *reinterpret_cast<vfloat_at *>(to) = value; }
+INLINE vfloat load(const float *from) { return *reinterpret_cast<const vfloat_unaligned *>(from); }
+INLINE void store(float *to, vfloat value) { *reinterpret_cast<vfloat_unaligned *>(to) = value; }
 
 // bfloat16 is the upper half of a float32.
 INLINE vfloat load(const bfloat *from) {
-    const vhalf half = *reinterpret_cast<const vhalf_at *>(from);
+    const vhalf half = *reinterpret_cast<const vhalf_unaligned *>(from);
 #if PAIRS  // one instruction; the compiler makes five of it
     const vbits wide = reinterpret_cast<vbits>(_mm512_cvtepu16_epi32((__m256i)half));
 #else
@@ -53,20 +55,20 @@ INLINE void narrow(float value, bfloat *to) {  // to nearest, ties to even, as t
 #if PAIRS
 // A float's place may hold a pair of bfloat16, which is then only moved and multiplied as such.
 INLINE vfloat load_pairs(const bfloat *from) {
-    return reinterpret_cast<vfloat>(*reinterpret_cast<const vbits_at *>(from));
+    return reinterpret_cast<vfloat>(*reinterpret_cast<const vbits_unaligned *>(from));
 }
 
 // Each lane of `sums` and the two products of its pairs.
-INLINE vfloat add_pairs(vfloat sums, vfloat a, vfloat b) {
+INLINE vfloat dot_pairs(vfloat sums, vfloat a, vfloat b) {
     return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-INLINE void pair_up(float *row, std::int64_t count) {
-    bfloat_at *to = reinterpret_cast<bfloat_at *>(row);
+INLINE void round_to_pairs(float *row, std::int64_t count) {
+    bfloat_aliased *to = reinterpret_cast<bfloat_aliased *>(row);
     std::int64_t i = 0;
     for (; i + LANES <= count; i += LANES) {
         const vhalf half = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(load(row + i)));
-        *reinterpret_cast<vhalf_at *>(to + i) = half;
+        *reinterpret_cast<vhalf_unaligned *>(to + i) = half;
     }
     for (; i < count; ++i) {
         bfloat half;
@@ -75,20 +77,20 @@ INLINE void pair_up(float *row, std::int64_t count) {
     }
 }
 #else
-INLINE void pair_up(float *, std::int64_t) {}
+INLINE void round_to_pairs(float *, std::int64_t) {}
 #endif
 
-INLINE vfloat fill(float value) { return value - vfloat{}; }
-INLINE vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
-INLINE vfloat smaller(vfloat a, vfloat b) { return a < b ? a : b; }
+INLINE vfloat broadcast(float value) { return value - vfloat{}; }
+INLINE vfloat max(vfloat a, vfloat b) { return a > b ? a : b; }
+INLINE vfloat min(vfloat a, vfloat b) { return a < b ? a : b; }
 
-INLINE float sum(vfloat v) {
+INLINE float reduce_sum(vfloat v) {
     float total = 0;
     for (int i = 0; i < LANES; ++i) total += v[i];
     return total;
 }
 
-INLINE float largest(vfloat v) {
+INLINE float reduce_max(vfloat v) {
     float most = v[0];
     for (int i = 1; i < LANES; ++i) most = v[i] > most ? v[i] : most;
     return most;
@@ -96,12 +98,12 @@ INLINE float largest(vfloat v) {
 
 // e^x to about 2 ulp, flushed to e^-87 and e^88 outside: x = n ln 2 + r, and e^r from its Taylor
 // series, |r| <= ln 2 / 2. Adding and subtracting 1.5 * 2^23 rounds to an integer.
-INLINE vfloat exponential(vfloat x) {
-    x = smaller(larger(x, fill(-87.0f)), fill(88.0f));
+INLINE vfloat exp(vfloat x) {
+    x = min(max(x, broadcast(-87.0f)), broadcast(88.0f));
     const vfloat shifted = x * 1.44269504f + 12582912.0f;
     const vfloat n = shifted - 12582912.0f;
     const vfloat r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    vfloat e = fill(1.0f / 5040);
+    vfloat e = broadcast(1.0f / 5040);
     e = e * r + 1.0f / 720;
     e = e * r + 1.0f / 120;
     e = e * r + 1.0f / 24;
@@ -113,6 +115,6 @@ INLINE vfloat exponential(vfloat x) {
     return e * reinterpret_cast<vfloat>(power);
 }
 
-INLINE vfloat tangent(vfloat x) {  // hyperbolic
-    return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f);
+INLINE vfloat tanh(vfloat x) {  // hyperbolic
+    return 1.0f - 2.0f / (exp(2.0f * x) + 1.0f);
 }

@@ -16,7 +16,7 @@ namespace rose {
 
 using bfloat = std::uint16_t;
 
-// Weights [outputs, inputs], packed: see product.h. `bias` [outputs] is padded to whole panels.
+// Weights [outputs, inputs], packed: see gemm.h. `bias` [outputs] is padded to whole panels.
 struct Matrix {
     const void *panels;
     const float *bias;
@@ -58,19 +58,19 @@ struct Step {
     const std::int64_t *first;     // [sequences + 1], the first row of each; the last: rows
     const std::int64_t *computed;  // [sequences], tokens before the new ones
     const std::int64_t *tables;    // block numbers, sequence after sequence
-    const std::int64_t *table_at;  // [sequences], where each one's table begins
-    const std::int64_t *wanted;    // [logit_rows], the rows whose logits are wanted
+    const std::int64_t *table_offsets;  // [sequences], where each one's table begins
+    const std::int64_t *logit_indices;    // [logit_rows], the rows whose logits are wanted
     float *logits;                 // [logit_rows, vocabulary]
     float *scratch;                // as much as rose_scratch says
     std::int64_t rows, sequences, logit_rows, table_entries;
     std::int64_t threads;  // at most; `scratch` was measured for as many
 };
 
-// What is to be drawn from one row of logits; see sampling.py. top_k 0: none.
-struct Draw {
+// One row of logits to sample from; see sampling.h. top_k 0: all.
+struct SampleRequest {
     const float *logits;
     std::int64_t top_k;
-    double top_p, number;  // `number` in [0, 1)
+    double top_p, uniform;     // `uniform` in [0, 1)
     float temperature, min_p;  // temperature 0: the largest
     std::int64_t id;  // the answer
 };

@@ -1,4 +1,4 @@
-"""Weights as the compiled products read them: panels of 16 outputs (layout: product.h)."""
+"""Weights as the compiled products read them: panels of 16 outputs (layout: gemm.h)."""
 
 from __future__ import annotations
 

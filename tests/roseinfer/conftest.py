@@ -8,6 +8,11 @@ import torch
 from roseinfer import InferenceEngine
 from roseinfer.native import library
 from tests.roseinfer.models import byte_tokenizer, tiny_llama
+from tests.roseinfer.native import builds
+
+if builds.INSTEAD:
+    _loaded = builds.with_hooks()
+    library.load = lambda: _loaded  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True)

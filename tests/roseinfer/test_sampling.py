@@ -32,7 +32,7 @@ def drawing(way: str) -> Iterator[None]:
         pytest.skip("the installation could not compile the library")
     with pytest.MonkeyPatch.context() as patch:
         if way == "torch":
-            patch.setattr(native, "can_draw", lambda _: False)
+            patch.setattr(native, "can_sample", lambda _: False)
         yield
 
 

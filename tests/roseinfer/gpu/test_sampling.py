@@ -30,7 +30,7 @@ def sampled_by_kernel(logits: torch.Tensor, rows: list[SamplingRequest]) -> list
 
 def sampled_by_torch(logits: torch.Tensor, rows: list[SamplingRequest]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "can_draw", lambda _: False)
+        patch.setattr(native, "can_sample", lambda _: False)
         return sample(logits, rows)
 
 
@@ -82,7 +82,7 @@ def test_an_engine_that_draws_by_the_kernel_says_the_same(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Penalties, biases, grammars and log-probabilities among plain rows."""
-    monkeypatch.setattr(native, "can_draw", lambda _: False)
+    monkeypatch.setattr(native, "can_sample", lambda _: False)
     params = [
         greedy(6),
         greedy(6, temperature=0.9, top_p=0.9, seed=1),

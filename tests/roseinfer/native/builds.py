@@ -22,6 +22,9 @@ PAIRS = ("amx", "avx512_bf16")  # these multiply pairs of bfloat16
 
 ROOT = Path(__file__).parents[3]
 
+# Set by sanitize.py: the library to test instead of the installed one.
+INSTEAD = os.environ.get("ROSE_TEST_LIBRARY")
+
 
 def choose(name: str) -> bool:
     """Use a build, if this processor can run it."""
@@ -66,7 +69,8 @@ def compile_library(*options: str, compiler: Sequence[str] = ("c++",)) -> Path:
 @cache
 def with_hooks() -> library.Loaded:
     """The library with what only tests may call: `rose_force` takes any build."""
-    loaded = library.open_library(compile_library("-O1", "-w", "-DROSE_TEST_HOOKS"))
+    path = Path(INSTEAD) if INSTEAD else compile_library("-O1", "-w", "-DROSE_TEST_HOOKS")
+    loaded = library.open_library(path)
     assert loaded.library is not None, loaded.reason
     return loaded
 

@@ -58,16 +58,17 @@ def test_items_may_come_in_any_order(tmp_path: Path, usual: str) -> None:
 
 
 def test_openmp_may_count_its_threads_as_it_likes() -> None:
-    # given: more threads by OpenMP's default than by torch's, and one row of room for one thread
+    # given: more threads by OpenMP's default than by torch's, and weights for one thread
     code = """
 import torch
 torch.set_num_threads(1)
 from roseinfer.native import library as c
 rows, ids = torch.randn(64, 1000), 1000
-room = torch.full((4, ids), -7.0)
-draws = (c.Draw * 64)(*(c.Draw(r.data_ptr(), 0, 1.0, 0.5, 1.0, 0.0, -1) for r in rows))
-c.library().rose_draw(draws, 64, ids, room.data_ptr(), 1)
-print((room[1:] == -7.0).all().item(), all(0 <= d.id < ids for d in draws))
+weights = torch.full((4, ids), -7.0)
+fields = [(row.data_ptr(), 0, 1.0, 0.5, 1.0, 0.0, -1) for row in rows]
+requests = (c.SampleRequest * 64)(*fields)
+c.library().rose_sample(requests, 64, ids, weights.data_ptr(), 1)
+print((weights[1:] == -7.0).all().item(), all(0 <= r.id < ids for r in requests))
 """
     assert run(code, OMP_NUM_THREADS="4") == "True True"
 

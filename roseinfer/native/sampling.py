@@ -1,4 +1,4 @@
-"""Drawing tokens from logits on CPU, in one call of the compiled library."""
+"""Sampling tokens from logits on CPU, in one call of the compiled library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rose.sampling import SamplingParams
 from roseinfer.native import library as c
 
 
-def can_draw(logits: Tensor) -> bool:
-    """Whether the library can draw from such logits [B, V]."""
+def can_sample(logits: Tensor) -> bool:
+    """Whether the library can sample from such logits [B, V]."""
     return (
         c.available()
         and logits.device.type == "cpu"
@@ -21,7 +21,7 @@ def can_draw(logits: Tensor) -> bool:
     )
 
 
-def draw_rows(
+def sample_rows(
     rows: Sequence[Tensor], params: Sequence[SamplingParams], numbers: Sequence[float]
 ) -> list[int]:
     """A token id for each of `rows` [V], contiguous: the one at which `numbers` says to stop.
@@ -33,14 +33,16 @@ def draw_rows(
     for row in rows:
         if row.shape != (vocabulary,) or row.dtype != torch.float32 or not row.is_contiguous():
             raise ValueError(f"logits must be contiguous float32 rows of {vocabulary} values")
-    draws = (c.Draw * len(rows))(
+    requests = (c.SampleRequest * len(rows))(
         *(
-            c.Draw(row.data_ptr(), p.top_k or 0, p.top_p, number, p.temperature, p.min_p, 0)
+            c.SampleRequest(
+                row.data_ptr(), p.top_k or 0, p.top_p, number, p.temperature, p.min_p, 0
+            )
             for row, p, number in zip(rows, params, numbers, strict=True)
         )
     )
     # The library starts no more threads than it is told, whatever OpenMP's own default is.
     threads = torch.get_num_threads()
-    room = torch.empty(threads, vocabulary)
-    c.library().rose_draw(draws, len(rows), vocabulary, room.data_ptr(), threads)
-    return [draw.id for draw in draws]
+    weights = torch.empty(threads, vocabulary)
+    c.library().rose_sample(requests, len(rows), vocabulary, weights.data_ptr(), threads)
+    return [request.id for request in requests]

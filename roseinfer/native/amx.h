@@ -1,0 +1,152 @@
+// Products of bfloat16 pairs on AMX tiles: 16 rows of 64 bytes each.
+//
+//     left   4, 5   activations [16 rows][32 inputs], as `pack_tile_row` left them
+//     right  6, 7   a panel's weights [16 pairs of inputs][PANEL_WIDTH][2]: just as they lie
+//     sums   0 to 3 [16 rows][PANEL_WIDTH], float32: left 4 times right 6 and 7, then left 5
+//
+// Tiles of activations lie in the order in which they are read: all inputs of 16 rows, then those
+// of the next 16. The last tile may have unused rows, whose results are not stored.
+
+// Set by library.cpp if the processor has them and the kernel lets this process.
+static bool tiles = false;
+
+constexpr int TILE_ROWS = 16, TILE_DEPTH = 32;  // rows, inputs
+constexpr int CACHE_LINE = 64 / sizeof(bfloat);  // of memory
+
+INLINE bool uses_tiles(const Matrix &m) {
+    return tiles && m.is_bfloat && m.inputs % TILE_DEPTH == 0;
+}
+
+struct TileConfig {  // as the instruction wants it
+    std::uint8_t palette, start, reserved[14];
+    std::uint16_t row_bytes[16];
+    std::uint8_t rows[16];
+};
+static_assert(sizeof(TileConfig) == 64, "the instruction reads 64 bytes");
+
+// For products of `rows` rows. A thread's tiles are its own.
+INLINE void configure_tiles(std::int64_t rows) {
+    TileConfig config = {};
+    config.palette = 1;
+    for (int i = 0; i < 8; ++i) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = static_cast<std::uint8_t>(i < 6 && rows < TILE_ROWS ? rows : TILE_ROWS);
+    }
+    asm volatile("ldtilecfg %0" : : "m"(config));
+}
+
+// Tiles in use would have to be saved at each switch to another process.
+INLINE void release_tiles() { _tile_release(); }
+
+// Where a row's input `k` lies among the tiles of a matrix's inputs.
+INLINE bfloat *tile_address(bfloat *tiles, std::int64_t inputs, std::int64_t row, std::int64_t k) {
+    return tiles + row / TILE_ROWS * TILE_ROWS * inputs +
+           (k / TILE_DEPTH * TILE_ROWS + row % TILE_ROWS) * TILE_DEPTH + k % TILE_DEPTH;
+}
+
+INLINE void store_bfloat16(vfloat values, bfloat *to) {
+    *reinterpret_cast<vhalf_unaligned *>(to) = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(values));
+}
+
+// One row of activations, rounded, to its tiles.
+INLINE void pack_tile_row(const float *from, std::int64_t inputs, std::int64_t row, bfloat *tiles) {
+    for (std::int64_t k = 0; k < inputs; k += LANES)
+        store_bfloat16(load(from + k), tile_address(tiles, inputs, row, k));
+}
+
+// Up to two tiles of rows (upper, lower) times up to two panels (left, right); null for a missing
+// second one. The panels at `prefetch`, unless null, are brought to a near cache meanwhile.
+struct TileOperands {
+    const bfloat *upper, *lower;
+    const bfloat *left, *right;
+    const bfloat *prefetch[2];
+};
+
+// Accumulators [2 * TILE_ROWS][2 * PANEL_WIDTH].
+INLINE void multiply_tile_block(const TileOperands &operands, std::int64_t inputs, float *sums) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (std::int64_t k = 0; k < inputs; k += TILE_DEPTH) {
+        for (const bfloat *prefetch : operands.prefetch)
+            for (int i = 0; prefetch && i < TILE_DEPTH * PANEL_WIDTH; i += CACHE_LINE)
+                __builtin_prefetch(prefetch + k * PANEL_WIDTH + i, 0, 2);
+        _tile_loadd(4, operands.upper + k * TILE_ROWS, 64);
+        _tile_loadd(6, operands.left + k * PANEL_WIDTH, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (operands.right) {
+            _tile_loadd(7, operands.right + k * PANEL_WIDTH, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (operands.lower) {
+            _tile_loadd(5, operands.lower + k * TILE_ROWS, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            if (operands.right) _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    constexpr std::int64_t row_bytes = 2 * PANEL_WIDTH * 4;
+    _tile_stored(0, sums, row_bytes);
+    _tile_stored(1, sums + PANEL_WIDTH, row_bytes);
+    _tile_stored(2, sums + TILE_ROWS * 2 * PANEL_WIDTH, row_bytes);
+    _tile_stored(3, sums + TILE_ROWS * 2 * PANEL_WIDTH + PANEL_WIDTH, row_bytes);
+}
+
+// Rows [row, next) times two panels: `use` gets each row's two sums. `row` begins a tile.
+template <class Use>
+INLINE void multiply_rows(const bfloat *tiles, std::int64_t inputs, std::int64_t row,
+                          std::int64_t next, TileOperands operands, const Use &use) {
+    float sums[2 * TILE_ROWS * 2 * PANEL_WIDTH];
+    for (; row < next; row += 2 * TILE_ROWS) {
+        operands.upper = tiles + row * inputs;
+        operands.lower = row + TILE_ROWS < next ? operands.upper + TILE_ROWS * inputs : nullptr;
+        multiply_tile_block(operands, inputs, sums);
+        operands.prefetch[0] = operands.prefetch[1] = nullptr;
+        const std::int64_t end = next < row + 2 * TILE_ROWS ? next : row + 2 * TILE_ROWS;
+        for (std::int64_t r = row; r < end; ++r) {
+            const float *at = sums + (r - row) * 2 * PANEL_WIDTH;
+            use(r, load(at), load(at + PANEL_WIDTH));
+        }
+    }
+}
+
+// Rows [row, next) times `panel` and, if it is before `end`, the one after it.
+static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row,
+                              std::int64_t next, std::int64_t panel, std::int64_t end, Rows c,
+                              Store mode) {
+    const bool both = panel + 1 < end;
+    const std::int64_t size = m.inputs * PANEL_WIDTH, column = panel * PANEL_WIDTH;
+    const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
+    TileOperands operands = {nullptr, nullptr, left, both ? left + size : nullptr, {}};
+    if (panel + 4 <= end)
+        operands.prefetch[0] = left + 2 * size, operands.prefetch[1] = left + 3 * size;
+    multiply_rows(tiles, m.inputs, row, next, operands, [&](std::int64_t r, vfloat a, vfloat b) {
+        store_output(m, c.at + r * c.stride, column, a, mode);
+        if (both && column + PANEL_WIDTH < m.outputs)
+            store_output(m, c.at + r * c.stride, column + PANEL_WIDTH, b, mode);
+    });
+}
+
+// The same for a matrix whose outputs go through their activation, to tiles [rows, inner]. If it is
+// gated, panel `panel` meets that of the other half.
+static void matmul_tiles_activated(const Model &model, const Matrix &m, const bfloat *tiles,
+                              std::int64_t row, std::int64_t next, std::int64_t panel,
+                              std::int64_t end, bfloat *to) {
+    const std::int64_t size = m.inputs * PANEL_WIDTH, inner = model.inner,
+                       step = model.gated ? 1 : 2;
+    const std::int64_t panel_stride = model.gated ? inner / PANEL_WIDTH : 1,
+                       column = panel * PANEL_WIDTH;
+    const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
+    TileOperands operands = {nullptr, nullptr, left, left + panel_stride * size, {}};
+    if (panel + step < end)
+        for (int v = 0; v < 2; ++v) operands.prefetch[v] = left + (step + v * panel_stride) * size;
+    multiply_rows(tiles, m.inputs, row, next, operands, [&](std::int64_t r, vfloat a, vfloat b) {
+        if (m.bias)
+            a += load(m.bias + column), b += load(m.bias + column + panel_stride * PANEL_WIDTH);
+        a = activation(a, model.activation);
+        if (model.gated) return store_bfloat16(a * b, tile_address(to, inner, r, column));
+        store_bfloat16(a, tile_address(to, inner, r, column));
+        store_bfloat16(activation(b, model.activation),
+                       tile_address(to, inner, r, column + PANEL_WIDTH));
+    });
+}

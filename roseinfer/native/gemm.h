@@ -1,0 +1,352 @@
+// Matrix multiplication: rows of activations times a packed weight matrix.
+//
+// A matrix [outputs, inputs] lies in panels of PANEL_WIDTH outputs, each panel input by input, so
+// that a product reads it from end to end. In bfloat16 two inputs lie together, as dot product
+// instructions want them:
+//
+//     float32    panel [inputs][PANEL_WIDTH]
+//     bfloat16   panel [inputs / 2][PANEL_WIDTH][2]
+//
+// Where the build has such instructions (PAIRS), `round_to_pairs` makes bfloat16 pairs of the
+// activations too, in place: the first two inputs of a row lie where its first float was. With AMX
+// activations are copied to tiles instead: see amx.h.
+//
+// Every output of every row is one sum over the inputs in their order, whatever the number of rows
+// and threads: a row's result does not depend on the other rows of its batch.
+
+// Rows at a time: as many sums as there are registers for, with room for a panel's vectors.
+constexpr int MICRO_ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 3;
+
+template <int R, int P>
+struct Accumulators {
+    vfloat of[R][P * PANEL_VECTORS];
+};
+
+// The vectors of a panel's weights for one input. Of a bfloat16 pair, the first input's weights are
+// the lower halves.
+INLINE vfloat weights(const float *panel, std::int64_t k) { return load(panel + k * PANEL_WIDTH); }
+
+INLINE vfloat weights(const bfloat *panel, std::int64_t k) {
+    const bfloat *at = panel + k / 2 * (2 * PANEL_WIDTH);
+    const vbits pair = *reinterpret_cast<const vbits_unaligned *>(at);
+    return reinterpret_cast<vfloat>(k % 2 ? pair & 0xFFFF0000u : pair << 16);
+}
+
+// From one part of a panel to the next, in elements.
+constexpr int vector_stride(const float *) { return LANES; }
+constexpr int vector_stride(const bfloat *) { return 2 * LANES; }
+
+// Where input `k` of a row of activations lies, in floats.
+constexpr std::int64_t input_offset(const float *, std::int64_t k) { return k; }
+constexpr std::int64_t input_offset(const bfloat *, std::int64_t k) { return PAIRS ? k / 2 : k; }
+
+// Adds `a` [R, inputs], rows `stride` apart, times P panels that lie `panel` elements apart. Memory
+// from `prefetch` on is prefetched meanwhile, PREFETCH bytes for each input.
+template <int R, int P, int PREFETCH = 0, class W>
+INLINE void accumulate(Accumulators<R, P> &sums, const float *a, std::int64_t stride, const W *b,
+                       std::int64_t panel, std::int64_t inputs, const char *prefetch = nullptr) {
+    for (std::int64_t k = 0; k < inputs; k += 2)
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            if constexpr (PREFETCH > 0) __builtin_prefetch(prefetch + (k + i) * PREFETCH, 0, 2);
+            vfloat weight[P * PANEL_VECTORS];
+#pragma GCC unroll 8
+            for (int v = 0; v < P * PANEL_VECTORS; ++v)
+                weight[v] = weights(
+                    b + v / PANEL_VECTORS * panel + v % PANEL_VECTORS * vector_stride(b), k + i);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                const vfloat value = broadcast(a[r * stride + k + i]);
+#pragma GCC unroll 8
+                for (int v = 0; v < P * PANEL_VECTORS; ++v) sums.of[r][v] += value * weight[v];
+            }
+        }
+}
+
+#if PAIRS
+template <int R, int P, int PREFETCH = 0>
+INLINE void accumulate(Accumulators<R, P> &sums, const float *a, std::int64_t stride,
+                       const bfloat *b, std::int64_t panel, std::int64_t inputs,
+                       const char *prefetch = nullptr) {
+    for (std::int64_t k = 0; k < inputs; k += 2) {
+        vfloat weight[P];
+#pragma GCC unroll 8
+        for (int v = 0; v < P; ++v) {
+            if constexpr (PREFETCH > 0)
+                __builtin_prefetch(prefetch + v * panel * sizeof(bfloat) + k * PREFETCH, 0, 2);
+            weight[v] = load_pairs(b + v * panel + k * PANEL_WIDTH);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const vfloat pair = broadcast(a[r * stride + k / 2]);
+#pragma GCC unroll 8
+            for (int v = 0; v < P; ++v) sums.of[r][v] = dot_pairs(sums.of[r][v], weight[v], pair);
+        }
+    }
+}
+#endif
+
+// Whether a result replaces the output or is added to it.
+enum class Store { Replace, Add };
+
+struct Rows {
+    float *at;
+    std::int64_t stride;
+};
+
+// Adds the bias to `value`, the outputs from `column` on, and stores them.
+INLINE void store_output(const Matrix &m, float *row, std::int64_t column, vfloat value,
+                         Store mode) {
+    if (m.bias) value += load(m.bias + column);
+    const std::int64_t count = m.outputs - column;
+    float *to = row + column;
+    if (count >= LANES)
+        store(to, mode == Store::Add ? load(to) + value : value);
+    else
+        for (std::int64_t i = 0; i < count; ++i)
+            to[i] = mode == Store::Add ? to[i] + value[i] : value[i];
+}
+
+// R rows times P panels from `first` on. The sums of all rows fit into registers, so the packed
+// weights are read once, straight from memory.
+template <int R, int P, class W>
+static void gemm_skinny_tile(const Matrix &m, const float *a, std::int64_t stride,
+                             std::int64_t first, Rows c, Store mode) {
+    const std::int64_t panel = m.inputs * PANEL_WIDTH;
+    Accumulators<R, P> sums = {};
+    const W *weights = static_cast<const W *>(m.panels) + first * panel;
+    accumulate<R, P>(sums, a, stride, weights, panel, m.inputs);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < P * PANEL_VECTORS; ++v) {
+            const std::int64_t column = first * PANEL_WIDTH + v * LANES;
+            if (column < m.outputs)
+                store_output(m, c.at + r * c.stride, column, sums.of[r][v], mode);
+        }
+}
+
+template <class W, int R = MICRO_ROWS>
+static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                     std::int64_t first, std::int64_t panels, Rows c, Store mode) {
+    if constexpr (R > 1) {
+        if (rows < R) return gemm_skinny<W, R - 1>(m, a, stride, rows, first, panels, c, mode);
+    }
+    // Few rows leave registers for more panels; several streams of loads use memory better than
+    // one.
+    constexpr int P = R * PANEL_VECTORS <= 2 ? 4 : R * PANEL_VECTORS <= 4 || LANES == 16 ? 2 : 1;
+    std::int64_t p = first;
+    for (; p + P <= first + panels; p += P) gemm_skinny_tile<R, P, W>(m, a, stride, p, c, mode);
+    if constexpr (P > 2) {
+        for (; p + 2 <= first + panels; p += 2) gemm_skinny_tile<R, 2, W>(m, a, stride, p, c, mode);
+    }
+    if constexpr (P > 1) {
+        for (; p < first + panels; ++p) gemm_skinny_tile<R, 1, W>(m, a, stride, p, c, mode);
+    }
+}
+
+// For many rows, weights are taken in blocks of P panels times BLOCK_DEPTH inputs, which stay in
+// the nearest cache while all rows are multiplied with them. Partial sums wait in `sums` for the
+// next block.
+constexpr int BLOCK_ROWS = 16 * MICRO_ROWS;
+template <int P, class W>
+constexpr int BLOCK_DEPTH = P == 2 && sizeof(W) == 4 ? 128 : 256;
+
+// A block of weights, its panels `panel_stride` elements apart. Builds without bfloat16 products
+// widen it to float32, in a buffer.
+template <class W>
+struct WeightBlock {
+    const W *weights;
+    std::int64_t panel_stride;
+};
+
+INLINE WeightBlock<float> weight_block(const float *panel, std::int64_t panel_stride, std::int64_t,
+                                       float *) {
+    return {panel, panel_stride};
+}
+
+#if PAIRS
+INLINE WeightBlock<bfloat> weight_block(const bfloat *panel, std::int64_t panel_stride,
+                                        std::int64_t, float *) {
+    return {panel, panel_stride};
+}
+#else
+INLINE WeightBlock<float> weight_block(const bfloat *panel, std::int64_t, std::int64_t count,
+                                       float *buffer) {
+    for (std::int64_t i = 0; i < count; i += 2)
+#pragma GCC unroll 8
+        for (int v = 0; v < 2 * PANEL_VECTORS; ++v)
+            store(buffer + i * PANEL_WIDTH + v * LANES,
+                  weights(panel + v % PANEL_VECTORS * vector_stride(panel), i + v / PANEL_VECTORS));
+    return {buffer, 0};
+}
+#endif
+
+template <int P, int PREFETCH, class W, int R = MICRO_ROWS>
+static void micro_kernel(float *sums, const float *a, std::int64_t stride, std::int64_t rows,
+                 const WeightBlock<W> &block, std::int64_t depth, const char *prefetch) {
+    if constexpr (R > 1) {
+        if (rows < R)
+            return micro_kernel<P, PREFETCH, W, R - 1>(sums, a, stride, rows, block, depth,
+                                                       prefetch);
+    }
+    constexpr int VECTORS = P * PANEL_VECTORS;
+    Accumulators<R, P> here;
+#pragma GCC unroll 32
+    for (int i = 0; i < R * VECTORS; ++i)
+        here.of[i / VECTORS][i % VECTORS] = load(sums + i * LANES);
+    accumulate<R, P, PREFETCH>(here, a, stride, block.weights, block.panel_stride, depth, prefetch);
+#pragma GCC unroll 32
+    for (int i = 0; i < R * VECTORS; ++i)
+        store(sums + i * LANES, here.of[i / VECTORS][i % VECTORS]);
+}
+
+// Rows are split evenly: tiles of 6, 6 and 1 rows would waste most of the last one.
+template <int P, class W>
+static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                      std::int64_t panel, Rows c, Store mode) {
+    // The first rows prefetch the next block. Measured: the processor's own prefetcher is best for
+    // float32, but too late for bfloat16, whose blocks are read in half the time.
+    constexpr int PREFETCH = sizeof(W) == 2 ? PANEL_WIDTH * sizeof(W) : 0, ACROSS = P * PANEL_WIDTH;
+    constexpr int MAX_DEPTH = BLOCK_DEPTH<P, W>;
+    float buffer[PAIRS ? 1 : MAX_DEPTH * PANEL_WIDTH], sums[BLOCK_ROWS * ACROSS] = {};
+    const std::int64_t panel_stride = m.inputs * PANEL_WIDTH;
+    const W *from = static_cast<const W *>(m.panels) + panel * panel_stride;
+    const std::int64_t tiles = (rows + MICRO_ROWS - 1) / MICRO_ROWS, first = rows / tiles;
+    for (std::int64_t k = 0; k < m.inputs; k += MAX_DEPTH) {
+        const std::int64_t depth = m.inputs - k < MAX_DEPTH ? m.inputs - k : MAX_DEPTH;
+        const auto here = weight_block(from + k * PANEL_WIDTH, panel_stride, depth, buffer);
+        const char *prefetch = reinterpret_cast<const char *>(from + (k + depth) * PANEL_WIDTH);
+        const float *inputs = a + input_offset(from, k);
+        micro_kernel<P, PREFETCH>(sums, inputs, stride, first, here, depth, prefetch);
+        for (std::int64_t i = 1; i < tiles; ++i) {
+            const std::int64_t row = rows * i / tiles, next = rows * (i + 1) / tiles;
+            micro_kernel<P, 0>(sums + row * ACROSS, inputs + row * stride, stride, next - row, here,
+                               depth, nullptr);
+        }
+    }
+    for (std::int64_t row = 0; row < rows; ++row)
+        for (int v = 0; v < P * PANEL_VECTORS; ++v) {
+            const std::int64_t column = panel * PANEL_WIDTH + v * LANES;
+            if (column < m.outputs)
+                store_output(m, c.at + row * c.stride, column,
+                             load(sums + row * ACROSS + v * LANES), mode);
+        }
+}
+
+#if PAIRS
+#include "amx.h"
+#else
+constexpr bool tiles = false;
+constexpr int TILE_ROWS = 1;
+INLINE bool uses_tiles(const Matrix &) { return false; }
+INLINE void configure_tiles(std::int64_t) {}
+INLINE void release_tiles() {}
+INLINE void pack_tile_row(const float *, std::int64_t, std::int64_t, bfloat *) {}
+static void matmul_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t,
+                              std::int64_t, std::int64_t, Rows, Store) {}
+static void matmul_tiles_activated(const Model &, const Matrix &, const bfloat *, std::int64_t,
+                              std::int64_t, std::int64_t, std::int64_t, bfloat *) {}
+#endif
+
+// Activations [rows, inputs], rows `stride` apart. `tiles` has room for as many in bfloat16, to a
+// whole number of tiles.
+struct Input {
+    float *at;
+    std::int64_t stride;
+    bfloat *tiles;
+};
+
+INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
+    return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+}
+
+// Converts a row of activations to the form that products with `m` read.
+INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row) {
+    float *at = input.at + row * input.stride;
+    if (uses_tiles(m))
+        pack_tile_row(at, m.inputs, row, input.tiles);
+    else if (PAIRS && m.is_bfloat)
+        round_to_pairs(at, m.inputs);
+}
+
+template <class W>
+static void gemm(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                  std::int64_t first, std::int64_t panels, Rows c, Store mode) {
+    if (rows <= MICRO_ROWS) return gemm_skinny<W>(m, a, stride, rows, first, panels, c, mode);
+    constexpr int P = LANES == 16 && (PAIRS || sizeof(W) == 4) ? 2 : 1;
+    std::int64_t p = first;
+    for (; p + P <= first + panels; p += P) gemm_blocked<P, W>(m, a, stride, rows, p, c, mode);
+    for (; p < first + panels; ++p) gemm_blocked<1, W>(m, a, stride, rows, p, c, mode);
+}
+
+// How a product is divided among threads: blocks of rows times groups of panels.
+struct WorkSplit {
+    std::int64_t rows, panels, group, groups, blocks;
+    bool tiled;
+
+    // With tiles, weights are prefetched within a group only, so groups are as large as leaves
+    // several for every thread.
+    WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
+        : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)) {
+        const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
+        if (tiled) group = pairs > 1 ? 2 * pairs : 2;
+        groups = (panels + group - 1) / group;
+        blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    }
+
+    std::int64_t count() const { return blocks * groups; }
+    std::int64_t first_panel(std::int64_t item) const { return item % groups * group; }
+    std::int64_t end_panel(std::int64_t item) const {
+        const std::int64_t end = first_panel(item) + group;
+        return end < panels ? end : panels;
+    }
+    std::int64_t first_row(std::int64_t item) const {
+        const std::int64_t row = rows * (item / groups) / blocks;
+        return tiled ? round_up_to_tiles(row) : row;
+    }
+    std::int64_t end_row(std::int64_t item) const {
+        const std::int64_t end = first_row(item + groups);  // of the block behind this one
+        return end < rows ? end : rows;
+    }
+};
+
+// c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through
+// `prepare_input`. Every thread of the team must call it; it ends with a barrier.
+static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
+    const WorkSplit split(m, rows, (m.outputs + PANEL_WIDTH - 1) / PANEL_WIDTH);
+    if (split.tiled) configure_tiles(rows);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t item = 0; item < split.count(); ++item) {
+        const std::int64_t row = split.first_row(item), next = split.end_row(item);
+        const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
+        if (split.tiled) {
+            for (std::int64_t p = first; p < end; p += 2)
+                matmul_tiles(m, a.tiles, row, next, p, end, c, mode);
+            continue;
+        }
+        const float *from = a.at + row * a.stride;
+        const Rows to = {c.at + row * c.stride, c.stride};
+        if (m.is_bfloat)
+            gemm<bfloat>(m, from, a.stride, next - row, first, end - first, to, mode);
+        else
+            gemm<float>(m, from, a.stride, next - row, first, end - first, to, mode);
+    }
+    if (split.tiled) release_tiles();
+}
+
+// On tiles only: the product after its activation, gated or not, as tiles [rows, inner] of what
+// follows. Like `product` it ends with a barrier.
+static void matmul_activated(const Model &model, const Matrix &m, const Input &a,
+                              std::int64_t rows, bfloat *to) {
+    const WorkSplit split(m, rows, model.inner / PANEL_WIDTH);
+    configure_tiles(rows);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t item = 0; item < split.count(); ++item) {
+        const std::int64_t row = split.first_row(item), next = split.end_row(item);
+        const std::int64_t end = split.end_panel(item);
+        for (std::int64_t p = split.first_panel(item); p < end; p += model.gated ? 1 : 2)
+            matmul_tiles_activated(model, m, a.tiles, row, next, p, end, to);
+    }
+    release_tiles();
+}

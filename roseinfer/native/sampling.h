@@ -1,0 +1,124 @@
+// Samples a token for each row of logits, as sampling.py does with torch: temperature, top-k, top-p
+// and min-p, then the id at which the cumulative probability passes a uniform number. Temperature 0
+// takes the first of the largest logits.
+//
+// Weights are e^((logit - largest) / temperature), float32; their sums are double. Top-k and top-p
+// keep the logits from a floor on. The floor is found without sorting, as in a radix sort: values
+// are counted (or their weights summed) by the first digit of their bits, then within one digit by
+// the next.
+
+// The bits of a float in the order of the numbers; -0 and 0 are one number.
+INLINE std::uint32_t ordered_bits(float value) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    if (bits == 0x80000000u) bits = 0;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The lowest value, as ordered bits and not below `least`, for which the number of higher values
+// (with `weights`, their sum of weights) is below `limit`. The highest value always passes.
+static std::uint32_t filter_floor(const float *logits, const float *weights, std::int64_t count,
+                              std::uint32_t least, double limit) {
+    constexpr struct {
+        int shift, bits;
+    } digits[] = {{21, 11}, {10, 11}, {0, 10}};
+    std::uint32_t prefix = 0, known = 0;
+    double above = 0;
+    for (const auto [shift, bits] : digits) {
+        double digit_weights[2048] = {};
+        bool occupied[2048] = {};
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::uint32_t r = ordered_bits(logits[i]);
+            if ((r & known) != prefix || r < least) continue;
+            const std::uint32_t digit = r >> shift & ((1u << bits) - 1);
+            digit_weights[digit] += weights ? weights[i] : 1.0;
+            occupied[digit] = true;
+        }
+        int digit = -1;
+        for (int d = (1 << bits) - 1; d >= 0; --d) {
+            if (!occupied[d]) continue;
+            if (digit >= 0) {
+                if (above + digit_weights[digit] >= limit) break;
+                above += digit_weights[digit];
+            }
+            digit = d;
+        }
+        prefix |= static_cast<std::uint32_t>(digit) << shift;
+        known |= ((1u << bits) - 1) << shift;
+    }
+    return prefix;
+}
+
+INLINE float max_of(const float *values, std::int64_t count) {
+    float highest = values[0];
+    std::int64_t i = 0;
+    if (count >= LANES) {
+        vfloat lanes = load(values);
+        for (; i + LANES <= count; i += LANES) lanes = max(lanes, load(values + i));
+        highest = reduce_max(lanes);
+    }
+    for (; i < count; ++i) highest = values[i] > highest ? values[i] : highest;
+    return highest;
+}
+
+INLINE std::int64_t index_of(const float *values, std::int64_t count, float wanted) {
+    std::int64_t i = 0;
+    while (i < count - 1 && values[i] != wanted) ++i;
+    return i;
+}
+
+// Weights of all logits; nothing is left of what is e^87 times less likely than the most likely.
+INLINE void exp_weights(const float *logits, std::int64_t count, float highest, float scale,
+                        float *weights) {
+    std::int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const vfloat x = (load(logits + i) - highest) * scale;
+        store(weights + i, x > broadcast(-87.0f) ? exp(x) : broadcast(0.0f));
+    }
+    for (; i < count; ++i) {
+        const float x = (logits[i] - highest) * scale;
+        weights[i] = x > -87.0f ? exp(broadcast(x))[0] : 0.0f;
+    }
+}
+
+INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count, float *weights) {
+    const float highest = max_of(request.logits, count);
+    if (!(highest > -INFINITY)) return count - 1;  // a grammar allows nothing: any id will do
+    if (request.temperature == 0.0f) return index_of(request.logits, count, highest);
+    exp_weights(request.logits, count, highest, 1.0f / request.temperature, weights);
+    std::uint32_t least = 0;
+    if (request.top_k > 0 && request.top_k < count)
+        least = filter_floor(request.logits, nullptr, count, 0, static_cast<double>(request.top_k));
+    if (request.top_p < 1.0) {
+        double total = 0;
+        for (std::int64_t i = 0; i < count; ++i)
+            if (ordered_bits(request.logits[i]) >= least) total += weights[i];
+        least = filter_floor(request.logits, weights, count, least, request.top_p * total);
+    }
+    double total = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (ordered_bits(request.logits[i]) < least || weights[i] < request.min_p)
+            weights[i] = 0.0f;
+        total += weights[i];
+    }
+    // Rounding may lift the wanted sum to the total: then the last that can be drawn.
+    const double wanted = request.uniform * total;
+    double sum = 0;
+    std::int64_t last = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (weights[i] == 0.0f) continue;
+        sum += weights[i];
+        last = i;
+        if (sum > wanted) break;
+    }
+    return last;
+}
+
+// `weights` has `vocabulary` floats for each of `threads` threads; no more take part.
+void sample(SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary, float *weights,
+            std::int64_t threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(static_cast<int>(threads)) if (rows > 1)
+    for (std::int64_t row = 0; row < rows; ++row)
+        requests[row].id =
+            sample_row(requests[row], vocabulary, weights + omp_get_thread_num() * vocabulary);
+}

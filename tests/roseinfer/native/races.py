@@ -1,0 +1,39 @@
+"""Steps, samples and products by several threads, for ThreadSanitizer to watch; see sanitize.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from roseinfer import InferenceEngine, SamplingParams
+from roseinfer.native import library
+from roseinfer.native.sampling import sample_rows
+from roseinfer.native.weights import PackedMatrix
+from tests.roseinfer.models import answers, build, prompts
+
+_THREADS = 4
+
+
+def main() -> None:
+    loaded = library.open_library(Path(os.environ["ROSE_TEST_LIBRARY"]))
+    assert loaded.library is not None, loaded.reason
+    library.load = lambda: loaded  # type: ignore[assignment]
+    torch.set_num_threads(_THREADS)
+    for name, number in library.builds(loaded.library).items():
+        loaded.library.rose_choose(number)
+        for dtype in (torch.float32, torch.bfloat16):
+            for architecture in ("llama", "gpt2", "gemma2"):
+                model = build(architecture).to(dtype)
+                engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
+                assert engine.decoder_description == f"compiled ({name})"
+                answers(engine, prompts(3, 20, 9, 61), 4, max_batch_size=4)
+            PackedMatrix(torch.randn(129, 608).to(dtype)).multiply(torch.randn(200, 608))
+        params = [SamplingParams(temperature=1.0, top_p=0.9, top_k=40)] * 16
+        sample_rows([*torch.randn(16, 300)], params, [0.5] * 16)
+        print(f"{name}: done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
