@@ -12,10 +12,10 @@ ThreadSanitizer knows nothing of libgomp's barriers and would report every loop.
 
 from __future__ import annotations
 
-import glob
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.roseinfer.native.builds import ROOT, compile_library
 
@@ -36,7 +36,7 @@ def _of_gcc(name: str) -> str:
 
 
 def _of_llvm(name: str) -> str:
-    found = sorted(glob.glob(f"/usr/lib/llvm-*/lib/{name}"))
+    found = sorted(map(str, Path("/usr/lib").glob(f"llvm-*/lib/{name}")))
     if not found:
         raise SystemExit(f"{name} is missing: apt-get install clang libomp-dev")
     return found[-1]
