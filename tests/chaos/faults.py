@@ -7,7 +7,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from rose_cli.demo.broker import EmbeddedBroker
@@ -75,8 +76,7 @@ class FaultInjector:
         self.log.append((time.time(), f"#{fault.number} {fault.kind}: {detail}"))
 
     async def _kill(self, role: str, fault: Fault) -> str:
-        process = await self._acquire(role, fault.target)
-        try:
+        async with self._acquired(role, fault.target) as process:
             at = time.time()
             while not process.kill():  # it has just died by itself
                 process.notice_end()
@@ -84,13 +84,10 @@ class FaultInjector:
                 await asyncio.sleep(_UP_S)
             await asyncio.sleep(fault.amount * 0.3)
             process.start()
-        finally:
-            process.lock.release()
         return f"{process.lives[-2].name} at {at:.3f}"
 
     async def _stop(self, fault: Fault) -> str:
-        process = await self._acquire("worker", fault.target)
-        try:
+        async with self._acquired("worker", fault.target) as process:
             refused = await self._refused(process)
             life, began = process.life, time.time()
             process.signal(signal.SIGSTOP)
@@ -99,8 +96,6 @@ class FaultInjector:
             life.stopped.append((began, time.time() + 0.5))
             await asyncio.sleep(0.5)  # it wakes up and finds out
             self.zombies_refused += await self._refused(process) > refused
-        finally:
-            process.lock.release()
         return f"{life.name} from {began:.3f} to {life.stopped[-1][1] - 0.5:.3f}"
 
     async def _refused(self, worker: ManagedProcess) -> float:
@@ -108,14 +103,11 @@ class FaultInjector:
         return gauges.get("rose_fenced_appends_total", 0.0)
 
     async def _drain(self, fault: Fault) -> str:
-        process = await self._acquire("worker", fault.target)
-        try:
+        async with self._acquired("worker", fault.target) as process:
             seconds = await process.drain()
             if process.life.end is not End.POISONED:
                 self.drains.append(Drain(process.life.name, seconds, process.life.exit_code))
             process.start()
-        finally:
-            process.lock.release()
         return f"{process.lives[-2].name}, {seconds or 0:.1f} s"
 
     async def _restart_redis(self, fault: Fault) -> str:
@@ -166,13 +158,15 @@ class FaultInjector:
         running = self.progress.running()
         return self.progress.submitted[running[fault.target % len(running)]] if running else None
 
-    async def _acquire(self, role: str, target: int) -> ManagedProcess:
-        """The one that the fault is meant for, or the next one that nothing else befalls."""
+    @asynccontextmanager
+    async def _acquired(self, role: str, target: int) -> AsyncIterator[ManagedProcess]:
+        """The one that the fault is meant for, or the next one that no other fault has."""
         processes = [process for process in self.fleet.processes if process.role == role]
+        start = target % len(processes)
         while True:
-            for i in range(len(processes)):
-                process = processes[(target + i) % len(processes)]
+            for process in processes[start:] + processes[:start]:
                 if not process.lock.locked() and process.up_s > _UP_S and process.serving:
-                    await process.lock.acquire()
-                    return process
+                    async with process.lock:
+                        yield process
+                    return
             await asyncio.sleep(_POLL_S)

@@ -11,6 +11,7 @@ import redis
 from rose.errors import MalformedMessage, RoseError
 from rose.protocol import Partition, decode_event
 from rose_producer import Client
+from tests.support.listeners import echo
 
 _PROMPT, _TOKENS = "abc", 5
 _WAIT_S = 120
@@ -45,8 +46,7 @@ class Listener:
         self._thread.join(_WAIT_S)
         if self._thread.is_alive():
             return "still waiting"
-        whole = tuple(_PROMPT.encode()[i % len(_PROMPT)] for i in range(_TOKENS))
-        if self._outcome == whole:
+        if self._outcome == echo(_PROMPT, _TOKENS):
             return "whole"
         if self._forged and isinstance(self._outcome, tuple | RoseError):
             return "misled"
