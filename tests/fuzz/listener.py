@@ -11,7 +11,7 @@ import redis
 from rose.errors import MalformedMessage, RoseError
 from rose.protocol import Partition, decode_event
 from rose_producer import Client
-from tests.support.listeners import echo
+from tests.support.echo import echoed
 
 _PROMPT, _TOKENS = "abc", 5
 _WAIT_S = 120
@@ -46,7 +46,7 @@ class Listener:
         self._thread.join(_WAIT_S)
         if self._thread.is_alive():
             return "still waiting"
-        if self._outcome == echo(_PROMPT, _TOKENS):
+        if self._outcome == echoed(_PROMPT.encode(), _TOKENS):
             return "whole"
         if self._forged and isinstance(self._outcome, tuple | RoseError):
             return "misled"

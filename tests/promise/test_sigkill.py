@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 import redis
 
-from rose.protocol import GROUP, Partition
+from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, Event, FinishedEvent, Request, TokenEvent
 from tests.support.bench import until
+from tests.support.echo import has_no_jobs
 
 JOBS = 200
 OPENINGS = ("Once upon a time", "The weather today", "One morning", "Dear friend,", "A dog")
@@ -89,6 +90,4 @@ async def test_every_stream_survives_a_sigkill_unchanged(
         assert stream[-1].is_terminal
     assert [content(s) for s in disturbed] == [content(s) for s in undisturbed]
     assert workers[1].metrics()["rose_jobs_redelivered_total"] >= 5
-    for stream_key in partition.all_jobs:
-        assert raw.xlen(stream_key) == 0
-        assert raw.xpending(stream_key, GROUP)["pending"] == 0
+    assert has_no_jobs(raw, partition)

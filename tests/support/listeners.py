@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rose_producer import AsyncClient, Client, Event, FinishedEvent, ProducerSettings, TokenEvent
+from tests.support.echo import echoed
 
 
 class Listeners:
@@ -59,15 +60,9 @@ class Listeners:
                 self.seen[1].append(event)
 
 
-def echo(prompt: str, count: int) -> tuple[int, ...]:
-    """The null engine's answer."""
-    said = prompt.encode()
-    return tuple(said[i % len(said)] for i in range(count))
-
-
 def assert_echo(events: Sequence[Event], prompt: str, count: int) -> None:
     """The null engine's whole answer, once and in order."""
-    expected = list(echo(prompt, count))
+    expected = list(echoed(prompt.encode(), count))
     assert [event.index for event in events] == [0, *(event.cursor for event in events[:-1])]
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     assert [token_id for event in tokens for token_id in event.token_ids] == expected

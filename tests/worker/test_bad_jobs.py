@@ -18,8 +18,8 @@ from rose_producer import (
 )
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, wait_until
-from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
-from tests.worker.mortal import POISON
+from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
+from tests.support.mortal import POISON
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(
     # given: all in one batch from the start, with nobody to say which of them kills
     poison = client.submit([POISON])
     mates = client.submit_many([[n, n + 1] for n in range(12)])
-    settings = {"program": ["tests.worker.mortal"], "lease_s": 0.5, "ready": False}
+    settings = {"program": ["tests.support.mortal"], "lease_s": 0.5, "ready": False}
     worker = start_worker(**settings)
     deaths = 0
     # when: whoever dies is started again, as a supervisor would

@@ -15,7 +15,7 @@ from rose_producer import (
     TokenEvent,
 )
 from tests.support.bench import wait_until
-from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
+from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 
 
 def test_a_cancelled_job_stops_and_frees_its_slot(

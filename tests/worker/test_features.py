@@ -13,7 +13,7 @@ from rose.errors import InvalidParameter
 from rose_producer import Client, Request, Result, TokenEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
-from tests.worker.echo import StartWorker
+from tests.support.echo import StartWorker
 
 SCHEMA = {
     "type": "object",

@@ -24,7 +24,7 @@ from rose_worker.histogram import Histogram
 from rose_worker.jobs import HeldJob
 from rose_worker.metrics import Metrics
 from tests.support.bench import wait_until
-from tests.worker.echo import SLOW, StartWorker
+from tests.support.echo import SLOW, StartWorker
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 SLOTS = 4

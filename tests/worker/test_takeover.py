@@ -12,7 +12,7 @@ from rose_producer import (
     Request,
 )
 from tests.support.bench import wait_until
-from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs, running
+from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 
 
 def test_a_killed_workers_jobs_go_on_with_the_next_token(

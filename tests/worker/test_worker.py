@@ -17,7 +17,7 @@ from rose_producer import (
     FinishedEvent,
 )
 from tests.support.bench import create_groups, wait_until
-from tests.worker.echo import SLOW, StartWorker, echoed, has_no_jobs
+from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs
 
 
 def test_jobs_of_every_kind_of_prompt_complete(

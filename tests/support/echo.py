@@ -1,4 +1,4 @@
-"""What tests of a worker with the null engine share."""
+"""Workers with the null engine, which echoes the prompt: what they answer, and what they leave."""
 
 from __future__ import annotations
 
