@@ -25,7 +25,7 @@ class MortalEngine(NullEngine):
 
 
 if __name__ == "__main__":
-    main.NullEngine = MortalEngine  # type: ignore[misc]
+    main.NullEngine = MortalEngine  # type: ignore[attr-defined]
     words = (word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
     settings: dict[str, Any] = {name.replace("-", "_"): value for name, value in words}
     main.run(WorkerSettings(**settings))
