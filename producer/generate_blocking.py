@@ -1,7 +1,6 @@
 """Writes the blocking clients from the asyncio ones: `_async/` to `_sync/`, with unasync.
 
-python producer/generate_blocking.py            writes them
-python producer/generate_blocking.py --check    says whether they are stale
+With `--check` it only says whether they are stale.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import unasync
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: In each, every module of `_async` but those that `_sync` has a form of its own of.
+#: In each, every module of `_async` is a source, but for those that are written by hand twice.
 PACKAGES = ("rose/transport", "producer/rose_producer")
-OWN = ("__init__.py", "concurrency.py")
+BY_HAND = ("__init__.py", "concurrency.py")
 
 NAMES = {
     "AsyncClient": "Client",
@@ -40,7 +39,7 @@ def generate() -> dict[Path, str]:
     with tempfile.TemporaryDirectory() as folder:
         for package in PACKAGES:
             sources = (ROOT / package / "_async").glob("*.py")
-            for source in sorted(path for path in sources if path.name not in OWN):
+            for source in sorted(path for path in sources if path.name not in BY_HAND):
                 target = ROOT / package / "_sync" / source.name
                 texts[target] = _blocking(source, Path(folder, package))
     return texts
@@ -64,8 +63,8 @@ def _ruff(*command: str) -> None:
 
 
 def _words(text: str) -> str:
-    """Docstrings, too, speak of the blocking form."""
-    pattern = re.compile(r"\b(?:" + "|".join(NAMES) + r")\b")
+    """Docstrings, too, name what is in the blocking form."""
+    pattern = re.compile(r"\b(?:" + "|".join(NAMES.keys() - {"asyncio"}) + r")\b")
     return pattern.sub(lambda match: NAMES[match[0]], text.replace("async with", "with"))
 
 

@@ -44,8 +44,8 @@ _CHUNK = ("COUNT", 1000)
 class AsyncClient:
     """Submits jobs to a queue and reads their tokens.
 
-    `Client` is thread-safe, `AsyncClient` belongs to one event loop. Connects at the first call.
-    Settings come from the environment (`ROSE_...`) where they are not given:
+    The blocking client is thread-safe, the asyncio one belongs to one event loop. Connects at the
+    first call. Settings come from the environment (`ROSE_...`) where they are not given:
     `AsyncClient(redis_url=..., queue=...)`.
     """
 

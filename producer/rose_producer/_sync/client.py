@@ -45,8 +45,8 @@ _CHUNK = ("COUNT", 1000)
 class Client:
     """Submits jobs to a queue and reads their tokens.
 
-    `Client` is thread-safe, `Client` belongs to one event loop. Connects at the first call.
-    Settings come from the environment (`ROSE_...`) where they are not given:
+    The blocking client is thread-safe, the asyncio one belongs to one event loop. Connects at the
+    first call. Settings come from the environment (`ROSE_...`) where they are not given:
     `Client(redis_url=..., queue=...)`.
     """
 
