@@ -247,7 +247,7 @@ class SamplingParams(BaseModel):
         return self.temperature > 0
 
     @property
-    def adjusts(self) -> bool:
+    def needs_logits_processor(self) -> bool:
         """Whether the request's logits are not just taken as they are."""
         given = (
             self.no_repeat_ngram_size or self.logit_bias or self.min_new_tokens or self.constraint

@@ -139,7 +139,7 @@ class EngineCore:
         self, params: SamplingParams, prompt_ids: Sequence[int]
     ) -> LogitsProcessor | None:
         grammar = params.constraint
-        if not params.adjusts:
+        if not params.needs_logits_processor:
             return None
         return LogitsProcessor(
             params,

@@ -112,7 +112,7 @@ def profile(
     blocks_each = -(-length // make_cache(1).block_size)
     cache = make_cache(1 + sequences * blocks_each)
     runner.bind(cache)
-    sessions = [_session(length, adjusted=number % 2 == 0) for number in range(sequences)]
+    sessions = [_session(length, penalised=number % 2 == 0) for number in range(sequences)]
     for session in sessions:
         session.blocks = cache.pool.allocate(blocks_each)
     chunks = [Chunk(session, length) for session in sessions]
@@ -123,7 +123,7 @@ def profile(
     return meter.peak()
 
 
-def _session(length: int, *, adjusted: bool) -> InferenceSession:
+def _session(length: int, *, penalised: bool) -> InferenceSession:
     """A session that samples with every filter, with or without a penalty."""
     params = SamplingParams(
         temperature=1.0,
@@ -131,7 +131,7 @@ def _session(length: int, *, adjusted: bool) -> InferenceSession:
         min_p=0.01,
         seed=0,
         logprobs=True,
-        repetition_penalty=1.1 if adjusted else 1.0,
+        repetition_penalty=1.1 if penalised else 1.0,
     )
     prompt = [0] * length
     return InferenceSession(
@@ -139,6 +139,6 @@ def _session(length: int, *, adjusted: bool) -> InferenceSession:
         prompt,
         params,
         TextStream(None),
-        logits_processor=LogitsProcessor(params, prompt) if adjusted else None,
+        logits_processor=LogitsProcessor(params, prompt) if penalised else None,
         context_length=length + 1,
     )

@@ -116,7 +116,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_adjusted_logits_are_those_of_the_definitions(case: str) -> None:
+def test_processed_logits_are_those_of_the_definitions(case: str) -> None:
     row = row_of(**CASES[case])
     assert row.logits_processor is not None
     ours = torch.tensor([LOGITS])
@@ -196,19 +196,19 @@ def test_a_row_does_not_depend_on_its_mates(
     assert torch.equal(logits, before)
 
 
-def test_rows_without_adjustments_are_not_adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    adjusted: list[int] = []
+def test_rows_without_a_logits_processor_are_not_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+    processed: list[int] = []
 
     def record(logits: torch.Tensor, rows: Sequence[object]) -> None:
-        adjusted.append(len(rows))
+        processed.append(len(rows))
 
     monkeypatch.setattr("roseinfer.sampling.process_logits", record)
     logits = torch.randn(4, VOCAB)
     plain = [SamplingRequest(SamplingParams(temperature=i / 2, seed=i), i) for i in range(3)]
     sample(logits[:3], plain)
-    assert adjusted == []
+    assert processed == []
     sample(logits, [*plain, row_of(presence_penalty=1.0)])
-    assert adjusted == [1]
+    assert processed == [1]
 
 
 # Through the engine, against transformers
