@@ -25,10 +25,9 @@ from typing import Any, get_args
 from rich.console import Console
 
 from rose.errors import RoseError
-from tests.chaos.answers import null_answers, rose_answers
+from tests.chaos.answers import null_answer, rose_answers
 from tests.chaos.check import Invariant, check
-from tests.chaos.context import Sabotage
-from tests.chaos.options import Options
+from tests.chaos.context import Options, Sabotage
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 
@@ -55,7 +54,7 @@ async def _carry_out(options: Options, folder: Path) -> Report:
     wall_s = time.monotonic() - began
     jobs = [evidence.job(n) for n in evidence.ids if n not in evidence.failures]
     if options.engine == "null":
-        evidence.answers = null_answers(jobs)
+        evidence.answers = {job.number: null_answer(job) for job in jobs}
     else:
         err.print("now the same jobs undisturbed")
         evidence.answers = await rose_answers(jobs)
@@ -102,7 +101,13 @@ def _holds(args: argparse.Namespace) -> bool:
     seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
     engine = _ROSE if args.engine == "rose" else {}
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
-    options = Options(seed, args.jobs, args.engine, args.without, **(engine | patience))
+    options = Options(
+        seed=seed,
+        jobs=args.jobs,
+        engine=args.engine,
+        sabotage=args.without,
+        **(engine | patience),
+    )
     report = _run(options)
     if args.json:
         out.print_json(data=report.as_json, indent=None)
@@ -139,7 +144,7 @@ def _bite(args: argparse.Namespace) -> bool:
     noticed = True
     for what, invariant in _BITES.items():
         seed = 1 if args.seed is None else args.seed
-        options = Options(seed, _BITE_JOBS, sabotage=what, patience_s=_BITE_PATIENCE_S)
+        options = Options(seed=seed, jobs=_BITE_JOBS, sabotage=what, patience_s=_BITE_PATIENCE_S)
         violations = _run(options, keep=False).violations
         broke[what] = {i.name.lower(): n for i, n in violations.items() if n}
         noticed = noticed and violations[invariant] > 0

@@ -26,10 +26,6 @@ def null_answer(job: JobPlan) -> Answer:
     return Answer(tokens, "".join(f"{token} " for token in tokens))
 
 
-def null_answers(jobs: Iterable[JobPlan]) -> dict[int, Answer]:
-    return {job.number: null_answer(job) for job in jobs}
-
-
 async def rose_answers(jobs: Iterable[JobPlan]) -> dict[int, Answer]:
     """The same prompts, by one worker that nothing befalls."""
     gate = asyncio.Semaphore(_AT_ONCE)

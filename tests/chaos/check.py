@@ -233,7 +233,7 @@ def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
     """Expected are: each piece of garbage by its place, each poison by its id."""
     ids = evidence.ids
     poison = {ids[n] for n in ids if evidence.job(n).kind is Kind.POISON}
-    expected = Counter((g.stream, g.entry) for g in evidence.garbage)
+    expected = Counter[tuple[str, str]](evidence.garbage)
     expected.update(("poison", job_id) for job_id in poison)
     got: Counter[tuple[str, str]] = Counter()
     for letter in evidence.redis.dead:

@@ -1,4 +1,4 @@
-"""What every process of a run is told: who it is, and where the run's files are."""
+"""What a run is given, and what each of its processes is told of it."""
 
 from __future__ import annotations
 
@@ -13,43 +13,58 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from rose_producer import AsyncClient
-from tests.chaos.journal import Journal
 
-Sabotage = Literal["renewal", "fencing", "log"]
+QUEUE = "chaos"
+LEASE_S = 2.0
+GRACE_S = 2.0
+#: At SIGTERM: the grace period, a last step, the last flush, and retries where Redis is away just
+#: then. What docs/operations.md says is enough.
+DRAIN_LIMIT_S = GRACE_S + 40.0
+REDIS_TIMEOUT_S = 2.0
 
 #: Where a producer finds out how far it may go: a number in a file.
 LIMIT = "limit"
-#: Jobs that the harness itself adds, past the client library.
-RAW_SUBMISSIONS = "submitted-raw.jsonl"
+
+Sabotage = Literal["renewal", "fencing", "log"]
 
 
-class Context(BaseModel):
+class Options(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     seed: int
     jobs: int
+    engine: Literal["null", "rose"] = "null"
+    sabotage: Sabotage | None = None
+    workers: int = 3
+    producers: int = 2
+    subscribers: int = 3
+    window: int = 150
+    """jobs that wait or run at once"""
+    slots: int = 16
+    min_step_s: float = 0.05
+    patience_s: float = 45.0
+    """this long without an event: nothing will come any more"""
+
+
+class Context(BaseModel):
+    """Who a process is, and where the run's files are."""
+
+    model_config = ConfigDict(frozen=True)
+
+    options: Options
     folder: Path
     redis_url: str
-    queue: str
     index: int
     """which of the `of` processes of its kind this one is"""
     of: int
-    incarnation: int = 0
-    redis_timeout_s: float
-    sabotage: Sabotage | None = None
-    worker: dict[str, Any] = {}
-    """a worker's settings"""
+    incarnation: int
+    http_port: int
+    """a worker's"""
 
     def client(self, **settings: Any) -> AsyncClient:
         return AsyncClient(
-            redis_url=self.redis_url,
-            queue=self.queue,
-            redis_timeout_s=self.redis_timeout_s,
-            **settings,
+            redis_url=self.redis_url, queue=QUEUE, redis_timeout_s=REDIS_TIMEOUT_S, **settings
         )
-
-    def journal(self, name: str) -> Journal:
-        return Journal(self.folder / f"{name}.jsonl")
 
 
 def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:

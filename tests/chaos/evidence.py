@@ -9,11 +9,10 @@ from typing import Any
 
 import redis
 
-from rose.protocol import GROUP, Partition, decode_event
+from rose.protocol import GROUP, EntryKey, Partition, decode_event
 from tests.chaos import journal
 from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan
-from tests.chaos.raw import Garbage
 
 _CHUNK = 500
 
@@ -85,7 +84,7 @@ class Evidence:
     delivered: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """as in `Progress.delivered`"""
     answers: Mapping[int, Answer] = field(default_factory=dict)
-    garbage: list[Garbage] = field(default_factory=list)
+    garbage: list[EntryKey] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     takes: list[Take] = field(default_factory=list)
@@ -106,23 +105,19 @@ class Evidence:
 
 
 def read_takes(folder: Path) -> list[Take]:
-    return sorted(
-        (
-            Take(at, rest[0], rest[1], path.stem)
-            for path in folder.glob("worker-*.jsonl")
-            for at, what, *rest in journal.read(path)
-            if what == "take"
-        ),
-        key=lambda take: take.at,
-    )
+    takes = [
+        Take(at, rest[0], rest[1], life)
+        for life, (at, what, *rest) in journal.read(folder, "worker-*.jsonl")
+        if what == "take"
+    ]
+    return sorted(takes, key=lambda take: take.at)
 
 
 def read_delays(folder: Path) -> Iterator[Trouble]:
     """When a worker was held up."""
-    for path in folder.glob("worker-*.jsonl"):
-        for at, what, *rest in journal.read(path):
-            if what == "late":
-                yield Trouble(at - rest[1] - 0.2, at, what, path.stem.partition(".")[0])
+    for life, (at, what, *rest) in journal.read(folder, "worker-*.jsonl"):
+        if what == "late":
+            yield Trouble(at - rest[1] - 0.2, at, what, life.partition(".")[0])
 
 
 def read_redis(client: redis.Redis, partition: Partition, job_ids: list[str]) -> RedisState:

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from rose_cli.demo.broker import EmbeddedBroker
+from tests.chaos.context import LEASE_S
 from tests.chaos.evidence import Drain, Trouble
 from tests.chaos.fleet import Fleet
 from tests.chaos.managed_process import End, ManagedProcess
-from tests.chaos.options import LEASE_S
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder

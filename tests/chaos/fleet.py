@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_cli.demo.workers import read_metrics
-from tests.chaos.context import LIMIT, Context
+from tests.chaos.context import LIMIT, Context, Options
 from tests.chaos.evidence import Trouble
 from tests.chaos.managed_process import End, ManagedProcess
-from tests.chaos.options import GRACE_S, LEASE_S, QUEUE, REDIS_TIMEOUT_S, Options
 from tests.support.proxy import Proxy
 
 
@@ -27,7 +27,7 @@ class Fleet:
             "subscriber": options.subscribers,
         }
         self.processes = [
-            ManagedProcess(role, i, self._context_of(role, i, count), folder)
+            ManagedProcess(role, i, partial(self._context, role, i, count), folder)
             for role, count in counts.items()
             for i in range(count)
         ]
@@ -66,35 +66,14 @@ class Fleet:
             for cut_s, _ in proxy.cut_log
         ]
 
-    def _context_of(self, role: str, index: int, count: int) -> Any:
-        return lambda incarnation: self._context(role, index, count, incarnation)
-
     def _context(self, role: str, index: int, count: int, incarnation: int) -> Context:
-        options, name = self._options, f"{role}-{index}"
-        concerned = "subscriber" if options.sabotage == "log" else "worker"
+        name = f"{role}-{index}"
         return Context(
-            seed=options.seed,
-            jobs=options.jobs,
+            options=self._options,
             folder=self._folder,
             redis_url=self.proxies[name].url,
-            queue=QUEUE,
             index=index,
             of=count,
             incarnation=incarnation,
-            redis_timeout_s=REDIS_TIMEOUT_S,
-            sabotage=options.sabotage if role == concerned else None,
-            worker=self._worker_settings(name) if role == "worker" else {},
+            http_port=self._http.get(name, 0),
         )
-
-    def _worker_settings(self, name: str) -> dict[str, Any]:
-        options = self._options
-        return {
-            "engine": options.engine,
-            "max_batch_size": options.slots,
-            "torch_threads": 1,
-            "lease_s": LEASE_S,
-            "reclaim_interval_s": 0.2,
-            "grace_s": GRACE_S,
-            "min_step_s": options.min_step_s,
-            "http_port": self._http[name],
-        }

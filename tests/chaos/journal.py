@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,24 @@ class Journal:
 
 
 class Tail:
-    """Reads a journal as it grows, whole lines only."""
+    """Reads the journals whose names match as they grow, whole lines only."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder, self._pattern = folder, pattern
+        self._offsets: Counter[Path] = Counter()
 
-    def new(self) -> list[list[Any]]:
-        """The entries since the last call, oldest first."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [json.loads(line) for line in whole.split(b"\n") if line]
+    def new(self) -> list[tuple[str, list[Any]]]:
+        """The entries since the last call, oldest first in each journal, and its name."""
+        entries = []
+        for path in sorted(self._folder.glob(self._pattern)):
+            with path.open("rb") as file:
+                file.seek(self._offsets[path])
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offsets[path] += len(whole)
+            entries += [(path.stem, json.loads(line)) for line in whole.splitlines()]
+        return entries
 
 
-def read(path: Path) -> list[list[Any]]:
-    return Tail(path).new()
+def read(folder: Path, pattern: str) -> list[tuple[str, list[Any]]]:
+    return Tail(folder, pattern).new()

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from tests.chaos import journal
-from tests.chaos.context import Context
-from tests.chaos.options import DRAIN_LIMIT_S
+from tests.chaos.context import DRAIN_LIMIT_S, Context
 
 _WATCH_S = 0.05
 #: A drain over its limit is measured this much longer, then the process is killed.
@@ -59,7 +57,6 @@ class ManagedProcess:
         self, role: str, index: int, context: Callable[[int], Context], folder: Path
     ) -> None:
         self.role = role
-        self.index = index
         self.name = f"{role}-{index}"
         self.lock = asyncio.Lock()
         self.lives: list[Life] = []
@@ -86,7 +83,7 @@ class ManagedProcess:
         """A worker: its engine loop runs. The others: from the start."""
         if self.role != "worker" or self._served == len(self.lives):
             return True
-        if any(what == "serving" for _, what, *_ in self._journal()):
+        if "serving" in self._notes():
             self._served = len(self.lives)
         return self._served == len(self.lives)
 
@@ -148,10 +145,11 @@ class ManagedProcess:
         if self._popen.returncode != -signal.SIGKILL:
             return False
         # Its other thread may have written one more entry.
-        return any(what == "poisoned" for _, what, *_ in self._journal()[-2:])
+        return "poisoned" in self._notes()[-2:]
 
-    def _journal(self) -> list[list[Any]]:
-        return journal.read(self._folder / f"{self.life.name}.jsonl")
+    def _notes(self) -> list[str]:
+        entries = journal.read(self._folder, f"{self.life.name}.jsonl")
+        return [what for _, (_, what, *_) in entries]
 
     def _over(self, end: End) -> None:
         life = self.life

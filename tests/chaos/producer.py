@@ -22,7 +22,7 @@ _POLL_S = 0.05
 class Producer:
     def __init__(self, context: Context, client: AsyncClient, journal: Journal) -> None:
         self._context = context
-        self._plan = Plan(context.seed, context.jobs)
+        self._plan = Plan(context.options.seed, context.options.jobs)
         self._client = client
         self._journal = journal
 
@@ -62,14 +62,14 @@ class Producer:
 
 
 async def _main(context: Context) -> None:
-    name = f"submitted-{context.index}"
-    before = [number for number, *_ in journal.read(context.folder / f"{name}.jsonl")]
+    name = f"submitted-{context.index}.jsonl"
+    before = [number for _, (number, *_) in journal.read(context.folder, name)]
     last = max(before, default=None)
     begin = context.index if last is None else last + context.of
     # Goes back a little, as a service that is not sure would.
     begin = max(context.index, begin - _REPEATED * context.of)
     async with context.client() as client:
-        await Producer(context, client, context.journal(name)).run(begin)
+        await Producer(context, client, Journal(context.folder / name)).run(begin)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from tests.chaos.plan import RAW_BASE
 
 class Progress:
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._tails: dict[Path, Tail] = {}
+        self._submitted = Tail(folder, "submitted-*.jsonl")
+        self._delivered = Tail(folder, "delivered-*.jsonl")
         self.submissions: list[tuple[int, str]] = []
         """number and id, as the producers wrote it down; a repeated submit stands here again"""
         self.submitted: dict[int, str] = {}
@@ -41,17 +41,12 @@ class Progress:
         return [number for number in self.submitted if number not in self.ended]
 
     def update(self) -> None:
-        for path in self._folder.glob("submitted-*.jsonl"):
-            for number, job_id, _ in self._tail(path).new():
-                self.submissions.append((number, job_id))
-                self.submitted[number] = job_id
-        for path in self._folder.glob("delivered-*.jsonl"):
-            for number, _, _, event in self._tail(path).new():
-                self.delivered.setdefault(number, []).append(event)
-                self.events += 1
-                self.last_news = time.monotonic()
-                if event["type"] != "tokens":
-                    self.ended.add(number)
-
-    def _tail(self, path: Path) -> Tail:
-        return self._tails.setdefault(path, Tail(path))
+        for _, (number, job_id, _) in self._submitted.new():
+            self.submissions.append((number, job_id))
+            self.submitted[number] = job_id
+        for _, (number, _, _, event) in self._delivered.new():
+            self.delivered.setdefault(number, []).append(event)
+            self.events += 1
+            self.last_news = time.monotonic()
+            if event["type"] != "tokens":
+                self.ended.add(number)

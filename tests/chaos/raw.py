@@ -8,14 +8,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import msgpack
 import redis
 
-from rose.protocol import Partition, Priority
+from rose.protocol import EntryKey, Partition, Priority
 from tests.chaos.journal import Journal
 from tests.chaos.plan import RAW_BASE, Plan
 
@@ -39,15 +38,6 @@ return id
 _READABLE = "bad fields, readable id"
 
 
-@dataclass(frozen=True, slots=True)
-class Garbage:
-    """`stream` and `entry` say where it was put; it must come out as a dead letter."""
-
-    stream: str
-    entry: str
-    what: str
-
-
 class RawAdder:
     def __init__(
         self, client: redis.Redis, partition: Partition, plan: Plan, submitted: Journal
@@ -57,7 +47,8 @@ class RawAdder:
         self._plan = plan
         self._submitted = submitted
         self._numbers = count(RAW_BASE)
-        self.garbage: list[Garbage] = []
+        self.garbage: list[EntryKey] = []
+        """Each must come out as a dead letter."""
         self.entries = 0
         """How many entries all of this has added."""
         self.failures: dict[int, str] = {}
@@ -71,7 +62,7 @@ class RawAdder:
         what = list(kinds)[int(kind * len(kinds))]
         stream = draw.choice(self._partition.all_jobs)
         entry = self._xadd(stream, {} | kinds[what])
-        self.garbage.append(Garbage(stream, entry, what))
+        self.garbage.append(EntryKey(stream, entry))
         if what == _READABLE:
             self.failures[number] = "invalid_parameter"
             self._submitted.write(number, f"chaos-{number}", time.time())

@@ -141,11 +141,10 @@ def _clues(report: Report, number: int) -> Iterator[str]:
     job, job_id = evidence.job(number), evidence.ids.get(number, "never submitted")
     yield f"job {number} = {job_id}: {job.kind}, {job.priority}, {job.sampling}"
     times = []
-    for path in sorted(report.run.folder.glob("delivered-*.jsonl")):
-        for n, _, at, event in journal.read(path):
-            if n == number:
-                times.append(at)
-                last = event
+    for _, (n, _, at, event) in journal.read(report.run.folder, "delivered-*.jsonl"):
+        if n == number:
+            times.append(at)
+            last = event
     if times:
         yield f"{len(times)} events from {times[0]:.3f} to {times[-1]:.3f}, last: {last}"
     takes = [take for take in evidence.takes if take.job_id == job_id]

@@ -14,7 +14,7 @@ import redis
 
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.chaos.context import RAW_SUBMISSIONS
+from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.evidence import (
     Drain,
     Evidence,
@@ -28,7 +28,6 @@ from tests.chaos.faults import FaultInjector
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
 from tests.chaos.managed_process import End, watch
-from tests.chaos.options import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.plan import Plan
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
@@ -50,8 +49,6 @@ class ChaosRun:
         self.folder = folder
         self.plan = Plan(options.seed, options.jobs)
         self.progress = Progress(folder)
-        self.gave_up = False
-        """Nothing came any more, for all our patience."""
         self._on_tick = on_tick
         self._stalls: list[Trouble] = []
 
@@ -63,7 +60,9 @@ class ChaosRun:
             redis.Redis(port=broker.port, protocol=2) as client,
             Fleet(self.options, self.folder, broker) as fleet,
         ):
-            raw = RawAdder(client, partition, self.plan, Journal(self.folder / RAW_SUBMISSIONS))
+            raw = RawAdder(
+                client, partition, self.plan, Journal(self.folder / "submitted-raw.jsonl")
+            )
             self.injector = FaultInjector(fleet, broker, raw, self.progress, self.options.jobs)
             await self._until_up(client, fleet)
             memory = _memory(client)
@@ -87,7 +86,6 @@ class ChaosRun:
                 limit = max(limit, self._limit(faults.done()))
                 fleet.set_limit(limit)
                 if self.progress.silent_s > self.options.patience_s:
-                    self.gave_up = True
                     return
                 await asyncio.sleep(_TICK_S)
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
-from pathlib import Path
 
 import redis.asyncio
 from redis.asyncio.client import PubSub
@@ -18,7 +17,7 @@ from rose.protocol import Event, Partition, decode_event
 from rose.transport import CONNECTION_LOST
 from rose_producer import AsyncClient
 from tests.chaos import journal
-from tests.chaos.context import Context, run_process
+from tests.chaos.context import QUEUE, Context, run_process
 from tests.chaos.journal import Journal, Tail
 from tests.chaos.plan import JobPlan, Kind, Plan
 
@@ -31,27 +30,26 @@ _LOG_LOOK_S = 1.0
 class Subscriber:
     def __init__(self, context: Context, client: AsyncClient, record: Journal) -> None:
         self._context = context
-        self._plan = Plan(context.seed, context.jobs)
+        self._plan = Plan(context.options.seed, context.options.jobs)
         self._client = client
         self._journal = record
         self._cursor: dict[int, int] = {}
         self._ended: set[int] = set()
         self._follows: dict[int, asyncio.Task[None]] = {}
 
-    def recall(self, path: Path) -> None:
+    def recall(self, name: str) -> None:
         """What an earlier life of this process was given."""
-        for number, _, _, event in journal.read(path):
+        for _, (number, _, _, event) in journal.read(self._context.folder, name):
             self._cursor[number] = event["index"] + len(event.get("token_ids", ()))
             if event["type"] != "tokens":
                 self._ended.add(number)
 
     async def run(self) -> None:
         """Follow every job of ours, as its submit becomes known."""
-        tails: dict[Path, Tail] = {}
+        submitted = Tail(self._context.folder, "submitted-*.jsonl")
         while True:
-            for path in self._context.folder.glob("submitted-*.jsonl"):
-                for number, job_id, _ in tails.setdefault(path, Tail(path)).new():
-                    self._begin(number, job_id)
+            for _, (number, job_id, _) in submitted.new():
+                self._begin(number, job_id)
             for number in [n for n, task in self._follows.items() if task.done()]:
                 self._follows.pop(number).result()
             await asyncio.sleep(_POLL_S)
@@ -68,7 +66,7 @@ class Subscriber:
             await asyncio.sleep(job.join_s)
         while job.number not in self._ended:
             try:
-                if self._context.sabotage == "log":
+                if self._context.options.sabotage == "log":
                     await self._follow_channel_alone(job, job_id)
                 else:
                     await self._follow_stream(job, job_id)
@@ -90,7 +88,7 @@ class Subscriber:
         pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)
         with suppress(*CONNECTION_LOST):
             async with client, pubsub:
-                await pubsub.subscribe(Partition(self._context.queue).channel(job_id))
+                await pubsub.subscribe(Partition(QUEUE).channel(job_id))
                 while job.number not in self._ended:
                     message = await pubsub.get_message(timeout=_LOG_LOOK_S)
                     if message is not None:
@@ -112,10 +110,10 @@ class Subscriber:
 
 
 async def _main(context: Context) -> None:
-    name = f"delivered-{context.index}"
+    name = f"delivered-{context.index}.jsonl"
     async with context.client(poll_interval_s=_LOG_LOOK_S) as client:
-        subscriber = Subscriber(context, client, context.journal(name))
-        subscriber.recall(context.folder / f"{name}.jsonl")
+        subscriber = Subscriber(context, client, Journal(context.folder / name))
+        subscriber.recall(name)
         await subscriber.run()
 
 

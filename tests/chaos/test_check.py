@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from rose.protocol import EntryKey
 from tests.chaos.answers import null_answer
 from tests.chaos.check import Finding, Invariant, cause, check, moves
 from tests.chaos.evidence import Answer, Drain, Evidence, RedisState, Take, Trouble
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
-from tests.chaos.raw import Garbage
 
 PLAN = Plan(seed=3, jobs=40)
 PLAIN = next(n for n in range(40) if PLAN.job(n).kind is Kind.PLAIN)
 POISON = next(n for n in range(40) if PLAN.job(n).kind is Kind.POISON)
 CANCELLED = next(n for n in range(2000) if PLAN.job(n).kind is Kind.CANCEL_RUNNING)
-GARBAGE = Garbage("jobs:low", "7-0", "random bytes")
+GARBAGE = EntryKey("jobs:low", "7-0")
 
 Change = Callable[[Evidence], None]
 
@@ -57,7 +57,7 @@ def a_good_run() -> Evidence:
     poison_letter = {"id": ids[POISON], "code": "crash_loop", "stream": "jobs:high", "entry": "9-0"}
     letters = [
         poison_letter,
-        {"id": "", "code": "malformed_message", "stream": GARBAGE.stream, "entry": GARBAGE.entry},
+        {"id": "", "code": "malformed_message", "stream": GARBAGE.stream, "entry": GARBAGE.id},
     ]
     return Evidence(
         plan=PLAN,

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.journal import Journal, Tail, read
 
@@ -23,8 +24,8 @@ def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     # given
     path = tmp_path / "journal"
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)])
-    tail = Tail(path)
-    seen = []
+    tail = Tail(tmp_path, path.name)
+    seen: list[Any] = []
     while len(seen) < 1000:
         seen += tail.new()
     # when
@@ -33,15 +34,15 @@ def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     # then
     seen += tail.new()
     assert path.read_bytes().endswith(b"\n")
-    assert [number for number, _ in seen] == list(range(len(seen)))
-    assert read(path) == seen
+    assert [number for _, (number, _) in seen] == list(range(len(seen)))
+    assert read(tmp_path, "*") == seen
 
 
 def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
     # given
     path = tmp_path / "journal"
     Journal(path).write(1, "one")
-    tail = Tail(path)
+    tail = Tail(tmp_path, path.name)
     # when
     with path.open("a") as file:
         file.write('[2, "tw')
@@ -49,10 +50,10 @@ def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
         first = tail.new()
         file.write('o"]\n')
     # then
-    assert first == [[1, "one"]]
-    assert tail.new() == [[2, "two"]]
+    assert first == [("journal", [1, "one"])]
+    assert tail.new() == [("journal", [2, "two"])]
     assert tail.new() == []
 
 
 def test_no_journal_has_no_entries(tmp_path: Path) -> None:
-    assert read(tmp_path / "none") == []
+    assert read(tmp_path, "none") == []

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
@@ -22,7 +21,14 @@ from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.chaos import sabotage
-from tests.chaos.context import Context, run_process
+from tests.chaos.context import (
+    GRACE_S,
+    LEASE_S,
+    QUEUE,
+    REDIS_TIMEOUT_S,
+    Context,
+    run_process,
+)
 from tests.chaos.journal import Journal
 
 #: How often the event loop looks at the clock, and from when on it was held up.
@@ -113,18 +119,23 @@ async def _main(context: Context) -> None:
         level=logging.INFO,
         format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
     )
-    if context.sabotage is not None:
-        sabotage.apply(
-            context.sabotage, context.folder / f"scripts-{context.index}.{context.incarnation}"
-        )
-    given: dict[str, Any] = {
-        "redis_url": context.redis_url,
-        "queue": context.queue,
-        "redis_timeout_s": context.redis_timeout_s,
-        **context.worker,
-    }
-    journal = context.journal(f"worker-{context.index}.{context.incarnation}")
-    settings = WorkerSettings(**given)
+    options, life = context.options, f"{context.index}.{context.incarnation}"
+    if options.sabotage is not None:
+        sabotage.apply(options.sabotage, context.folder / f"scripts-{life}")
+    settings = WorkerSettings(
+        redis_url=context.redis_url,
+        redis_timeout_s=REDIS_TIMEOUT_S,
+        queue=QUEUE,
+        engine=options.engine,
+        max_batch_size=options.slots,
+        torch_threads=1,
+        lease_s=LEASE_S,
+        reclaim_interval_s=0.2,
+        grace_s=GRACE_S,
+        min_step_s=options.min_step_s,
+        http_port=context.http_port,
+    )
+    journal = Journal(context.folder / f"worker-{life}.jsonl")
     beat = asyncio.create_task(_beat(journal))
     try:
         await Worker(settings, lambda: _load(settings, journal)).run()
