@@ -1,1 +1,1 @@
-"""Bytes that nobody meant: a million of them through a real worker, and an atheris target."""
+"""Bytes that nobody meant: a million of them through a real worker."""
