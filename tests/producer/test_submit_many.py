@@ -13,10 +13,9 @@ from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
 from rose.protocol import Partition, decode_job, partition_of
 from rose.transport import RedisClient, broker_errors
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import AsyncClient, Client, Request
+from rose_producer import Client, Request
 from rose_producer.request import batches, prepare_all
 from rose_producer.settings import ProducerSettings
-from tests.conftest import needs_redis_server
 
 
 @pytest.fixture
@@ -54,13 +53,6 @@ def test_the_jobs_come_in_order_on_every_partition_and_priority(
     assert wide.queue_status().queued_tokens == sum(
         256 + len(f"job {n}") // 4 + 1 for n in range(1200)
     )
-
-
-async def test_the_async_client_does_the_same(wide: Client) -> None:
-    async with AsyncClient(wide.settings) as client:
-        jobs = await client.submit_many(["x"] * 1100)
-        assert len({job.id for job in jobs}) == 1100
-        assert (await client.queue_status()).waiting["normal"] == 1100
 
 
 def test_keys_and_ids_that_repeat_in_one_call_are_one_job(wide: Client) -> None:
@@ -119,22 +111,6 @@ def test_a_batch_is_bounded_in_jobs_and_in_bytes() -> None:
     assert sizes == [4, 4, 1]
     sizes = [sum(len(call.keys) - 5 for call in batch.calls) for batch in batches(small, settings)]
     assert sizes == [500, 500, 1]
-
-
-@needs_redis_server
-def test_a_redis_without_memory_says_so(own_redis: EmbeddedBroker, queue: str) -> None:
-    with (
-        Client(redis_url=own_redis.url, queue=queue) as client,
-        redis.Redis(port=own_redis.port) as admin,
-    ):
-        client.submit("x")
-        admin.config_set("maxmemory", 1)
-        # when
-        with pytest.raises(BrokerUnavailable, match=r"out of memory \(maxmemory\)") as caught:
-            client.submit_many(["x"] * 3)
-        # then
-        assert caught.value.accepted == ()
-        assert client.queue_status().waiting["normal"] == 1
 
 
 def test_what_was_accepted_before_redis_went_away_is_named(wide: Client) -> None:

@@ -22,6 +22,7 @@ from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, Job, ProducerSettings, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
+from tests.support.echo import has_no_jobs
 from tests.support.listeners import Listeners, assert_echo
 from tests.support.proxy import Proxy
 from tests.support.troubles import loading, out_of_memory, read_only
@@ -253,14 +254,7 @@ def test_jobs_complete_after_their_group_was_destroyed(
     running.assert_complete()
     for job in waiting:
         assert_echo(list(job.stream(timeout_s=90)), "wait", 50)
-    wait_until(lambda: is_empty(admin, partition))
-
-
-def is_empty(admin: redis.Redis, partition: Partition) -> bool:
-    return all(
-        admin.xlen(key) == 0 and admin.xpending(key, GROUP)["pending"] == 0
-        for key in partition.all_jobs
-    )
+    wait_until(lambda: has_no_jobs(admin, partition))
 
 
 def test_scripts_that_are_flushed_again_and_again(
@@ -270,9 +264,12 @@ def test_scripts_that_are_flushed_again_and_again(
     running = stream()
     # when
     jobs: list[Job] = []
-    for _ in range(20):
+    two = Request("ab", sampling={"max_new_tokens": 2})
+    for _ in range(10):
         admin.script_flush()
         jobs.append(client.submit("ab", max_new_tokens=2))
+        admin.script_flush()
+        jobs += client.submit_many([two, two])
         admin.script_flush()
         time.sleep(0.05)
     # then
@@ -290,7 +287,7 @@ def test_a_redis_without_memory(
     running = stream()
     # when
     with out_of_memory(admin):
-        with pytest.raises(BrokerUnavailable, match="maxmemory") as refused:
+        with pytest.raises(BrokerUnavailable, match=r"out of memory \(maxmemory\)") as refused:
             client.submit("x")
         time.sleep(1)
         assert running.in_mid_sentence
@@ -363,7 +360,7 @@ def test_a_worker_that_cannot_publish_does_not_grow(server: EmbeddedBroker, queu
         assert_echo(list(short.stream(timeout_s=90)), PROMPT, 1000)
         assert all(job.cancel() for job in endless)
         with redis.Redis(port=server.port) as admin:
-            wait_until(lambda: is_empty(admin, own))
+            wait_until(lambda: has_no_jobs(admin, own))
 
 
 def grown_mib(worker: WorkerProcess, over_s: float) -> float:

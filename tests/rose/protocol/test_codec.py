@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rose.engine_records import TokenLogprob
 from rose.errors import (
     InvalidParameter,
     JobTooLarge,
     MalformedMessage,
-    RoseError,
 )
 from rose.protocol import (
     MAX_JOB_BYTES,
@@ -194,30 +189,3 @@ def test_the_id_of_a_broken_job_can_be_read() -> None:
     assert readable_job_id(msgpack.packb({"id": "0-abc", "prompt": 3})) == "0-abc"
     assert readable_job_id(msgpack.packb({"id": "../../etc", "prompt": 3})) is None
     assert readable_job_id(msgpack.packb({"id": "x" * 81})) is None
-
-
-_json = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats()
-    | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-_jobs = st.fixed_dictionaries(
-    {},
-    optional=dict.fromkeys(
-        ("v", "id", "prompt", "sampling", "deadline_ms", "metadata", "priority"), _json
-    ),
-)
-
-
-@given(st.binary(max_size=300) | _jobs.map(msgpack.packb) | _json.map(msgpack.packb))
-def test_no_bytes_raise_anything_but_our_errors(raw: bytes) -> None:
-    for decode in (decode_job, decode_event):
-        with contextlib.suppress(RoseError):
-            decode(raw)
-    readable_job_id(raw)

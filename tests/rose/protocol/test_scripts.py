@@ -70,17 +70,6 @@ def test_a_full_queue_refuses_by_jobs_and_by_tokens(
     assert sum(bench.lengths()) == 2
 
 
-def test_ending_a_job_gives_its_queued_tokens_back(bench: Bench) -> None:
-    # given
-    bench.client.submit([1, 2, 3], max_new_tokens=7)
-    assert bench.client.queue_status().queued_tokens == 10
-    # when
-    lease = bench.start("w")
-    bench.finish(lease, 0)
-    # then
-    assert bench.client.queue_status().queued_tokens == 0
-
-
 def test_submit_refuses_what_the_model_cannot_hold(bench: Bench) -> None:
     # given
     facts = {"name": "m", "context_tokens": 10, "max_bytes_per_token": 4}
@@ -144,10 +133,12 @@ def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench:
     assert [decode_event(f[b"event"]) for _, f in entries] == [token(0), token(1), token(2)]
 
 
-def test_an_append_that_leaves_a_gap_is_refused(bench: Bench) -> None:
+def test_tokens_and_ends_that_leave_a_gap_are_refused(bench: Bench) -> None:
     bench.client.submit("x")
     lease = bench.start("w")
     assert bench.append(lease, token(0), token(2)) == ["OK", "GAP"]
+    assert bench.finish(lease, 2) == "GAP"
+    assert bench.lengths() == [0, 1, 0]
 
 
 def test_a_run_of_tokens_is_logged_as_far_as_it_is_new(bench: Bench) -> None:
@@ -192,13 +183,15 @@ def test_a_worker_that_lost_its_job_is_fenced(bench: Bench) -> None:
 
 def test_finish_is_last_once_and_acknowledged_after_the_result_is_stored(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
+    job = bench.client.submit([1, 2, 3], max_new_tokens=7)
     lease = bench.start("w")
     bench.append(lease, token(0))
+    assert bench.client.queue_status().queued_tokens == 10
     # when
     outcomes = [bench.finish(lease, 1), bench.finish(lease, 1)]
     # then
     assert outcomes == ["OK", "DUP"]
+    assert bench.client.queue_status().queued_tokens == 0
     assert bench.append(lease, token(1)) == ["GAP"]
     entries = bench.redis.xrange(bench.partition.tokens(job.id))
     assert [entry_id for entry_id, _ in entries] == [b"1-0", b"1-1"]
@@ -206,13 +199,6 @@ def test_finish_is_last_once_and_acknowledged_after_the_result_is_stored(bench: 
     assert bench.redis.xpending(lease.entry.stream, GROUP)["pending"] == 0
     for key in (bench.partition.state(job.id), bench.partition.tokens(job.id)):
         assert 0 < bench.redis.ttl(key) <= 60
-
-
-def test_finish_before_its_tokens_is_refused(bench: Bench) -> None:
-    bench.client.submit("x")
-    lease = bench.start("w")
-    assert bench.finish(lease, 1) == "GAP"
-    assert bench.lengths() == [0, 1, 0]
 
 
 def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
@@ -324,6 +310,7 @@ def test_a_dead_letter_keeps_the_bytes_and_tells_the_subscriber(bench: Bench) ->
     # then
     ((_, letter),) = bench.redis.xrange(bench.partition.dead)
     assert (letter[b"job"], letter[b"code"]) == (b"garbage", b"malformed_message")
+    assert 0 < bench.redis.ttl(bench.partition.dead) <= 60
     assert list(bench.client.job("abc").stream()) == [failed]
     assert bench.lengths() == [0, 0, 0]
 
@@ -421,15 +408,3 @@ def test_the_status_names_workers_that_live_and_those_that_hold_jobs(bench: Benc
     # then
     assert status.workers == {"holder": 1, "idle": 0}
     assert read_queue_status("q", [bench.call(later)]).workers == {"holder": 1}
-
-
-def test_dead_letters_have_their_time(bench: Bench) -> None:
-    # given
-    stream = bench.partition.jobs(Priority.HIGH)
-    entry = bench.redis.xadd(stream, {"job": b"garbage"}).decode()
-    bench.redis.xreadgroup(GROUP, "w", {stream: ">"})
-    failed = FailedEvent(index=0, code="malformed_message", message="no")
-    # when
-    bench.call(dead_letter(bench, EntryKey(stream, entry), "abc", failed))
-    # then
-    assert 0 < bench.redis.ttl(bench.partition.dead) <= 60

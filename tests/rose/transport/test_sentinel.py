@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
 import redis
 from redis.exceptions import RedisError
 
-from rose.errors import BrokerUnavailable
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
-from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import token, wait_until
 from tests.support.cluster import BenchAt
@@ -85,11 +82,3 @@ def appended(bench: BenchAt, lease: object) -> bool:
         return bench.append(lease, token(1)) in (["OK"], ["DUP"])  # type: ignore[arg-type]
     except RedisError:  # there is no primary yet
         return False
-
-
-def test_without_sentinels_there_is_one_clear_error() -> None:
-    with (
-        Client(redis_url="redis+sentinel://127.0.0.1:1/rose", redis_retries=1) as client,
-        pytest.raises(BrokerUnavailable, match="Redis cannot be used"),
-    ):
-        client.submit("x")

@@ -166,26 +166,6 @@ async def test_a_killed_connection_is_told_to_all_and_opened_once(
 
 
 @needs_redis_server
-async def test_thousands_of_channels_are_one_connection(own_redis: EmbeddedBroker) -> None:
-    settings = ProducerSettings(redis_url=own_redis.url)  # type: ignore[arg-type]
-    subscriptions = AsyncSubscriptions(settings)
-    admin = redis.Redis(port=own_redis.port, protocol=2)
-    async with AsyncExitStack() as stack:
-        # when
-        inboxes = await asyncio.gather(
-            *(stack.enter_async_context(subscriptions.listen(f"c{n}")) for n in range(3000))
-        )
-        # then
-        (connection,) = admin.client_list(_type="pubsub")
-        assert connection["sub"] == "3000"
-        for number in (0, 1500, 2999):
-            admin.publish(f"c{number}", number)
-            assert await inboxes[number].get(5) == str(number).encode()
-    await subscriptions.aclose()
-    admin.close()
-
-
-@needs_redis_server
 async def test_a_channel_that_is_forbidden_concerns_no_other(own_redis: EmbeddedBroker) -> None:
     # given
     admin = redis.Redis(port=own_redis.port, protocol=2)
