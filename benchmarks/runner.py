@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -20,15 +22,25 @@ _WIDTH = 120
 _T = TypeVar("_T")
 
 
-class Case(Protocol):
-    @property
-    def title(self) -> str: ...
+class Case(ABC):
+    title: str
 
+    @abstractmethod
     def round(self, board: Board, turn: int) -> None:
         """Measure every contender once. Turn -1 warms up: its figures are thrown away."""
 
-    def judge(self, board: Board) -> None:
+    def judge(self, board: Board) -> None:  # noqa: B027 - a case may have no target
         """Hold what was measured against the targets."""
+
+
+class AsyncCase(Case):
+    """Its rounds are coroutines."""
+
+    def round(self, board: Board, turn: int) -> None:
+        asyncio.run(self.measure(board, turn))
+
+    @abstractmethod
+    async def measure(self, board: Board, turn: int) -> None: ...
 
 
 class Runner:

@@ -30,7 +30,7 @@ def main() -> None:
     scale = _scale(args)
     runner = Runner(facts(), scale.rounds, args.json)
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
-        suite = Suite(runner, scale, Path(folder), args.vllm, args.vllm_modes, args.peers)
+        suite = Suite(runner, scale, Path(folder), args.vllm, args.peers)
         suite.run(args.only)
     if args.plot:
         draw(runner.boards, args.plot)
@@ -75,12 +75,6 @@ def _arguments() -> argparse.Namespace:
     add("--requests", type=int, help="at once, in batch and service")
     add("--limit", type=float, help="seconds of a round of transformers' continuous batching")
     add("--vllm", type=Path, metavar="PYTHON", help="of an environment that has vLLM")
-    add(
-        "--vllm-modes",
-        choices=["compiled", "eager", "both"],
-        default="compiled",
-        help="compiled is its own default",
-    )
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
     add("--plot", type=Path, metavar="FILE", help="draw them: .svg or .png; needs matplotlib")
     return parser.parse_args()

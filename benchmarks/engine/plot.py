@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.board import Board
-from benchmarks.engine.cases import batch, growth
+from benchmarks.engine.cases import alone, beside_peers
 from benchmarks.engine.contenders.ours import Ours
 
 _OURS, _THEIRS = "#c2185b", "#90a4ae"
@@ -50,8 +50,8 @@ def _painter(name: str) -> Any:
 
 def _bars(ax: Any, board: Board) -> None:
     """Median tokens per second, with the span of the rounds."""
-    names = board.contenders(batch.METRIC)[::-1]
-    values = [board.rows[batch.METRIC, name] for name in names]
+    names = board.contenders(beside_peers.METRIC)[::-1]
+    values = [board.rows[beside_peers.METRIC, name] for name in names]
     middles = [statistics.median(rounds) for rounds in values]
     spans = [
         [middle - min(v) for middle, v in zip(middles, values, strict=True)],
@@ -63,7 +63,7 @@ def _bars(ax: Any, board: Board) -> None:
 
 
 def _waiting(ax: Any, board: Board) -> None:
-    for metric in (growth.STEP, growth.SCHEDULER):
+    for metric in (alone.STEP, alone.SCHEDULER):
         _line(ax, board, metric, metric)
     ax.set_xscale("log")
     ax.set_xlabel("requests waiting")
@@ -71,9 +71,9 @@ def _waiting(ax: Any, board: Board) -> None:
 
 
 def _context(ax: Any, board: Board) -> None:
-    _line(ax, board, growth.CONTEXT, growth.CONTEXT)
+    _line(ax, board, alone.CONTEXT, alone.CONTEXT)
     ax.set_xlabel("tokens of context")
-    ax.set_ylabel(growth.CONTEXT)
+    ax.set_ylabel(alone.CONTEXT)
 
 
 def _line(ax: Any, board: Board, metric: str, label: str) -> None:

@@ -12,12 +12,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from benchmarks.engine.cases.batch import Batch
-from benchmarks.engine.cases.growth import Context, Waiting, powers_of_two
-from benchmarks.engine.cases.interference import Interference
-from benchmarks.engine.cases.service import Service, serving
-from benchmarks.engine.cases.single import Single, weight_bytes
-from benchmarks.engine.cases.start import Start
+from benchmarks.engine.cases.alone import Context, Interference, Waiting
+from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
+from benchmarks.engine.cases.service import Service, Start, serving
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
@@ -31,8 +28,6 @@ from roseinfer import native
 CASES = ("batch", "single", "start", "waiting", "context", "interference", "service")
 PEERS = ("static", "repadding", "continuous")
 _MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512  # the engine's own defaults
-_CONTINUOUS_ROUNDS = 1
-_VLLM_MODES = {"compiled": [False], "eager": [True], "both": [False, True]}
 
 
 def facts() -> Facts:
@@ -51,14 +46,12 @@ class Suite:
         scale: Scale,
         folder: Path,
         vllm: Path | None,
-        vllm_modes: str,
         peers: Sequence[str],
     ) -> None:
         """`folder` takes the models; `peers` beside vLLM, of PEERS."""
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        self._runner, self._scale, self._peers = runner, scale, peers
-        self._vllm, self._vllm_modes = vllm, _VLLM_MODES[vllm_modes]
+        self._runner, self._scale, self._peers, self._vllm = runner, scale, peers, vllm
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
 
     def run(self, only: Sequence[str]) -> None:
@@ -72,66 +65,48 @@ class Suite:
             self._runner.measure("start", Start())
         if "waiting" in only:
             ours = self._ours(BUILT_IN, "float32")
-            waiting = Waiting(ours, self._scale.waiting, self._scale.waiting_tokens)
-            self._runner.measure("waiting", waiting)
+            self._runner.measure("waiting", Waiting(ours, self._scale))
         if {"context", "interference", "service"} & set(only):
             self._by_itself(only, self._scale.models[0], self._scale.dtypes[0])
 
     def _beside_peers(self, only: Sequence[str], model: str, dtype: str) -> None:
         scale, name = self._scale, f"{model}, {dtype}"
         with ExitStack() as stack:
-            vllms = [] if self._vllm is None else self._start_vllms(stack, model, dtype)
+            vllms = [] if self._vllm is None else [self._start_vllm(stack, model, dtype)]
             ours, peer = self._ours(model, dtype), self._load(model, dtype)
             vocabulary = ours.engine.vocab_size
             if "batch" in only:
                 contenders: list[Contender] = [ours, *vllms, *self._transformers(peer)]
                 title = f"{scale.requests} requests at once: {name}"
-                batch = Batch(title, contenders, vocabulary, scale.requests, scale.max_tokens)
+                batch = Batch(title, contenders, vocabulary, scale)
                 self._runner.measure(f"batch/{model}/{dtype}", batch)
             if "single" in only:
                 weights = weight_bytes(peer)
-                single = Single(
-                    f"One request, decode steps only: {name}, {weights / 1e6:.0f} MB of weights",
-                    [ours, *vllms],
-                    vocabulary=vocabulary,
-                    weight_bytes=weights,
-                    new_tokens=scale.single_tokens,
-                    sum_elements=scale.sum_elements,
-                )
+                megabytes = f"{weights / 1e6:.0f} MB of weights"
+                title = f"One request, decode steps only: {name}, {megabytes}"
+                single = Single(title, [ours, *vllms], vocabulary, weights, scale)
                 self._runner.measure(f"single/{model}/{dtype}", single)
 
     def _transformers(self, model: Any) -> list[Contender]:
-        limits = _MAX_STEP_TOKENS, self._scale.limit_s
         peers: dict[str, Contender] = {
             "static": Static(model),
             "repadding": Repadding(model, _MAX_BATCH_SIZE),
-            "continuous": Continuous(model, _CONTINUOUS_ROUNDS, *limits),
+            "continuous": Continuous(model, _MAX_STEP_TOKENS, self._scale.limit_s),
         }
         return [peers[name] for name in self._peers]
 
     def _by_itself(self, only: Sequence[str], model: str, dtype: str) -> None:
         scale, ours, name = self._scale, self._ours(model, dtype), f"{model}, {dtype}"
         if "context" in only:
-            contexts = powers_of_two(scale.first_context, ours.engine.context_length)
-            title = f"Context of one request: {name}"
-            context = Context(title, ours, contexts, scale.context_steps)
+            context = Context(f"Context of one request: {name}", ours, scale)
             self._runner.measure("context", context)
         if "interference" in only:
             title = f"8 requests decoding, steps of at most {_MAX_STEP_TOKENS} tokens: {name}"
-            interference = Interference(title, ours, scale.arrivals, scale.arrival_tokens)
-            self._runner.measure("interference", interference)
+            self._runner.measure("interference", Interference(title, ours, scale))
         if "service" in only:
             limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
             with serving(self._models[model], dtype, *limits) as redis_url:
-                service = Service(
-                    name,
-                    ours,
-                    redis_url,
-                    requests=scale.requests,
-                    max_tokens=scale.max_tokens,
-                    singles=scale.first_tokens,
-                )
-                self._runner.measure("service", service)
+                self._runner.measure("service", Service(name, ours, redis_url, scale))
 
     def _ours(self, model: str, dtype: str) -> Ours:
         return Ours(self._models[model], dtype, _MAX_BATCH_SIZE, _MAX_STEP_TOKENS)
@@ -141,17 +116,15 @@ class Suite:
             self._models[model], dtype=getattr(torch, dtype)
         ).eval()
 
-    def _start_vllms(self, stack: ExitStack, model: str, dtype: str) -> list[Vllm]:
+    def _start_vllm(self, stack: ExitStack, model: str, dtype: str) -> Vllm:
         config = transformers.AutoConfig.from_pretrained(self._models[model])
         limits = config.max_position_embeddings, _MAX_BATCH_SIZE
-        started = []
-        for eager in self._vllm_modes:
-            self._runner.say(f"starting vLLM, {'eager' if eager else 'compiled'}")
-            vllm = Vllm(Path(self._vllm or ""), self._models[model], dtype, *limits, eager=eager)
-            started.append(stack.enter_context(vllm))
-            self._runner.facts |= {
-                "vllm": vllm.versions["vllm"],
-                "vLLM's torch": vllm.versions["torch"],
-                "vLLM preloads": ", ".join(path.name for path in vllm.preloaded) or "nothing",
-            }
-        return started
+        self._runner.say("starting vLLM")
+        vllm = Vllm(Path(self._vllm or ""), self._models[model], dtype, *limits)
+        stack.enter_context(vllm)
+        self._runner.facts |= {
+            "vllm": vllm.versions["vllm"],
+            "vLLM's torch": vllm.versions["torch"],
+            "vLLM preloads": ", ".join(path.name for path in vllm.preloaded) or "nothing",
+        }
+        return vllm

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.engine.cases.beside_peers import weight_bytes
 from benchmarks.engine.cases.service import Service, serving
-from benchmarks.engine.cases.single import weight_bytes
 from benchmarks.engine.contenders import Contender
 from benchmarks.engine.contenders.transformers import Continuous, Static
-from benchmarks.gpu.cases import Busy, Decode, Nano
-from benchmarks.gpu.ours import OursOnDevice
-from benchmarks.gpu.scale import FULL, SMOKE
+from benchmarks.gpu.cases import FULL, SMOKE, Busy, Decode, Nano, OursOnDevice
 from benchmarks.limits import measure_limits
 from benchmarks.models import ON_GPU, TINY, random_model
 from benchmarks.report import environment
@@ -25,7 +23,6 @@ from roseinfer.gpu.options import GpuOptions
 
 CASES = ("nano", "decode", "busy", "service")
 _MIN_RATIO = 0.97
-_CONTINUOUS_ROUNDS = 1
 _SERVED = "qwen3-0.6b"
 
 
@@ -67,24 +64,22 @@ class Suite:
         ours = self._ours(model)
         if "decode" in only:
             title = f"One request, decode steps only: {name}, {weights / 1e9:.3g} GB of weights"
-            decode = Decode(title, ours, scale.contexts, scale.new_tokens, weights, self._limits)
+            decode = Decode(title, ours, scale, weights, self._limits)
             self.runner.measure(f"decode/{name}", decode)
         if "busy" in only:
             title = f"{scale.busy_sequences} requests decoding: {name}"
-            busy = Busy(title, ours, scale.busy_sequences, scale.busy_steps)
-            self.runner.measure(f"busy/{name}", busy)
+            self.runner.measure(f"busy/{name}", Busy(title, ours, scale))
         if "nano" in only:
             peer = self._make(name)
-            shortest, longest = scale.lengths
-            title = f"{scale.requests} requests, {shortest} to {longest} tokens in and out: {name}"
-            limits = scale.max_step_tokens, scale.limit_s
+            lengths = f"{scale.min_tokens} to {scale.max_tokens} tokens in and out"
+            title = f"{scale.requests} requests, {lengths}: {name}"
             contenders: list[Contender] = [
                 ours,
-                Continuous(peer, _CONTINUOUS_ROUNDS, *limits),
+                Continuous(peer, scale.max_step_tokens, scale.limit_s),
                 Static(peer, scale.static_batch),
             ]
             vocabulary, numbers = ours.engine.vocab_size, weights // self._dtype.itemsize
-            nano = Nano(title, contenders, scale, vocabulary, numbers, self._limits)
+            nano = Nano(title, contenders, vocabulary, scale, numbers, self._limits)
             self.runner.measure(f"nano/{name}", nano)
 
     def _service(self) -> None:
@@ -98,24 +93,15 @@ class Suite:
         settings: dict[str, Any] = {
             "device": str(self._device),
             "attention": attention,
-            "gpu_memory_utilization": scale.memory_utilization
-            * 2,  # the engine in this process has the other half
+            # The engine in this process has the other half.
+            "gpu_memory_utilization": scale.memory_utilization * 2,
         }
         if scale.kv_cache_tokens is not None:
             settings["kv_cache_tokens"] = scale.kv_cache_tokens
         limits = scale.max_batch_size, scale.max_step_tokens
         dtype = str(self._dtype).removeprefix("torch.")
         with serving(saved, dtype, *limits, **settings) as redis_url:
-            service = Service(
-                _SERVED,
-                ours,
-                redis_url,
-                requests=scale.service_requests,
-                max_tokens=scale.lengths[1],
-                singles=scale.first_tokens,
-                min_ratio=_MIN_RATIO,
-            )
-            self.runner.measure("service", service)
+            self.runner.measure("service", Service(_SERVED, ours, redis_url, scale, _MIN_RATIO))
 
     def _make(self, name: str) -> Any:
         config = (TINY if self._smoke else ON_GPU)[name]()

@@ -1,6 +1,6 @@
 """vLLM as a process that takes turns: a JSON request a line on stdin, an answer a line on stdout.
 
-    PYTHON_OF_VLLM with_vllm.py --model FOLDER --dtype float32|bfloat16 [--eager] ...
+    PYTHON_OF_VLLM with_vllm.py --model FOLDER --dtype float32|bfloat16 ...
 
     {"prompts": [[...]], "new_tokens": [...]}  ->  {"seconds": ..., "outputs": [[...]]}
     {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
@@ -37,7 +37,6 @@ def load(args: argparse.Namespace) -> Any:
         model=args.model,
         dtype=args.dtype,
         skip_tokenizer_init=True,
-        enforce_eager=args.eager,
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_batch_size,
         seed=0,
@@ -75,7 +74,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", required=True)
-    parser.add_argument("--eager", action="store_true")
     parser.add_argument("--max-model-len", type=int, required=True)
     parser.add_argument("--max-batch-size", type=int, required=True)
     args = parser.parse_args()

@@ -13,31 +13,74 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.queue.cases.compared import Drain, Latency, Submit
+from benchmarks.queue.cases.compared import Drain, Latency, Submit, Tokens
 from benchmarks.queue.cases.sigkill import Sigkill
 from benchmarks.queue.cases.subscribers import Subscribers
-from benchmarks.queue.cases.tokens import Tokens
 from benchmarks.queue.cases.waiting import Waiting
 from benchmarks.queue.ours import Ours, OursSync, payload
 from benchmarks.queue.peers import Peer, find_peers
 from benchmarks.queue.plain import Plain
-from benchmarks.queue.scale import FULL, QUICK, TINY, Scale
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, options
 
 _CASES = ("submit", "drain", "tokens", "latency", "waiting", "subscribers", "sigkill")
 _SLOW = {"waiting", "subscribers", "sigkill"}
 _WITH_PEERS = {"submit", "drain", "latency", "sigkill"}
-_SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured."""
+
+    rounds: int = 5
+    slow_rounds: int = 3
+    """of the cases that take long and scatter little"""
+    submitted_jobs: int = 50_000
+    drained_jobs: int = 20_000
+    long_jobs: int = 64
+    long_tokens: int = 2000
+    round_trips: int = 500
+    waiting: tuple[int, int] = (10_000, 1_000_000)
+    subscribers: int = 2000
+    streamed_tokens: int = 50
+    killed_tokens: int = 100
+
+
+_SCALES = {
+    "full": Scale(),
+    "quick": Scale(
+        rounds=3,
+        slow_rounds=1,
+        submitted_jobs=20_000,
+        drained_jobs=10_000,
+        long_tokens=500,
+        round_trips=200,
+        waiting=(10_000, 100_000),
+        streamed_tokens=20,
+    ),
+    "tiny": Scale(
+        rounds=1,
+        slow_rounds=1,
+        submitted_jobs=500,
+        drained_jobs=500,
+        long_jobs=8,
+        long_tokens=50,
+        round_trips=20,
+        waiting=(500, 1000),
+        subscribers=20,
+        streamed_tokens=10,
+        killed_tokens=20,
+    ),
+}
 
 
 def build(scale: Scale, batch: int, peers: list[Peer]) -> dict[str, Case]:
     plain, ours = Plain(payload()), Ours(batch)
     return {
-        "submit": Submit(scale.submitted_jobs, [plain, ours, OursSync(), *peers]),
+        "submit": Submit(scale.submitted_jobs, [plain, ours, OursSync(batch), *peers]),
         "drain": Drain(scale.drained_jobs, [plain, ours, *peers]),
         "tokens": Tokens(scale.long_jobs, scale.long_tokens, plain, scale.submitted_jobs),
         "latency": Latency(scale.round_trips, [plain, ours, *peers]),
@@ -70,7 +113,7 @@ def _scale(args: argparse.Namespace) -> Scale:
     scale = _SCALES[args.scale]
     if args.no_million:
         few, many = scale.waiting
-        return replace(scale, waiting=(few, min(many, QUICK.waiting[1])))
+        return replace(scale, waiting=(few, min(many, 100_000)))
     return scale
 
 

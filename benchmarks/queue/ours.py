@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis.asyncio
 
-from benchmarks.queue.plain import chunks, connect
-from rose.protocol import JobSpec, Partition, Priority, encode_job, new_job_id
+from benchmarks.queue.plain import chunks, connect, wait_results
+from benchmarks.queue.stage import Contender
+from rose.protocol import Event, JobSpec, Partition, Priority, encode_job, new_job_id
 from rose.sampling import SamplingParams
 from rose_cli.demo.workers import WorkerProcess
-from rose_producer import AsyncClient, Client, Request
+from rose_producer import AsyncClient, AsyncJob, Client, Request
 
-_POLL_S = 0.1
+_TIMEOUT_S = 300.0
 _WARM_UP = 500
 PARTITION = Partition("default")
 _STATE = ("status", "tokens", "epoch", "started_ms", "ended_ms")
@@ -43,7 +45,7 @@ class Ended:
     """with the terminal event"""
 
 
-class Ours:
+class Ours(Contender):
     name = "roseinfer"
     max_jobs = None
 
@@ -52,7 +54,6 @@ class Ours:
         self._max_batch_size = max_batch_size
 
     async def submit(self, url: str, jobs: int) -> float:
-        """Seconds for AsyncClient.submit_many."""
         async with open_client(url) as client:
             await client.submit_many(requests(_WARM_UP))
             batch = requests(jobs)
@@ -71,11 +72,7 @@ class Ours:
         return start_worker(url)
 
     async def finish_times(self, url: str, jobs: int) -> list[float]:
-        """Waits for all jobs; Unix seconds.
-
-        Raises:
-            RuntimeError: a job lacks its log, its epoch or its end.
-        """
+        """Raises: RuntimeError: a job lacks its log, its epoch or its end."""
         ended = await wait_ended(url, jobs)
         for job in ended:
             if (job.tokens, job.epoch, job.log_entries) != (1, 1, 2):
@@ -83,19 +80,40 @@ class Ours:
         return [job.ended for job in ended]
 
     async def latencies(self, url: str, jobs: int) -> list[float]:
-        """Seconds from submit to result, one job after another."""
         async with open_client(url) as client:
             return [await _round_trip(client) for _ in range(jobs)]
 
 
-class OursSync:
+class OursSync(Ours):
     """The synchronous client, which differs in submitting only."""
 
     name = "roseinfer (sync client)"
-    max_jobs = None
 
     async def submit(self, url: str, jobs: int) -> float:
         return await asyncio.to_thread(_submit_sync, url, jobs)
+
+
+@dataclass(slots=True)
+class Listener:
+    """A subscriber, and when it got which events."""
+
+    job: AsyncJob
+    heard: list[tuple[Event, float]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        async with aclosing(self.job.stream(timeout_s=_TIMEOUT_S)) as events:
+            async for event in events:
+                self.heard.append((event, time.perf_counter()))
+
+
+def contiguous(events: Iterable[Event]) -> int | None:
+    """How many tokens a finished log holds; None where it has a hole or a repeat."""
+    cursor = 0
+    for event in events:
+        if event.index != cursor:
+            return None
+        cursor = event.cursor
+    return cursor
 
 
 def requests(jobs: int, new_tokens: int = 1) -> list[Request]:
@@ -113,16 +131,11 @@ def start_worker(url: str, **settings: Any) -> WorkerProcess:
 
 async def wait_ended(url: str, jobs: int) -> list[Ended]:
     """What all jobs of the queue have become, once none waits or runs."""
+    prefix = PARTITION.state("")
     async with connect(url) as client:
-        while await client.xlen(PARTITION.jobs(Priority.NORMAL)):
-            await asyncio.sleep(_POLL_S)
-        prefix = PARTITION.state("").encode()
-        keys = [key async for key in client.scan_iter(prefix + b"*", count=1000)]
-        ids = [key.removeprefix(prefix).decode() for key in keys]
-        ended = [job for chunk in chunks(ids, _WARM_UP) for job in await read_ended(client, chunk)]
-    if len(ended) != jobs:
-        raise RuntimeError(f"{len(ended)} jobs ended, {jobs} were submitted")
-    return ended
+        keys = await wait_results(client, PARTITION.jobs(Priority.NORMAL), prefix, jobs)
+        ids = [key.decode().removeprefix(prefix) for key in keys]
+        return [job for chunk in chunks(ids, _WARM_UP) for job in await read_ended(client, chunk)]
 
 
 async def read_ended(client: redis.asyncio.Redis, ids: Sequence[str]) -> list[Ended]:

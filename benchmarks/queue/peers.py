@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.queue.stage import ForeignWorker
+from benchmarks.queue.stage import Contender, ForeignWorker
 
 _ROOT = Path(__file__).parents[2]
 _IN_PYTHON = ("taskiq", "dramatiq", "arq", "celery", "rq")
@@ -23,8 +23,8 @@ _TIMEOUT_S = 300
 _MAX_JOBS = 5000
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+@dataclass(frozen=True)
+class Peer(Contender):
     name: str
     versions: Mapping[str, str]
     max_jobs: int | None
@@ -50,9 +50,6 @@ class Peer:
         return seconds
 
     def worker(self, url: str) -> ForeignWorker:
-        return self._worker(url, "0")
-
-    def serving_worker(self, url: str) -> ForeignWorker:
         return self._worker(url, "0")
 
     def sleeping_worker(self, url: str, slots: int) -> ForeignWorker:

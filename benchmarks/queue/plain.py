@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import redis.asyncio
 from redis.exceptions import ResponseError
 
-from benchmarks.queue.stage import ForeignWorker
+from benchmarks.queue.stage import Contender, ForeignWorker
 
 _STREAM = "plain:jobs"
 _GROUP = "workers"
@@ -31,7 +31,7 @@ _POLL_S = 0.1
 T = TypeVar("T")
 
 
-class Plain:
+class Plain(Contender):
     name = "plain loop"
     max_jobs = None
 
@@ -40,7 +40,7 @@ class Plain:
         self._payload = payload
 
     async def submit(self, url: str, jobs: int) -> float:
-        """Seconds for a bulk submit, in pipelines of 500 XADDs."""
+        """In pipelines of 500 XADDs."""
         async with connect(url) as client:
             await self._add(client, _BATCH)
             began = time.perf_counter()
@@ -55,24 +55,17 @@ class Plain:
         return _worker(url)
 
     def serving_worker(self, url: str) -> ForeignWorker:
-        """One that also says when a job is done."""
         return _worker(url, "--publish")
 
     async def finish_times(self, url: str, jobs: int) -> list[float]:
-        """Waits for all jobs; Unix seconds."""
         async with connect(url) as client:
-            while await client.xlen(_STREAM):
-                await asyncio.sleep(_POLL_S)
-            keys = [key async for key in client.scan_iter(_RESULT + "*", count=1000)]
-            if len(keys) != jobs:
-                raise RuntimeError(f"plain loop: {len(keys)} results of {jobs} jobs")
+            keys = await wait_results(client, _STREAM, _RESULT, jobs)
             values: list[Any] = []
             for chunk in chunks(keys, _BATCH):
                 values += await client.mget(chunk)
             return [float(value) for value in values]
 
     async def latencies(self, url: str, jobs: int) -> list[float]:
-        """Seconds from submit to result, one job after another."""
         async with connect(url) as client, client.pubsub(ignore_subscribe_messages=True) as done:
             await done.subscribe(_DONE)
             return [await self._round_trip(client, done) for _ in range(jobs)]
@@ -111,6 +104,21 @@ async def add_events(url: str, events: Sequence[tuple[str, str, bytes]]) -> floa
                 pipeline.xadd(stream, {"event": event}, id=entry)
             await pipeline.execute()
         return time.perf_counter() - began
+
+
+async def wait_results(
+    client: redis.asyncio.Redis, stream: str, prefix: str, jobs: int
+) -> list[bytes]:
+    """The keys that begin with `prefix`, one a job, as soon as the stream is empty.
+
+    Raises: RuntimeError: there are fewer, or more.
+    """
+    while await client.xlen(stream):
+        await asyncio.sleep(_POLL_S)
+    keys = [key async for key in client.scan_iter(prefix + "*", count=1000)]
+    if len(keys) != jobs:
+        raise RuntimeError(f"{len(keys)} results of {jobs} jobs begin with {prefix}")
+    return keys
 
 
 def connect(url: str) -> redis.asyncio.Redis:

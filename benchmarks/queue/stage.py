@@ -8,11 +8,13 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
 
 _READY_S = 60.0
 
@@ -24,14 +26,6 @@ def fresh_redis() -> EmbeddedBroker:
     falls due depends on what was written, and its fork would hit one contender and not the next.
     """
     return EmbeddedBroker(fake=False, options={"auto-aof-rewrite-percentage": "0"})
-
-
-class Worker(Protocol):
-    """A running worker process, ready for jobs. Leaving the context ends it."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def wait_ready(self) -> None: ...
 
 
 class ForeignWorker:
@@ -90,6 +84,36 @@ class ForeignWorker:
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+
+class Contender(ABC):
+    """A queue, and the clients and workers that it comes with."""
+
+    name: str
+    max_jobs: int | None
+    """where more would take too long"""
+
+    @abstractmethod
+    async def submit(self, url: str, jobs: int) -> float:
+        """Seconds of a bulk submit."""
+
+    @abstractmethod
+    async def enqueue(self, url: str, jobs: int) -> None: ...
+
+    @abstractmethod
+    def worker(self, url: str) -> WorkerProcess | ForeignWorker: ...
+
+    @abstractmethod
+    async def finish_times(self, url: str, jobs: int) -> list[float]:
+        """Waits for all jobs; seconds on any one clock."""
+
+    def serving_worker(self, url: str) -> WorkerProcess | ForeignWorker:
+        """One that also says when a job is done."""
+        return self.worker(url)
+
+    @abstractmethod
+    async def latencies(self, url: str, jobs: int) -> list[float]:
+        """Seconds from submit to result, one job after another."""
 
 
 def _with_descendants(pid: int) -> list[int]:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.board import Board
 from benchmarks.engine.__main__ import main
-from benchmarks.engine.cases.interference import percentile
+from benchmarks.engine.cases.alone import percentile
 from benchmarks.engine.contenders import Run
 from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
@@ -120,7 +120,7 @@ def test_vllm_is_frozen_while_it_is_not_its_turn(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     work = Workload.draw(3, vocabulary=10, seed=0)
     # when
-    with Vllm(Path(sys.executable), MODEL_PATH, "float32", 512, 8, eager=True) as vllm:
+    with Vllm(Path(sys.executable), MODEL_PATH, "float32", 512, 8) as vllm:
         _wait_frozen(vllm.pid)
         run = vllm.run(work)
         intervals = vllm.intervals([1, 2], new_tokens=5)
@@ -140,7 +140,7 @@ def test_a_vllm_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "vllm.py").write_text("raise ImportError('no kernels for this machine')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     # when / then
-    vllm = Vllm(Path(sys.executable), MODEL_PATH, "float32", 512, 8, eager=False)
+    vllm = Vllm(Path(sys.executable), MODEL_PATH, "float32", 512, 8)
     with pytest.raises(RuntimeError, match="no kernels for this machine"), vllm:
         pass
 
@@ -156,7 +156,7 @@ def test_a_peer_is_stopped_at_the_limit_of_time() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL_PATH).eval()
     work = Workload.draw(1, 2048, seed=0)
     # when
-    run = Continuous(model, max_rounds=1, max_step_tokens=512, limit_s=0.0).run(work)
+    run = Continuous(model, max_step_tokens=512, limit_s=0.0).run(work)
     # then
     assert not run.complete
     assert run.tokens < work.tokens

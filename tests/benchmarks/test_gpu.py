@@ -13,8 +13,7 @@ pytest.importorskip("triton")
 import torch
 
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.cases import nano_vllm
-from benchmarks.gpu.scale import FULL
+from benchmarks.gpu.cases import FULL, nano_vllm
 from benchmarks.limits import measure_limits
 from benchmarks.models import ON_GPU
 

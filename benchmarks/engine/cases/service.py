@@ -1,4 +1,4 @@
-"""Service: what the queue costs, in tokens per second and in time to the first token.
+"""The service: how soon a worker is ready, and what the queue costs.
 
 Through Redis means everything: producer, redis-server, worker, and a streaming subscriber for
 every request, all on this machine.
@@ -11,12 +11,14 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.board import Board, at_least, at_most
+from benchmarks.board import Board, at_least, at_most, below
 from benchmarks.engine.contenders.ours import Ours
-from benchmarks.runner import in_turn
+from benchmarks.engine.scale import Scale
+from benchmarks.runner import AsyncCase, Case, in_turn
 from benchmarks.workload import Workload, random_prompt
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
@@ -28,47 +30,58 @@ FIRST = "time to first token p50, ms"
 ADDED = "time to first token added by the queue, p50, ms"
 IN_PROCESS = "in process"
 THROUGH_REDIS = "through Redis"
-_MIN_RATIO = 0.95
+READY = "from `rose worker` to ready, s"
+_MAX_START_S = 5
 _MAX_ADDED_MS = 3
 _TIMEOUT_S = 600
 _PROMPT_TOKENS = 64
 
 
-class Service:
-    def __init__(
-        self,
-        model: str,
-        ours: Ours,
-        redis_url: str,
-        *,
-        requests: int,
-        max_tokens: int,
-        singles: int,
-        min_ratio: float = _MIN_RATIO,
-    ) -> None:
-        """`singles`: requests, one by one, whose time to the first token is taken in a round."""
-        self.title = f"Through Redis, {requests} streaming subscribers: {model}"
-        self._ours, self._redis_url = ours, redis_url
-        self._requests, self._max_tokens, self._singles = requests, max_tokens, singles
-        self._min_ratio = min_ratio
+class Start(Case):
+    """From the command to a worker that takes jobs."""
 
-    def round(self, board: Board, turn: int) -> None:
-        asyncio.run(self._round(board, turn))
+    title = "Start, built-in model"
 
-    async def _round(self, board: Board, turn: int) -> None:
-        vocabulary = self._ours.engine.vocab_size
-        work = Workload.draw(self._requests, vocabulary, turn, self._max_tokens)
-        async with AsyncClient(redis_url=self._redis_url) as client:
+    def round(self, board: Board, turn: int) -> None:  # noqa: ARG002 - every round is the same
+        with EmbeddedBroker() as broker:
+            began = time.perf_counter()
+            with WorkerProcess("bench", broker.url) as worker:
+                worker.wait_ready()
+                seconds = time.perf_counter() - began
+        board.add("a worker", {READY: seconds})
+
+    def judge(self, board: Board) -> None:
+        board.check_figure((READY, "a worker"), below(_MAX_START_S))
+
+
+@dataclass
+class Service(AsyncCase):
+    """What the queue costs, in tokens per second and in time to the first token."""
+
+    model: str
+    ours: Ours
+    redis_url: str
+    scale: Scale
+    min_ratio: float = 0.95
+
+    def __post_init__(self) -> None:
+        subscribers = f"{self.scale.requests} streaming subscribers"
+        self.title = f"Through Redis, {subscribers}: {self.model}"
+
+    async def measure(self, board: Board, turn: int) -> None:
+        vocabulary = self.ours.engine.vocab_size
+        work = Workload.draw(self.scale.requests, vocabulary, turn, self.scale.max_tokens)
+        async with AsyncClient(redis_url=self.redis_url) as client:
             for place in in_turn([IN_PROCESS, THROUGH_REDIS], turn):
                 if place == IN_PROCESS:
-                    rate = (await asyncio.to_thread(self._ours.run, work)).rate
+                    rate = (await asyncio.to_thread(self.ours.run, work)).rate
                 else:
                     rate = await through_redis(client, work)
                 board.add(place, {RATE: rate})
             pairs = []
-            for number in range(self._singles):
+            for number in range(self.scale.first_tokens):
                 prompt = random_prompt(_PROMPT_TOKENS, vocabulary, seed=f"first/{turn}/{number}")
-                alone = await asyncio.to_thread(self._ours.first_token, prompt)
+                alone = await asyncio.to_thread(self.ours.first_token, prompt)
                 pairs.append((alone, await first_token(client, prompt)))
         alone, through, added = (
             statistics.median(seconds) * 1e3
@@ -80,7 +93,7 @@ class Service:
     def judge(self, board: Board) -> None:
         rows = (RATE, THROUGH_REDIS), (RATE, IN_PROCESS)
         what = f"{RATE}: {THROUGH_REDIS} to {IN_PROCESS}"
-        board.check_ratio(what, *rows, at_least(self._min_ratio))
+        board.check_ratio(what, *rows, at_least(self.min_ratio))
         board.check_figure((ADDED, THROUGH_REDIS), at_most(_MAX_ADDED_MS))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from benchmarks.workload import Workload
 
@@ -33,21 +33,17 @@ class Run:
             raise RuntimeError(f"{name} made {sum(got)} tokens, {work.tokens} were asked for")
 
 
-class Contender(Protocol):
-    @property
-    def name(self) -> str: ...
+class Contender(ABC):
+    name: str
+    max_rounds: int | None = None
+    """where more would take too long"""
 
-    @property
-    def max_rounds(self) -> int | None:
-        """Where more would take too long."""
-
+    @abstractmethod
     def run(self, work: Workload) -> Run:
         """All requests at once, greedy, none ends early."""
 
 
-class Streaming(Protocol):
-    @property
-    def name(self) -> str: ...
-
+class Streaming(Contender):
+    @abstractmethod
     def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
         """Seconds between the tokens of one request that is alone: one fewer than tokens."""

@@ -8,15 +8,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.contenders import Run
+from benchmarks.engine.contenders import Run, Streaming
 from benchmarks.workload import Workload
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.demo_model import MODEL_PATH
 
 
-class Ours:
+class Ours(Streaming):
     name = "roseinfer"
-    max_rounds = None
 
     def __init__(self, folder: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> None:
         self.engine = InferenceEngine(folder, tokenizer_name=str(MODEL_PATH), dtype=dtype)

@@ -11,29 +11,28 @@ import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig
 
-from benchmarks.engine.contenders import Run
+from benchmarks.engine.contenders import Contender, Run
 from benchmarks.workload import Workload
 
 _PAGE = 256
 _STOP_S = 60
 
 
-class Static:
+@dataclass(frozen=True)
+class Static(Contender):
     """`generate` over one static, left-padded batch.
 
     It runs until its longest answer is done; only tokens that were asked for count.
     """
 
+    model: Any
+    at_once: int | None = None
+    """the most requests that there is memory for; else all of them"""
     name = "transformers generate, static batch"
-    max_rounds = None
-
-    def __init__(self, model: Any, at_once: int | None = None) -> None:
-        """`at_once`: the most requests that there is memory for; else all of them."""
-        self._model, self._at_once = model, at_once
 
     def run(self, work: Workload) -> Run:
         count = len(work.prompts)
-        size = self._at_once or count
+        size = self.at_once or count
         runs = [
             self._run(Workload(work.prompts[i : i + size], work.new_tokens[i : i + size]))
             for i in range(0, count, size)
@@ -45,10 +44,10 @@ class Static:
         longest = max(len(prompt) for prompt in work.prompts)
         ids = torch.tensor([[0] * (longest - len(p)) + p for p in work.prompts])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in work.prompts])
-        ids, mask = ids.to(self._model.device), mask.to(self._model.device)
+        ids, mask = ids.to(self.model.device), mask.to(self.model.device)
         most = max(work.new_tokens)
         began = time.perf_counter()
-        made = self._model.generate(
+        made = self.model.generate(
             ids,
             attention_mask=mask,
             min_new_tokens=most,
@@ -61,27 +60,24 @@ class Static:
         return Run(seconds, [row[:n] for row, n in zip(rows, work.new_tokens, strict=True)])
 
 
-class Continuous:
+@dataclass(frozen=True)
+class Continuous(Contender):
     """Its own continuous batching. On CPU it takes so long that a round has a time limit."""
 
+    model: Any
+    max_step_tokens: int
+    limit_s: float
     name = "transformers continuous batching"
-
-    def __init__(
-        self, model: Any, max_rounds: int | None, max_step_tokens: int, limit_s: float
-    ) -> None:
-        self._model = model
-        self.max_rounds = max_rounds
-        self._max_step_tokens = max_step_tokens
-        self._limit_s = limit_s
+    max_rounds = 1
 
     def run(self, work: Workload) -> Run:
         """Its set-up, which allocates a cache, does not count."""
-        manager = self._model.init_continuous_batching(
+        manager = self.model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
             continuous_batching_config=ContinuousBatchingConfig(
                 page_size=_PAGE,
                 num_blocks=self._blocks(work),
-                max_batch_tokens=self._max_step_tokens,
+                max_batch_tokens=self.max_step_tokens,
                 max_requests_per_batch=len(work.prompts),
             ),
         )
@@ -101,7 +97,7 @@ class Continuous:
             name = manager.add_request(prompt, max_new_tokens=count, streaming=True)
             outputs[name] = []
             unfinished.add(name)
-        while unfinished and time.perf_counter() - began < self._limit_s:
+        while unfinished and time.perf_counter() - began < self.limit_s:
             result = manager.get_result(timeout=1)
             if result is None and not manager.is_running():
                 raise RuntimeError("transformers' continuous batching ended unexpectedly")
@@ -135,7 +131,8 @@ class _Request:
         return len(self.prompt) + len(self.output) - 1
 
 
-class Repadding:
+@dataclass(frozen=True)
+class Repadding(Contender):
     """Continuous batching as one writes it at first, over `past_key_values`.
 
     Each request keeps its own contiguous keys and values. A step pads those of every running
@@ -144,12 +141,10 @@ class Repadding:
     slot is free.
     """
 
+    model: Any
+    max_batch_size: int
     name = "past_key_values, re-padded each step"
     max_rounds = 1  # far behind, and slow
-
-    def __init__(self, model: Any, max_batch_size: int) -> None:
-        self._model = model
-        self._max_batch_size = max_batch_size
 
     @torch.inference_mode()
     def run(self, work: Workload) -> Run:
@@ -157,7 +152,7 @@ class Repadding:
         waiting, running = deque(requests), list[_Request]()
         began = time.perf_counter()
         while waiting or running:
-            while waiting and len(running) < self._max_batch_size:
+            while waiting and len(running) < self.max_batch_size:
                 running.append(self._prefill(waiting.popleft()))
             self._decode(running)
             running = [r for r in running if len(r.output) < r.wanted]
@@ -167,7 +162,7 @@ class Repadding:
     def _prefill(self, request: _Request) -> _Request:
         cache = DynamicCache()
         ids = torch.tensor([request.prompt])
-        logits = self._model(ids, past_key_values=cache, logits_to_keep=1).logits
+        logits = self.model(ids, past_key_values=cache, logits_to_keep=1).logits
         request.output.append(int(logits[0, -1].argmax()))
         request.cache = [(layer.keys[0], layer.values[0]) for layer in cache.layers]
         return request
@@ -179,7 +174,7 @@ class Repadding:
             return
         lengths = [request.length for request in batch]
         cache = _padded(batch, max(lengths))
-        logits = self._model(
+        logits = self.model(
             torch.tensor([[request.output[-1]] for request in batch]),
             attention_mask=_mask(lengths),
             position_ids=torch.tensor([[length] for length in lengths]),

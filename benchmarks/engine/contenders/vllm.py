@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.engine.contenders import Run
+from benchmarks.engine.contenders import Run, Streaming
 from benchmarks.workload import Workload
 
 _RUNNER = Path(__file__).parents[2] / "peers/with_vllm.py"
@@ -22,23 +22,19 @@ _PRELOADS = ("libiomp5.so", "libtcmalloc_minimal.so.4")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
 
 
-class Vllm:
+class Vllm(Streaming):
     """`with` starts and ends it.
 
     Between turns its whole process group is stopped, so that no thread of it can spin.
     """
 
-    max_rounds = None
+    name = "vLLM, compiled"
 
-    def __init__(
-        self, python: Path, model: Path, dtype: str, context: int, batch: int, *, eager: bool
-    ) -> None:
-        self.name = "vLLM, eager" if eager else "vLLM, compiled"
+    def __init__(self, python: Path, model: Path, dtype: str, context: int, batch: int) -> None:
         self.versions: Mapping[str, str] = {}
         self.preloaded = preloads(python)
         self._command = [str(python), str(_RUNNER), "--model", str(model), "--dtype", dtype]
         self._command += ["--max-model-len", str(context), "--max-batch-size", str(batch)]
-        self._command += ["--eager"] if eager else []
         self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
         self._log = Path(self._folder.name, "log")
         self._process: subprocess.Popen[str] | None = None

@@ -1,4 +1,4 @@
-"""The queue beside the plain loop and other queues: bulk submit, drain, latency."""
+"""The queue beside the plain loop and other queues: bulk submit, drain, latency, token events."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.board import Board, above, at_least, at_most
-from benchmarks.queue.cases import AsyncCase, Contender, Submitter
-from benchmarks.queue.ours import Ours, OursSync
-from benchmarks.queue.plain import Plain
-from benchmarks.queue.stage import fresh_redis
-from benchmarks.runner import in_turn
+from benchmarks.queue.ours import Ours, OursSync, open_client, requests, start_worker, wait_ended
+from benchmarks.queue.plain import Plain, add_events
+from benchmarks.queue.stage import Contender, fresh_redis
+from benchmarks.runner import AsyncCase, in_turn
+from rose.protocol import encode_tokens
 
 SUBMIT = "bulk submit, jobs/s"
 DRAIN = "drain, jobs/s"
 P50 = "submit to result, p50 ms"
 P99 = "submit to result, p99 ms"
+EVENTS = "log entries/s"
+TOKENS = "tokens/s"
+_SAME_EVENTS = "plain loop, our events"
 _DRAIN_LIMIT_S = 300.0
 _WARM_UP = 50
 
@@ -27,7 +30,7 @@ class Submit(AsyncCase):
     """Bulk submit: how fast a service gets its jobs into Redis."""
 
     jobs: int
-    contenders: Sequence[Submitter]
+    contenders: Sequence[Contender]
     title: str = "Bulk submit"
 
     async def measure(self, board: Board, turn: int) -> None:
@@ -99,3 +102,65 @@ class Latency(AsyncCase):
     def judge(self, board: Board) -> None:
         rows = (P50, Ours.name), (P50, Plain.name)
         board.check_ratio(f"p50: {Ours.name} to {Plain.name}", *rows, at_most(3))
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(AsyncCase):
+    """Long jobs: how many token events a second get into the log."""
+
+    jobs: int
+    new_tokens: int
+    plain: Plain
+    plain_entries: int
+    title: str = "Token events of long jobs"
+
+    async def measure(self, board: Board, turn: int) -> None:
+        contenders = {
+            Plain.name: self._plain_jobs,
+            Ours.name: self._ours,
+            _SAME_EVENTS: self._plain_events,
+        }
+        for name in in_turn(list(contenders), turn):
+            board.add(name, await contenders[name]())
+
+    def judge(self, board: Board) -> None:
+        for plain in (Plain.name, _SAME_EVENTS):
+            for metric in (EVENTS, TOKENS):
+                rows = (metric, Ours.name), (EVENTS, plain)
+                board.check_ratio(f"{metric}: {Ours.name} to {plain}", *rows, at_least(1))
+
+    async def _ours(self) -> dict[str, float]:
+        """From the first take to the last end."""
+        with (
+            fresh_redis() as broker,
+            start_worker(broker.url, max_batch_size=self.jobs) as worker,
+        ):
+            worker.wait_ready()
+            async with open_client(broker.url) as client:
+                await client.submit_many(requests(self.jobs, self.new_tokens))
+            ended = await wait_ended(broker.url, self.jobs)
+        tokens = sum(job.tokens for job in ended)
+        if tokens != self.jobs * self.new_tokens:
+            raise RuntimeError(f"{tokens} tokens of {self.jobs * self.new_tokens} are logged")
+        seconds = max(job.ended for job in ended) - min(job.started for job in ended)
+        events = sum(job.log_entries - 1 for job in ended)
+        return {EVENTS: events / seconds, TOKENS: tokens / seconds}
+
+    async def _plain_jobs(self) -> dict[str, float]:
+        with fresh_redis() as broker:
+            seconds = await self.plain.submit(broker.url, self.plain_entries)
+        return {EVENTS: self.plain_entries / seconds}
+
+    async def _plain_events(self) -> dict[str, float]:
+        """The same XADDs that our log consists of, one event a token."""
+        events = [
+            (f"plain:log:{n % self.jobs}", f"{n // self.jobs + 1}-0", _event(n // self.jobs))
+            for n in range(self.plain_entries)
+        ]
+        with fresh_redis() as broker:
+            seconds = await add_events(broker.url, events)
+        return {EVENTS: self.plain_entries / seconds}
+
+
+def _event(index: int) -> bytes:
+    return encode_tokens(index, (111,), "111 ")

@@ -6,55 +6,46 @@ import asyncio
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import redis.asyncio
 
 from benchmarks.board import Board, at_least, at_most
-from benchmarks.queue.cases import AsyncCase
-from benchmarks.queue.cases.sigkill_peers import COMPLETED, DONE, kill_and_restart
-from benchmarks.queue.ours import PARTITION, Ours, open_client, read_ended, requests, start_worker
+from benchmarks.peers.common import SLEEP_S, SLEPT, STARTED
+from benchmarks.queue.ours import (
+    PARTITION,
+    Listener,
+    Ours,
+    contiguous,
+    open_client,
+    read_ended,
+    requests,
+    start_worker,
+)
 from benchmarks.queue.peers import Peer
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
+from benchmarks.runner import AsyncCase
 from rose.protocol import decode_event
 from rose_cli.demo.workers import WorkerProcess
-from rose_producer import AsyncJob, FinishedEvent, TokenEvent
+from rose_producer import FinishedEvent, TokenEvent
 
 SEAMLESS = "jobs resumed from their last token"
 LOGGED = "tokens logged at the kill"
 AGAIN = "tokens computed again"
 RESUMED = "resumed after the kill, s"
 RESUMED_LAST = "last one resumed after the kill, s"
+COMPLETED = "jobs completed"
+DONE = "last one done after the kill, s"
 
 JOBS = 50
 LEASE_S = 10.0
 _STEP_S = 0.05
 _TIMEOUT_S = 120.0
 _COUNT_TRIES = 40
-
-
-@dataclass(slots=True)
-class _Listener:
-    """A subscriber, and when it heard of which tokens."""
-
-    job: AsyncJob
-    heard: list[tuple[int, float]] = field(default_factory=list)
-    finished: float | None = None
-
-    async def run(self) -> None:
-        async with aclosing(self.job.stream(timeout_s=_TIMEOUT_S)) as events:
-            async for event in events:
-                now = time.monotonic()
-                if isinstance(event, TokenEvent):
-                    self.heard.append((event.index, now))
-                elif isinstance(event, FinishedEvent):
-                    self.finished = now
-
-    def resumed(self, logged: int) -> float | None:
-        """When the first token came that was not logged at the kill."""
-        return next((at for index, at in self.heard if index >= logged), None)
+_START_LIMIT_S = 60.0
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +59,7 @@ class Sigkill(AsyncCase):
         board.add(Ours.name, await self._ours())
         for peer in self.peers if turn == 0 else ():
             try:
-                board.add(peer.name, await kill_and_restart(peer, JOBS, _TIMEOUT_S))
+                board.add(peer.name, await _kill_and_restart(peer, JOBS, _TIMEOUT_S))
             except RuntimeError as error:
                 board.notes.append(str(error))
 
@@ -77,21 +68,26 @@ class Sigkill(AsyncCase):
             first.wait_ready()
             async with connect(broker.url) as observer, open_client(broker.url) as client:
                 jobs = await client.submit_many(requests(JOBS, self.new_tokens))
-                listeners = [_Listener(job) for job in jobs]
+                listeners = [Listener(job) for job in jobs]
                 listening = [asyncio.create_task(one.run()) for one in listeners]
                 ids = [job.id for job in jobs]
                 await self._half_way(observer, ids)
                 first.kill()
-                killed = time.monotonic()
+                killed = time.perf_counter()
                 with self._worker(broker.url) as second:
                     logged = await _logged(observer, ids)
                     await asyncio.gather(*listening)
                     left = JOBS * self.new_tokens - sum(logged)
                     computed = await _computed(second, at_least=left)
                     seamless = await self._seamless(observer, ids)
-        done = [one.finished for one in listeners if one.finished is not None]
-        resumed = [one.resumed(n) for one, n in zip(listeners, logged, strict=True)]
-        waits = [at - killed for at in resumed if at is not None]
+        done = [
+            heard_s
+            for listener in listeners
+            for event, heard_s in listener.heard
+            if isinstance(event, FinishedEvent)
+        ]
+        resumed = [_resumed(one, count) for one, count in zip(listeners, logged, strict=True)]
+        waits = [heard_s - killed for heard_s in resumed if heard_s is not None]
         return {
             COMPLETED: len(done),
             SEAMLESS: seamless,
@@ -124,7 +120,8 @@ class Sigkill(AsyncCase):
             pipeline.xrange(PARTITION.tokens(job_id))
         logs = await pipeline.execute()
         return sum(
-            job.epoch == 2 and _contiguous([fields[b"event"] for _, fields in log]) == job.tokens
+            job.epoch == 2
+            and contiguous(decode_event(fields[b"event"]) for _, fields in log) == job.tokens
             for job, log in zip(ended, logs, strict=True)
         )
 
@@ -139,19 +136,47 @@ async def _computed(worker: WorkerProcess, *, at_least: int) -> float:
     return count
 
 
-def _contiguous(events: Sequence[bytes]) -> int | None:
-    """How many tokens a finished log holds; None where it has a hole or a repeat."""
-    cursor = 0
-    for raw in events:
-        event = decode_event(raw)
-        if event.index != cursor:
-            return None
-        cursor = event.cursor
-    return cursor
-
-
 async def _logged(observer: redis.asyncio.Redis, ids: Sequence[str]) -> list[int]:
     pipeline = observer.pipeline(transaction=False)
     for job_id in ids:
         pipeline.hget(PARTITION.state(job_id), "tokens")
     return [int(count or 0) for count in await pipeline.execute()]
+
+
+def _resumed(listener: Listener, logged: int) -> float | None:
+    """When the first token came that was not logged at the kill."""
+    times = (
+        heard_s
+        for event, heard_s in listener.heard
+        if isinstance(event, TokenEvent) and event.index >= logged
+    )
+    return next(times, None)
+
+
+async def _kill_and_restart(peer: Peer, jobs: int, patience_s: float) -> dict[str, float]:
+    """The same for another queue: jobs that sleep for 5 s, with its own defaults.
+
+    Kill the worker, and all its children, half-way; start it again at once.
+
+    Raises:
+        RuntimeError: the jobs never ran all at once, so there is nothing to compare.
+    """
+    with fresh_redis() as broker, peer.sleeping_worker(broker.url, jobs) as worker:
+        await asyncio.to_thread(worker.wait_ready)
+        await peer.sleepers(broker.url, jobs)
+        async with connect(broker.url) as client:
+            limit = time.monotonic() + _START_LIMIT_S
+            while (started := await client.scard(STARTED)) < jobs:
+                if time.monotonic() > limit or await client.zcard(SLEPT):
+                    raise RuntimeError(f"{peer.name}: only {started} of {jobs} jobs run at once")
+                await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(SLEEP_S / 2)
+            worker.kill()
+            killed, killed_at = time.monotonic(), time.time()
+            worker.start()
+            while await client.zcard(SLEPT) < jobs and time.monotonic() < killed + patience_s:
+                await asyncio.sleep(_POLL_S)
+            last: Any = await client.zrange(SLEPT, -1, -1, withscores=True)
+            completed = await client.zcard(SLEPT)
+    done = {DONE: last[0][1] - killed_at} if last else {}
+    return {COMPLETED: completed, **done}

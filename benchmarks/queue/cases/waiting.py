@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import redis.asyncio
 
 from benchmarks.board import Board, at_least, at_most
-from benchmarks.queue.cases import AsyncCase
 from benchmarks.queue.ours import PARTITION, Ours, open_client, requests
 from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
-from benchmarks.runner import in_turn
+from benchmarks.runner import AsyncCase, in_turn
 from rose.protocol import Priority
 
 RATE = "drain, jobs/s"
