@@ -9,7 +9,7 @@ import torch
 
 from rose.errors import UnsupportedModel
 from roseinfer.gpu.backends import attention_of, choose_attention
-from roseinfer.gpu.options import GpuOptions
+from roseinfer.gpu.options import GRAPH_BYTES, GpuOptions
 from roseinfer.limits import model_type
 from roseinfer.model import PackedModel, PackedRunner, Runner
 from roseinfer.native import build_decoder, build_name
@@ -155,8 +155,8 @@ def _graphed(
     from roseinfer.gpu.graphs import CudaRecorder, GraphedModel, batch_sizes
 
     def graphed(sizes: list[int]) -> GraphedModel:
-        recorder, budget = CudaRecorder(device), options.graph_bytes
-        return GraphedModel(packed, recorder, sizes, context=context, budget_bytes=budget)
+        recorder = CudaRecorder(device)
+        return GraphedModel(packed, recorder, sizes, context=context, budget_bytes=GRAPH_BYTES)
 
     return trusted(graphed([2]), graphed(batch_sizes(options.max_batch_size)), reference, layers)
 

@@ -103,12 +103,11 @@ def attend(
     rule: Rule,
     *,
     splits: int | None = None,
-    tile: Tile | None = None,
 ) -> Tensor:
     """The attention of `query` [T, query heads, head size] over the cache: [T, query heads, value
     size].
 
-    `splits` and `tile` None choose what suits the device. Rows of no sequence are left undefined.
+    `splits` None chooses what suits the device. Rows of no sequence are left undefined.
     """
     query = _with_dense_heads(query)
     out = query.new_empty(*query.shape[:2], pages.values.shape[2])
@@ -116,9 +115,9 @@ def attend(
         if sequences.decodes:
             if splits is None:
                 splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
-            _decode(pages, query, out, sequences, rule, splits, tile)
+            _decode(pages, query, out, sequences, rule, splits)
         if sequences.prefills:
-            _prefill(pages, query, out, sequences, rule, tile)
+            _prefill(pages, query, out, sequences, rule)
     return out
 
 
@@ -131,28 +130,19 @@ def choose_splits(programs: int, device: torch.device) -> int:
     return min(next_power_of_2(splits), _MAX_SPLITS)
 
 
-def _prefill(
-    pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, rule: Rule, tile: Tile | None
-) -> None:
+def _prefill(pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, rule: Rule) -> None:
     group = query.shape[1] // pages.keys.shape[1]
-    tile = tile or _prefill_tile(pages, group)
+    tile = _prefill_tile(pages, group)
     tiles = cdiv(sequences.longest, tile.rows // group)
     first, count = sequences.decodes, sequences.prefills
     _attend(pages, query, out, sequences, rule, tile, (count, tiles), first=first)
 
 
 def _decode(
-    pages: Pages,
-    query: Tensor,
-    out: Tensor,
-    sequences: Sequences,
-    rule: Rule,
-    splits: int,
-    tile: Tile | None,
+    pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, rule: Rule, splits: int
 ) -> None:
     heads, value_dim = query.shape[1], pages.values.shape[2]
-    default = _decode_tile(pages, heads // pages.keys.shape[1])
-    tile = default if tile is None else Tile(default.rows, tile.keys)
+    tile = _decode_tile(pages, heads // pages.keys.shape[1])
     if splits == 1:
         _attend(pages, query, out, sequences, rule, tile, (sequences.decodes, 1))
         return
@@ -170,7 +160,6 @@ def _decode(
         partial.maxima,
         partial.sums,
         sequences.query_starts,
-        0,
         HEADS=heads,
         VALUE_DIM=value_dim,
         SPLITS=splits,

@@ -13,7 +13,7 @@ from rose.errors import ConfigurationError
 from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk
 from roseinfer.detokenizer import TextStream
-from roseinfer.gpu.options import GpuOptions
+from roseinfer.gpu.options import GRAPH_BYTES, GpuOptions
 from roseinfer.kv_cache import KVCache
 from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.model import Runner
@@ -76,7 +76,7 @@ def cache_bytes(
     runner.bind(make_cache(2))  # lets go of the cache of the profile
     memory = meter.now()
     used = memory.total - memory.free
-    graphs = options.graph_bytes if options.cuda_graphs else 0
+    graphs = GRAPH_BYTES if options.cuda_graphs else 0
     left = int(memory.total * options.memory_utilization) - used - peak - graphs
     _logger.info(
         "GPU memory: %.2f GB, in use %.2f, a step %.2f, graphs %.2f: %.2f for the KV cache",

@@ -8,7 +8,7 @@ from rose.errors import ConfigurationError
 
 BACKENDS = ("sdpa", "triton")
 
-_GIB = 1024**3
+GRAPH_BYTES = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,13 @@ class GpuOptions:
     """`attention` is one of BACKENDS; None chooses what suits the device.
 
     With `cuda_graphs`, decode steps of up to `max_batch_size` sequences are captured at load, in
-    `graph_bytes` of memory or little more. The KV cache takes what `memory_utilization` of the
+    GRAPH_BYTES of memory or little more. The KV cache takes what `memory_utilization` of the
     device leaves beside the weights, the graphs, and a step of `max_batch_size` sequences and
     `max_step_tokens` tokens. Raises ConfigurationError for impossible values.
     """
 
     attention: str | None = None
     cuda_graphs: bool = True
-    graph_bytes: int = 1 * _GIB
     memory_utilization: float = 0.9
     max_batch_size: int = 32
     max_step_tokens: int = 512

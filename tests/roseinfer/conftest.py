@@ -7,7 +7,7 @@ import torch
 
 from roseinfer import InferenceEngine
 from roseinfer.native import library
-from tests.roseinfer.models import byte_tokenizer, tiny_llama
+from tests.roseinfer.models import WAYS, byte_tokenizer, drawing, tiny_llama
 from tests.roseinfer.native import builds
 
 if builds.INSTEAD:
@@ -28,6 +28,12 @@ def _one_thread() -> Iterator[None]:
 def no_native(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an installation without a compiler: transformers' code runs every family."""
     monkeypatch.setattr(library, "load", lambda: library.Loaded(None, "a test"))
+
+
+@pytest.fixture(params=WAYS)
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with drawing(request.param):
+        yield
 
 
 @pytest.fixture(scope="session")

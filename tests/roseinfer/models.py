@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from roseinfer.sampling import sample_tokens
 from roseinfer.session import SamplingRequest
 
 VOCAB = 300
+WAYS = ("compiled", "torch")  # to sample on a CPU
 
 _BASE: dict[str, Any] = {
     "vocab_size": 128,
@@ -178,7 +180,7 @@ def prompts(*lengths: int, vocab: int = 120) -> list[list[int]]:
 
 
 def reference(model: Any, prompt: Sequence[int], count: int, **options: Any) -> list[int]:
-    """What transformers' own greedy generate gives, past any EOS."""
+    """What transformers' own greedy generate gives, past any EOS that `options` do not name."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     ids = model.generate(
@@ -186,9 +188,8 @@ def reference(model: Any, prompt: Sequence[int], count: int, **options: Any) -> 
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         max_new_tokens=count,
         do_sample=False,
-        eos_token_id=None,
         pad_token_id=0,
-        **options,
+        **{"eos_token_id": None, **options},
     )
     model.set_attn_implementation(before)
     return [int(i) for i in ids[0, len(prompt) :].tolist()]
@@ -197,6 +198,17 @@ def reference(model: Any, prompt: Sequence[int], count: int, **options: Any) -> 
 def sample(logits: torch.Tensor, rows: Sequence[SamplingRequest]) -> list[int]:
     """What `sample_tokens` draws."""
     return [int(i) for i in sample_tokens(logits, rows).tolist()]
+
+
+@contextmanager
+def drawing(way: str) -> Iterator[None]:
+    """As the compiled library draws, or as torch does where there is none."""
+    if way == "compiled" and not native.available():
+        pytest.skip("the installation could not compile the library")
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "torch":
+            patch.setattr(native, "can_sample", lambda _: False)
+        yield
 
 
 def greedy(count: int, **changes: Any) -> SamplingParams:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from roseinfer import demo_model
+from roseinfer import InferenceEngine, SamplingParams, demo_model
 from roseinfer.demo_model import MODEL_PATH
+from tests.roseinfer.models import run_alone, text, tokens
 from training import train
 from training.stories import END, WORD, documents, stories, vocabulary
 
@@ -29,35 +28,24 @@ QUESTIONS = ("Tell me a story about a cat.", "Where does the bear live?", "Hello
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(MODEL_PATH, local_files_only=True)
+def engine() -> InferenceEngine:
+    return InferenceEngine(device="cpu", kv_cache_tokens=1024)
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    loaded = AutoModelForCausalLM.from_pretrained(
-        MODEL_PATH, local_files_only=True, dtype=torch.float32
-    )
-    return loaded.eval()
+def tokenizer(engine: InferenceEngine) -> Any:
+    return engine.tokenizer
 
 
-def greedy(model: Any, ids: list[int], limit: int = 300) -> list[int]:
-    """The ids after the prompt, without sampling."""
-    prompt = torch.tensor([ids])
-    with torch.inference_mode():
-        output = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            do_sample=False,
-            max_new_tokens=limit,
-        )
-    return [int(token) for token in output[0, len(ids) :]]
+def answer(engine: InferenceEngine, prompt: str | list[int]) -> str:
+    """What the model says after `prompt`. Fails if it does not end by itself."""
+    outputs = run_alone(engine, prompt, SamplingParams(max_new_tokens=300))
+    assert outputs[-1].finish_reason == "eos"
+    return text(outputs)
 
 
-def chat_ids(tokenizer: Any, question: str) -> list[int]:
-    messages = [{"role": "user", "content": question}]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text)["input_ids"])
+def chat(engine: InferenceEngine, question: str) -> str:
+    return answer(engine, engine.encode_chat([{"role": "user", "content": question}]))
 
 
 def unknown_words(text: str) -> set[str]:
@@ -85,17 +73,18 @@ def test_the_folder_is_small_and_its_weights_are_safetensors() -> None:
     assert not [path for path in files if path.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]
 
 
-def test_configuration_and_tokenizer_agree(tokenizer: Any, model: Any) -> None:
+def test_configuration_and_tokenizer_agree(engine: InferenceEngine, tokenizer: Any) -> None:
     # Given the loaded files, then the sizes, the end token and the context are the same in all
+    generation = engine.model.generation_config
     config = json.loads((MODEL_PATH / "config.json").read_text(encoding="utf-8"))
     assert tokenizer.is_fast
     assert config["vocab_size"] == len(tokenizer)
     assert config["dtype"] == "bfloat16"
     assert config["max_position_embeddings"] == tokenizer.model_max_length == 1024
     assert tokenizer.eos_token == tokenizer.pad_token == END
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == config["eos_token_id"]
-    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
-    assert not model.generation_config.do_sample
+    assert generation.eos_token_id == tokenizer.eos_token_id == config["eos_token_id"]
+    assert generation.pad_token_id == tokenizer.pad_token_id
+    assert not generation.do_sample
 
 
 @pytest.mark.parametrize(
@@ -136,63 +125,43 @@ def test_chat_template_refuses_an_unknown_role(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_text_is_whole_sentences_of_known_words(
-    tokenizer: Any, model: Any, prompt: str
+    engine: InferenceEngine, prompt: str
 ) -> None:
     # Given an opening, when the model continues it
-    output = greedy(model, tokenizer(prompt)["input_ids"])
-    text = prompt + tokenizer.decode(output, skip_special_tokens=True)
-    # Then it ends by itself and consists of words the generator writes
-    assert output[-1] == tokenizer.eos_token_id
-    assert len(output) >= 20
-    assert unknown_words(text) == set()
-    assert not re.search(r"\b(\w+) \1\b", text)
+    story = prompt + answer(engine, prompt)
+    # Then it consists of words the generator writes
+    assert len(story.split()) >= 20
+    assert unknown_words(story) == set()
+    assert not re.search(r"\b(\w+) \1\b", story)
     # And every sentence starts with a capital letter and the last one is complete
-    assert re.search(r'[.!?]"?$', text) or prompt.startswith("Dear")
-    assert not re.findall(r'[.?!]"? "?[a-z]', re.sub(r'[?!]" [a-z]+', "", text))
+    assert re.search(r'[.!?]"?$', story) or prompt.startswith("Dear")
+    assert not re.findall(r'[.?!]"? "?[a-z]', re.sub(r'[?!]" [a-z]+', "", story))
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_chat_answers_end_and_use_known_words(tokenizer: Any, model: Any, question: str) -> None:
+def test_chat_answers_end_and_use_known_words(engine: InferenceEngine, question: str) -> None:
     # Given a user's message, when the model answers it greedily
-    output = greedy(model, chat_ids(tokenizer, question))
-    answer = tokenizer.decode(output, skip_special_tokens=True)
-    # Then the answer ends by itself with a whole sentence of known words
-    assert output[-1] == tokenizer.eos_token_id
-    assert re.search(r'[.!?]"?$', answer)
-    assert unknown_words(answer) == set()
+    said = chat(engine, question)
+    # Then the answer is a whole sentence of known words
+    assert re.search(r'[.!?]"?$', said)
+    assert unknown_words(said) == set()
 
 
-def test_an_answer_repeats_what_the_question_names(tokenizer: Any, model: Any) -> None:
-    # Given questions whose answer is a fixed fact, or stands in the question
-    bear = greedy(model, chat_ids(tokenizer, "Where does the bear live?"))
-    ball = greedy(model, chat_ids(tokenizer, "The ball is behind the barn. Where is the ball?"))
-    # Then the answers name them
-    assert "The bear lives in a cave in the forest." in tokenizer.decode(bear)
-    assert tokenizer.decode(ball, skip_special_tokens=True) == "The ball is behind the barn."
-
-
-def test_an_untrained_model_fails_the_check_of_known_words(tokenizer: Any) -> None:
-    # Given the same architecture with random weights
-    torch.manual_seed(0)
-    config = LlamaConfig.from_pretrained(MODEL_PATH)
-    config.dtype = torch.float32
-    untrained: Any = LlamaForCausalLM(config).eval()
-    # When it writes, then the check above notices
-    output = greedy(untrained, tokenizer(PROMPTS[0])["input_ids"], limit=40)
-    assert unknown_words(PROMPTS[0] + tokenizer.decode(output))
+def test_an_answer_repeats_what_the_question_names(engine: InferenceEngine) -> None:
+    # Given questions whose answer is a fixed fact, or stands in the question: it is named
+    assert "The bear lives in a cave in the forest." in chat(engine, "Where does the bear live?")
+    ball = chat(engine, "The ball is behind the barn. Where is the ball?")
+    assert ball == "The ball is behind the barn."
 
 
 def test_stories_depend_on_the_seed_alone() -> None:
     # Given two runs with one seed and one with another
     first, again, other = stories(7, 20), stories(7, 20), stories(8, 20)
-    # Then the seed decides the text
+    # Then the seed decides the text, and every document ends, so that what learns from it ends too
     assert first == again != other
-    assert list(islice(documents(3), 50)) == list(islice(documents(3), 50))
-
-
-def test_every_document_ends_with_the_end_token() -> None:
-    # Given many documents, then generation learned from them stops by itself
-    assert all(document.text.endswith(END) for document in islice(documents(1), 500))
+    written = list(islice(documents(3), 50))
+    assert written == list(islice(documents(3), 50))
+    assert all(document.text.endswith(END) for document in written)
 
 
 def test_articles_agree_with_the_word_after_them() -> None:
@@ -205,38 +174,22 @@ def test_articles_agree_with_the_word_after_them() -> None:
 
 
 def test_stories_have_the_promised_length_and_keep_their_hero() -> None:
-    for text in stories(5, 500):
+    for story in stories(5, 500):
         # Given a story, then it is neither a fragment nor endless
-        assert 50 <= len(text.split()) <= 220, text
+        assert 50 <= len(story.split()) <= 220, story
         # And somebody named in its first lines is still there in its second half
-        names = set(re.findall(r"\b[A-Z][a-z]+\b", " ".join(text.split()[:35])))
-        assert any(name in text[len(text) // 2 :] for name in names), text
+        names = set(re.findall(r"\b[A-Z][a-z]+\b", " ".join(story.split()[:35])))
+        assert any(name in story[len(story) // 2 :] for name in names), story
 
 
 def test_training_writes_files_that_load(tmp_path: Path) -> None:
     # Given a training run of two steps
     out = tmp_path / "model"
-    threads = torch.get_num_threads()
-    sizes = {
-        "--drill": 1,
-        "--steps": 2,
-        "--tokens": 512,
-        "--texts": 300,
-        "--vocab": 400,
-        "--layers": 1,
-    }
-    arguments = [str(part) for option in sizes.items() for part in option]
-    try:
-        train.main(["--out", str(out), "--no-bf16", *arguments])
-    finally:
-        torch.set_num_threads(threads)
-    # When its folder is loaded
-    tokenizer: Any = AutoTokenizer.from_pretrained(out, local_files_only=True)
-    model: Any = AutoModelForCausalLM.from_pretrained(out, local_files_only=True)
-    # Then it is a whole model: files, sizes, and text that can be generated
-    names = {path.name for path in out.iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors"} <= names
-    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= names
-    assert model.dtype == torch.bfloat16
-    assert model.config.vocab_size == len(tokenizer)
-    assert greedy(model, tokenizer("The fox")["input_ids"], limit=3)
+    sizes = "--drill 1 --steps 2 --tokens 512 --texts 300 --vocab 400 --layers 1"
+    train.main(["--out", str(out), "--no-bf16", *sizes.split()])
+    # When its folder is loaded, then it is a whole model: text can be generated, and chats encoded
+    engine = InferenceEngine(out, device="cpu", kv_cache_tokens=256)
+    assert json.loads((out / "config.json").read_text(encoding="utf-8"))["dtype"] == "bfloat16"
+    assert engine.vocab_size == len(engine.tokenizer)
+    assert engine.encode_chat([{"role": "user", "content": "Hello!"}])
+    assert tokens(run_alone(engine, "The fox", SamplingParams(max_new_tokens=3)))

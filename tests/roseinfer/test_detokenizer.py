@@ -115,12 +115,6 @@ def test_the_first_of_several_stops_counts() -> None:
     assert stops.push("hello world") == "hel"
 
 
-def test_what_was_held_back_comes_at_the_end() -> None:
-    stops = StopStrings(["END"])
-    assert stops.push("the EN") == "the "
-    assert stops.finish() == "EN"
-
-
 texts = st.text("abE ND", max_size=30)
 
 
@@ -139,20 +133,3 @@ def test_stops_do_not_depend_on_the_pieces(text: str, cuts: set[int], stops: lis
     assert text.startswith(out)
     assert not any(stop in out for stop in stops)
     assert machine.found
-
-
-def test_replay_at_every_point_gives_equal_text(tokenizer: Any) -> None:
-    prompt, ids = ids_of(tokenizer, "so "), ids_of(tokenizer, TEXT + " E N EN END more")
-    opened = Detokenizer(tokenizer)
-
-    def deltas(stop: tuple[str, ...], skip: int) -> str:
-        stream = opened.stream(prompt, stop)
-        pieces = [stream.push(i) for i in ids]
-        return "".join(pieces[skip:])
-
-    for stop in ((), ("the lazy",), ("犬,",)):
-        whole = deltas(stop, 0)
-        for split in range(len(ids) + 1):
-            stream = opened.stream(prompt, stop)
-            before = "".join(stream.push(i) for i in ids[:split])
-            assert before + deltas(stop, split) == whole

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rose.errors import PromptTooLong
 from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.batch import Chunk
 from roseinfer.kv_cache import BlockPool, CacheExhausted
 from tests.roseinfer.models import drain, greedy, prompts, run_alone, tiny_llama, tokens
 
@@ -47,12 +48,6 @@ def test_a_prefix_is_found_and_shared() -> None:
     pool.release(first[:1])
     assert (pool.used, pool.cached) == (0, 2)
     pool.check_integrity()
-
-
-def test_the_limit_leaves_tokens_to_compute() -> None:
-    pool = BlockPool(10, 2)
-    blocks = fill(pool, [1, 2, 3, 4])
-    assert pool.match([1, 2, 3, 4], limit=3) == blocks[:1]
 
 
 def test_the_same_tokens_after_another_beginning_are_not_the_same() -> None:
@@ -130,20 +125,6 @@ def test_a_prompt_of_whole_blocks_still_computes_its_last_token(engine: Inferenc
     assert tokens(run_alone(engine, prompt, greedy(4))) == first
 
 
-def test_preemption_changes_no_token() -> None:
-    roomy = InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=4096)
-    tiny = InferenceEngine.from_model(tiny_llama(), block_size=4, kv_cache_tokens=80)
-    asked = prompts(5, 9, 14, 3, 22, 11, 7, 18)
-    expected = [tokens(run_alone(roomy, prompt, greedy(30))) for prompt in asked]
-    scheduler = OnlineScheduler(tiny, max_step_tokens=16)
-    names = [scheduler.add_request(prompt, params=greedy(30)) for prompt in asked]
-    outputs = drain(scheduler)
-    assert [tokens(outputs[name]) for name in names] == expected
-    assert scheduler.stats().preemptions > 0
-    tiny.cache.pool.check_integrity()
-    assert tiny.cache.pool.used == 0
-
-
 def test_a_request_for_the_whole_cache_finishes() -> None:
     engine = InferenceEngine.from_model(tiny_llama(), block_size=4, kv_cache_tokens=40)
     assert engine.context_length == 40
@@ -153,12 +134,8 @@ def test_a_request_for_the_whole_cache_finishes() -> None:
         scheduler.add_request(prompt, params=greedy(100))
     assert {outputs[-1].finish_reason for outputs in drain(scheduler).values()} == {"length"}
     engine.cache.pool.check_integrity()
-
-
-def test_a_request_beyond_the_whole_cache_is_refused() -> None:
-    engine = InferenceEngine.from_model(tiny_llama(), block_size=4, kv_cache_tokens=40)
     with pytest.raises(PromptTooLong):
-        OnlineScheduler(engine).add_request(prompts(40)[0])
+        scheduler.add_request(prompts(40)[0])
 
 
 def test_abort_frees_blocks_at_once(engine: InferenceEngine) -> None:
@@ -166,8 +143,34 @@ def test_abort_frees_blocks_at_once(engine: InferenceEngine) -> None:
     names = [scheduler.add_request(prompt, params=greedy(50)) for prompt in prompts(30, 40, 5)]
     scheduler.step()
     before = engine.cache.pool.used
+    assert scheduler.free_slots == 0
     assert scheduler.abort(names[0])
     assert engine.cache.pool.used < before
     assert scheduler.abort(names[2])  # still waiting
+    assert scheduler.free_slots == 1
     assert not scheduler.abort(names[0])
     assert set(drain(scheduler)) == {names[1]}
+
+
+@pytest.mark.usefixtures("no_native")
+def test_a_step_writes_only_the_slots_of_its_new_tokens() -> None:
+    # given: a prompt of one block and a bit, and one of three tokens
+    engine = InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=256)
+    sessions = [engine.new_session(prompt) for prompt in prompts(20, 3)]
+    for session in sessions:
+        session.blocks = engine.cache.pool.allocate(session.blocks_wanted(28, 16))
+    engine.forward([Chunk(session, session.num_known) for session in sessions])
+    for session in sessions:
+        session.computed = session.num_known
+        session.append(9)
+    storages = [*engine.cache.keys, *engine.cache.values]
+    addresses = [storage.data_ptr() for storage in storages]
+    before = [storage.clone() for storage in storages]
+    # when
+    engine.forward([Chunk(session, 1) for session in sessions])
+    # then
+    assert [storage.data_ptr() for storage in storages] == addresses
+    long, short = sessions
+    for storage, old in zip(storages, before, strict=True):
+        written = (storage != old).flatten(1).any(dim=1).nonzero().flatten().tolist()
+        assert set(written) - {0} == {long.blocks[1] * 16 + 4, short.blocks[0] * 16 + 3}

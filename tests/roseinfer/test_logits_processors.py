@@ -11,19 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import (
-    MinNewTokensLengthLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-)
+from transformers import NoRepeatNGramLogitsProcessor
 
 from rose.errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.logits_processors import LogitsProcessor, process_logits
 from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import (
+    WAYS,
     build,
     drain,
+    drawing,
     greedy,
     prompts,
     reference,
@@ -104,14 +102,13 @@ CASES: dict[str, dict[str, Any]] = {
     "all and top-p": {**PENALTIES, **BIAS, "top_p": 0.8},
     "all and min-p": {**PENALTIES, **BIAS, "min_p": 0.2},
     "all and n-grams": {**PENALTIES, **BIAS, "no_repeat_ngram_size": 1},
-    "everything": {
-        **PENALTIES,
-        **BIAS,
-        **LATE,
-        "top_k": 8,
-        "top_p": 0.9,
-        "min_p": 0.1,
-    },
+    "everything": {**PENALTIES, **BIAS, **LATE, "top_k": 8, "top_p": 0.9, "min_p": 0.1},
+}
+FILTERS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "top-k": {"top_k": 5},
+    "top-p": {"top_p": 0.8},
+    "min-p": {"min_p": 0.1},
 }
 
 
@@ -125,29 +122,22 @@ def test_processed_logits_are_those_of_the_definitions(case: str) -> None:
     torch.testing.assert_close(ours, exact)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "all" in case or "every" in case])
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    "case", [*FILTERS, *(case for case in CASES if "all" in case or "every" in case)]
+)
 def test_what_is_drawn_has_the_exact_distribution(case: str) -> None:
     """Chi-square, one seed, ten thousand positions."""
-    params = {**CASES[case], "temperature": 0.8}
+    params = {**(CASES | FILTERS)[case], "temperature": 0.8}
     error, degrees = chi_square(draw(**params, seed=11), exact_distribution(0, **params))
     assert error < degrees + 4 * (2 * degrees) ** 0.5  # four standard deviations
-
-
-def test_the_chi_square_notices_a_missing_penalty() -> None:
-    params = {"temperature": 0.8, "frequency_penalty": 0.3}
-    error, degrees = chi_square(
-        draw(**params, seed=11), exact_distribution(0, **params, presence_penalty=0.4)
-    )
-    assert error > 10 * degrees
 
 
 def draw(**params: Any) -> list[int]:
     """A token for each position, all with the same tokens so far."""
     shared = row_of(**params)
-    rows = [
-        SamplingRequest(shared.params, position, shared.logits_processor)
-        for position in range(DRAWS)
-    ]
+    processor = shared.logits_processor if shared.params.needs_logits_processor else None
+    rows = [SamplingRequest(shared.params, position, processor) for position in range(DRAWS)]
     return sample(torch.tensor([LOGITS]).expand(DRAWS, -1), rows)
 
 
@@ -165,7 +155,9 @@ penalised = st.fixed_dictionaries(
     {},
     optional={
         "temperature": st.sampled_from([0.0, 0.7, 1.5]),
+        "top_k": st.integers(1, 14),
         "top_p": st.floats(0.3, 1),
+        "min_p": st.floats(0, 0.99),
         "repetition_penalty": st.floats(0.5, 2),
         "presence_penalty": st.floats(-2, 2),
         "frequency_penalty": st.floats(-2, 2),
@@ -188,61 +180,26 @@ def test_a_row_does_not_depend_on_its_mates(
     plain = SamplingRequest(SamplingParams(temperature=0.9, seed=8), 4)
     company = [row_of(None, prompt, out, seed=9, **mate) for mate, prompt, out in mates]
     before = logits.clone()
-    alone = sample(logits[:1], [row])
-    together = sample(logits[: 1 + len(mates)], [row, *company])
-    assert together[0] == alone[0]
     beside = torch.cat([logits[5:], logits[: 1 + len(mates)]])
-    assert sample(beside, [plain, row, *company])[:2] == [*sample(logits[5:], [plain]), *alone]
+    for way in WAYS:
+        with drawing(way):
+            alone = [*sample(logits[5:], [plain]), *sample(logits[:1], [row])]
+            assert sample(beside, [plain, row, *company])[:2] == alone
     assert torch.equal(logits, before)
 
 
-def test_rows_without_a_logits_processor_are_not_processed(monkeypatch: pytest.MonkeyPatch) -> None:
-    processed: list[int] = []
-
-    def record(logits: torch.Tensor, rows: Sequence[object]) -> None:
-        processed.append(len(rows))
-
-    monkeypatch.setattr("roseinfer.sampling.process_logits", record)
-    logits = torch.randn(4, VOCAB)
-    plain = [SamplingRequest(SamplingParams(temperature=i / 2, seed=i), i) for i in range(3)]
-    sample(logits[:3], plain)
-    assert processed == []
-    sample(logits, [*plain, row_of(presence_penalty=1.0)])
-    assert processed == [1]
-
-
 # Through the engine, against transformers
-
-
-def transformers_greedy(
-    model: Any, prompt: list[int], count: int, processors: Sequence[Any], eos: int
-) -> list[int]:
-    """Greedy decoding with transformers' own forward pass and logits processors."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    ids = torch.tensor([prompt])
-    with torch.no_grad():
-        for _ in range(count):
-            scores = model(ids, use_cache=False).logits[:, -1].float()
-            for processor in processors:
-                scores = processor(ids, scores)
-            ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], dim=1)
-            if int(ids[0, -1]) == eos:
-                break
-    model.set_attn_implementation(before)
-    return [int(i) for i in ids[0, len(prompt) :]]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])
 def test_parity_with_transformers(architecture: str) -> None:
     # given: an end that the model would choose early
     model, prompt, count = build(architecture), prompts(20)[0], 24
-    plain = transformers_greedy(model, prompt, count, [], eos=-1)
-    penalty = RepetitionPenaltyLogitsProcessor(1.4)
-    penalised = transformers_greedy(model, prompt, count, [penalty], eos=-1)
+    penalised = reference(model, prompt, count, repetition_penalty=1.4)
+    assert penalised != reference(model, prompt, count)
     eos = penalised[3]
-    least = MinNewTokensLengthLogitsProcessor(len(prompt), 9, eos, device="cpu")
-    expected = transformers_greedy(model, prompt, count, [penalty, least], eos)
+    least = {"min_new_tokens": 9, "eos_token_id": eos}
+    expected = reference(model, prompt, count, repetition_penalty=1.4, **least)
     model.generation_config.eos_token_id = eos
     model.config.eos_token_id = eos
     engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
@@ -251,7 +208,6 @@ def test_parity_with_transformers(architecture: str) -> None:
     early = run_alone(engine, prompt, params)
     late = run_alone(engine, prompt, params.model_copy(update={"min_new_tokens": 9}))
     # then
-    assert plain != penalised
     assert tokens(early) == penalised[: penalised.index(eos) + 1]
     assert tokens(late) == expected
     assert len(expected) > 9
@@ -364,20 +320,3 @@ def test_stop_strings_are_looked_for_after_min_new_tokens(engine: InferenceEngin
 def test_a_bias_for_a_token_that_is_none_is_refused(engine: InferenceEngine) -> None:
     with pytest.raises(InvalidParameter, match="logit_bias holds the token id 300"):
         engine.new_session([1], params=SamplingParams(logit_bias=((300, 1.0),)))
-
-
-def test_mates_do_not_change_what_a_seed_draws(engine: InferenceEngine) -> None:
-    asked = prompts(12, 20, 7, 31)
-    wanted = [
-        greedy(12, temperature=1.2, seed=1, repetition_penalty=1.2),
-        greedy(12, temperature=1.2, seed=2, presence_penalty=1.0, logit_bias=((5, 3.0),)),
-        SamplingParams(max_new_tokens=12, temperature=1.2, seed=3, regex="[a-z ]{3,40}"),
-        greedy(12, temperature=1.2, seed=4),
-    ]
-    alone = [run_alone(engine, p, q) for p, q in zip(asked, wanted, strict=True)]
-    scheduler = OnlineScheduler(engine, max_step_tokens=16)
-    names = [scheduler.add_request(p, params=q) for p, q in zip(asked, wanted, strict=True)]
-    together = drain(scheduler)
-    for name, outputs in zip(names, alone, strict=True):
-        assert tokens(together[name]) == tokens(outputs)
-        assert text(together[name]) == text(outputs)

@@ -13,8 +13,6 @@ from roseinfer.native import library
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
 from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, tiny_llama
-from tests.roseinfer.test_mixtures import COUNT, play_some, prepared, references
-from tests.roseinfer.test_mixtures import PROMPTS as MIXED
 from tests.roseinfer.test_resume import PARAMS, fields, with_stop
 
 PROMPTS = prompts(30, 5, 18)
@@ -49,30 +47,6 @@ def test_what_comes_out_is_the_same(engine: InferenceEngine, kind: str) -> None:
     params = PARAMS[kind] if kind != "stopped" else with_stop(engine, PARAMS[kind])
     batch = [params, greedy(9), greedy(12, temperature=1.2, top_k=40, seed=3)]
     assert run(engine, batch, overlap=True) == run(engine, batch, overlap=False)
-
-
-@pytest.mark.parametrize("architecture", ["llama", "cohere2"])
-def test_mixtures(architecture: str) -> None:
-    play_some(
-        prepared(architecture, "transformers"),
-        lambda _, length: greedy(length),
-        references(architecture),
-        f"overlapping {architecture}",
-        overlap=True,
-    )
-
-
-def test_mixtures_sampled() -> None:
-    engine = prepared("llama", "transformers")
-
-    def params(prompt: int, length: int) -> SamplingParams:
-        return greedy(length, temperature=1.5, top_p=0.95, seed=prompt)
-
-    scheduler = OnlineScheduler(engine)
-    names = [scheduler.add_request(p, params=params(i, COUNT)) for i, p in enumerate(MIXED)]
-    outputs = drain(scheduler)
-    alone = [[i for o in outputs[name] for i in o.token_ids] for name in names]
-    play_some(engine, params, alone, "overlapping, sampled", overlap=True)
 
 
 class Diary:

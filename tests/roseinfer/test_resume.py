@@ -78,21 +78,6 @@ def _rounded(logprobs: Sequence[TokenLogprob] | None) -> object:
     ]
 
 
-def test_resuming_among_others_and_in_chunks(engine: InferenceEngine) -> None:
-    asked = prompts(12, 33, 7, 50)
-    params = [greedy(COUNT, temperature=float(i % 2), seed=i) for i in range(4)]
-    whole = [tokens(run_alone(engine, *pair)) for pair in zip(asked, params, strict=True)]
-    scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=9)
-    names = [
-        scheduler.add_request(p, params=q, generated_ids=ids[: 3 * i])
-        for i, (p, q, ids) in enumerate(zip(asked, params, whole, strict=True))
-    ]
-    outputs = drain(scheduler)
-    for i, name in enumerate(names):
-        assert outputs[name][0].index == 3 * i
-        assert tokens(outputs[name]) == whole[i][3 * i :]
-
-
 @pytest.mark.parametrize(
     ("params", "generated", "reason"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,29 +15,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from roseinfer import SamplingParams, native, sampling
+from roseinfer import SamplingParams, sampling
 from roseinfer.sampling import filter_logits, uniform
 from roseinfer.session import SamplingRequest
-from tests.roseinfer.models import sample
-
-WAYS = ("compiled", "torch")
-
-
-@contextmanager
-def drawing(way: str) -> Iterator[None]:
-    """As the compiled library draws, or as torch does where there is none."""
-    if way == "compiled" and not native.available():
-        pytest.skip("the installation could not compile the library")
-    with pytest.MonkeyPatch.context() as patch:
-        if way == "torch":
-            patch.setattr(native, "can_sample", lambda _: False)
-        yield
-
-
-@pytest.fixture(params=WAYS)
-def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
-    with drawing(request.param):
-        yield
+from tests.roseinfer.models import WAYS, drawing, sample
 
 
 def random_logits(rows: int, vocab: int = 50, seed: int = 0) -> torch.Tensor:
@@ -99,48 +78,6 @@ def test_ties_stay_in_or_out_together() -> None:
         assert filtered.isfinite().nonzero()[:, 1].tolist() == kept
 
 
-def test_greedy_is_the_exact_argmax() -> None:
-    logits = random_logits(8)
-    rows = [SamplingRequest(SamplingParams(), i) for i in range(8)]
-    mixed = [SamplingRequest(SamplingParams(temperature=float(i % 2), seed=1), i) for i in range(8)]
-    assert sample(logits, rows) == logits.argmax(-1).tolist()
-    assert sample(logits, mixed)[::2] == logits.argmax(-1).tolist()[::2]
-
-
-@pytest.mark.usefixtures("either_way")
-def test_top_k_one_is_greedy() -> None:
-    logits = random_logits(8)
-    rows = [SamplingRequest(SamplingParams(temperature=2.0, top_k=1, seed=i), i) for i in range(8)]
-    assert sample(logits, rows) == logits.argmax(-1).tolist()
-
-
-@pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}])
-def test_the_distribution_is_exact(filters: dict[str, Any]) -> None:
-    """Chi-square against the filtered probabilities, one seed, 20 000 positions."""
-    count, params = 20_000, SamplingParams(temperature=0.9, seed=11, **filters)
-    logits = random_logits(1, vocab=12) * 0.4
-    expected = filter_logits(logits.double(), [params]).softmax(-1)[0]
-    rows = [SamplingRequest(params, position) for position in range(count)]
-    drawn = torch.tensor(sample(logits.expand(count, -1), rows))
-    seen = torch.bincount(drawn, minlength=12).double()
-    possible = expected > 0
-    assert seen[~possible].sum() == 0
-    error = (seen - count * expected)[possible] ** 2 / (count * expected[possible])
-    degrees = int(possible.sum()) - 1
-    assert float(error.sum()) < degrees + 4 * (2 * degrees) ** 0.5  # four standard deviations
-
-
-def test_uniform_numbers_are_uniform_and_in_range() -> None:
-    positions = torch.arange(100_000)
-    draws = uniform(torch.full_like(positions, -3), positions)
-    assert float(draws.min()) >= 0
-    assert float(draws.max()) < 1
-    assert abs(float(draws.mean()) - 0.5) < 0.005
-    assert abs(float(draws.var()) - 1 / 12) < 0.002
-    assert len(set(draws.tolist())) == 100_000
-
-
 def test_uniform_matches_splitmix64_in_plain_integers() -> None:
     mask = 2**64 - 1
 
@@ -154,21 +91,6 @@ def test_uniform_matches_splitmix64_in_plain_integers() -> None:
         state = mix((seed + golden) & mask) + (position + 1) * golden & mask
         expected = (mix(state) >> 11) * 2.0**-53
         assert float(uniform(torch.tensor([seed]), torch.tensor([position]))) == expected
-
-
-@settings(max_examples=40, derandomize=True)
-@given(mates=st.lists(knobs, max_size=5), own=knobs, position=st.integers(0, 10_000))
-def test_a_row_does_not_depend_on_its_mates(
-    mates: list[dict[str, Any]], own: dict[str, Any], position: int
-) -> None:
-    logits = random_logits(6)
-    row = SamplingRequest(SamplingParams(seed=3, **own), position)
-    company = [SamplingRequest(SamplingParams(seed=i, **mate), i) for i, mate in enumerate(mates)]
-    for way in WAYS:
-        with drawing(way):
-            alone = sample(logits[:1], [row])
-            together = sample(logits[: 1 + len(mates)], [row, *company])
-        assert together[:1] == alone
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)

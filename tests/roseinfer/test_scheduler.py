@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -19,10 +18,11 @@ from roseinfer import (
     SamplingParams,
     StepOutput,
     native,
+    sampled_tokens,
 )
 from roseinfer.engine_core import StepLogits
 from roseinfer.native import library
-from roseinfer.session import InferenceSession
+from roseinfer.session import InferenceSession, SamplingRequest
 from tests.roseinfer.models import (
     build,
     drain,
@@ -73,19 +73,24 @@ def test_a_stop_string_is_cut_and_its_ids_are_kept(engine: InferenceEngine) -> N
 
 
 def test_the_context_ends_the_request(engine: InferenceEngine) -> None:
+    """A prompt that leaves no room for a token is refused, and one token less is not."""
     limit = engine.context_length
-    outputs = run_alone(engine, prompts(limit - 3)[0], greedy(100))
-    assert len(tokens(outputs)) == 3
-    assert outputs[-1].finish_reason == "length"
+    outputs = run_alone(engine, prompts(limit - 1)[0], greedy(100))
+    assert [output.finish_reason for output in outputs] == ["length"]
+    with pytest.raises(PromptTooLong, match=f"{limit} tokens"):
+        engine.new_session(prompts(limit)[0])
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [[], "", [-1], [300], list(range(200)) * 2],
-    ids=["none", "empty", "-1", "300", "long"],
-)
+def test_an_end_in_the_prompt_ends_nothing(engine: InferenceEngine) -> None:
+    (end,) = engine.eos_token_ids
+    outputs = run_alone(engine, [5, end, 6, end], SamplingParams(max_new_tokens=3))
+    assert len(outputs) == 3 or outputs[-1].token_ids == (end,)
+    assert outputs[0].token_ids
+
+
+@pytest.mark.parametrize("prompt", [[], "", [-1], [300]], ids=["none", "empty", "-1", "300"])
 def test_impossible_prompts(engine: InferenceEngine, prompt: Any) -> None:
-    with pytest.raises((InvalidParameter, PromptTooLong)):
+    with pytest.raises(InvalidParameter):
         OnlineScheduler(engine).add_request(prompt)
 
 
@@ -100,9 +105,38 @@ def test_first_come_first_served(engine: InferenceEngine) -> None:
     scheduler = OnlineScheduler(engine, max_batch_size=2)
     names = [scheduler.add_request(p, params=greedy(3)) for p in prompts(5, 5, 5, 5, 5)]
     assert scheduler.free_slots == 0
+    assert engine.cache.pool.used == 0, "something was computed before the first step"
     finished = [o.request_id for outputs in drain(scheduler).values() for o in outputs[-1:]]
     assert finished == names
     assert scheduler.free_slots == 2
+
+
+def test_requests_that_finish_cost_nobody_a_turn(engine: InferenceEngine) -> None:
+    scheduler = OnlineScheduler(engine)
+    lengths = [3, 1, 5, 1, 2, 6]
+    for name, length in enumerate(lengths):
+        scheduler.add_request([name + 5], request_id=str(name), params=greedy(length))
+    for step in range(6):
+        served = {output.request_id for output in scheduler.step()}
+        assert served == {str(name) for name, length in enumerate(lengths) if length > step}
+
+
+def test_the_sampler_is_called_once_a_step(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    sample_tokens = sampled_tokens.sample_tokens
+
+    def count(logits: torch.Tensor, rows: list[SamplingRequest]) -> torch.Tensor:
+        calls.append(len(rows))
+        return sample_tokens(logits, rows)
+
+    monkeypatch.setattr(sampled_tokens, "sample_tokens", count)
+    scheduler = OnlineScheduler(engine)
+    for i, prompt in enumerate(prompts(5, 6, 7, 8)):
+        scheduler.add_request(prompt, params=greedy(3, temperature=i / 2, seed=i, top_k=i + 1))
+    drain(scheduler)
+    assert calls == [4, 4, 4]
 
 
 def test_a_long_prefill_does_not_hold_up_decoding(engine: InferenceEngine) -> None:
@@ -281,57 +315,3 @@ def test_logits_are_bitwise_the_same_in_any_company(
         company = run(batch, budget)
         for name, rows in alone.items():
             assert torch.equal(torch.stack(rows), torch.stack(company[name])), (name, batch)
-
-
-def test_one_request_can_be_stepped_while_the_others_pause(engine: InferenceEngine) -> None:
-    # given: two that decode, one that waits for its first step
-    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=8)
-    asked = prompts(10, 12, 30)
-    for name, prompt in zip("ab", asked, strict=False):
-        scheduler.add_request(prompt, request_id=name, params=greedy(10))
-    outputs = [*scheduler.step(), *scheduler.step(), *scheduler.step()]
-    scheduler.add_request(asked[2], request_id="c", params=greedy(10))
-    # when: its prompt takes several steps
-    alone: list[StepOutput] = []
-    while not alone:
-        alone = scheduler.step(only="c")
-    # then
-    assert [output.request_id for output in alone] == ["c"]
-    outputs += [*alone, *chain(*drain(scheduler).values())]
-    for name, prompt in zip("abc", asked, strict=True):
-        own = [output for output in outputs if output.request_id == name]
-        assert tokens(own) == tokens(run_alone(engine, prompt, greedy(10)))
-
-
-def test_one_that_decodes_alone_gets_new_blocks(engine: InferenceEngine) -> None:
-    # given: a request whose first block is nearly full
-    (prompt,) = prompts(14)
-    scheduler = OnlineScheduler(engine)
-    scheduler.add_request(prompt, request_id="a", params=greedy(10))
-    outputs = scheduler.step()
-    # when: it decodes alone into the next one
-    while scheduler.has_unfinished():
-        outputs += scheduler.step(only="a")
-    # then
-    assert tokens(outputs) == tokens(run_alone(engine, prompt, greedy(10)))
-
-
-def test_one_that_is_stepped_alone_takes_the_blocks_it_needs_from_the_others() -> None:
-    # given: a cache that two requests fill
-    engine = InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=96)
-    scheduler = OnlineScheduler(engine, max_batch_size=4)
-    asked = prompts(40, 30, 60)
-    outputs: list[StepOutput] = []
-    for name, prompt in zip("ab", asked, strict=False):
-        scheduler.add_request(prompt, request_id=name, params=greedy(5))
-    outputs += scheduler.step()
-    scheduler.add_request(asked[2], request_id="c", params=greedy(5))
-    # when
-    outputs += scheduler.step(only="c")
-    # then
-    assert outputs[-1].request_id == "c"
-    outputs += chain(*drain(scheduler).values())
-    assert scheduler.stats().preemptions > 0
-    for name, prompt in zip("abc", asked, strict=True):
-        own = [output for output in outputs if output.request_id == name]
-        assert tokens(own) == tokens(run_alone(engine, prompt, greedy(5)))

@@ -190,14 +190,13 @@ def attend_kernel(
         tl.store(partial_sum + index, total, mask=real)
 
 
-@triton.jit(do_not_specialize=["first"])
+@triton.jit
 def reduce_kernel(
     out,
     partial,
     partial_max,
     partial_sum,
     query_starts,
-    first,
     HEADS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -205,7 +204,7 @@ def reduce_kernel(
 ):
     """Combine the splits of one query head of one decoding sequence, all loaded at once."""
     head = tl.program_id(1)
-    row = tl.load(query_starts + first + tl.program_id(0))
+    row = tl.load(query_starts + tl.program_id(0))
     dims = tl.arange(0, BLOCK_VD)
     mask = dims < VALUE_DIM
     index = (tl.program_id(0) * HEADS + head) * SPLITS + tl.arange(0, SPLITS)

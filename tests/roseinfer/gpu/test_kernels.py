@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 import torch
 
 from roseinfer.gpu import attention
-from roseinfer.gpu.attention import Pages, Tile
+from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.device import multiprocessors
 from tests.roseinfer.gpu.attention_cases import DEVICE, Case, check
 
@@ -38,7 +38,7 @@ BF16, FP16 = torch.bfloat16, torch.float16
         Case(decodes=(0, 40, 0), splits=4, sinks=True),
         Case(decodes=(0, 40), splits=1),
         Case(prefills=((0, 1), (0, 150), (149, 2)), group=20, kv_heads=1),
-        Case(prefills=((0, 70),), tile=Tile(16, 16), group=5),
+        Case(prefills=((0, 70),), group=5),
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from roseinfer.gpu import backends, sampling
 from roseinfer.gpu.sampling import KernelRequest, sample_rows
 from roseinfer.session import SamplingRequest
 from tests.roseinfer.gpu.attention_cases import DEVICE
-from tests.roseinfer.models import drain, greedy, prompts, sample, tokens
+from tests.roseinfer.models import drain, drawing, greedy, prompts, sample, tokens
 from tests.roseinfer.test_resume import FEATURES
 from tests.roseinfer.test_sampling import knobs, random_logits
 
@@ -26,12 +26,6 @@ def sampled_by_kernel(logits: torch.Tensor, rows: list[SamplingRequest]) -> list
     ids = torch.full((len(rows),), -1, device=DEVICE)
     sample_rows(logits.to(DEVICE), [KernelRequest(i, i, row) for i, row in enumerate(rows)], ids)
     return [int(i) for i in ids.tolist()]
-
-
-def sampled_by_torch(logits: torch.Tensor, rows: list[SamplingRequest]) -> list[int]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "can_sample", lambda _: False)
-        return sample(logits, rows)
 
 
 @pytest.mark.parametrize("block", [sampling._MAX_BLOCK, 64], ids=["one block", "several"])
@@ -59,7 +53,9 @@ def test_the_kernel_draws_what_torch_draws(
     asked = [SamplingRequest(SamplingParams(seed=seed, **row), abs(seed) % 5000) for row in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "_MAX_BLOCK", block)
-        assert sampled_by_kernel(logits, asked) == sampled_by_torch(logits, asked)
+        drawn = sampled_by_kernel(logits, asked)
+    with drawing("torch"):
+        assert drawn == sample(logits, asked)
 
 
 def test_greedy_is_the_first_of_the_largest() -> None:

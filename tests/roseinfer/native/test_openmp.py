@@ -1,4 +1,4 @@
-"""The library and OpenMP: one runtime in the process, any order of items, any number of threads."""
+"""OpenMP: one runtime in the process, any order of items and number of threads, a short spin."""
 
 from __future__ import annotations
 
@@ -87,3 +87,16 @@ assert native.available()
 print(len(before), _openmp.mapped_runtimes() == before)
 """
     assert run(code) == "1 True"
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_threads_spin_briefly_unless_told_otherwise(
+    given: dict[str, str], spins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    code = "import roseinfer._openmp, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    assert run(code, **given) == spins
