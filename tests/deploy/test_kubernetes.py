@@ -92,13 +92,9 @@ def test_the_settings_are_settings_with_values_that_the_worker_takes() -> None:
     named += secret["stringData"]
     assert set(named) <= fields.keys()
     settings = WorkerSettings(
-        **{fields[name]: _plain(value) for name, value in environment().items()}
+        **{fields[name]: yaml.safe_load(value) for name, value in environment().items()}
     )
     assert settings.http_port == container()["ports"][0]["containerPort"]
-
-
-def _plain(value: str) -> Any:
-    return yaml.safe_load(value)
 
 
 def test_no_variables_come_from_services() -> None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from deploy.expressions import RULES, Expression, of_dashboards, of_rules, rules
-from rose_cli.demo.broker import EmbeddedBroker, free_port
+from deploy.expressions import Expression, of_dashboards, of_rules, rules
+from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, Job, Request
 from tests.conftest import needs_redis_server
+from tests.deploy.prometheus import SHIPPED, Prometheus
 from tests.support.bench import wait_until
 
-SHIPPED = RULES.parent
 RUNBOOKS = "docs/operations.md"
 
 needs_prometheus = pytest.mark.skipif(
@@ -65,54 +60,6 @@ def test_every_alert_has_a_case_and_words_and_a_runbook() -> None:
 # A live one
 
 
-class Prometheus:
-    """With the shipped configuration, in fast motion, for one worker."""
-
-    def __init__(self, folder: Path, worker: WorkerProcess) -> None:
-        config = folder / "prometheus"
-        shutil.copytree(SHIPPED, config)
-        settings = yaml.safe_load((config / "prometheus.yml").read_text())
-        for name in ("scrape_interval", "scrape_timeout", "evaluation_interval"):
-            settings["global"][name] = "1s"
-        (config / "prometheus.yml").write_text(yaml.safe_dump(settings))
-        target = [{"targets": [f"127.0.0.1:{worker.http_port}"]}]
-        (config / "targets" / "workers.yml").write_text(yaml.safe_dump(target))
-        self._address = f"127.0.0.1:{free_port()}"
-        self._log = folder / "prometheus.log"
-        self._words = [
-            "prometheus",
-            f"--config.file={config / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address={self._address}",
-        ]
-
-    def __enter__(self) -> Prometheus:
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(self._words, stdout=output, stderr=output)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def get(self, path: str, **parameters: str) -> Any:
-        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        assert self._process.poll() is None, self._log.read_text()[-2000:]
-        with urllib.request.urlopen(url, timeout=10) as reply:
-            return json.load(reply)["data"]
-
-    def ask(self, promql: str) -> list[float]:
-        """The values now. Raises HTTPError where it is no expression."""
-        return [float(sample["value"][1]) for sample in self.get("query", query=promql)["result"]]
-
-    @property
-    def ready(self) -> bool:
-        try:
-            return self.ask("up") == [1]
-        except OSError:
-            return False
-
-
 @pytest.fixture
 def worker(broker: EmbeddedBroker, queue: str) -> Iterator[WorkerProcess]:
     given: dict[str, str | float] = {"queue": queue, "max_batch_size": 2, "torch_threads": 1}
@@ -122,7 +69,7 @@ def worker(broker: EmbeddedBroker, queue: str) -> Iterator[WorkerProcess]:
 
 @pytest.fixture
 def prometheus(worker: WorkerProcess, tmp_path: Path) -> Iterator[Prometheus]:
-    with Prometheus(tmp_path, worker) as prometheus:
+    with Prometheus(tmp_path, worker.http_port) as prometheus:
         yield prometheus
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ from rose_cli.demo.broker import free_port
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT, image, services
+from tests.deploy.prometheus import Prometheus
 from tests.support.bench import wait_until
 from tests.support.wheel import install, new_environment
 
@@ -69,7 +68,7 @@ def answer(url: str) -> str | None:
 
 
 def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
-    ports = {name: free_port() for name in ("redis", "worker", "prometheus")}
+    ports = {name: free_port() for name in ("redis", "worker")}
     paths = {"PATH": f"{rose}:{os.environ['PATH']}"}
     with ExitStack() as stack:
         # given: Redis, as its container starts it
@@ -114,7 +113,6 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
         # when: the load of its service, and a job of ours, as a producer
         load = services()["load"]
         environment = paths | {"ROSE_REDIS_URL": local(load["environment"]["ROSE_REDIS_URL"])}
-        running = watched(stack, tmp_path, ports) if shutil.which("prometheus") else None
         words = [rose / image()["entrypoint"][0], *load["command"]]
         loaded = subprocess.run(
             [*words, "--rate", "5", "--seconds", "3", "--json"],
@@ -129,63 +127,14 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
         assert counted["submitted"] == counted["finished"] > 0
         with Client(redis_url=environment["ROSE_REDIS_URL"]) as client:
             assert client.submit("Once upon a time", max_new_tokens=5).result(90).token_ids
-            if running is not None:
-                assert_dashboards_answer(running, client)
+        # then: it is watched
+        if shutil.which("prometheus"):
+            prometheus = stack.enter_context(Prometheus(tmp_path, ports["worker"]))
+            wait_until(lambda: prometheus.ready, 30)
+            wait_until(lambda: prometheus.ask("sum(rose_generated_tokens_total) > 0"))
 
         # then: it drains
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
         subprocess_health = subprocess.run(image()["health"], env=paths, capture_output=True)
         assert subprocess_health.returncode != 0
-
-
-def watched(stack: ExitStack, folder: Path, ports: Mapping[str, int]) -> str:
-    """Prometheus with the shipped configuration, in fast motion; returns where it answers."""
-    config = folder / "prometheus"
-    shutil.copytree(ROOT / "deploy" / "prometheus", config)
-    given = (config / "prometheus.yml").read_text()
-    (config / "prometheus.yml").write_text(re.sub(r"\b[45]s\b", "500ms", given))
-    (config / "targets" / "workers.yml").write_text(f"- targets: ['127.0.0.1:{ports['worker']}']\n")
-    words = [
-        word.replace("/etc/prometheus", str(config)).replace("=/prometheus", f"={folder / 'tsdb'}")
-        for word in services()["prometheus"]["command"]
-    ]
-    at = f"127.0.0.1:{ports['prometheus']}"
-    words += [f"--web.listen-address={at}"]
-    stack.enter_context(process(["prometheus", *words], os.environ, folder / "prometheus.log"))
-    wait_until(lambda: answer(f"http://{at}/-/ready"), 30)
-    return at
-
-
-def assert_dashboards_answer(prometheus: str, client: Client) -> None:
-    """Every query of the overview is one, and the rate of tokens is seen while jobs are done."""
-    dashboard = (ROOT / "deploy" / "grafana" / "dashboards" / "overview.json").read_text()
-    queries = _expressions(json.loads(dashboard))
-    assert len(queries) > 5
-    for query in queries:
-        ask(prometheus, query)
-    (rate,) = [query for query in queries if query.startswith("sum(rate(rose_generated_tokens")]
-    deadline = time.monotonic() + 60
-    while not any(float(sample["value"][1]) > 0 for sample in ask(prometheus, rate)):
-        assert time.monotonic() < deadline, "no rate of tokens"
-        client.submit("Once upon a time", max_new_tokens=5).result(90)
-
-
-def _expressions(node: object) -> list[str]:
-    if isinstance(node, dict):
-        own = [node["expr"]] if isinstance(node.get("expr"), str) else []
-        return own + [query for value in node.values() for query in _expressions(value)]
-    if isinstance(node, list):
-        return [query for value in node for query in _expressions(value)]
-    return []
-
-
-def ask(prometheus: str, query: str) -> list[dict[str, list[str]]]:
-    """As Grafana asks, its variables filled in: every model, and a short while."""
-    query = re.sub(r"\$(__rate_interval|__range|__interval)", "20s", query)
-    query = re.sub(r"\$\w+|\$\{\w+\}", ".*", query)
-    url = f"http://{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": query})
-    reply = answer(url)
-    assert reply is not None, query
-    found: list[dict[str, list[str]]] = json.loads(reply)["data"]["result"]
-    return found

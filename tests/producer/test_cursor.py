@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
-from rose.protocol import Event
-from rose_producer import FinishedEvent, TokenEvent
+from rose.protocol import decode_event, encode_event
+from rose_producer import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_producer.cursor import LogCursor, Verdict
+from tests.fuzz.messages import Fuzzer
 
 
 def token(index: int, count: int = 1) -> TokenEvent:
@@ -59,7 +60,6 @@ def test_silence_of_the_log_is_explained(
         LogCursor(position).check_silence(status, logged, "0-a")
 
 
-# A busy machine is no reason to fail.
 @given(st.data())
 def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObject) -> None:
     """A subscriber joins at any time, misses any messages, and gets others again and late."""
@@ -90,3 +90,60 @@ def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObje
                 replay(written)
     # then
     assert received == log
+
+
+_fuzzer = Fuzzer(1)
+_damaged = [_fuzzer.event() for _ in range(2000)]
+_index = st.integers(0, 6)
+_events: st.SearchStrategy[Event] = (
+    st.builds(token, _index, st.integers(1, 3))
+    | _index.map(end)
+    | st.builds(CancelledEvent, index=_index)
+    | st.builds(FailedEvent, index=_index, code=st.just("x"), message=st.just(""))
+)
+
+
+def _is_noise(raw: bytes) -> bool:
+    try:
+        decode_event(raw)
+    except MalformedMessage:
+        return True
+    return False
+
+
+_noise = [raw for raw in _damaged if _is_noise(raw)]
+
+
+@given(
+    st.lists(_events.map(encode_event) | st.sampled_from(_damaged), max_size=30), st.integers(0, 3)
+)
+def test_no_event_is_delivered_twice_or_out_of_order(messages: list[bytes], start: int) -> None:
+    # given
+    cursor, expected, ended = LogCursor(start), start, False
+    # when
+    for raw in messages:
+        try:
+            _, news = cursor.judge_live(raw)
+        except InvalidCursor:
+            continue
+        # then
+        if news is not None:
+            assert not ended
+            assert news.index == expected
+            expected, ended = news.cursor, news.is_terminal
+    assert (cursor.position, cursor.ended) == (expected, ended)
+
+
+@given(st.data())
+def test_noise_takes_nothing_away_from_an_honest_stream(data: st.DataObject) -> None:
+    # given: a job's own events, each a few times, with noise between them
+    live: list[bytes] = []
+    for event in [*map(token, range(4)), end(4)]:
+        live += [encode_event(event)] * data.draw(st.integers(1, 3))
+        live += data.draw(st.lists(st.sampled_from(_noise), max_size=3))
+    # when
+    cursor = LogCursor()
+    news = [event for _, event in map(cursor.judge_live, live) if event is not None]
+    # then
+    assert [event.index for event in news] == [0, 1, 2, 3, 4]
+    assert cursor.ended

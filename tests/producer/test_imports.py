@@ -1,14 +1,16 @@
-"""What a service pays for `import rose_producer`."""
+"""What the package holds, and what a service pays for `import rose_producer`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import rose_producer
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "tokenizers", "numpy", "rose_worker", "roseinfer", "fakeredis")
 
 
@@ -56,3 +58,9 @@ def test_the_error_tree_is_a_leaf() -> None:
     """It has no imports of its own, so every package can raise from it."""
     before = loaded_by("")
     assert loaded_by("import rose.errors") - before <= {"rose", "rose.errors", "__future__"}
+
+
+def test_the_blocking_clients_are_what_is_generated_from_the_asyncio_ones_today() -> None:
+    command = [sys.executable, "producer/generate_blocking.py", "--check"]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -187,6 +187,9 @@ def test_thousands_of_streams_share_a_connection_to_each_node(
             for node in cluster.nodes
         ]
 
+    def subscribed() -> int:
+        return sum(len(channels(cluster, node)) for node in cluster.nodes)
+
     async def stream_all() -> list[int]:
         async with AsyncClient(settings) as other:
 
@@ -194,7 +197,7 @@ def test_thousands_of_streams_share_a_connection_to_each_node(
                 return [event async for event in other.job(job.id).stream(timeout_s=90)]
 
             streams = [asyncio.create_task(events(job)) for job in jobs]
-            await asyncio.to_thread(wait_until, lambda: _subscribed(cluster) == len(jobs))
+            await asyncio.to_thread(wait_until, lambda: subscribed() == len(jobs))
             connections = await asyncio.to_thread(listening)
             for job in jobs:
                 await other.job(job.id).cancel()
@@ -203,7 +206,3 @@ def test_thousands_of_streams_share_a_connection_to_each_node(
 
     # when / then
     assert max(asyncio.run(stream_all())) == 1
-
-
-def _subscribed(cluster: LocalCluster) -> int:
-    return sum(len(channels(cluster, node)) for node in cluster.nodes)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import redis
 
+from rose_cli.demo.broker import EmbeddedBroker
 from tests.support.proxy import Proxy
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "redis"
@@ -40,6 +41,18 @@ def filled_users(passwords: Mapping[str, str] = PASSWORDS, **variables: str) -> 
         check=True,
     )
     return made.stdout
+
+
+def guarded_server(folder: Path, **options: str) -> EmbeddedBroker:
+    """A server with the shipped configuration and users, `options`, and an administrator."""
+    users = folder / "users.acl"
+    users.write_text(filled_users() + f"user admin on >{PASSWORDS['admin']} ~* &* +@all\n")
+    return EmbeddedBroker(
+        fake=False,
+        config=DEPLOY / "redis.conf",
+        options={"aclfile": str(users), **options},
+        url=f"redis://admin:{PASSWORDS['admin']}@127.0.0.1:{{port}}/0",
+    )
 
 
 def allowed() -> dict[str, set[Right]]:

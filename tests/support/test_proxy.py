@@ -89,13 +89,6 @@ def arm(proxy: Proxy, cut: Cut) -> None:
     wait_until(lambda: any(link.armed for link in proxy._links))
 
 
-def test_what_is_not_cut_passes_both_ways(proxy: Proxy) -> None:
-    with connected(proxy) as connection:
-        connection.sendall(_QUESTION)
-        assert read(connection, len(_QUESTION) + 5) == b"echo:" + _QUESTION
-    assert modes(proxy) == []
-
-
 @pytest.mark.parametrize(
     ("mode", "arrives", "heard"),
     [

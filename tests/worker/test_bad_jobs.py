@@ -11,13 +11,9 @@ import redis
 
 from rose.errors import JobFailed, PromptTooLong
 from rose.protocol import Partition, Priority
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import (
-    Client,
-    FailedEvent,
-)
+from rose_producer import Client, FailedEvent
 from tests.conftest import needs_redis_server
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 from tests.support.mortal import POISON
 
@@ -91,24 +87,6 @@ def test_what_only_the_worker_can_know_reaches_the_caller_as_its_own_error(
         job.result(90)
     with pytest.raises(PromptTooLong, match="context is 50"):
         client.submit("x" * 60)
-
-
-def test_a_job_that_kills_its_workers_is_given_up(
-    broker: EmbeddedBroker, queue: str, client: Client, start_worker: StartWorker
-) -> None:
-    # given: three workers have taken it and died without a token
-    bench = Bench(broker, queue)
-    job = client.submit("poison")
-    lease = bench.start("dead-1")
-    for name in ("dead-2", "dead-3"):
-        bench.steal(lease, name)
-    # when
-    start_worker(max_attempts=3)
-    # then
-    with pytest.raises(JobFailed, match="3 workers in a row") as caught:
-        job.result(90)
-    assert caught.value.code == "crash_loop"
-    bench.close()
 
 
 def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(

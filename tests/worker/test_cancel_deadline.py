@@ -9,11 +9,7 @@ import redis
 
 from rose.errors import DeadlineExceeded
 from rose.protocol import Partition
-from rose_producer import (
-    CancelledEvent,
-    Client,
-    TokenEvent,
-)
+from rose_producer import CancelledEvent, Client, TokenEvent
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 

@@ -9,7 +9,6 @@ import pytest
 
 from rose.engine_records import StepOutput
 from rose.protocol import JobSpec
-from rose_worker.engine import Prepared
 from rose_worker.engine_thread import EngineThread
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
@@ -17,43 +16,26 @@ from tests.support.bench import until
 
 
 class GatedEngine(NullEngine):
-    """Each step waits until the test lets it go."""
+    """A null engine whose steps wait until the test lets them go."""
 
     def __init__(self) -> None:
         super().__init__(WorkerSettings())
         self.gate = threading.Semaphore(0)
-        self.steps = 0
         self.fails = False
-        self.stepped_alone: list[str | None] = []
-
-    def step(self, only: str | None = None) -> list[StepOutput]:
-        self.gate.acquire()
-        if self.fails:
-            raise RuntimeError("the device is gone")
-        self.steps += 1
-        self.stepped_alone.append(only)
-        return [StepOutput("a", self.steps - 1, (1,), "x", None)]
-
-    @property
-    def has_work(self) -> bool:
-        return True
-
-    def add(self, prepared: Prepared) -> None:
-        """Nothing to keep: a step answers for a request of its own."""
-
-
-class PausedEngine(NullEngine):
-    """A null engine whose steps wait for the test."""
-
-    def __init__(self) -> None:
-        super().__init__(WorkerSettings())
-        self.gate = threading.Semaphore(0)
         self.in_step = False
+        self.stepped_alone: list[str | None] = []
 
     def step(self, only: str | None = None) -> list[StepOutput]:
         self.in_step = True
         self.gate.acquire()
+        if self.fails:
+            raise RuntimeError("the device is gone")
+        self.stepped_alone.append(only)
         return super().step(only)
+
+
+def add(thread: EngineThread, engine: NullEngine, job_id: str, *, alone: bool = False) -> None:
+    thread.add(engine.prepare(JobSpec(id=job_id, prompt="a"), []), alone=alone)
 
 
 def make(engine: NullEngine, *, max_reports: int = 100, min_step_s: float = 0.0) -> EngineThread:
@@ -66,12 +48,13 @@ async def test_decoding_pauses_when_nobody_takes_the_reports() -> None:
     # given
     engine = GatedEngine()
     thread = make(engine, max_reports=3)
+    add(thread, engine, "a")
     engine.gate.release(10)
     # when: the fourth step's report finds no room
-    await until(lambda: engine.steps == 4)
+    await until(lambda: len(engine.stepped_alone) == 4)
     await asyncio.sleep(0.05)
     # then: it waits, which is not a stall, and loses nothing
-    assert engine.steps == 4
+    assert len(engine.stepped_alone) == 4
     assert thread.stalled_s == 0
     indexes = []
     while len(indexes) < 10:
@@ -86,6 +69,7 @@ async def test_decoding_pauses_when_nobody_takes_the_reports() -> None:
 async def test_a_step_that_does_not_return_is_a_stall_and_idleness_is_none() -> None:
     # given
     idle, hung = make(NullEngine(WorkerSettings())), make(engine := GatedEngine())
+    add(hung, engine, "a")
     # when
     await until(lambda: hung.stalled_s > 0.05)
     # then
@@ -100,6 +84,7 @@ async def test_an_engine_that_fails_ends_the_thread_with_its_error() -> None:
     # given
     engine = GatedEngine()
     thread = make(engine)
+    add(thread, engine, "a")
     engine.fails = True
     # when
     engine.gate.release()
@@ -120,10 +105,10 @@ async def test_what_runs_alone_makes_the_others_pause_until_it_has_a_token() -> 
             reports.append([output.request_id for output in report.outputs])
         return any(job_id in report for report in reports)
 
-    thread.add(engine.prepare(JobSpec(id="running", prompt="a"), []))
+    add(thread, engine, "running")
     await until(lambda: stepped("running"))
     # when
-    thread.add(engine.prepare(JobSpec(id="suspect", prompt="b"), []), alone=True)
+    add(thread, engine, "suspect", alone=True)
     await until(lambda: stepped("suspect") and ["running", "suspect"] in reports)
     # then
     assert next(report for report in reports if "suspect" in report) == ["suspect"]
@@ -134,12 +119,13 @@ async def test_a_suspect_that_is_aborted_holds_nobody_up() -> None:
     # given: it cannot have a token before it is aborted
     engine = GatedEngine()
     thread = make(engine)
-    thread.add(Prepared("suspect", 1, None), alone=True)
+    add(thread, engine, "other")
+    add(thread, engine, "suspect", alone=True)
     # when
     thread.abort("suspect")
     engine.gate.release(3)
     # then
-    await until(lambda: engine.steps == 3)
+    await until(lambda: len(engine.stepped_alone) == 3)
     assert engine.stepped_alone[-1] is None
     engine.gate.release(10_000)
     await thread.stop()
@@ -147,10 +133,10 @@ async def test_a_suspect_that_is_aborted_holds_nobody_up() -> None:
 
 async def test_an_aborted_job_is_in_no_step_that_begins_afterwards() -> None:
     # given: two jobs, and a step under way
-    engine = PausedEngine()
+    engine = GatedEngine()
     thread = make(engine)
-    for job_id in ("goes", "stays"):
-        thread.add(engine.prepare(JobSpec(id=job_id, prompt="a"), []))
+    add(thread, engine, "goes")
+    add(thread, engine, "stays")
     await until(lambda: engine.in_step)
     # when
     thread.abort("goes")

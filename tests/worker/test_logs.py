@@ -57,9 +57,20 @@ def test_an_exception_is_told_without_its_words() -> None:
     assert "secret" not in line
 
 
-def test_one_line_says_what_serves(start_worker: Callable[..., WorkerProcess]) -> None:
-    # when
+def test_plain_lines_say_what_serves_and_never_hold_prompts_or_answers(
+    client: Client, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given
     worker = start_worker(max_batch_size=4)
+    # when
+    job = client.submit("a very secret prompt", max_new_tokens=3)
+    job.result(90)
+    assert worker.terminate() == 0
     # then
-    (line,) = [line for line in worker.log.splitlines() if " serves " in line]
+    lines = worker.log.splitlines()
+    assert all(line.split()[2] in ("INFO", "WARNING") for line in lines)
+    (line,) = [line for line in lines if " serves " in line]
     assert "worker w0 serves null on cpu, dtype none, decoder none, 4 slots, http://" in line
+    assert f"job {job.id} finished" in worker.log
+    assert "secret" not in worker.log
+    assert "97 32" not in worker.log

@@ -6,11 +6,7 @@ import msgpack
 import pytest
 
 from rose.engine_records import TokenLogprob
-from rose.errors import (
-    InvalidParameter,
-    JobTooLarge,
-    MalformedMessage,
-)
+from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
 from rose.protocol import (
     MAX_JOB_BYTES,
     MAX_METADATA_BYTES,

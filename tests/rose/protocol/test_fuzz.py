@@ -14,20 +14,23 @@ from hypothesis import strategies as st
 
 from rose.errors import (
     InvalidParameter,
+    JobNotFound,
     JobTooLarge,
     MalformedMessage,
     PromptTooLong,
     QueueFull,
     RoseError,
 )
-from rose.protocol import (
-    MAX_JOB_BYTES,
-    decode_event,
-    decode_job,
-    encode_job,
-    readable_job_id,
-)
+from rose.protocol import MAX_JOB_BYTES, decode_event, decode_job, encode_job, readable_job_id
 from rose.protocol.calls import NotTaken, SubmitLimits, Taken, submitted_id, taken
+from rose.protocol.status import (
+    STATUS_FIELDS,
+    JobStatus,
+    QueueStatus,
+    read_queue_status,
+    read_standing,
+    read_status,
+)
 from tests.fuzz.messages import Fuzzer, large_bombs, small_bombs
 
 #: A megabyte of the densest msgpack is a million small objects; a report for each would be more.
@@ -137,3 +140,31 @@ def test_any_reply_to_submit_is_an_id_or_an_error(reply: list[bytes]) -> None:
 def test_any_reply_to_take_is_an_outcome_or_an_error(reply: bytes) -> None:
     with contextlib.suppress(MalformedMessage):
         assert isinstance(taken(reply), Taken | NotTaken)
+
+
+_values = (
+    st.none()
+    | st.binary(max_size=12)
+    | st.sampled_from([b"0", b"12", b"-1", b"1.5", b"queued", b"9" * 5000])
+)
+
+
+@given(st.lists(_values, min_size=len(STATUS_FIELDS), max_size=len(STATUS_FIELDS)))
+def test_any_state_of_a_job_is_a_status_or_an_error(fields: list[bytes | None]) -> None:
+    with contextlib.suppress(JobNotFound, MalformedMessage):
+        assert isinstance(read_status("0-a", fields), JobStatus)
+    with contextlib.suppress(MalformedMessage):
+        status, tokens = read_standing("0-a", fields[:2])
+        assert status is None or isinstance(tokens, int)
+
+
+@given(tokens=_values, name=_values, context=_values, consumer=st.binary(max_size=9))
+def test_any_state_of_a_queue_is_a_status_or_an_error(
+    tokens: bytes | None, name: bytes | None, context: bytes | None, consumer: bytes
+) -> None:
+    held: list[Any] = [3, b"5-0", [[consumer, b"2"]]]
+    reply = [[held, [0, b"", []], [1, b"", []]], 4, tokens or b"0", [name, context]]
+    with contextlib.suppress(MalformedMessage):
+        status = read_queue_status("q", [reply, reply])
+        assert isinstance(status, QueueStatus)
+        assert (status.running, status.dead_letters) == (4, 8)

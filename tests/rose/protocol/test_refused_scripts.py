@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,21 +120,9 @@ def oldest_waiting(bench: Bench) -> Call:
     return calls.oldest_waiting(bench.partition)
 
 
-PREPARED: dict[str, Callable[[Bench], Call]] = {
-    "append": append,
-    "cancel": cancel,
-    "dead_letter": give_up,
-    "elect": elect,
-    "fetch": fetch,
-    "forget": forget,
-    "oldest_waiting": oldest_waiting,
-    "queue_status": queue_status,
-    "release": release,
-    "renew": renew,
-    "retry": retry,
-    "submit": submit,
-    "take": take,
-}
+SCRIPTS = (append, cancel, elect, fetch, forget, oldest_waiting, queue_status)
+SCRIPTS += (release, renew, retry, submit, take)
+PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {"dead_letter": give_up}
 ONLY_READ = {"oldest_waiting", "queue_status"}
 #: They ask for no memory before they have given some back, or for none at all.
 RUN_WITHOUT_MEMORY = {"fetch", "forget", *ONLY_READ, "renew", "retry"}

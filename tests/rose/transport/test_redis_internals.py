@@ -72,12 +72,6 @@ def test_pools_say_how_they_make_connections() -> None:
     assert node.name == "h:1"
 
 
-def test_a_url_is_read_into_options() -> None:
-    options = redis_internals.read_url("rediss://user:word@host:1/2?socket_timeout=3")
-    expected = {"username": "user", "password": "word", "db": 2, "socket_timeout": 3, "ssl": True}
-    assert options == expected
-
-
 def test_a_pool_behind_sentinels_knows_them() -> None:
     for form in (redis.sentinel, redis.asyncio.sentinel):
         client = form.Sentinel([("h", 1), ("h", 2)]).master_for("primary")
