@@ -77,7 +77,7 @@ def _metrics_s(batch: int) -> float:
         metrics.observe_step(stats)
         for job in jobs:
             metrics.observe_tokens(job, 1, now)
-        metrics.generated(batch)
+        metrics.generated_tokens.inc(batch)
 
     return _each(20 * _STEPS, observe)
 

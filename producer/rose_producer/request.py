@@ -17,9 +17,9 @@ from rose.protocol import (
     Partition,
     Priority,
     encode_job,
+    job_from,
     new_job_id,
     partition_of,
-    validated,
 )
 from rose.protocol.calls import (
     Call,
@@ -67,12 +67,13 @@ def prepare_all(
     InvalidParameter, JobTooLarge: nothing was sent.
     """
     now, traced = now_ms(), is_traced()
-    return [
-        _prepare(
-            request if isinstance(request, Request) else Request(request), settings, now, traced
-        )
-        for request in requests
-    ]
+    prepared: list[Submission] = []
+    for given in requests:
+        request = given if isinstance(given, Request) else Request(given)
+        job = _spec(request, settings, now, traced)
+        priority, key = _priority(request.priority), request.idempotency_key
+        prepared.append(Submission.of(job, encode_job(job), priority, key))
+    return prepared
 
 
 @dataclass(slots=True)
@@ -83,21 +84,26 @@ class Batch:
     _jobs: list[Submission]
     _members: list[list[int]]
     """of each call: the numbers of its jobs"""
+    _limits: SubmitLimits
 
-    def ids(self, replies: Iterable[Sequence[Any]], limits: SubmitLimits) -> list[str | RoseError]:
-        """The id under which each job is enqueued, or why it is not; from the calls' replies.
+    def collect(self, replies: Iterable[Sequence[Any]], ids: list[str]) -> None:
+        """Add the ids under which the jobs are enqueued, from the calls' replies.
 
         Raises:
             MalformedMessage
+            QueueFull, PromptTooLong: the first refusal.
         """
-        ids: list[str | RoseError] = [job.job_id for job in self._jobs]
+        outcomes: list[str | RoseError] = [job.job_id for job in self._jobs]
         for members, reply in zip(self._members, replies, strict=True):
-            for number, said in refusals(reply).items():
+            for number, refusal in refusals(reply).items():
                 try:
-                    ids[members[number]] = submitted_id(said, limits)
+                    outcomes[members[number]] = submitted_id(refusal, self._limits)
                 except RoseError as error:
-                    ids[members[number]] = error
-        return ids
+                    outcomes[members[number]] = error
+        ids += (outcome for outcome in outcomes if isinstance(outcome, str))
+        for outcome in outcomes:
+            if isinstance(outcome, RoseError):
+                raise outcome
 
 
 def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[Batch]:
@@ -124,26 +130,12 @@ def collecting(ids: list[str]) -> Iterator[None]:
         raise
 
 
-def collect(
-    batch: Batch, replies: Iterable[Sequence[Any]], ids: list[str], settings: ProducerSettings
-) -> None:
-    """Add the ids of a batch's jobs to `ids`.
-
-    Raises:
-        QueueFull, PromptTooLong: the first refusal.
-    """
-    outcomes = batch.ids(replies, _limits(settings))
-    ids += (outcome for outcome in outcomes if isinstance(outcome, str))
-    for outcome in outcomes:
-        if isinstance(outcome, RoseError):
-            raise outcome
-
-
 def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
     members: dict[int, list[int]] = {}
     for number, job in enumerate(jobs):
         members.setdefault(partition_of(job.job_id), []).append(number)
-    now, limits, ttl_s = now_ms(), _limits(settings), settings.idempotency_ttl_s
+    now, ttl_s = now_ms(), settings.idempotency_ttl_s
+    limits = SubmitLimits(settings.max_queued_jobs, settings.max_queued_tokens)
     calls = [
         submit(
             Partition(settings.queue, index),
@@ -154,16 +146,7 @@ def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
         )
         for index, numbers in members.items()
     ]
-    return Batch(calls, jobs, list(members.values()))
-
-
-def _prepare(request: Request, settings: ProducerSettings, now: int, traced: bool) -> Submission:
-    job = _spec(request, settings, now, traced)
-    return Submission.of(job, encode_job(job), _priority(request.priority), request.idempotency_key)
-
-
-def _limits(settings: ProducerSettings) -> SubmitLimits:
-    return SubmitLimits(settings.max_queued_jobs, settings.max_queued_tokens)
+    return Batch(calls, jobs, list(members.values()), limits)
 
 
 def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) -> JobSpec:
@@ -178,16 +161,16 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
         )
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
     job_id = request.job_id or new_job_id(_partition(request, settings))
-    return validated(
-        lambda: JobSpec(
-            id=job_id,
-            prompt=request.prompt,  # type: ignore[arg-type]  # validated: sequences become tuples
+    return job_from(
+        {
+            "id": job_id,
+            "prompt": request.prompt,
             # Not as an object: that would be checked a second time.
-            sampling=_on_the_wire(request.sampling),  # type: ignore[arg-type]
-            deadline_ms=deadline_ms,
-            metadata=dict(request.metadata),
-            traceparent=traceparent(settings.queue, job_id) if traced else None,
-        )
+            "sampling": _on_the_wire(request.sampling),
+            "deadline_ms": deadline_ms,
+            "metadata": dict(request.metadata),
+            "traceparent": traceparent(settings.queue, job_id) if traced else None,
+        }
     )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 
 from rose.errors import MalformedMessage, PromptTooLong, QueueFull
 from rose.protocol.codec import encode_event
@@ -176,26 +176,12 @@ def take(
     *,
     now_ms: int,
     ttl_s: int,
-    alone: bool = False,
+    mode: Literal["", "alone", "unread"] = "",
 ) -> Call:
-    """`alone`: take suspects too."""
-    return _take(partition, jobs, [GROUP, consumer, now_ms, ttl_s, "alone" if alone else ""])
-
-
-def take_unread(
-    partition: Partition,
-    job: JobEntry,
-    consumer: str,
-    *,
-    now_ms: int,
-    ttl_s: int,
-) -> Call:
-    """Read the next entry of the stream of `job`, and take it if it is `job`."""
-    return _take(partition, [job], [GROUP, consumer, now_ms, ttl_s, "unread"])
-
-
-def _take(partition: Partition, jobs: Iterable[JobEntry], args: list[Arg]) -> Call:
+    """`mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
+    job, and takes it if it is that job."""
     keys: list[str] = []
+    args: list[Arg] = [GROUP, consumer, now_ms, ttl_s, mode]
     for entry, job_id in jobs:
         keys += (entry.stream, partition.state(job_id), partition.tokens(job_id))
         args.append(entry.id)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from rose.engine_records import TokenLogprob
 from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
 from rose.protocol.events import Event, TokenEvent
-from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, wrong_fields
+from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, job_from
 from rose.validation import describe
 
 MAX_JOB_BYTES = 1024 * 1024
@@ -48,11 +48,7 @@ def decode_job(raw: bytes) -> JobSpec:
     """
     if len(raw) > MAX_JOB_BYTES:
         raise JobTooLarge(f"the job is {len(raw)} bytes, the limit is {MAX_JOB_BYTES}")
-    fields = _unpack_map(raw)
-    try:
-        job = JobSpec.model_validate(fields)
-    except ValidationError as error:
-        raise InvalidParameter(wrong_fields(error)) from None
+    job = job_from(_unpack_map(raw))
     if len(_pack(job.metadata)) > MAX_METADATA_BYTES:
         raise JobTooLarge(f"metadata is over the limit of {MAX_METADATA_BYTES} bytes")
     return job

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,8 +16,6 @@ from rose.validation import describe
 JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
-
-T = TypeVar("T")
 
 _POSSIBLE = POSSIBLE | {"prompt": "non-empty text, chat messages (role, content), or token ids"}
 
@@ -90,18 +88,10 @@ def new_job_id(partition: int) -> str:
     return f"{partition}-{os.urandom(16).hex()}"
 
 
-def validated(build: Callable[[], T]) -> T:
-    """Run `build`, turning pydantic's report into one line.
-
-    Raises:
-        InvalidParameter: names every wrong field.
-    """
+def job_from(fields: Mapping[str, Any]) -> JobSpec:
+    """Raises: InvalidParameter: names every wrong field in one line; never quotes prompt text."""
     try:
-        return build()
+        return JobSpec.model_validate(fields)
     except ValidationError as error:
-        raise InvalidParameter(wrong_fields(error)) from None
-
-
-def wrong_fields(error: ValidationError) -> str:
-    """What is wrong with a job, in one line; never quotes prompt text."""
-    return describe(error, whole="job", inner="sampling", possible=_POSSIBLE)
+        message = describe(error, whole="job", inner="sampling", possible=_POSSIBLE)
+        raise InvalidParameter(message) from None

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
-import redis.cluster
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from rose.errors import ConfigurationError
 from rose.settings import QueueSettings
@@ -40,27 +36,6 @@ class _AsyncBehindSentinel(redis.asyncio.Redis):
             await sentinel.aclose()
 
 
-class _Form(NamedTuple):
-    """redis-py's classes, blocking or asyncio."""
-
-    server: Any
-    behind_sentinel: Any
-    sentinel: Any
-    cluster: Any
-    cluster_node: Any
-    retry: Any
-
-
-_BLOCKING = _Form(
-    *(redis.Redis, _BehindSentinel, redis.Sentinel),
-    *(redis.RedisCluster, redis.cluster.ClusterNode, Retry),
-)
-_ASYNCIO = _Form(
-    *(redis.asyncio.Redis, _AsyncBehindSentinel, redis.asyncio.sentinel.Sentinel),
-    *(redis.asyncio.RedisCluster, redis.asyncio.cluster.ClusterNode, AsyncRetry),
-)
-
-
 def connect(
     settings: QueueSettings, *, retries: int = 0, reply_timeout_s: float | None = None
 ) -> redis.Redis | redis.RedisCluster:
@@ -73,9 +48,8 @@ def connect(
         ConfigurationError
         CONNECTION_LOST: no node of the cluster answers.
     """
-    client: redis.Redis | redis.RedisCluster = _client(
-        _BLOCKING, settings, retries, reply_timeout_s
-    )
+    client: redis.Redis | redis.RedisCluster
+    client = _client(redis, _BehindSentinel, settings, retries, reply_timeout_s)
     return client
 
 
@@ -84,13 +58,18 @@ def connect_async(
 ) -> redis.asyncio.Redis | redis.asyncio.RedisCluster:
     """As `connect`, but connects to a cluster at the first call, too."""
     client: redis.asyncio.Redis | redis.asyncio.RedisCluster
-    client = _client(_ASYNCIO, settings, retries, reply_timeout_s)
+    client = _client(redis.asyncio, _AsyncBehindSentinel, settings, retries, reply_timeout_s)
     return client
 
 
 def _client(
-    form: _Form, settings: QueueSettings, retries: int, reply_timeout_s: float | None
+    library: Any,
+    behind_sentinel: type,
+    settings: QueueSettings,
+    retries: int,
+    reply_timeout_s: float | None,
 ) -> Any:
+    """`library`: redis or redis.asyncio, which name their classes alike."""
     address = address_of(settings)
     options = {
         "socket_timeout": reply_timeout_s or settings.redis_timeout_s,
@@ -101,22 +80,22 @@ def _client(
         "max_connections": 10_000,
         # Replies have one shape on every server and through every proxy.
         "protocol": 2,
-        "retry": form.retry(NoBackoff(), 0),
+        "retry": library.retry.Retry(NoBackoff(), 0),
     }
     with _valid_options():
         if address.kind is Kind.CLUSTER:
-            options |= {**address.options, "retry": form.retry(NoBackoff(), retries)}
+            options |= {**address.options, "retry": library.retry.Retry(NoBackoff(), retries)}
             # Partitions whose node lives go on.
             options["require_full_coverage"] = False
-            nodes = [form.cluster_node(*node) for node in address.nodes]
-            return form.cluster(startup_nodes=nodes, **options)
+            nodes = [library.cluster.ClusterNode(*node) for node in address.nodes]
+            return library.RedisCluster(startup_nodes=nodes, **options)
         if address.kind is Kind.SENTINEL:
             own = {**options, **address.sentinel}
-            sentinel = form.sentinel(address.nodes, sentinel_kwargs=own, **options)
+            sentinel = library.Sentinel(address.nodes, sentinel_kwargs=own, **options)
             return sentinel.master_for(
-                address.service, redis_class=form.behind_sentinel, **address.options
+                address.service, redis_class=behind_sentinel, **address.options
             )
-        client = form.server.from_url(address.plain, **options)
+        client = library.Redis.from_url(address.plain, **options)
         try_options(client)
         return client
 

@@ -58,7 +58,9 @@ class Bench:
         ]
 
     def take(self, worker: str, job: JobEntry, *, alone: bool = True) -> Taken | NotTaken:
-        call = calls.take(self.partition, [job], worker, now_ms=1, ttl_s=60, alone=alone)
+        call = calls.take(
+            self.partition, [job], worker, now_ms=1, ttl_s=60, mode="alone" if alone else ""
+        )
         (reply,) = self.call(call)
         return calls.taken(reply)
 

@@ -50,6 +50,7 @@ def test_a_job_that_cannot_run_is_a_dead_letter_and_the_worker_goes_on(
     after = client.submit("fine", max_new_tokens=2)
     # then
     assert after.result(90).token_ids == echoed(b"fine", 2)
+    wait_until(lambda: raw.xlen(partition.dead))
     ((_, letter),) = raw.xrange(partition.dead)
     assert letter[b"code"].decode() == code
     assert letter[b"message"]

@@ -161,7 +161,7 @@ def test_no_job_adds_a_series(metrics: Metrics) -> None:
         totals = dict.fromkeys(("preemptions", "prefix_query_tokens", "prefix_hit_tokens"), number)
         metrics.observe_stats(SchedulerStats(running=number, batch_size=number, **totals))
         metrics.dead_letter("prompt_too_long")
-        metrics.redis_error("publish")
+        metrics.redis_errors["publish"].inc()
         workers = {f"w{n}": n for n in range(number)}
         status = QueueStatus("q", {"normal": number}, number, 0, 5, "m", 100, workers, None)
         metrics.observe_queue(status, None)

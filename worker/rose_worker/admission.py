@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rose.errors import (
     DeadlineExceeded,
@@ -34,7 +35,6 @@ from rose_worker.broker import Broker, DeadLetter
 from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import Claim, HeldJob, JobTable
-from rose_worker.logs import about
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
@@ -48,25 +48,16 @@ _MAX_PREPARED_TOGETHER = 16
 _MAX_INLINE_BYTES = 2048
 
 
+@dataclass(slots=True, eq=False)
 class Admission:
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        broker: Broker,
-        engine: Engine,
-        thread: EngineThread,
-        table: JobTable,
-        publisher: Publisher,
-        metrics: Metrics,
-    ) -> None:
-        self._max_attempts = settings.max_attempts
-        self._broker = broker
-        self._engine = engine
-        self._thread = thread
-        self._table = table
-        self._publisher = publisher
-        self._metrics = metrics
-        self._one_suspect = asyncio.Lock()
+    _settings: WorkerSettings
+    _broker: Broker
+    _engine: Engine
+    _thread: EngineThread
+    _table: JobTable
+    _publisher: Publisher
+    _metrics: Metrics
+    _one_suspect: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def begin_alone(self, partition: Partition, suspect: Claim) -> None:
         """Start a suspect while every other job pauses. Only one suspect runs at a time.
@@ -151,7 +142,7 @@ class Admission:
         self, spec: JobSpec, grant: Taken, log_events: Sequence[bytes]
     ) -> Prepared | RoseError:
         """Prepare a job to continue after the last token in its log."""
-        if grant.attempts > self._max_attempts:
+        if grant.attempts > self._settings.max_attempts:
             return _CrashLoop(
                 f"{grant.attempts - 1} workers in a row died on this job without a new token"
             )
@@ -183,7 +174,7 @@ class Admission:
                 grant.logged,
                 grant.epoch,
                 ", alone: a worker died on it" if job.alone else "",
-                extra=about(job.spec.id),
+                extra={"job": job.spec.id},
             )
 
     def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
@@ -219,7 +210,7 @@ class Admission:
                 letter.entry.key.id,
                 letter.job_id,
                 letter.event.code,
-                extra=about(letter.job_id),
+                extra={"job": letter.job_id},
             )
             self._table.drop_claim(claim)
 

@@ -7,10 +7,10 @@ for another.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Literal
 
 from redis.exceptions import ResponseError
 
@@ -24,14 +24,23 @@ from rose.protocol import (
     Priority,
     calls,
 )
-from rose.protocol.calls import Append, Call, NotTaken, Taken, now_ms
+from rose.protocol.calls import Append, NotTaken, Taken, now_ms
 from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import AsyncRedisClient, AsyncSubscriptions, broker_errors, field_of
+from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
 
-WORKER_SCRIPTS = (
-    *("fetch", "take", "append", "renew", "release", "dead_letter", "forget"),
-    *("queue_status", "elect", "oldest_waiting"),
+_SCRIPTS = (
+    "append",
+    "dead_letter",
+    "elect",
+    "fetch",
+    "forget",
+    "oldest_waiting",
+    "queue_status",
+    "release",
+    "renew",
+    "take",
 )
 
 #: Log entries per read. A log may hold a million tokens.
@@ -100,7 +109,7 @@ class Broker:
     async def start(self) -> None:
         """Raises: BrokerUnavailable"""
         with broker_errors():
-            await self._redis.load_scripts(WORKER_SCRIPTS)
+            await self._redis.load_scripts(_SCRIPTS)
             await self.create_groups()
 
     async def create_groups(self) -> None:
@@ -113,10 +122,12 @@ class Broker:
                     if not str(error).startswith("BUSYGROUP"):
                         raise
 
-    async def announce_model(self, model: Mapping[Any, str | int]) -> None:
+    async def announce_model(self, model: ModelInfo) -> None:
         """Tell submitters what the model can hold, so that submit refuses what it cannot."""
+        context = ("context_tokens", model.context_tokens)
+        density = ("max_bytes_per_token", model.max_bytes_per_token or "")
         for partition in self.partitions:
-            fields = [word for pair in model.items() for word in pair]
+            fields = ("name", model.name, *context, *density)
             await self._redis.execute("HSET", partition.model, *fields)
 
     async def close(self) -> None:
@@ -167,8 +178,8 @@ class Broker:
         """Read the next entry of the stream of `entry`, and take it if it is `entry`. None if the
         stream has no unread entry."""
         job = JobEntry(entry.key, job_id)
-        call = calls.take_unread(
-            entry.partition, job, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s
+        call = calls.take(
+            entry.partition, [job], self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode="unread"
         )
         reply = await self._redis.run(call)
         if not reply:
@@ -200,8 +211,9 @@ class Broker:
         """Begin on jobs. Returns an outcome for each, in order."""
         if not jobs:
             return []
+        mode: Literal["", "alone"] = "alone" if alone else ""
         call = calls.take(
-            partition, jobs, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, alone=alone
+            partition, jobs, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode=mode
         )
         return [calls.taken(item) for item in await self._redis.run(call)]
 
@@ -255,23 +267,23 @@ class Broker:
         )
 
     async def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
-        await self._redis.run_many([self._dead_letter(letter) for letter in letters])
-
-    def _dead_letter(self, letter: DeadLetter) -> Call:
-        entry = letter.entry
-        return calls.dead_letter(
-            entry.partition,
-            entry.key,
-            self.consumer,
-            # Of a job over the limit only the beginning is kept. The error names its size.
-            raw=(entry.raw or b"")[:MAX_JOB_BYTES],
-            job_id=letter.job_id,
-            event=letter.event,
-            keep=self._dead_letters_kept,
-            keep_s=self._dead_letter_ttl_s,
-            now_ms=now_ms(),
-            ttl_s=self._ttl_s,
-        )
+        dead_letter_calls = [
+            calls.dead_letter(
+                letter.entry.partition,
+                letter.entry.key,
+                self.consumer,
+                # Of a job over the limit only the beginning is kept. The error names its size.
+                raw=(letter.entry.raw or b"")[:MAX_JOB_BYTES],
+                job_id=letter.job_id,
+                event=letter.event,
+                keep=self._dead_letters_kept,
+                keep_s=self._dead_letter_ttl_s,
+                now_ms=now_ms(),
+                ttl_s=self._ttl_s,
+            )
+            for letter in letters
+        ]
+        await self._redis.run_many(dead_letter_calls)
 
     async def forget_dead_consumers(self) -> None:
         """Delete the consumers that killed workers have left behind. Most calls do nothing: the
@@ -289,10 +301,8 @@ class Broker:
         """
         for partition in self.partitions:
             stream = partition.jobs(Priority.NORMAL)
-            await self._redis.execute(
-                *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1),
-                *("STREAMS", stream, _LAST_ID),
-            )
+            read = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1)
+            await self._redis.execute(*read, "STREAMS", stream, _LAST_ID)
 
     async def elect_reader(self, lease_s: float) -> bool:
         """Whether this worker reads the queue's gauges for all workers. A lease of 0 resigns."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS, WORKER, Outage
@@ -20,11 +21,11 @@ log = logging.getLogger("rose.control")
 _LISTEN_S = 5.0
 
 
+@dataclass(slots=True, eq=False)
 class Control:
-    def __init__(self, broker: Broker, publisher: Publisher, metrics: Metrics) -> None:
-        self._broker = broker
-        self._publisher = publisher
-        self._metrics = metrics
+    _broker: Broker
+    _publisher: Publisher
+    _metrics: Metrics
 
     async def run(self) -> None:
         await asyncio.gather(*(self._follow(p) for p in self._broker.partitions))
@@ -35,7 +36,7 @@ class Control:
             try:
                 await self._listen(partition, outage)
             except BROKER_ERRORS as error:
-                self._metrics.redis_error("control")
+                self._metrics.redis_errors["control"].inc()
                 log.warning("control waits for Redis: %s", error)
                 await asyncio.sleep(outage.next_pause_s(error))
 

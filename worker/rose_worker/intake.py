@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from dataclasses import dataclass, field
 
 from rose.errors import RoseError
 from rose.protocol import Partition, decode_job
@@ -27,28 +28,20 @@ log = logging.getLogger("rose.intake")
 _MAX_MISSED_PAUSE_S = 0.01
 
 
+@dataclass(slots=True, eq=False)
 class Intake:
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        partition: Partition,
-        broker: Broker,
-        table: JobTable,
-        admission: Admission,
-        metrics: Metrics,
-    ) -> None:
-        self._settings = settings
-        self._partition = partition
-        self._broker = broker
-        self._table = table
-        self._admission = admission
-        self._metrics = metrics
-        self._draining = False
-        self._seen: list[bytes] | None = None
-        self._heard = False
-        """It has heard of jobs and has not fetched since."""
-        self._reclaim_due = 0.0
-        self._reclaim_from: dict[str, str] = {}
+    _settings: WorkerSettings
+    _partition: Partition
+    _broker: Broker
+    _table: JobTable
+    _admission: Admission
+    _metrics: Metrics
+    _draining: bool = field(default=False, init=False)
+    _seen: list[bytes] | None = field(default=None, init=False)
+    _heard: bool = field(default=False, init=False)
+    """It has heard of jobs and has not fetched since."""
+    _reclaim_due: float = field(default=0.0, init=False)
+    _reclaim_from: dict[str, str] = field(default_factory=dict, init=False)
 
     def drain(self) -> None:
         """Take nothing new. `run` returns when the current step is done."""
@@ -61,7 +54,7 @@ class Intake:
                 await self._fill()
                 outage.end()
             except BROKER_ERRORS as error:
-                self._metrics.redis_error("intake")
+                self._metrics.redis_errors["intake"].inc()
                 log.warning("intake waits for Redis: %s", error)
                 if str(error).startswith("NOGROUP"):
                     await self._recreate_groups()
@@ -145,7 +138,7 @@ class Intake:
                     self._partition, stream, self._settings.lease_s, start, count
                 )
                 self._table.claim(entries)
-            self._metrics.redelivered(len(entries))
+            self._metrics.redelivered.inc(len(entries))
         self._reclaim_due = now + self._settings.reclaim_interval_s
 
     async def _recreate_groups(self) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import JobTable
-from rose_worker.logs import about
 from rose_worker.metrics import Metrics
 from rose_worker.settings import WorkerSettings
 
@@ -24,26 +24,18 @@ log = logging.getLogger("rose.leases")
 _RENEWALS_PER_LEASE = 3
 
 
+@dataclass(slots=True, eq=False)
 class LeaseKeeper:
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        broker: Broker,
-        thread: EngineThread,
-        table: JobTable,
-        metrics: Metrics,
-    ) -> None:
-        self._interval_s = settings.lease_s / _RENEWALS_PER_LEASE
-        self._stall_timeout_s = settings.stall_timeout_s
-        self._broker = broker
-        self._thread = thread
-        self._table = table
-        self._metrics = metrics
+    _settings: WorkerSettings
+    _broker: Broker
+    _thread: EngineThread
+    _table: JobTable
+    _metrics: Metrics
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
-            if self._thread.stalled_s > self._stall_timeout_s:
+            await asyncio.sleep(self._settings.lease_s / _RENEWALS_PER_LEASE)
+            if self._thread.stalled_s > self._settings.stall_timeout_s:
                 log.error(
                     "a step has taken %.0f s: %d leases are left to lapse",
                     self._thread.stalled_s,
@@ -60,7 +52,7 @@ class LeaseKeeper:
         try:
             lost = await self._broker.renew(entries)
         except BROKER_ERRORS as error:
-            self._metrics.redis_error("renew")
+            self._metrics.redis_errors["renew"].inc()
             log.warning("leases cannot be renewed: %s", error)
             return
         for job in jobs:
@@ -68,7 +60,7 @@ class LeaseKeeper:
             if job.lease.entry in lost and self._table.holds(job):
                 self._table.pop(job.spec.id)
                 self._thread.abort(job.spec.id)
-                log.warning("the lease of job %s is lost", job.spec.id, extra=about(job.spec.id))
+                log.warning("the lease of job %s is lost", job.spec.id, extra={"job": job.spec.id})
         for claim in claims:
             if claim.entry.key in lost:
                 self._table.drop_claim(claim)

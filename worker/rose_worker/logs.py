@@ -1,6 +1,7 @@
 """The worker's log: lines for people, or JSON for machines. Neither holds a prompt or an output.
 
-A JSON line has `time`, `level`, `logger`, `message` and `consumer`, and `job` if it is about one.
+A JSON line has `time`, `level`, `logger`, `message` and `consumer`, and `job` if it is about one
+(`extra={"job": id}`).
 Of an exception it has the type and the traceback, but not the text, which may quote a prompt.
 """
 
@@ -23,11 +24,6 @@ def configure(settings: WorkerSettings, consumer: str) -> None:
     as_json = settings.log_format == "json"
     handler.setFormatter(JsonFormatter(consumer) if as_json else logging.Formatter(_TEXT))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-
-
-def about(job_id: str | None) -> dict[str, str | None]:
-    """The `extra=` of a line about a job."""
-    return {"job": job_id}
 
 
 class JsonFormatter(logging.Formatter):

@@ -32,7 +32,10 @@ _OPS = ("intake", "publish", "renew", "control", "watch")
 _PHASES = ("schedule", "forward", "sample", "postprocess")
 _CRASH_LOOP = "crash_loop"
 _DEAD_LETTER_REASONS = (
-    *("malformed_message", "invalid_parameter", "prompt_too_long", "job_too_large"),
+    "malformed_message",
+    "invalid_parameter",
+    "prompt_too_long",
+    "job_too_large",
     _CRASH_LOOP,
 )
 
@@ -79,7 +82,7 @@ class Metrics:
         )
 
     def _make_gauges(self) -> None:
-        self._ready = self._gauge("ready", "1 while Redis is reached and jobs can be taken, else 0")
+        self.ready = self._gauge("ready", "1 while Redis is reached and jobs can be taken, else 0")
         self._batch = self._gauge("batch_sequences", "Requests in the running batch")
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
@@ -106,20 +109,20 @@ class Metrics:
         for reason in _DEAD_LETTER_REASONS:
             self._dead_letters.labels(self._model, reason)
         self._invalid = self._counter("invalid_messages", "Jobs given up that could not begin")
-        self._redelivered = self._counter(
+        self.redelivered = self._counter(
             "jobs_redelivered", "Jobs taken over from workers that lost them or handed them back"
         )
-        self._fenced = self._counter("fenced_appends", "Appends refused: the job has moved on")
+        self.fenced = self._counter("fenced_appends", "Appends refused: the job has moved on")
         self._preemptions = self._counter("preemptions", "Requests that gave up their KV blocks")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of jobs taken")
-        self._generated = self._counter("generated_tokens", "Tokens generated and logged")
+        self.generated_tokens = self._counter("generated_tokens", "Tokens generated and logged")
         self._prefix_query = self._counter(
             "prefix_cache_query_tokens", "Tokens looked up in the prefix cache"
         )
         self._prefix_hit = self._counter(
             "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
         )
-        self._redis_errors = self._counters("redis_errors", "Failed Redis calls", "op", _OPS)
+        self.redis_errors = self._counters("redis_errors", "Failed Redis calls", "op", _OPS)
 
     def _make_histograms(self) -> None:
         self._ttft = self._histogram(
@@ -185,9 +188,6 @@ class Metrics:
                 self._ttft.observe(now - job.enqueued_at)
         job.last_token_at = now
 
-    def generated(self, count: int) -> None:
-        self._generated.inc(count)
-
     def observe_end(self, job: HeldJob, event: Event, now: float) -> None:
         self._jobs[event.type].inc()
         if isinstance(event, FinishedEvent):
@@ -201,21 +201,7 @@ class Metrics:
         if reason != _CRASH_LOOP:
             self._invalid.inc()
 
-    # Delivery
-
-    def redelivered(self, count: int) -> None:
-        self._redelivered.inc(count)
-
-    def fenced(self) -> None:
-        self._fenced.inc()
-
-    def redis_error(self, op: str) -> None:
-        self._redis_errors[op].inc()
-
     # The queue
-
-    def ready(self, is_ready: bool) -> None:
-        self._ready.set(is_ready)
 
     def observe_queue(self, status: QueueStatus, oldest_waiting_ms: int | None) -> None:
         """Set the gauges of the queue. `oldest_waiting_ms`: when that job was enqueued."""

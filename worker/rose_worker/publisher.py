@@ -30,15 +30,12 @@ from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import HeldJob, JobTable
-from rose_worker.logs import about
 from rose_worker.metrics import Metrics
 
 if TYPE_CHECKING:  # needs OpenTelemetry
     from rose_worker.tracing import Tracing
 
 log = logging.getLogger("rose.publisher")
-
-#: Between tries of a call that failed: doubled from the first to the longest.
 
 #: Events that may wait for the calls in flight. Beyond that, reports stay with the engine thread,
 #: whose own bound then makes decoding pause.
@@ -148,18 +145,18 @@ class Publisher:
             event.type,
             event.index,
             now - job.taken_at,
-            extra=about(job.spec.id),
+            extra={"job": job.spec.id},
         )
 
     def _lose(self, job: HeldJob, outcome: str) -> None:
         """Stop working on a job that another worker has, or whose log somebody has changed."""
-        self._metrics.fenced()
+        self._metrics.fenced.inc()
         if self._table.holds(job):
             self._let_go(job.spec.id)
             if self._tracing is not None:
                 self._tracing.left(job, time.monotonic(), "fenced")
             log.warning(
-                "job %s is lost to others (%s)", job.spec.id, outcome, extra=about(job.spec.id)
+                "job %s is lost to others (%s)", job.spec.id, outcome, extra={"job": job.spec.id}
             )
 
 
@@ -219,7 +216,7 @@ class _Lane:
                 outcomes = await self._broker.publish(self._partition, list(items.values()))
                 break
             except BROKER_ERRORS as error:
-                self._metrics.redis_error("publish")
+                self._metrics.redis_errors["publish"].inc()
                 log.warning("publishing waits for Redis: %s", error)
                 await asyncio.sleep(outage.next_pause_s(error))
         now = time.monotonic()
@@ -227,4 +224,4 @@ class _Lane:
             self._publisher.settle(job, item, outcome, now)
             for (job, item), outcome in zip(items.items(), outcomes, strict=True)
         )
-        self._metrics.generated(stored)
+        self._metrics.generated_tokens.inc(stored)

@@ -64,7 +64,8 @@ class Worker:
         try:
             await broker.start()
             engine = await asyncio.to_thread(self._load)
-            await _announce(broker, engine)
+            with broker_errors():
+                await broker.announce_model(engine.model)
             service = _Service(self._settings, broker, engine)
             try:
                 await service.run(self._stop)
@@ -80,19 +81,6 @@ class Worker:
         what = "handing back" if self._hurry.is_set() else "draining"
         log.info("%s: %s", signal.Signals(signum).name, what)
         self._stop.set()
-
-
-async def _announce(broker: Broker, engine: Engine) -> None:
-    """Raises: BrokerUnavailable"""
-    model = engine.model
-    with broker_errors():
-        await broker.announce_model(
-            {
-                "name": model.name,
-                "context_tokens": model.context_tokens,
-                "max_bytes_per_token": model.max_bytes_per_token or "",
-            }
-        )
 
 
 class _Service:

@@ -9,7 +9,6 @@ generative AI. No span holds a prompt or an output.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import trace
@@ -55,14 +54,18 @@ class Tracing:
     def _record(
         self, job: HeldJob, now: float, tokens: int, event: Event | None, why: str = ""
     ) -> None:
-        clock = _Clock.now()
+        offset_s = time.time() - time.monotonic()
+
+        def unix_ns(monotonic_s: float) -> int:
+            return int((monotonic_s + offset_s) * 1e9)
+
         parent = _CONTEXT.extract({"traceparent": job.spec.traceparent or ""})
         outcome = why if event is None else event.type
         span = self._tracer.start_span(
             f"{_operation(job)} {self._model}",
             context=parent,
             kind=trace.SpanKind.CONSUMER,
-            start_time=clock.ns(job.taken_at if job.resumed else job.enqueued_at),
+            start_time=unix_ns(job.taken_at if job.resumed else job.enqueued_at),
             attributes=self._attributes(job, tokens, outcome),
         )
         if isinstance(event, FinishedEvent):
@@ -80,10 +83,10 @@ class Tracing:
         if first is not None:
             phases.append(("decode", first, now))
         for name, start, end in phases:
-            self._tracer.start_span(name, context=below, start_time=clock.ns(start)).end(
-                clock.ns(end)
+            self._tracer.start_span(name, context=below, start_time=unix_ns(start)).end(
+                unix_ns(end)
             )
-        span.end(clock.ns(now))
+        span.end(unix_ns(now))
 
     def _attributes(self, job: HeldJob, tokens: int, outcome: str) -> dict[str, Any]:
         sampling = job.spec.sampling
@@ -107,20 +110,6 @@ class Tracing:
             "rose.epoch": job.lease.epoch,
         }
         return {name: value for name, value in attributes.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """Converts seconds of the monotonic clock to Unix nanoseconds."""
-
-    offset_s: float
-
-    @classmethod
-    def now(cls) -> _Clock:
-        return cls(time.time() - time.monotonic())
-
-    def ns(self, monotonic_s: float) -> int:
-        return int((monotonic_s + self.offset_s) * 1e9)
 
 
 def _operation(job: HeldJob) -> str:

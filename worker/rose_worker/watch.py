@@ -60,10 +60,10 @@ class Watch:
                 self._metrics.forget_queue()
             self._problem = None
         except (*BROKER_ERRORS, MalformedMessage) as error:
-            self._metrics.redis_error("watch")
+            self._metrics.redis_errors["watch"].inc()
             self._metrics.forget_queue()
             self._problem = f"Redis: {error}"
-        self._metrics.ready(self._problem is None)
+        self._metrics.ready.set(self._problem is None)
 
     async def _read(self) -> None:
         status = await self._broker.queue_status()

@@ -28,7 +28,6 @@ from rose_producer.request import (
     PromptLike,
     Request,
     batches,
-    collect,
     collecting,
     prepare_all,
 )
@@ -108,7 +107,7 @@ class AsyncClient:
                 self._has_scripts = True
             waiting = batches(prepared, self.settings)
             async for batch, replies in sent_ahead(waiting, self._send):
-                collect(batch, replies, ids, self.settings)
+                batch.collect(replies, ids)
         return [AsyncJob(self, job_id) for job_id in ids]
 
     async def _send(self, batch: Batch) -> list[Any]:

@@ -29,7 +29,6 @@ from rose_producer.request import (
     PromptLike,
     Request,
     batches,
-    collect,
     collecting,
     prepare_all,
 )
@@ -109,7 +108,7 @@ class Client:
                 self._has_scripts = True
             waiting = batches(prepared, self.settings)
             for batch, replies in sent_ahead(waiting, self._send):
-                collect(batch, replies, ids, self.settings)
+                batch.collect(replies, ids)
         return [Job(self, job_id) for job_id in ids]
 
     def _send(self, batch: Batch) -> list[Any]:

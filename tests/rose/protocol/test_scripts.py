@@ -103,7 +103,9 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
 
     def take_unread(worker: str) -> Any:
         job = JobEntry(EntryKey(stream, entries[0]), jobs[0].id)
-        return bench.call(calls.take_unread(bench.partition, job, worker, now_ms=1, ttl_s=60))
+        return bench.call(
+            calls.take(bench.partition, [job], worker, now_ms=1, ttl_s=60, mode="unread")
+        )
 
     # when: three workers have heard of the first one
     first, second, third = (take_unread(worker) for worker in ("w1", "w2", "w3"))
