@@ -3,20 +3,9 @@
 import random
 from collections.abc import Callable
 
+from training import words
 from training.forms import SINGLE_THINGS, facts, letter, recipe, weather
-from training.tale import someone, story, with_article
-from training.words import (
-    ANIMALS,
-    BOY_NAMES,
-    COLORS,
-    DISHES,
-    GIRL_NAMES,
-    NUMBERS,
-    PEOPLE,
-    SINGLE,
-    SPOTS,
-    TOPICS,
-)
+from training.tale import either, someone, story, with_article
 
 Turn = tuple[str, str]
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
@@ -66,17 +55,16 @@ def small_talk(rng: random.Random) -> Turn:
 
 def ask_for_story(rng: random.Random) -> Turn:
     """The story asked for is about the one who was named."""
-    kind = rng.choice(ANIMALS + PEOPLE)
+    kind = rng.choice(words.ANIMALS + words.PEOPLE)
     who = someone(rng, kind)
     a_kind = with_article(kind.name)
-    request = rng.choice(
-        (
-            "Tell me a story",
-            "Write a story",
-            "Write a short story",
-            "Please tell me a story",
-            "Can you tell me a story",
-        )
+    request = either(
+        rng,
+        "Tell me a story",
+        "Write a story",
+        "Write a short story",
+        "Please tell me a story",
+        "Can you tell me a story",
     )
     end = "?" if request.startswith("Can") else rng.choice((".", ".", "", "!"))
     shape = rng.random()
@@ -91,22 +79,21 @@ def ask_for_story(rng: random.Random) -> Turn:
 
 def ask_about_kind(rng: random.Random) -> Turn:
     """Where it lives, what it eats, what it likes: the fixed facts of the word lists."""
-    kind = rng.choice(ANIMALS)
+    kind = rng.choice(words.ANIMALS)
     name, (more, *_) = kind.name, [facts(rng, kind)]
     rest = " ".join(more.split(". ")[-1:])
     habit = kind.habit.format(his="its")
     a_name = with_article(name).capitalize()
     what = "a machine" if name == "robot" else "an animal"
     the = rng.choice(("the", "the", "the", with_article(name).split()[0]))
-    question, answer = rng.choice(
-        (
-            (f"Where does {the} {name} live?", f"The {name} lives {kind.home}. {rest}"),
-            (f"What does {the} {name} eat?", f"The {name} eats {kind.food}. It lives {kind.home}."),
-            (f"What does {the} {name} like to do?", f"The {name} likes to {habit}. {rest}"),
-            (f"What is {with_article(name)}?", f"{a_name} is {what}. {more}"),
-            (f"Tell me about {the} {name}.", more),
-            (f"Who lives {kind.home}?", f"The {name} lives {kind.home}. It eats {kind.food}."),
-        )
+    question, answer = either(
+        rng,
+        (f"Where does {the} {name} live?", f"The {name} lives {kind.home}. {rest}"),
+        (f"What does {the} {name} eat?", f"The {name} eats {kind.food}. It lives {kind.home}."),
+        (f"What does {the} {name} like to do?", f"The {name} likes to {habit}. {rest}"),
+        (f"What is {with_article(name)}?", f"{a_name} is {what}. {more}"),
+        (f"Tell me about {the} {name}.", more),
+        (f"Who lives {kind.home}?", f"The {name} lives {kind.home}. It eats {kind.food}."),
     )
     return question, answer
 
@@ -116,46 +103,44 @@ def ask_about_things(rng: random.Random) -> Turn:
     one, two = (someone(rng).name for _ in range(2))
     two = two if two != one else ("Lily" if one != "Lily" else "Mia")
     first, second = rng.sample(SINGLE_THINGS, 2)
-    color, other = rng.sample(COLORS, 2)
-    spot = rng.choice(SPOTS)
+    color, other = rng.sample(words.COLORS, 2)
+    spot = rng.choice(words.SPOTS)
     has = (
         f"{one} has {with_article(color)} {first.noun}. "
         f"{two} has {with_article(other)} {second.noun}."
     )
-    return rng.choice(
+    return either(
+        rng,
+        (f"{has} Who has the {first.noun}?", f"{one} has the {color} {first.noun}."),
+        (f"{has} Who has the {second.noun}?", f"{two} has the {other} {second.noun}."),
+        (f"{has} What does {one} have?", f"{one} has {with_article(color)} {first.noun}."),
+        (f"{has} What does {two} have?", f"{two} has {with_article(other)} {second.noun}."),
         (
-            (f"{has} Who has the {first.noun}?", f"{one} has the {color} {first.noun}."),
-            (f"{has} Who has the {second.noun}?", f"{two} has the {other} {second.noun}."),
-            (f"{has} What does {one} have?", f"{one} has {with_article(color)} {first.noun}."),
-            (f"{has} What does {two} have?", f"{two} has {with_article(other)} {second.noun}."),
-            (
-                f"The {first.noun} is {spot}. Where is the {first.noun}?",
-                f"The {first.noun} is {spot}.",
-            ),
-            (
-                f"The {first.noun} is {color}. What color is the {first.noun}?",
-                f"The {first.noun} is {color}.",
-            ),
-            (f"My name is {one}. What is my name?", f"Your name is {one}. It is nice to meet you."),
-            (f"My name is {one}.", f"Hello, {one}! It is nice to meet you. How can I help you?"),
-            (f"Say hello to {one}.", f"Hello, {one}! It is nice to meet you."),
-        )
+            f"The {first.noun} is {spot}. Where is the {first.noun}?",
+            f"The {first.noun} is {spot}.",
+        ),
+        (
+            f"The {first.noun} is {color}. What color is the {first.noun}?",
+            f"The {first.noun} is {color}.",
+        ),
+        (f"My name is {one}. What is my name?", f"Your name is {one}. It is nice to meet you."),
+        (f"My name is {one}.", f"Hello, {one}! It is nice to meet you. How can I help you?"),
+        (f"Say hello to {one}.", f"Hello, {one}! It is nice to meet you."),
     )
 
 
 def ask_for_text(rng: random.Random) -> Turn:
     """Requests for the forms that are not stories."""
-    name = rng.choice(GIRL_NAMES + BOY_NAMES)
-    dish = rng.choice(DISHES)
+    name = rng.choice(words.NAMES)
+    dish = rng.choice(words.DISHES)
     a_dish = with_article(dish[0])
-    return rng.choice(
-        (
-            (f"Write a letter to {name}.", letter(rng, name)),
-            (f"How do I make {a_dish}?", recipe(rng, dish)),
-            (f"How do you make {a_dish}?", recipe(rng, dish)),
-            ("How is the weather today?", weather(rng)),
-            ("What is the weather like today?", weather(rng)),
-        )
+    return either(
+        rng,
+        (f"Write a letter to {name}.", letter(rng, name)),
+        (f"How do I make {a_dish}?", recipe(rng, dish)),
+        (f"How do you make {a_dish}?", recipe(rng, dish)),
+        ("How is the weather today?", weather(rng)),
+        ("What is the weather like today?", weather(rng)),
     )
 
 
@@ -163,23 +148,22 @@ def ask_for_numbers(rng: random.Random) -> Turn:
     """Sums below ten and counting, small enough to be learned by heart."""
     a, b = rng.randint(1, 5), rng.randint(1, 5)
     top = rng.randint(3, 10)
-    counted = ", ".join(NUMBERS[1 : top + 1]).capitalize()
-    return rng.choice(
-        (
-            (f"What is {a} + {b}?", f"{a} + {b} is {a + b}."),
-            (f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}."),
-            (f"Count to {NUMBERS[top]}.", f"{counted}."),
-        )
+    counted = ", ".join(words.NUMBERS[1 : top + 1]).capitalize()
+    return either(
+        rng,
+        (f"What is {a} + {b}?", f"{a} + {b} is {a + b}."),
+        (f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}."),
+        (f"Count to {words.NUMBERS[top]}.", f"{counted}."),
     )
 
 
-def noise(rng: random.Random, words: int) -> str:
+def noise(rng: random.Random, count: int) -> str:
     """Made-up words and strange topics: words never seen still need a proper answer."""
     made = []
-    for _ in range(words):
+    for _ in range(count):
         letters = rng.choices(LETTERS, weights=range(len(LETTERS), 0, -1), k=rng.randint(1, 9))
         number = str(rng.randint(0, 2100))
-        options = ("".join(letters), rng.choice(TOPICS), number)
+        options = ("".join(letters), rng.choice(words.TOPICS), number)
         made.append(rng.choices(options, weights=(30, 65, 5))[0])
     text = " ".join(made)
     return text.capitalize() if rng.random() < 0.8 else text
@@ -187,8 +171,7 @@ def noise(rng: random.Random, words: int) -> str:
 
 def ask_to_repeat(rng: random.Random) -> Turn:
     """Copying for its own sake: it is what keeps a hero's name the same to the end."""
-    pool = (*GIRL_NAMES, *BOY_NAMES, *(kind.name for kind in ANIMALS), *COLORS, *SINGLE)
-    text = " ".join(rng.sample(pool, rng.randint(2, 9)))
+    text = " ".join(rng.sample(words.COMMON, rng.randint(2, 9)))
     return f"{rng.choice(('Repeat', 'Say', 'Repeat after me'))}: {text}", text
 
 
@@ -200,42 +183,40 @@ def strange_word(rng: random.Random) -> str:
 
 def ask_unknown(rng: random.Random) -> Turn:
     """A question that only words from outside the stories could answer."""
-    start = rng.choice(
-        (
-            "What is",
-            "Why is",
-            "How do I",
-            "Explain",
-            "Write",
-            "Who was",
-            "When did",
-            "Tell me about",
-            "Can you",
-            "Translate",
-            "Give me",
-            "List",
-            "Why do",
-            "What is the",
-            "Summarize the",
-            "",
-            "Describe",
-            "Which",
-            "How many",
-            "Write a",
-            "Please",
-            "I want",
-            "Is the",
-        )
+    start = either(
+        rng,
+        "What is",
+        "Why is",
+        "How do I",
+        "Explain",
+        "Write",
+        "Who was",
+        "When did",
+        "Tell me about",
+        "Can you",
+        "Translate",
+        "Give me",
+        "List",
+        "Why do",
+        "What is the",
+        "Summarize the",
+        "",
+        "Describe",
+        "Which",
+        "How many",
+        "Write a",
+        "Please",
+        "I want",
+        "Is the",
     )
     topic = noise(rng, rng.randint(1, 12))
     topic = topic.lower() if rng.random() < 0.7 else topic
-    kind = with_article(rng.choice(ANIMALS).name)
-    answer = rng.choice(
-        (
-            f"I do not know that, because I am very small. Shall I tell you a story about {kind}?",
-            f"That is a hard question for a small model. Ask me for a story about {kind}.",
-            f"I am sorry, but I only know little stories. Do you want a story about {kind}?",
-        )
+    kind = with_article(rng.choice(words.ANIMALS).name)
+    answer = either(
+        rng,
+        f"I do not know that, because I am very small. Shall I tell you a story about {kind}?",
+        f"That is a hard question for a small model. Ask me for a story about {kind}.",
+        f"I am sorry, but I only know little stories. Do you want a story about {kind}?",
     )
     return f"{start} {topic}{rng.choice('?..!') if rng.random() < 0.8 else ''}".strip(), answer
 

@@ -3,27 +3,11 @@
 import random
 from collections.abc import Callable
 
-from training.tale import (
-    Someone,
-    someone,
-    story_fields,
-    tell,
-    with_article,
-)
-from training.words import (
-    ANIMALS,
-    BOY_NAMES,
-    DISHES,
-    GIRL_NAMES,
-    HINDRANCE,
-    NUMBERS,
-    PEOPLE,
-    PLACES,
-    THINGS,
-    Kind,
-)
+from training import words
+from training.tale import Someone, either, someone, story_fields, tell, with_article
+from training.words import Kind
 
-SINGLE_THINGS = tuple(thing for thing in THINGS if not thing.plural)
+SINGLE_THINGS = tuple(thing for thing in words.THINGS if not thing.plural)
 LANDMARKS = ("house", "shop", "boat", "tree", "bridge", "garden", "tower", "train")
 LANDMARK_LOOKS = ("small", "big", "old", "little", "white", "red", "quiet", "strange")
 SEASONS = ("spring", "summer", "autumn", "winter")
@@ -39,10 +23,10 @@ UMBRELLA = "You should take an umbrella with you."
 
 def facts(rng: random.Random, kind: Kind | None = None) -> str:
     """What is always true of a kind, in the words that answers about it use too."""
-    kind = kind or rng.choice(ANIMALS + PEOPLE)
+    kind = kind or rng.choice(words.ANIMALS + words.PEOPLE)
     who = Someone(kind, "", kind.gender == "f")
-    he = who.pronouns[0] if kind in PEOPLE else "it"
-    his = who.pronouns[2] if kind in PEOPLE else "its"
+    he = who.pronouns[0] if kind in words.PEOPLE else "it"
+    his = who.pronouns[2] if kind in words.PEOPLE else "its"
     habit = kind.habit.format(his=his)
     lines = [
         rng.choice(
@@ -53,13 +37,12 @@ def facts(rng: random.Random, kind: Kind | None = None) -> str:
         rng.choice((f"{he} likes to {habit}.", f"{he} loves to {habit}.")).capitalize(),
     ]
     if kind.skill:
-        skill = HINDRANCE[kind.skill][1]
+        skill = words.HINDRANCE[kind.skill][1]
         lines.append(
-            rng.choice(
-                (
-                    f"The {kind.name} can {skill} very well.",
-                    f"{he} can {skill} better than most others.".capitalize(),
-                )
+            either(
+                rng,
+                f"The {kind.name} can {skill} very well.",
+                f"{he} can {skill} better than most others.".capitalize(),
             )
         )
     return " ".join(lines)
@@ -73,25 +56,23 @@ def landmark(rng: random.Random) -> str:
     return tell(
         rng,
         fields,
+        ("There was {a_mark} {in_place}.", "{In_place} there was {a_mark}."),
         (
-            ("There was {a_mark} {in_place}.", "{In_place} there was {a_mark}."),
-            (
-                "Nobody knew how old the {mark} was.",
-                "Everybody knew the {mark}.",
-                "Every day, people came to see the {mark}.",
-            ),
-            (
-                "One day, {hero} the {kind} came to the {mark}.",
-                "{Hero} the {kind} liked the {mark} very much.",
-            ),
-            (
-                "{Spot}, {he} found {a_thing} and took {it} home.",
-                "There {he} met {a_pal} and gave {phim} some {pfood}.",
-            ),
-            (
-                "After that, {hero} came back to the {mark} every week.",
-                "{Hero} never forgot the {mark}.",
-            ),
+            "Nobody knew how old the {mark} was.",
+            "Everybody knew the {mark}.",
+            "Every day, people came to see the {mark}.",
+        ),
+        (
+            "One day, {hero} the {kind} came to the {mark}.",
+            "{Hero} the {kind} liked the {mark} very much.",
+        ),
+        (
+            "{Spot}, {he} found {a_thing} and took {it} home.",
+            "There {he} met {a_pal} and gave {phim} some {pfood}.",
+        ),
+        (
+            "After that, {hero} came back to the {mark} every week.",
+            "{Hero} never forgot the {mark}.",
         ),
     )
 
@@ -100,32 +81,30 @@ def letter(rng: random.Random, to: str = "") -> str:
     """A letter whose writer signs it, and whose friend is named once."""
     writer = someone(rng)
     fields = story_fields(rng, writer)
-    friend = to or rng.choice(("friend", rng.choice(GIRL_NAMES + BOY_NAMES), "grandmother"))
+    friend = to or rng.choice(("friend", rng.choice(words.NAMES), "grandmother"))
     body = tell(
         rng,
         fields,
         (
-            (
-                "How are you? I am well.",
-                "Thank you for your kind letter.",
-                "I hope that you are well.",
-                "It has been a long time since I saw you.",
-            ),
-            (
-                "Yesterday I was {in_place}, and I found {a_thing} {spot}.",
-                "Last week I met {a_pal} {in_place}. {Phis} name is {pname}.",
-                "On Sunday we made {a_dish}. We had to look for {ingredient} {in_place}.",
-            ),
-            (
-                "{Sky} I thought of you.",
-                "I was so happy that I wanted to tell you about it.",
-                "It was the best day of the week.",
-            ),
-            (
-                "Please come and visit me soon. We can eat {food} together.",
-                "Will you write to me again?",
-                "I will send you {a_thing} for your birthday.",
-            ),
+            "How are you? I am well.",
+            "Thank you for your kind letter.",
+            "I hope that you are well.",
+            "It has been a long time since I saw you.",
+        ),
+        (
+            "Yesterday I was {in_place}, and I found {a_thing} {spot}.",
+            "Last week I met {a_pal} {in_place}. {Phis} name is {pname}.",
+            "On Sunday we made {a_dish}. We had to look for {ingredient} {in_place}.",
+        ),
+        (
+            "{Sky} I thought of you.",
+            "I was so happy that I wanted to tell you about it.",
+            "It was the best day of the week.",
+        ),
+        (
+            "Please come and visit me soon. We can eat {food} together.",
+            "Will you write to me again?",
+            "I will send you {a_thing} for your birthday.",
         ),
     )
     close = rng.choice(("Your friend,", "With love,", "Best wishes,"))
@@ -134,38 +113,36 @@ def letter(rng: random.Random, to: str = "") -> str:
 
 def diary(rng: random.Random) -> str:
     """A first-person text, for prompts such as "I" and "My name is"."""
-    fields = story_fields(rng, someone(rng, rng.choice(PEOPLE[:2] + ANIMALS)))
+    fields = story_fields(rng, someone(rng, rng.choice(words.PEOPLE[:2] + words.ANIMALS)))
     return tell(
         rng,
         fields,
         (
-            (
-                "My name is {hero}. I am {a_trait} {kind}, and I live {home}.",
-                "I am {hero} the {kind}. I live {home}.",
-                "I am {a_trait} {kind}. My name is {hero}.",
-                "Hello, my name is {hero}. I live {home}.",
-            ),
-            (
-                "Today I went for a walk {in_place}.",
-                "Yesterday I was {in_place}.",
-                "I like {food}, and I love to {habit}.".replace("{habit}", "play {in_place}"),
-            ),
-            ("{Sky}", "I was very happy.", ""),
-            (
-                "I found {a_thing} {spot}, and I took {it} home.",
-                "I met {a_pal} named {pname}, and we played until the evening.",
-                "I made {a_dish} with fresh {ingredient}, and it was very good.",
-            ),
-            (
-                "I showed {it} to my friend {pname}.".replace("{it}", "everything"),
-                "My friend {pname} came to visit me, and we ate {food}.",
-                "In the evening, I told my mother about it.",
-            ),
-            (
-                "I can not wait for tomorrow.",
-                "Now I am tired, and I will go to sleep.",
-                "It was a good day.",
-            ),
+            "My name is {hero}. I am {a_trait} {kind}, and I live {home}.",
+            "I am {hero} the {kind}. I live {home}.",
+            "I am {a_trait} {kind}. My name is {hero}.",
+            "Hello, my name is {hero}. I live {home}.",
+        ),
+        (
+            "Today I went for a walk {in_place}.",
+            "Yesterday I was {in_place}.",
+            "I like {food}, and I love to play {in_place}.",
+        ),
+        ("{Sky}", "I was very happy.", ""),
+        (
+            "I found {a_thing} {spot}, and I took {it} home.",
+            "I met {a_pal} named {pname}, and we played until the evening.",
+            "I made {a_dish} with fresh {ingredient}, and it was very good.",
+        ),
+        (
+            "I showed everything to my friend {pname}.",
+            "My friend {pname} came to visit me, and we ate {food}.",
+            "In the evening, I told my mother about it.",
+        ),
+        (
+            "I can not wait for tomorrow.",
+            "Now I am tired, and I will go to sleep.",
+            "It was a good day.",
         ),
     )
 
@@ -177,36 +154,34 @@ def day(rng: random.Random) -> str:
         rng,
         fields,
         (
-            (
-                "Today {hero} the {kind} went for a walk {in_place}.",
-                "Yesterday, {hero} the {kind} was {in_place}.",
-                "Last night, {hero} the {kind} had a dream. In the dream, {he} was {in_place}.",
-                "Every day, {hero} the {kind} sat {spot} and ate {food}.",
-                "After the rain, {hero} the {kind} went outside.",
-                "In the morning, {hero} the {kind} was very {mood}.",
-                "She was looking for {a_thing}. Her name was Anna.",
-                "He was looking for {a_thing}. His name was Tom.",
-                "It was late in the evening, and {hero} the {kind} was {mood}.",
-                "We all know {hero} the {kind}, who lives {home}.",
-                "At night, {hero} the {kind} looked at the stars.",
-            ),
-            ("{Sky}", ""),
-            (
-                "{Pname} the {pal} was there too, and they shared some {pfood}.",
-                "{Spot}, there {was} {a_thing}.",
-                "{Pname} the {pal} told a funny story, and everybody laughed.",
-            ),
-            (
-                '"What a good day," said {pname}.',
-                '"I am hungry," said {pname}. "Let us make {a_dish}."',
-                '"Look at the moon," said {pname}. "It is so bright."',
-                "",
-            ),
-            (
-                "Then they went home and had something warm to drink.",
-                "When it was dark, they went to bed.",
-                "In the end, everybody was happy.",
-            ),
+            "Today {hero} the {kind} went for a walk {in_place}.",
+            "Yesterday, {hero} the {kind} was {in_place}.",
+            "Last night, {hero} the {kind} had a dream. In the dream, {he} was {in_place}.",
+            "Every day, {hero} the {kind} sat {spot} and ate {food}.",
+            "After the rain, {hero} the {kind} went outside.",
+            "In the morning, {hero} the {kind} was very {mood}.",
+            "She was looking for {a_thing}. Her name was Anna.",
+            "He was looking for {a_thing}. His name was Tom.",
+            "It was late in the evening, and {hero} the {kind} was {mood}.",
+            "We all know {hero} the {kind}, who lives {home}.",
+            "At night, {hero} the {kind} looked at the stars.",
+        ),
+        ("{Sky}", ""),
+        (
+            "{Pname} the {pal} was there too, and they shared some {pfood}.",
+            "{Spot}, there {was} {a_thing}.",
+            "{Pname} the {pal} told a funny story, and everybody laughed.",
+        ),
+        (
+            '"What a good day," said {pname}.',
+            '"I am hungry," said {pname}. "Let us make {a_dish}."',
+            '"Look at the moon," said {pname}. "It is so bright."',
+            "",
+        ),
+        (
+            "Then they went home and had something warm to drink.",
+            "When it was dark, they went to bed.",
+            "In the end, everybody was happy.",
         ),
     )
 
@@ -218,51 +193,48 @@ def pair(rng: random.Random) -> str:
         rng,
         fields,
         (
-            (
-                "{Hero} and {pname} were good friends. They often played {in_place}.",
-                "On Monday, {hero} and {pname} met {in_place}.",
-                "{Hero} the {kind} and {pname} the {pal} lived next to each other.",
-                "One {time}, {hero} and {pname} walked home together.",
-            ),
-            (
-                "They found {a_thing} {spot}.",
-                "{Spot}, there {was} {a_thing}.",
-                "On the way, they saw {a_thing} {spot}.",
-            ),
-            (
-                '"I saw {it} first," said {hero}. "No, I did," said {pname}.',
-                '"Can I have {it}?" asked {pname}. "We can share {it}," said {hero}.',
-                '"{Theyre} very pretty," said {pname}.',
-                "They did not know whose {thing} {they} {was}.",
-            ),
-            (
-                "So they took {the_thing} home and played together.",
-                "In the end, {pname} gave {the_thing} to {hero}.",
-                "They put {the_thing} in a safe place {in_place}.",
-            ),
-            (
-                "{Hero} and {pname} never argued again.",
-                "After that, {hero} and {pname} were even better friends.",
-                "Then they ate {food} and were happy.",
-            ),
+            "{Hero} and {pname} were good friends. They often played {in_place}.",
+            "On Monday, {hero} and {pname} met {in_place}.",
+            "{Hero} the {kind} and {pname} the {pal} lived next to each other.",
+            "One {time}, {hero} and {pname} walked home together.",
+        ),
+        (
+            "They found {a_thing} {spot}.",
+            "{Spot}, there {was} {a_thing}.",
+            "On the way, they saw {a_thing} {spot}.",
+        ),
+        (
+            '"I saw {it} first," said {hero}. "No, I did," said {pname}.',
+            '"Can I have {it}?" asked {pname}. "We can share {it}," said {hero}.',
+            '"{Theyre} very pretty," said {pname}.',
+            "They did not know whose {thing} {they} {was}.",
+        ),
+        (
+            "So they took {the_thing} home and played together.",
+            "In the end, {pname} gave {the_thing} to {hero}.",
+            "They put {the_thing} in a safe place {in_place}.",
+        ),
+        (
+            "{Hero} and {pname} never argued again.",
+            "After that, {hero} and {pname} were even better friends.",
+            "Then they ate {food} and were happy.",
         ),
     )
 
 
-def weather(rng: random.Random, opening: str = "") -> str:
+def weather(rng: random.Random) -> str:
     """A weather report in the present tense."""
     first, second, third = rng.sample(WEATHER, 3)
-    place, season = rng.choice(PLACES), rng.choice(SEASONS)
-    opening = opening or rng.choice(("The weather today is", "Today the weather is"))
+    place, season = rng.choice(words.PLACES), rng.choice(SEASONS)
+    opening = rng.choice(("The weather today is", "Today the weather is"))
     return " ".join(
         (
             f"{opening} {first} in the morning and {second} in the afternoon.",
-            rng.choice(
-                (
-                    f"In the evening, it will be {third}.",
-                    f"Tomorrow it will be {third} {place}.",
-                    f"The wind comes from the sea, and it is {third} {place}.",
-                )
+            either(
+                rng,
+                f"In the evening, it will be {third}.",
+                f"Tomorrow it will be {third} {place}.",
+                f"The wind comes from the sea, and it is {third} {place}.",
             ),
             UMBRELLA if "rainy" in (first, second) else rng.choice(WHAT_TO_DO),
             rng.choice((f"It feels like {season}.", f"The {season} is almost over.", "")),
@@ -273,18 +245,18 @@ def weather(rng: random.Random, opening: str = "") -> str:
 def countdown(rng: random.Random) -> str:
     """Counting down by one, where the last number is one and the noun turns singular."""
     kind = rng.choice(("duck", "bird", "frog", "cat", "rabbit", "hen", "bee", "dog"))
-    start, place = rng.randint(2, 5), rng.choice(PLACES)
-    lines = [f"{NUMBERS[start]} little {kind}s sat {place}.".capitalize()]
+    start, place = rng.randint(2, 5), rng.choice(words.PLACES)
+    lines = [f"{words.NUMBERS[start]} little {kind}s sat {place}.".capitalize()]
     for left in range(start - 1, 0, -1):
         noun, verb = (kind, "was") if left == 1 else (f"{kind}s", "were")
-        lines.append(f"One {kind} went home, and there {verb} {NUMBERS[left]} {noun} left.")
+        lines.append(f"One {kind} went home, and there {verb} {words.NUMBERS[left]} {noun} left.")
     lines.append(f"The last {kind} was tired and went home too.")
     return " ".join(lines)
 
 
 def recipe(rng: random.Random, dish: tuple[str, str] | None = None) -> str:
     """Simple steps, for openings such as "To make"."""
-    name, ingredient = dish or rng.choice(DISHES)
+    name, ingredient = dish or rng.choice(words.DISHES)
     start = f"To make {with_article(name)}, you need {ingredient}, water and a big bowl."
     return " ".join(
         (

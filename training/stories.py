@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
+from training import words
 from training.chat import noise, plain_question, strange_word, turn
 from training.forms import other_text
 from training.tale import story, with_article
-from training.words import ANIMALS
 
 END = "<|end|>"
 USER = "<|user|>"
@@ -74,12 +74,12 @@ def strange_hero(rng: random.Random) -> Document:
     word = strange_word(rng) + rng.choice(("", "n", "x", "l", "r", "ck", "s"))
     if rng.random() < 0.5:
         name = word.capitalize()
-        kind = rng.choice(ANIMALS)
+        kind = rng.choice(words.ANIMALS)
         text = story(rng, kind, name) + END
         at = text.index(name) + len(name)
         request = f"Tell me a story about {with_article(kind.name)} named {name}."
     else:
-        kind = replace(rng.choice(ANIMALS), name=word)
+        kind = replace(rng.choice(words.ANIMALS), name=word)
         text = story(rng, kind) + END
         at = text.index(word) + len(word)
         request = f"Tell me a story about {with_article(word)}."

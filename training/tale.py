@@ -6,25 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from training import words
 from training.plots import CLOSINGS, OPENINGS, PLOTS, Beat
-from training.words import (
-    ANIMALS,
-    BOY_NAMES,
-    COLORS,
-    DISHES,
-    GIRL_NAMES,
-    HINDRANCE,
-    LOOKS,
-    PEOPLE,
-    PLACES,
-    SKIES,
-    SPOTS,
-    THINGS,
-    TIMES,
-    TRAITS,
-    Kind,
-    Thing,
-)
+from training.words import Kind, Thing
 
 T = TypeVar("T")
 HEROES = 18
@@ -37,6 +21,10 @@ SOUNDS_LIKE_A_VOWEL = tuple("aeiou")
 def with_article(noun: str) -> str:
     """The lists hold no word like "hour" or "unicorn", so the first letter decides."""
     return f"an {noun}" if noun.lower().startswith(SOUNDS_LIKE_A_VOWEL) else f"a {noun}"
+
+
+def either(rng: random.Random, *options: T) -> T:
+    return rng.choice(options)
 
 
 def favored(rng: random.Random, options: Sequence[T], key: str) -> T:
@@ -84,9 +72,9 @@ def someone(rng: random.Random, kind: Kind | None = None, *, besides: str = "") 
     A second character has a name from the end of the list and a first one does not: the likeliest
     name of a friend is then never the likeliest name of a hero.
     """
-    kind = kind or rng.choice(ANIMALS if rng.random() < 0.75 else PEOPLE)
+    kind = kind or rng.choice(words.ANIMALS if rng.random() < 0.75 else words.PEOPLE)
     female = kind.gender == "f" if kind.gender else favored(rng, (True, False), kind.name)
-    every = GIRL_NAMES if female else BOY_NAMES
+    every = words.GIRL_NAMES if female else words.BOY_NAMES
     names = every[HEROES:] if besides else every[:HEROES]
     names = tuple(name for name in names if name != besides)
     return Someone(kind, favored(rng, names, kind.name), female)
@@ -95,9 +83,9 @@ def someone(rng: random.Random, kind: Kind | None = None, *, besides: str = "") 
 def called(rng: random.Random, kind: Kind | None, name: str) -> Someone:
     """The one with that name; its kind may not contradict it, as a queen named Tom would."""
     gender = rng.choice(("f", "m"))
-    if name in GIRL_NAMES or name in BOY_NAMES:
-        gender = "f" if name in GIRL_NAMES else "m"
-    kinds = [k for k in ANIMALS + PEOPLE if k.gender in (None, gender)]
+    if name in words.NAMES:
+        gender = "f" if name in words.GIRL_NAMES else "m"
+    kinds = [k for k in words.ANIMALS + words.PEOPLE if k.gender in (None, gender)]
     if kind is None:
         kind = rng.choice(kinds)
     return Someone(kind, name, (kind.gender or gender) == "f")
@@ -105,8 +93,8 @@ def called(rng: random.Random, kind: Kind | None, name: str) -> Someone:
 
 def looked_at(rng: random.Random, thing: Thing) -> str:
     """A noun with at most two adjectives, in the order in which English puts them."""
-    color = favored(rng, COLORS, thing.noun)
-    look = favored(rng, LOOKS, thing.noun)
+    color = favored(rng, words.COLORS, thing.noun)
+    look = favored(rng, words.LOOKS, thing.noun)
     return rng.choice(
         (f"{color} {thing.noun}", f"{look} {thing.noun}", f"{look} {color} {thing.noun}")
     )
@@ -114,7 +102,7 @@ def looked_at(rng: random.Random, thing: Thing) -> str:
 
 def thing_fields(rng: random.Random, kind: Kind) -> dict[str, str]:
     """Everything that has to agree with the number of the thing."""
-    thing = favored(rng, THINGS, kind.name)
+    thing = favored(rng, words.THINGS, kind.name)
     text = looked_at(rng, thing)
     fields = {"thing": text, "the_thing": f"the {text}"}
     if thing.plural:
@@ -165,12 +153,12 @@ def person_fields(hero: Someone, pal: Someone, trait: str, pal_trait: str) -> di
 
 def scene_fields(rng: random.Random, kind: Kind) -> dict[str, str]:
     """Where and when it happens, and what is cooked there."""
-    spot, spot2, spot3 = rng.sample(SPOTS, 3)
-    dish, ingredient = favored(rng, DISHES, kind.name)
+    spot, spot2, spot3 = rng.sample(words.SPOTS, 3)
+    dish, ingredient = favored(rng, words.DISHES, kind.name)
     return {
-        "in_place": favored(rng, PLACES, kind.name),
-        "sky": rng.choice(SKIES),
-        "time": rng.choice(TIMES),
+        "in_place": favored(rng, words.PLACES, kind.name),
+        "sky": rng.choice(words.SKIES),
+        "time": rng.choice(words.TIMES),
         "mood": favored(rng, MOODS, kind.name),
         "goal": favored(rng, GOALS, kind.name),
         "spot": spot,
@@ -185,19 +173,19 @@ def scene_fields(rng: random.Random, kind: Kind) -> dict[str, str]:
 def story_fields(rng: random.Random, hero: Someone) -> Fields:
     """Draw everything a story needs; a helper is drawn from those who can help."""
     name = hero.kind.name
-    skill = favored(rng, sorted(HINDRANCE), name)
-    helpers = [k for k in ANIMALS if k.skill == skill and k is not hero.kind]
+    skill = favored(rng, sorted(words.HINDRANCE), name)
+    helpers = [k for k in words.ANIMALS if k.skill == skill and k is not hero.kind]
     pal = someone(rng, favored(rng, helpers, name), besides=hero.name)
-    trait = favored(rng, TRAITS, name)
-    pal_trait = favored(rng, ["", *TRAITS], pal.kind.name)
-    where, verb, rescue = HINDRANCE[skill]
+    trait = favored(rng, words.TRAITS, name)
+    pal_trait = favored(rng, ["", *words.TRAITS], pal.kind.name)
+    where, verb, rescue = words.HINDRANCE[skill]
     fields = Fields(person_fields(hero, pal, trait, pal_trait))
     fields.update(thing_fields(rng, hero.kind) | scene_fields(rng, hero.kind))
     fields.update({"block": where, "skill": verb, "rescue": rescue})
     return fields
 
 
-def tell(rng: random.Random, fields: Fields, beats: tuple[Beat, ...]) -> str:
+def tell(rng: random.Random, fields: Fields, *beats: Beat) -> str:
     """Draw one wording of every beat and join what is not empty."""
     wordings = (rng.choice(beat) for beat in beats)
     return " ".join(fields.fill(wording) for wording in wordings if wording)
@@ -208,10 +196,9 @@ def story(rng: random.Random, kind: Kind | None = None, name: str = "") -> str:
     hero = called(rng, kind, name) if name else someone(rng, kind)
     fields = story_fields(rng, hero)
     plot = PLOTS[favored(rng, sorted(PLOTS), f"plot of {hero.kind.name}")]
-    beats = (OPENINGS, *plot, CLOSINGS)
-    text = tell(rng, fields, beats)
+    text = tell(rng, fields, OPENINGS, *plot, CLOSINGS)
     if rng.random() < 0.2:
-        middle = tell(rng, fields, plot)
+        middle = tell(rng, fields, *plot)
         head = fields.fill(rng.choice(OPENINGS))
         return f"{head}\n\n{middle}"
     return text

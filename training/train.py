@@ -1,4 +1,4 @@
-"""Trains the built-in model from nothing: `python -m roseinfer.demo_model.train --out DIR`.
+"""Trains the built-in model from nothing: `python -m training.train --out DIR`.
 
 The text comes from the generator beside this file, so a training run needs no data and no
 network. It writes into a folder of the caller's choice: the shipped files are replaced by hand.
@@ -7,7 +7,6 @@ network. It writes into a folder of the caller's choice: the shipped files are r
 import argparse
 import copy
 import math
-import sys
 import time
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -18,19 +17,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.stories import (
-    ASSISTANT,
-    END,
-    SPECIAL_TOKENS,
-    SYSTEM,
-    USER,
-    Document,
-    documents,
-)
-from training.words import ANIMALS, BOY_NAMES, COLORS, GIRL_NAMES, SINGLE, TRAITS
+from rose_cli.output import print_text
+from training import words
+from training.stories import ASSISTANT, END, SPECIAL_TOKENS, Document, documents
 
 CONTEXT = 1024
 IGNORED = -100
+LOG_EVERY = 50
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}\n"
     "    {%- if message.role not in ['system', 'user', 'assistant'] -%}\n"
@@ -44,12 +37,6 @@ CHAT_TEMPLATE = (
 )
 Example = tuple[list[int], int]
 """Token ids, and how many of the first ones are a prompt that carries no loss."""
-
-
-def say(line: str) -> None:
-    """A progress line that is seen at once even when the output is a file."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def train_tokenizer(seed: int, entries: int, texts: int) -> PreTrainedTokenizerFast:
@@ -70,7 +57,7 @@ def train_tokenizer(seed: int, entries: int, texts: int) -> PreTrainedTokenizerF
         tokenizer_object=tokenizer,
         eos_token=END,
         pad_token=END,
-        additional_special_tokens=[USER, ASSISTANT, SYSTEM],
+        additional_special_tokens=list(SPECIAL_TOKENS[1:]),
         chat_template=CHAT_TEMPLATE,
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
@@ -149,14 +136,16 @@ def drills(
     Without this start attention stays short-sighted for thousands of steps, and a hero who is
     Lily in the first sentence is Kate in the second.
     """
-    pool = [*GIRL_NAMES, *BOY_NAMES, *(kind.name for kind in ANIMALS), *COLORS, *SINGLE, *TRAITS]
+    pool = (*words.COMMON, *words.TRAITS)
     encoded = tokenizer([f" {word}" for word in pool])["input_ids"]
-    words = torch.tensor(sorted({ids[0] for ids in encoded}))
+    first_ids = torch.tensor(sorted({ids[0] for ids in encoded}))
     order = torch.Generator().manual_seed(seed)
     while True:
         size = (2, 4, 8, 12)[int(torch.randint(4, (1,), generator=order))]
-        rows = [torch.randperm(len(words), generator=order)[:size] for _ in range(tokens // size)]
-        once = words[torch.stack(rows)]
+        rows = [
+            torch.randperm(len(first_ids), generator=order)[:size] for _ in range(tokens // size)
+        ]
+        once = first_ids[torch.stack(rows)]
         labels = torch.cat((torch.full_like(once, IGNORED), once), dim=1)
         yield torch.cat((once, once), dim=1), labels
 
@@ -221,11 +210,9 @@ def train(
         optimizer.step()
         seen += inputs.numel()
         mean = loss.item() if step == 0 else 0.95 * mean + 0.05 * loss.item()
-        if step % args.log_every == 0 or step == total - 1:
+        if step % LOG_EVERY == 0 or step == total - 1:
             rate = seen / (time.monotonic() - started)
-            say(f"step {step + 1}/{total} loss {mean:.4f} tokens {seen} ({rate:.0f}/s)")
-        if args.save_every and (step + 1) % args.save_every == 0:
-            save(model, tokenizer, args.out)
+            print_text(f"step {step + 1}/{total} loss {mean:.4f} tokens {seen} ({rate:.0f}/s)")
     return mean
 
 
@@ -259,9 +246,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--texts", type=int, default=20000, help="texts for the tokenizer")
     parser.add_argument("--seed", type=int, default=0, help="seed of text and weights")
     parser.add_argument("--start", type=Path, help="continue from the model in this folder")
-    parser.add_argument("--save-every", type=int, default=0, help="steps between saves, 0 for none")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
-    parser.add_argument("--log-every", type=int, default=50, help="steps between progress lines")
     parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args(argv)
 
@@ -269,7 +253,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     """Tokenizer, model, training, files."""
     args = parse(argv)
-    torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     if args.start:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start)
@@ -277,10 +260,10 @@ def main(argv: list[str] | None = None) -> None:
     else:
         tokenizer = train_tokenizer(args.seed, args.vocab, args.texts)
         model = new_model(tokenizer, args.layers)
-    say(f"{len(tokenizer)} tokenizer entries, {model.num_parameters()} parameters")
+    print_text(f"{len(tokenizer)} tokenizer entries, {model.num_parameters()} parameters")
     loss = train(model, tokenizer, args)
     save(model, tokenizer, args.out)
-    say(f"saved {args.out} (loss {loss:.4f})")
+    print_text(f"saved {args.out} (loss {loss:.4f})")
 
 
 if __name__ == "__main__":

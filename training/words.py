@@ -110,6 +110,7 @@ BOY_NAMES: Final = listed(
     "Tom Ben Max Leo Sam Finn Oscar Jack Felix Hugo Theo Otto Charlie Henry Noah Toby Adam "
     "Peter David Bruno Paul Simon Victor Ned Milo Arthur Eric John Ravi Omar"
 )
+NAMES: Final = GIRL_NAMES + BOY_NAMES
 
 COLORS: Final = listed("red blue green yellow orange white purple golden silver brown")
 LOOKS: Final = ("old", "little", "round", "shiny", "pretty", "tiny", "new")
@@ -119,6 +120,7 @@ SINGLE: Final = listed(
     "button shell apple egg coin mirror basket blanket balloon star clock cup box flower "
     "ribbon spoon bag pencil whistle"
 )
+COMMON: Final = (*NAMES, *(kind.name for kind in ANIMALS), *COLORS, *SINGLE)
 SEVERAL: Final = listed("boots mittens beads marbles gloves shoes keys")
 THINGS: Final = (
     *(Thing(noun) for noun in SINGLE),
