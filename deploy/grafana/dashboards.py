@@ -6,11 +6,13 @@ a time, hence `max by`: during a change of that worker there may be two of them,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from deploy.grafana.panels import Dashboard, Panel, Query, Row
 
 _M = '{model=~"$model"}'
+_HITS = "rose_prefix_cache_hit_tokens_total"
+_QUERIES = "rose_prefix_cache_query_tokens_total"
 
 
 def _rate(metric: str, by: str) -> str:
@@ -21,20 +23,26 @@ def _queue(metric: str) -> str:
     return f"max by (model, queue) ({metric}{_M})"
 
 
-def _quantiles(metric: str, by: str = "model") -> list[Query]:
+def _quantiles(
+    metric: str, by: str = "model", quantiles: Sequence[float] = (0.5, 0.95, 0.99)
+) -> list[Query]:
     buckets = _rate(f"{metric}_bucket", f"{by}, le")
     return [
         Query(f"histogram_quantile({q}, {buckets})", f"{{{{{by}}}}} p{round(q * 100)}")
-        for q in (0.5, 0.95, 0.99)
+        for q in quantiles
     ]
 
 
-def _heat_map(metric: str) -> list[Query]:
-    return [Query(f"sum by (le) (increase({metric}_bucket{_M}[$__rate_interval]))", "{{le}}")]
+def _heat_map(metric: str, model: str = _M) -> list[Query]:
+    return [Query(f"sum by (le) (increase({metric}_bucket{model}[$__rate_interval]))", "{{le}}")]
+
+
+def _share(part: str, whole: str, by: str) -> str:
+    return f"{_rate(part, by)} / {_rate(whole, by)}"
 
 
 def _mean(metric: str, by: str) -> str:
-    return f"{_rate(f'{metric}_sum', by)} / {_rate(f'{metric}_count', by)}"
+    return _share(f"{metric}_sum", f"{metric}_count", by)
 
 
 def _occupancy(by: str) -> str:
@@ -43,7 +51,11 @@ def _occupancy(by: str) -> str:
 
 
 def _stat(
-    title: str, description: str, expr: str, unit: str, steps: Mapping[float, str] | None = None
+    title: str,
+    description: str,
+    expr: str,
+    unit: str = "short",
+    steps: Mapping[float, str] | None = None,
 ) -> Panel:
     query = Query(expr)
     return Panel(title, description, [query], unit, "stat", width=3, height=4, steps=steps or {})
@@ -59,21 +71,18 @@ OVERVIEW = Dashboard(
             "Alerts firing",
             "Alerts of roseinfer that fire now; Prometheus lists them under Alerts.",
             'count(ALERTS{alertname=~"Rose.*", alertstate="firing"}) or vector(0)',
-            "short",
-            {0: "green", 1: "red"},
+            steps={0: "green", 1: "red"},
         ),
         _stat(
             "Workers ready",
             "Workers that have their model loaded and reach Redis.",
             f"sum(rose_ready{_M}) or vector(0)",
-            "short",
-            {0: "red", 1: "green"},
+            steps={0: "red", 1: "green"},
         ),
         _stat(
             "Jobs waiting",
             "Jobs that no worker has read yet, over all queues.",
             f"sum({_queue('rose_queue_lag_jobs')})",
-            "short",
         ),
         _stat(
             "Oldest waiting",
@@ -86,7 +95,6 @@ OVERVIEW = Dashboard(
             "Tokens per second",
             "Tokens generated and logged, over all workers.",
             f"sum(rate(rose_generated_tokens_total{_M}[$__rate_interval]))",
-            "short",
         ),
         _stat(
             "Batch occupancy",
@@ -106,8 +114,7 @@ OVERVIEW = Dashboard(
             "Dead letters",
             "Jobs that were given up and are kept: `rose dead-letters list` shows them.",
             f"sum({_queue('rose_dead_letter_jobs')})",
-            "short",
-            {0: "green", 1: "yellow"},
+            steps={0: "green", 1: "yellow"},
         ),
     ),
     Row(
@@ -120,7 +127,6 @@ OVERVIEW = Dashboard(
                 Query(_rate("rose_generated_tokens_total", "model"), "{{model}} generated"),
                 Query(_rate("rose_prompt_tokens_total", "model"), "{{model}} prompt"),
             ],
-            "short",
         ),
         Panel(
             "Batch occupancy",
@@ -138,7 +144,6 @@ OVERVIEW = Dashboard(
             "Jobs ended per second, by outcome. Jobs cancelled before a worker took them "
             "are not among them.",
             [Query(_rate("rose_jobs_total", "outcome"), "{{outcome}}")],
-            "short",
             stacked=True,
         ),
     ),
@@ -152,7 +157,6 @@ OVERVIEW = Dashboard(
                 Query(_queue("rose_queue_lag_jobs"), "{{queue}} waiting"),
                 Query(_queue("rose_queue_pending_jobs"), "{{queue}} held"),
             ],
-            "short",
         ),
         Panel(
             "Oldest job",
@@ -174,7 +178,6 @@ OVERVIEW = Dashboard(
             "Estimated tokens, prompts and answers, of all jobs that have not ended: what "
             "`ROSE_MAX_QUEUED_TOKENS` limits.",
             [Query(_queue("rose_queue_tokens"), "{{queue}}")],
-            "short",
         ),
         Panel(
             "Job duration",
@@ -187,7 +190,6 @@ OVERVIEW = Dashboard(
             "Jobs finished per second: the model was done (eos), met a stop string (stop), "
             "or ran out of its limit (length).",
             [Query(_rate("rose_finish_reasons_total", "reason"), "{{reason}}")],
-            "short",
             stacked=True,
         ),
     ),
@@ -251,26 +253,13 @@ ENGINE = Dashboard(
         Panel(
             "Slow steps",
             "99th percentile of each phase: prefill of long prompts shows in forward.",
-            [
-                Query(
-                    "histogram_quantile(0.99, "
-                    + _rate("rose_step_duration_seconds_bucket", "phase, le")
-                    + ")",
-                    "{{phase}} p99",
-                )
-            ],
+            _quantiles("rose_step_duration_seconds", "phase", [0.99]),
             "s",
         ),
         Panel(
             "Forward pass",
             "How long it took, step by step.",
-            [
-                Query(
-                    "sum by (le) (increase(rose_step_duration_seconds_bucket"
-                    '{model=~"$model", phase="forward"}[$__rate_interval]))',
-                    "{{le}}",
-                )
-            ],
+            _heat_map("rose_step_duration_seconds", '{model=~"$model", phase="forward"}'),
             "s",
             kind="heatmap",
         ),
@@ -279,19 +268,16 @@ ENGINE = Dashboard(
             "By worker. 0 with jobs in the batch: the device hangs, or decoding pauses "
             "because Redis is away.",
             [Query(_rate("rose_batch_size_sequences_count", "instance"), "{{instance}}")],
-            "short",
         ),
         Panel(
             "Requests in a step",
             "Mean number of requests computed together, by worker.",
             [Query(_mean("rose_batch_size_sequences", "instance"), "{{instance}}")],
-            "short",
         ),
         Panel(
             "Batch size",
             "Requests computed in a step, step by step.",
             _heat_map("rose_batch_size_sequences"),
-            "short",
             kind="heatmap",
         ),
     ),
@@ -308,14 +294,7 @@ ENGINE = Dashboard(
         Panel(
             "Prefix cache hits",
             "Share of prompt tokens whose keys and values were there already.",
-            [
-                Query(
-                    _rate("rose_prefix_cache_hit_tokens_total", "model")
-                    + " / "
-                    + _rate("rose_prefix_cache_query_tokens_total", "model"),
-                    "{{model}}",
-                )
-            ],
+            [Query(_share(_HITS, _QUERIES, "model"), "{{model}}")],
             "percentunit",
             max=1,
         ),
@@ -324,7 +303,6 @@ ENGINE = Dashboard(
             "Requests per second that gave up their blocks and are computed again. Few are "
             "harmless; many mean that the cache is too small for the slots.",
             [Query(_rate("rose_preemptions_total", "instance"), "{{instance}}")],
-            "short",
         ),
     ),
     Row(
@@ -333,7 +311,6 @@ ENGINE = Dashboard(
             "Models",
             "What each worker serves, on which device, in which data type.",
             [Query(f"rose_model_info{_M}")],
-            "short",
             kind="table",
             width=16,
         ),
@@ -341,7 +318,6 @@ ENGINE = Dashboard(
             "Versions",
             "Of roseinfer, by worker.",
             [Query("rose_build_info")],
-            "short",
             kind="table",
         ),
     ),
@@ -358,21 +334,18 @@ DELIVERY = Dashboard(
             "Jobs per second that a worker took over, because their lease had lapsed or "
             "they were handed back at a drain. Subscribers see a pause.",
             [Query(_rate("rose_jobs_redelivered_total", "instance"), "{{instance}}")],
-            "short",
         ),
         Panel(
             "Fenced appends",
             "Appends per second that Redis refused, because somebody else had the job by "
             "then. Each is work done twice, and none reaches a subscriber.",
             [Query(_rate("rose_fenced_appends_total", "instance"), "{{instance}}")],
-            "short",
         ),
         Panel(
             "Redis errors",
             "Failed calls per second: of intake, publisher, lease renewal, the control "
             "channel, and the look that readiness takes. All are repeated.",
             [Query(_rate("rose_redis_errors_total", "op"), "{{op}}")],
-            "short",
             stacked=True,
         ),
     ),
@@ -388,14 +361,12 @@ DELIVERY = Dashboard(
                     "{{reason}}",
                 )
             ],
-            "short",
             stacked=True,
         ),
         Panel(
             "Dead letters kept",
             "`rose dead-letters` lists, retries and purges them.",
             [Query(_queue("rose_dead_letter_jobs"), "{{queue}}")],
-            "short",
         ),
         Panel(
             "Not finished",
@@ -409,7 +380,6 @@ DELIVERY = Dashboard(
                 ),
                 Query(_rate("rose_invalid_messages_total", "model"), "invalid"),
             ],
-            "short",
         ),
     ),
     Row(
@@ -418,14 +388,12 @@ DELIVERY = Dashboard(
             "Up",
             "1 while the worker answers Prometheus.",
             [Query('up{job="rose-worker"}', "{{instance}}")],
-            "short",
             max=1,
         ),
         Panel(
             "Ready",
             "1 while the worker reaches Redis; /readyz says why not.",
             [Query(f"rose_ready{_M}", "{{instance}}")],
-            "short",
             max=1,
         ),
         Panel(
@@ -433,7 +401,6 @@ DELIVERY = Dashboard(
             "Which worker exports the gauges of the queue: one, and another within 20 "
             "seconds of its death.",
             [Query(f"count by (instance, queue) (rose_queue_lag_jobs{_M})", "{{instance}}")],
-            "short",
             max=1,
         ),
     ),

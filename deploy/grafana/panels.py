@@ -15,6 +15,35 @@ _COLUMNS = 24
 _SCHEMA = 39
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
+#: Columns of a table that tell nothing.
+_HIDDEN = {
+    "id": "organize",
+    "options": {"excludeByName": dict.fromkeys(("Time", "Value", "__name__", "job"), True)},
+}
+
+_DATASOURCE_VARIABLE = {
+    "name": "datasource",
+    "label": "Prometheus",
+    "type": "datasource",
+    "query": "prometheus",
+    "refresh": 1,
+}
+_MODELS = "label_values(rose_batch_capacity_sequences, model)"
+_MODEL_VARIABLE = {
+    "name": "model",
+    "label": "Model",
+    "type": "query",
+    "datasource": _DATASOURCE,
+    "definition": _MODELS,
+    "query": {"query": _MODELS, "refId": "model"},
+    "refresh": 2,
+    "sort": 1,
+    "multi": True,
+    "includeAll": True,
+    "allValue": ".*",
+    "current": {"text": ["All"], "value": ["$__all"]},
+}
+
 Kind = Literal["timeseries", "stat", "heatmap", "table"]
 
 
@@ -34,7 +63,7 @@ class Panel:
     title: str
     description: str
     queries: Sequence[Query]
-    unit: str
+    unit: str = "short"
     kind: Kind = "timeseries"
     width: int = 8
     height: int = 8
@@ -55,7 +84,7 @@ class Panel:
             ],
             "fieldConfig": {"defaults": self._defaults(), "overrides": []},
             "options": self._options(),
-            **self._transformations(),
+            **({"transformations": [_HIDDEN]} if self.kind == "table" else {}),
         }
 
     def _target(self, query: Query, ref: str) -> dict[str, Any]:
@@ -114,12 +143,6 @@ class Panel:
             }
         return {"showHeader": True}
 
-    def _transformations(self) -> dict[str, Any]:
-        if self.kind != "table":
-            return {}
-        hidden = {"excludeByName": {"Time": True, "Value": True, "__name__": True, "job": True}}
-        return {"transformations": [{"id": "organize", "options": hidden}]}
-
 
 class Row:
     def __init__(self, title: str, *panels: Panel) -> None:
@@ -156,7 +179,7 @@ class Dashboard:
                     "includeVars": True,
                 }
             ],
-            "templating": {"list": [_datasource_variable(), _model_variable()]},
+            "templating": {"list": [_DATASOURCE_VARIABLE, _MODEL_VARIABLE]},
             "annotations": {"list": []},
             "panels": list(self._laid_out()),
         }
@@ -179,31 +202,3 @@ class Dashboard:
                 yield panel.to_json(number, x, y)
                 number, x, highest = number + 1, x + panel.width, max(highest, panel.height)
             y += highest
-
-
-def _datasource_variable() -> dict[str, Any]:
-    return {
-        "name": "datasource",
-        "label": "Prometheus",
-        "type": "datasource",
-        "query": "prometheus",
-        "refresh": 1,
-    }
-
-
-def _model_variable() -> dict[str, Any]:
-    query = "label_values(rose_batch_capacity_sequences, model)"
-    return {
-        "name": "model",
-        "label": "Model",
-        "type": "query",
-        "datasource": _DATASOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": "model"},
-        "refresh": 2,
-        "sort": 1,
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".*",
-        "current": {"text": ["All"], "value": ["$__all"]},
-    }
