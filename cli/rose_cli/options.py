@@ -1,7 +1,10 @@
-"""The options that several commands have."""
+"""The options that several commands have, and how a command gets those of a table."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -18,3 +21,27 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
 def given(**values: Any) -> dict[str, Any]:
     """The options that were set; the rest is left to the environment and the defaults."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def with_options(
+    argument: str, options: Mapping[str, Any], gather: Callable[[dict[str, Any]], Any] = dict
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command `options`, by name and annotation; what was said comes as one `argument`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def wrapper(*args: Any, **values: Any) -> None:
+            said = given(**{name: values.pop(name) for name in options})
+            command(*args, **values, **{argument: gather(said)})
+
+        own = inspect.signature(command, eval_str=True).parameters
+        parameters = [parameter for name, parameter in own.items() if name != argument]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+            for name, option in options.items()
+        ]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+        return wrapper
+
+    return decorate

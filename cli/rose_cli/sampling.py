@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +9,7 @@ import typer
 
 from rose.errors import InvalidParameter
 from rose.sampling import GRAMMARS, PARAMETERS, Parameter
-from rose_cli.options import given
+from rose_cli.options import with_options
 
 # What these ask for is not in the text that a command prints.
 _NOT_OPTIONS = ("logprobs", "top_logprobs")
@@ -41,35 +38,8 @@ def _help(parameter: Parameter) -> str:
     return f"{text}.{default}"
 
 
-_OPTIONS = {
-    parameter.name: _option(parameter)
-    for parameter in PARAMETERS
-    if parameter.name not in _NOT_OPTIONS
-}
-
-
-def with_sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` these options; it gets what was said as one argument, `sampling`."""
-
-    @wraps(command)
-    def wrapper(*args: Any, **values: Any) -> None:
-        said = {name: values.pop(name) for name in _OPTIONS}
-        command(*args, **values, sampling=_sampling(said))
-
-    own = inspect.signature(command, eval_str=True).parameters
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
-        for name, option in _OPTIONS.items()
-    ]
-    parameters = [p for name, p in own.items() if name != "sampling"] + options
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    return wrapper
-
-
-def _sampling(values: dict[str, Any]) -> dict[str, Any]:
+def _sampling(said: dict[str, Any]) -> dict[str, Any]:
     """What was said, as requests and the engine take it. Raises: InvalidParameter"""
-    said = given(**values)
     for name in GRAMMARS:
         if name in said:
             said[name] = _text_of(said[name])
@@ -87,11 +57,21 @@ def _bias_of(word: str) -> tuple[int, float]:
         raise InvalidParameter(f"--logit-bias {word!r}: must be ID=BIAS, such as 42=-3.5") from None
 
 
-def _text_of(word: str | None) -> str | None:
+def _text_of(word: str) -> str:
     """What an option says, or the file that it names with @. Raises: InvalidParameter"""
-    if word is None or not word.startswith("@"):
+    if not word.startswith("@"):
         return word
     try:
         return Path(word[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidParameter(f"{word}: cannot be read: {error}") from None
+
+
+_OPTIONS = {
+    parameter.name: _option(parameter)
+    for parameter in PARAMETERS
+    if parameter.name not in _NOT_OPTIONS
+}
+
+#: Gives a command these options; it gets what was said as one argument, `sampling`.
+with_sampling_options = with_options("sampling", _OPTIONS, _sampling)

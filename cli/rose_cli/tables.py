@@ -21,6 +21,7 @@ from rose_cli.output import print_text
 console = Console(highlight=False)
 
 _GAP = 2
+_BAR = 14
 #: What the column that gives way keeps at least, and before a spare column is shown.
 _MIN_FLEXIBLE, _GOOD_FLEXIBLE = 12, 32
 #: Where there is no terminal, nothing is shortened: a program or a pager reads it.
@@ -74,6 +75,11 @@ def _last_cells(text: str, width: int) -> str:
     return set_cell_size(text[::-1], width)[::-1]
 
 
+def bar(share: float) -> Text:
+    filled = round(_BAR * min(1.0, share))
+    return Text("█" * filled, style="green").append("░" * (_BAR - filled), style="dim")
+
+
 def terminal_width() -> int:
     return console.width if console.is_terminal else _UNLIMITED
 
@@ -106,10 +112,6 @@ def make_table(columns: Sequence[Column], width: int) -> Table:
     for cells in zip(*(column.cells for column in shown), strict=True):
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
-
-
-def print_facts(facts: Mapping[str, str]) -> None:
-    print_drawing(facts_table(facts))
 
 
 def facts_table(facts: Mapping[str, str]) -> Table:

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from rose.sampling import GRAMMARS, PARAMETERS, Parameter, SamplingParams
-from rose_cli.commands import load
+from rose_cli.commands import import_command
 from rose_cli.sampling import with_sampling_options
 from roseinfer.cli_options import parser, sampling_params
 
@@ -47,7 +47,7 @@ def received(words: list[str]) -> dict[str, Any]:
 
 
 def test_submit_has_an_option_for_every_parameter() -> None:
-    options = {option.name for option in load("submit").params}
+    options = {option.name for option in import_command("submit").params}
     assert {parameter.name for parameter in PARAMETERS} <= options
 
 

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console, RenderableType
 
 from rose_cli.commands.dead_letters import table_of
+from rose_cli.commands.jobs import facts_of
 from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import draw as draw_demo
 from rose_cli.demo.view import result_table
 from rose_cli.doctor.findings import row_of, warn
-from rose_cli.status_view import facts_of
 from rose_cli.tables import (
     Column,
     elide_end,

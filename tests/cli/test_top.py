@@ -12,8 +12,7 @@ import pytest
 from rose.errors import ConfigurationError
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
-from rose_cli.top.frames import Top
-from rose_cli.top.scrape import addresses
+from rose_cli.top.frames import Top, addresses
 from rose_cli.top.view import spark
 from rose_producer import Client
 from tests.support.bench import wait_until

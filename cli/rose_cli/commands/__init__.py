@@ -6,10 +6,16 @@ A command's module is imported when that command runs, so that `rose --help` loa
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from rose.errors import ConfigurationError
+
+#: What a command needs beyond the base install, where it needs the engine.
+ENGINE = ("torch", "transformers", "tokenizers", "llguidance")
 
 
 class Command(NamedTuple):
@@ -21,18 +27,18 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "submit": Command("jobs", "submit", "Enqueue prompts and print their job ids."),
-    "stream": Command("jobs", "stream", "Print a job's text as it comes."),
-    "result": Command("jobs", "result", "Wait for a job to end, and print its text."),
-    "status": Command("jobs", "status", "Show how a job stands, or the queue."),
-    "cancel": Command("jobs", "cancel", "Stop a job."),
-    "dead-letters": Command("dead_letters", "letters", "See, retry, purge jobs that cannot run."),
-    "worker": Command("worker", "worker", "Serve a queue: generate, publish every token once."),
-    "top": Command("top", "top", "Watch the queue and its workers."),
-    "doctor": Command("doctor", "doctor", "Check Redis, the queue and this machine."),
-    "demo": Command("demo", "demo", "Kill a worker in mid-sentence; no token is lost."),
-    "load": Command("load", "load", "Submit stories at a rate, and read every stream."),
-    "generate": Command("generate", "generate", "Generate without a queue, in this process."),
+    "submit": Command(".jobs", "submit", "Enqueue prompts and print their job ids."),
+    "stream": Command(".jobs", "stream", "Print a job's text as it comes."),
+    "result": Command(".jobs", "result", "Wait for a job to end, and print its text."),
+    "status": Command(".jobs", "status", "Show how a job stands, or the queue."),
+    "cancel": Command(".jobs", "cancel", "Stop a job."),
+    "dead-letters": Command(".dead_letters", "letters", "See, retry, purge jobs that cannot run."),
+    "worker": Command(".worker", "worker", "Serve a queue: generate, publish every token once."),
+    "top": Command(".top", "top", "Watch the queue and its workers."),
+    "doctor": Command(".doctor", "doctor", "Check Redis, the queue and this machine."),
+    "demo": Command("..demo.run", "demo", "Kill a worker in mid-sentence; no token is lost."),
+    "load": Command(".load", "load", "Submit stories at a rate, and read every stream."),
+    "generate": Command(".generate", "generate", "Generate without a queue, in this process."),
 }
 
 
@@ -52,9 +58,20 @@ class CommandGroup(TyperGroup):
 def import_command(name: str) -> Any:
     """The command itself. It imports what the command needs."""
     command = COMMANDS[name]
-    target = getattr(import_module(f"rose_cli.commands.{command.module}"), command.function)
+    target = getattr(import_module(command.module, __name__), command.function)
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(name)(target)
         target = app
     return typer.main.get_command(target)
+
+
+def missing(*modules: str) -> list[str]:
+    return [name for name in modules if find_spec(name) is None]
+
+
+def require(*modules: str) -> None:
+    """Raises: ConfigurationError: says what to install."""
+    absent = missing(*modules)
+    if absent:
+        raise ConfigurationError(f"this needs {' and '.join(absent)}: install roseinfer[worker]")

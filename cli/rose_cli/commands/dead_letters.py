@@ -23,7 +23,7 @@ from rose_cli.output import (
     print_text,
     printable,
 )
-from rose_cli.tables import Column, make_table, print_drawing, print_facts, terminal_width, wrap
+from rose_cli.tables import Column, facts_table, make_table, print_drawing, terminal_width, wrap
 from rose_producer.dead_letters import DeadLetter, DeadLetters
 from rose_producer.settings import ProducerSettings
 
@@ -101,7 +101,11 @@ def show(
     if as_json:
         print_json(facts)
         return
-    print_facts({name.replace("_", " "): printable(text) for name, text in _shown(letter, facts)})
+    print_drawing(
+        facts_table(
+            {name.replace("_", " "): printable(text) for name, text in _shown(letter, facts)}
+        )
+    )
 
 
 @letters.command()

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from rose_cli.commands import ENGINE, missing
 from rose_cli.doctor.findings import print_findings
 from rose_cli.doctor.rights import Role
 from rose_cli.doctor.server import examine
 from rose_cli.options import AsJson, Device, Model, Queue, RedisUrl, given
-from rose_cli.requirements import ENGINE, missing
 from rose_producer import ProducerSettings
 from rose_worker.settings import WorkerSettings, reject_unknown_variables
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rose_cli.commands import ENGINE, require
 from rose_cli.options import AsJson, Device, Model
 from rose_cli.output import print_json, print_text
-from rose_cli.requirements import ENGINE, require
 from rose_cli.sampling import with_sampling_options
 
 

@@ -17,8 +17,7 @@ from rose.errors import ConfigurationError
 from rose_cli.options import AsJson, Queue, RedisUrl, given
 from rose_cli.output import print_json
 from rose_cli.tables import console, print_drawing, terminal_width
-from rose_cli.top.frames import Frame, Top
-from rose_cli.top.scrape import addresses
+from rose_cli.top.frames import Frame, Top, addresses
 from rose_cli.top.view import draw, export
 from rose_producer import Client, ProducerSettings
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Annotated, Any, cast
 
 import typer
@@ -11,25 +9,9 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rose_cli.options import given
-from rose_cli.requirements import ENGINE, require
+from rose_cli.commands import ENGINE, require
+from rose_cli.options import with_options
 from rose_worker.settings import WorkerSettings, reject_unknown_variables
-
-
-def _with_settings_as_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` one option for each setting, so that --help shows them all."""
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[cast(Any, field.annotation) | None, _option(name, field)],
-        )
-        for name, field in WorkerSettings.model_fields.items()
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
 
 
 def _option(name: str, field: FieldInfo) -> Any:
@@ -50,11 +32,17 @@ def _option(name: str, field: FieldInfo) -> Any:
     )
 
 
-@_with_settings_as_options
-def worker(**options: Any) -> None:
+_OPTIONS = {
+    name: Annotated[cast(Any, field.annotation) | None, _option(name, field)]
+    for name, field in WorkerSettings.model_fields.items()
+}
+
+
+@with_options("said", _OPTIONS)
+def worker(said: dict[str, Any]) -> None:
     """Serve a queue: pull jobs into free slots, generate, publish every token once."""
     reject_unknown_variables()
-    settings = WorkerSettings(**given(**options))
+    settings = WorkerSettings(**said)
     if settings.engine == "rose":
         require(*ENGINE)
     from rose_worker.main import run

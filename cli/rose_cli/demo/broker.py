@@ -26,9 +26,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rose.errors import BrokerUnavailable
-from rose_cli.redis_version import TOO_OLD, is_too_old
 
 _log = logging.getLogger(__name__)
+
+#: Scripts run on 6.2. But there Redis may refuse one for want of memory in its middle, and clients
+#: cannot tell errors that scripts raise apart, so they would not wait. The users need 7.0, too.
+_OLDEST = (7, 0)
+TOO_OLD = "it must be 7.0 or newer"
 
 _START_S = 10.0
 
@@ -117,7 +121,7 @@ class EmbeddedBroker:
 
     def _command(self) -> list[str]:
         if self._server is None:
-            return [sys.executable, "-m", "rose_cli.demo.fake_server", str(self.port)]
+            return [sys.executable, "-m", "rose_cli.demo.broker", str(self.port)]
         options = {"port": str(self.port), "bind": "127.0.0.1", "dir": self._folder.name}
         if self._config is None:
             options |= _DURABLE
@@ -146,6 +150,12 @@ def _is_new_enough(program: str) -> bool:
     return False
 
 
+def is_too_old(version: str) -> bool | None:
+    """None where it cannot be read."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return None if numbers is None else (int(numbers[1]), int(numbers[2])) < _OLDEST
+
+
 def free_port() -> int:
     """A port that nobody listens on now, and that is given to nobody else for a minute.
 
@@ -158,3 +168,14 @@ def free_port() -> int:
             server.accept()[0].close()  # first: who closes first remembers the port
             client.recv(1)
         return port
+
+
+def _serve_fake(port: int) -> None:
+    from fakeredis import TcpFakeServer
+
+    server = TcpFakeServer(("127.0.0.1", port), server_type="redis", server_version=_OLDEST)
+    server.serve_forever()
+
+
+if __name__ == "__main__":  # fakeredis, in a process of its own
+    _serve_fake(int(sys.argv[1]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import typer
@@ -17,7 +16,7 @@ from rose_cli.demo.prompts import REQUESTS
 from rose_cli.demo.run import play, show
 from rose_cli.demo.state import DemoState
 from rose_cli.demo.view import View, draw
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.demo.workers import two_workers
 from rose_cli.top.frames import Top
 from rose_cli.top.view import export, picture
 from rose_producer import Client
@@ -34,23 +33,15 @@ _RATE = 4.0
 
 def top_picture() -> str:
     """Two workers under a load, as `rose top` sees them."""
-    with EmbeddedBroker() as broker, ExitStack() as stack:
-        workers = [
-            stack.enter_context(
-                WorkerProcess(
-                    name,
-                    broker.url,
-                    min_step_s=_STEP_S,
-                    max_batch_size=_SLOTS,
-                    torch_threads=1,
-                    kv_cache_tokens=4096,
-                )
-            )
-            for name in ("worker-a", "worker-b")
-        ]
+    with (
+        EmbeddedBroker() as broker,
+        two_workers(
+            broker.url, min_step_s=_STEP_S, max_batch_size=_SLOTS, kv_cache_tokens=4096
+        ) as workers,
+        Client(redis_url=broker.url) as client,
+    ):
         for worker in workers:
             worker.wait_ready()
-        client = stack.enter_context(Client(redis_url=broker.url))
         top = Top(client, [("127.0.0.1", worker.http_port) for worker in workers])
         for look in range(_LOOKS):
             # More at some times than at others.

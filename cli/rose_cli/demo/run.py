@@ -1,4 +1,4 @@
-"""The demo's course: start, stream, kill, take over, compare."""
+"""`rose demo`, its course: start, stream, kill, take over, compare."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from rose.errors import ResultTimeout
+from rose_cli.commands import ENGINE, require
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import LiveView, PlainView, View, result_table
-from rose_cli.demo.workers import WorkerDied, WorkerProcess
+from rose_cli.demo.workers import WorkerProcess, two_workers
+from rose_cli.options import AsJson
 from rose_cli.output import print_json
 from rose_producer import AsyncClient, AsyncJob, Result
 
@@ -28,7 +31,6 @@ _LEASE_S = 2.0
 _SLOW_STEP_S = 0.03
 _LOOK_S = 0.1
 _LIMIT_S = 90.0
-_START_S = 120.0
 #: A worker is killed when each of its streams has come at least so far.
 _KILL_AFTER_TOKENS = 30
 
@@ -51,12 +53,17 @@ class Report:
         return sum(record.moved_at is not None for record in self.records)
 
 
-def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
-    """True when every stream was complete and equal to the undisturbed run.
-
-    Raises:
-        RoseError: a part of it did not start.
-    """
+def demo(
+    full_speed: Annotated[
+        bool, typer.Option(help="As fast as the tiny model goes, too fast to read.")
+    ] = False,
+    fake_redis: Annotated[
+        bool, typer.Option(help="Use the embedded stand-in though there is a redis-server.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """See it at work: streams, a worker killed in mid-sentence, and no token lost or doubled."""
+    require(*ENGINE)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _leave)
     console = Console(quiet=as_json)
@@ -66,34 +73,32 @@ def run_demo(*, full_speed: bool, fake_redis: bool, as_json: bool) -> bool:
         print_json(_as_json(report))
     else:
         show(report, console)
-    return report.is_right
+    if not report.is_right:
+        sys.exit(1)
 
 
 def play(view: View, *, full_speed: bool = False, fake_redis: bool = False) -> Report:
     """Raises: RoseError: a part of it did not start."""
-    with EmbeddedBroker(fake=True if fake_redis else None) as broker, ExitStack() as stack:
-        workers = [
-            stack.enter_context(
-                WorkerProcess(
-                    name,
-                    broker.url,
-                    lease_s=_LEASE_S,
-                    reclaim_interval_s=0.25,
-                    max_batch_size=_SLOTS,
-                    torch_threads=1,
-                    min_step_s=0 if full_speed else _SLOW_STEP_S,
-                )
+    with (
+        EmbeddedBroker(fake=True if fake_redis else None) as broker,
+        two_workers(
+            broker.url,
+            lease_s=_LEASE_S,
+            reclaim_interval_s=0.25,
+            max_batch_size=_SLOTS,
+            min_step_s=0 if full_speed else _SLOW_STEP_S,
+        ) as workers,
+        view,
+    ):
+        view.note(f"broker: {broker.kind}; starting two workers with the built-in model ...")
+        if not full_speed:
+            view.note(
+                f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read it "
+                "(--full-speed: off)"
             )
-            for name in ("worker-a", "worker-b")
-        ]
-        with view:
-            view.note(f"broker: {broker.kind}; starting two workers with the built-in model ...")
-            if not full_speed:
-                view.note(
-                    f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read "
-                    "it (--full-speed: off)"
-                )
-            return asyncio.run(_Demo(broker.url, workers, view).run())
+        for worker in workers:
+            worker.wait_ready()
+        return asyncio.run(_Demo(broker.url, workers, view).run())
 
 
 def _leave(signum: int, _: FrameType | None) -> None:
@@ -160,7 +165,6 @@ class _Demo:
         )
 
     async def run(self) -> Report:
-        await asyncio.gather(*(_until_ready(worker) for worker in self._workers))
         async with AsyncClient(redis_url=self._url) as client:
             began = time.monotonic()
             self._state.started = began
@@ -236,16 +240,6 @@ class _Demo:
             f"SIGKILL to {victim.name} with {len(orphans)} streams in hand; "
             f"stream {example.number} stops at {example.text[-16:]!r}"
         )
-
-
-async def _until_ready(worker: WorkerProcess) -> None:
-    """One look at a time in a thread, for which Ctrl-C would have to wait."""
-    try:
-        async with asyncio.timeout(_START_S):
-            while not await asyncio.to_thread(worker.is_ready):  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(_LOOK_S)
-    except TimeoutError:
-        raise WorkerDied(f"worker {worker.name} is not ready after {_START_S:g} s") from None
 
 
 async def _follow(job: AsyncJob, record: StreamRecord) -> None:

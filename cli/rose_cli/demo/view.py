@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
-from rose_cli.tables import Column, elide_end, elide_start, make_table
+from rose_cli.tables import Column, bar, elide_end, elide_start, make_table
 from rose_producer import Result
 
-_BAR = 12
 #: The widest cell of a stream that moved: `b → a at 199`.
 _PATH = 12
 _STATE = len("orphaned")
@@ -92,7 +91,8 @@ class PlainView(View):
         if end > start:
             said = " ".join(record.text[start:end].split())
             opening = f"{record.title} | " if start == 0 else ""
-            self._print(f"  [{record.number:2d} {_worker_now(record)}] {opening}{said}")
+            worker = record.workers[-1] if record.workers else "?"
+            self._print(f"  [{record.number:2d} {worker}] {opening}{said}")
             self._shown[record.number] = end
 
     def _print(self, line: str) -> None:
@@ -108,9 +108,9 @@ def _worker_line(worker: WorkerView, state: DemoState) -> Text:
     if worker.killed_at_s is not None:
         lost = f"killed at {worker.killed_at_s:.1f} s with {len(state.moved)} streams in hand"
         return Text(f"{worker.name}  {lost}", style="red")
-    filled = round(_BAR * worker.batch / worker.capacity) if worker.capacity else 0
-    bar = "█" * filled + "░" * (_BAR - filled)
-    return Text(f"{worker.name}  {bar}  {worker.batch} of {worker.capacity} slots", style="green")
+    occupied = bar(worker.batch / worker.capacity if worker.capacity else 0)
+    slots = f"  {worker.batch} of {worker.capacity} slots"
+    return Text.assemble(f"{worker.name}  ", occupied, slots, style="green")
 
 
 def _stream_columns(state: DemoState) -> list[Column]:
@@ -139,10 +139,6 @@ def _stream_state(record: StreamRecord, alive: set[str]) -> Text:
     else:
         state, style = "running", "green"
     return Text(f"{state:<{_STATE}}", style)
-
-
-def _worker_now(record: StreamRecord) -> str:
-    return record.workers[-1] if record.workers else "?"
 
 
 def result_table(

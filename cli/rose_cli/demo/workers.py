@@ -8,15 +8,15 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import Self
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from rose.errors import RoseError
 from rose_cli.demo.broker import free_port
+from rose_cli.top.frames import scrape
 
 _STOP_S = 30
 _LOOK_S = 0.05
@@ -117,26 +117,31 @@ class WorkerProcess:
 
     def http(self, path: str) -> str | None:
         """The page, or None when there is no good answer."""
-        return _page(self.http_port, path)
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http_port}{path}", timeout=2
+            ) as answer:
+                body: bytes = answer.read()
+                return body.decode()
+        except (OSError, HTTPException):  # the worker may be killed in the middle of the page
+            return None
 
     def metrics(self) -> dict[str, float]:
         return read_metrics(self.http_port)
 
 
+@contextmanager
+def two_workers(redis_url: str, **settings: str | float) -> Iterator[list[WorkerProcess]]:
+    """Both with `settings`, on one thread each; they start at the same time."""
+    with ExitStack() as stack:
+        workers = [
+            WorkerProcess(name, redis_url, torch_threads=1, **settings)
+            for name in ("worker-a", "worker-b")
+        ]
+        yield [stack.enter_context(worker) for worker in workers]
+
+
 def read_metrics(http_port: int) -> dict[str, float]:
-    """Samples without further labels than the model's, by name; empty when the worker is dead."""
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(_page(http_port, "/metrics") or "")
-        for sample in family.samples
-        if set(sample.labels) <= {"model"}
-    }
-
-
-def _page(http_port: int, path: str) -> str | None:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}{path}", timeout=2) as answer:
-            body: bytes = answer.read()
-            return body.decode()
-    except (OSError, HTTPException):  # the worker may be killed in the middle of the page
-        return None
+    """Samples by name, added up over their labels; empty when the worker is dead."""
+    found = scrape(("127.0.0.1", http_port))
+    return found.samples if found else {}

@@ -17,9 +17,9 @@ from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
 from rose.transport import broker_errors
 from rose.transport.connection import connect
+from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Role, missing
-from rose_cli.redis_version import TOO_OLD, is_too_old
 from rose_producer import Client, ProducerSettings
 
 #: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,

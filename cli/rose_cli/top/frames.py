@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from rose.errors import ConfigurationError
 from rose.protocol.status import QueueStatus
-from rose_cli.top.scrape import Address, Scrape, scrape_all
 from rose_producer import Client
 
+DEFAULT_PORT = 9400
+
 _HISTORY = 60
+_TIMEOUT_S = 2.0
+_MAX_BYTES = 4 * 1024 * 1024
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """`samples`: those of the same name added up, over all their labels."""
+
+    address: str
+    worker: str
+    samples: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    """of its model: name, device, dtype"""
 
 
 @dataclass(slots=True)
@@ -65,7 +87,7 @@ class Top:
         status = self._client.queue_status()
         # One that has lost its Redis is no longer in the status, and stays to be seen.
         self._known |= status.workers.keys()
-        answers = scrape_all(self._places)
+        answers = _scrape_all(self._places)
         scrapes = [scrape for scrape in answers if scrape.worker in self._known]
         workers = [self._row(scrape, status) for scrape in scrapes]
         silent = status.workers.keys() - {row.name for row in workers}
@@ -118,3 +140,64 @@ def _oldest_waiting(scrapes: Sequence[Scrape], status: QueueStatus) -> float | N
         return None
     name = "rose_queue_oldest_waiting_age_seconds"
     return max((s.samples[name] for s in scrapes if name in s.samples), default=None)
+
+
+# The metrics that workers serve
+
+
+def addresses(places: Iterable[str]) -> list[Address]:
+    """`HOST` or `HOST:PORT` each; a name that stands for many addresses is all of them.
+
+    Raises: ConfigurationError
+    """
+    found: dict[Address, None] = {}
+    for place in places:
+        host, _, port = place.removeprefix("http://").partition("/")[0].partition(":")
+        if not host or not (port or str(DEFAULT_PORT)).isdecimal():
+            raise ConfigurationError(f"--metrics {place!r}: give HOST or HOST:PORT")
+        try:
+            known = socket.getaddrinfo(host, int(port or DEFAULT_PORT), type=socket.SOCK_STREAM)
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"--metrics {place!r}: no such host ({error})") from None
+        found |= dict.fromkeys((str(to[0]), int(to[1])) for *_, to in known)
+    return list(found)
+
+
+def _scrape_all(places: Iterable[Address]) -> list[Scrape]:
+    """Of those that answer."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return [found for found in pool.map(scrape, places) if found is not None]
+
+
+def scrape(place: Address) -> Scrape | None:
+    """None where no worker answers."""
+    connection = http.client.HTTPConnection(*place, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        body = answer.read(_MAX_BYTES).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    address = f"{place[0]}:{place[1]}"
+    name = answer.getheader("Rose-Worker") if answer.status == 200 else None
+    if name is None:
+        return None
+    try:
+        return _parse(body, address, name)
+    except ValueError:
+        return None  # cut off, or of something else
+
+
+def _parse(text: str, address: str, worker: str) -> Scrape:
+    """Raises: ValueError: these are no metrics."""
+    scrape = Scrape(address, worker)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "rose_model_info":
+                scrape.labels.update(sample.labels)
+            if not sample.name.endswith("_bucket"):
+                before = scrape.samples.get(sample.name, 0.0)
+                scrape.samples[sample.name] = before + sample.value
+    return scrape

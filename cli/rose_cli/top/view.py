@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from rose_cli.tables import Column, elide_middle, make_table
+from rose_cli.tables import Column, bar, elide_middle, make_table
 from rose_cli.top.frames import Frame, WorkerRow
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_BAR = 14
 _SPARKS = 40
 _PICTURE_WIDTH = 92
 #: Lines of a frame beside those of its workers.
@@ -159,11 +158,6 @@ def spark(values: Sequence[float]) -> str:
     if not highest:
         return _BLOCKS[0] * len(values)
     return "".join(_BLOCKS[round(value / highest * (len(_BLOCKS) - 1))] for value in values)
-
-
-def bar(share: float) -> Text:
-    filled = round(_BAR * min(1.0, share))
-    return Text("█" * filled, style="green").append("░" * (_BAR - filled), style="dim")
 
 
 def _colour(share: float) -> str:
