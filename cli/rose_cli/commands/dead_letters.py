@@ -101,11 +101,8 @@ def show(
     if as_json:
         print_json(facts)
         return
-    print_drawing(
-        facts_table(
-            {name.replace("_", " "): printable(text) for name, text in _shown(letter, facts)}
-        )
-    )
+    shown = {name.replace("_", " "): printable(text) for name, text in _shown(letter, facts)}
+    print_drawing(facts_table(shown))
 
 
 @letters.command()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rose.errors import RoseError
 from rose_cli.demo.broker import free_port
@@ -131,7 +131,7 @@ class WorkerProcess:
 
 
 @contextmanager
-def two_workers(redis_url: str, **settings: str | float) -> Iterator[list[WorkerProcess]]:
+def two_workers(redis_url: str, **settings: Any) -> Iterator[list[WorkerProcess]]:
     """Both with `settings`, on one thread each; they start at the same time."""
     with ExitStack() as stack:
         workers = [
