@@ -7,8 +7,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class QueueSettings(BaseSettings):
-    """Which queue, and how to reach it: shared by producers and workers."""
-
     model_config = SettingsConfigDict(env_prefix="ROSE_", extra="forbid", frozen=True)
 
     redis_url: SecretStr = Field(

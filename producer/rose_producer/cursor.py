@@ -6,9 +6,10 @@ a subscriber that knows how many it has can tell news from repeats and from gaps
 
 from __future__ import annotations
 
+import time
 from enum import Enum, auto
 
-from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose.errors import InvalidCursor, JobNotFound, MalformedMessage, ResultTimeout
 from rose.protocol import TERMINAL_STATUSES, Event, decode_event
 from rose.protocol.status import job_not_found
 
@@ -84,7 +85,7 @@ class LogCursor:
         return verdict
 
     def check_silence(self, status: str | None, logged: int, job_id: str) -> None:
-        """The log has nothing more for this position: is that in order?
+        """Check that the log may have nothing after this position.
 
         `status` and `logged` are from the job's state, read before the log.
 
@@ -98,3 +99,27 @@ class LogCursor:
             raise InvalidCursor(f"cursor {self.position}: job {job_id} has only {logged} tokens")
         if status in TERMINAL_STATUSES and not self.ended:
             raise JobNotFound(f"job {job_id} is {status}, and its tokens have expired")
+
+
+class Patience:
+    """How long a caller listens to a job. `timeout_s`: None means without a limit."""
+
+    def __init__(self, job_id: str, timeout_s: float | None, poll_interval_s: float) -> None:
+        self._job_id = job_id
+        self._poll_interval_s = poll_interval_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def wait_s(self) -> float:
+        """Seconds to listen before the next look into the log.
+
+        Raises:
+            ResultTimeout: the caller's time is over.
+        """
+        if self._deadline is None:
+            return self._poll_interval_s
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise ResultTimeout(
+                f"job {self._job_id} has not ended in time; it goes on, ask again or cancel it"
+            )
+        return min(self._poll_interval_s, left)

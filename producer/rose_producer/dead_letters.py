@@ -1,4 +1,4 @@
-"""Jobs that could not run, kept with their reason: look at them, give them another life, drop them.
+"""Jobs that could not run, kept with their reason: list them, retry them, delete them.
 
     with DeadLetters(client.settings) as letters:
         for letter in letters.list(code="crash_loop", limit=10):

@@ -122,7 +122,7 @@ def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[
 
 @contextmanager
 def collecting(ids: list[str]) -> Iterator[None]:
-    """Whatever fails says which jobs were enqueued before."""
+    """Put the ids of the jobs that were enqueued before into an error."""
     try:
         yield
     except RoseError as error:

@@ -1,4 +1,4 @@
-"""What a job or a queue is at, read from the replies of Redis."""
+"""The status of a job and of a queue, read from the replies of Redis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JobStatus:
     started_ms: int | None
     ended_ms: int | None
     retry_of: str | None
-    """the dead job of which this is another life"""
+    """the dead job that this one repeats"""
 
 
 STATUS_FIELDS = (
@@ -57,7 +57,7 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
     """
     with _written_by_us(f"the state of job {job_id}"):
         values = [None if field is None else field.decode() for field in fields]
-        status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended, again = values
+        status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended, retry_of = values
         if status is None:
             raise job_not_found(job_id)
         return JobStatus(
@@ -71,7 +71,7 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
             _int_or_none(enqueued),
             _int_or_none(started),
             _int_or_none(ended),
-            again,
+            retry_of,
         )
 
 

@@ -38,7 +38,7 @@ class AsyncSubscriptions:
     """Belongs to one event loop. Connects at the first `listen`; `aclose` ends it for good."""
 
     def __init__(self, settings: QueueSettings, *, inbox_size: int = _INBOX_SIZE) -> None:
-        # Knows the way; its own pool stays empty.
+        # For address and options: its own pool stays empty.
         # No silent reconnect: what was published meanwhile must be read from the log.
         self._redis = connect_async(settings)
         self._timeout_s = settings.redis_timeout_s

@@ -1,7 +1,7 @@
-"""The clients of redis-py as roseinfer makes them: where to, with which options.
+"""Makes redis-py's clients, with the address and the options of the settings.
 
-They repeat nothing by themselves, because `rose.transport.retry` says when. Only on a cluster the
-first repeat may be redis-py's: an error told it where a slot is now.
+They repeat no call: `rose.transport.retry` decides that. Only on a cluster redis-py may repeat a
+call once, since its error tells where the slot has moved.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _client(
         "socket_connect_timeout": settings.redis_timeout_s,
         "socket_keepalive": True,
         "health_check_interval": 30,
-        # Callers are bounded, each has one at a time: refusing one that another has is no help.
+        # Each caller uses one at a time, so the number of callers bounds them.
         "max_connections": 10_000,
         # Replies have one shape on every server and through every proxy.
         "protocol": 2,
@@ -85,7 +85,7 @@ def _client(
     with _valid_options():
         if address.kind is Kind.CLUSTER:
             options |= {**address.options, "retry": library.retry.Retry(NoBackoff(), retries)}
-            # Partitions whose node lives go on.
+            # If one node is away, the partitions of the others go on.
             options["require_full_coverage"] = False
             nodes = [library.cluster.ClusterNode(*node) for node in address.nodes]
             return library.RedisCluster(startup_nodes=nodes, **options)

@@ -260,7 +260,7 @@ class MultiplexedConnection:
     def _send(self, verb: str, subscription: Subscription | None = None) -> None:
         if self._connection is None:
             return
-        if not self._outgoing:  # what piles up in this turn of the loop goes out together
+        if not self._outgoing:  # one write sends all commands of a turn of the event loop
             asyncio.get_running_loop().call_soon(self._flush)
         self._outgoing.append(_Sent(verb, subscription))
 

@@ -24,13 +24,12 @@ from rose.transport.urls import Kind
 
 
 class AsyncServer:
-    """One server, or the one that Sentinels name. Has as many connections as there are round trips
-    at a time."""
+    """One server, or the primary that Sentinels name. Each round trip has its own connection."""
 
     sharded = False
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._client = client  # knows the way; its own pool stays empty
+        self._client = client  # for address and options; its own pool stays empty
         self._connector = async_connector(client.connection_pool)
         self._timeout_s = reply_timeout_s(client.connection_pool)
         self._idle: list[_RoundTrip] = []
@@ -109,17 +108,18 @@ class AsyncCluster:
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         if commands[0][0] == "SCRIPT":
             return [await self._client.script_load(str(commands[0][2]))]  # on every primary
-        # redis-py knows replies that it would put into another form by upper case.
-        said = [(str(verb).lower(), *words) for verb, *words in commands]
+        # redis-py converts the replies of commands whose name is in upper case.
+        lower_case = [(str(verb).lower(), *words) for verb, *words in commands]
         try:
-            if len(said) == 1:  # not as a pipeline, which in trouble closes everybody's connections
-                return [await self._client.execute_command(*said[0])]
+            # redis-py's pipeline would close all connections of the client after a failure.
+            if len(lower_case) == 1:
+                return [await self._client.execute_command(*lower_case[0])]
             pipeline = self._client.pipeline(transaction=False)
-            for words in said:
+            for words in lower_case:
                 pipeline.execute_command(*words)
             replies = await pipeline.execute(raise_on_error=False)
         except AttributeError as error:
-            # Such a connection was just being opened.
+            # redis-py raises this if the connection is closed while it is opened.
             raise redis.ConnectionError("closed while it was being opened") from error
         return _without_errors(replies)
 

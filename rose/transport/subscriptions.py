@@ -137,7 +137,7 @@ class Subscriptions:
 
     @cached_property
     def _redis(self) -> redis.Redis | redis.RedisCluster:
-        # Knows the way; its own pool stays empty.
+        # For address and options: its own pool stays empty.
         # No silent reconnect: what was published meanwhile must be read from the log.
         return connect(self._settings)
 

@@ -100,7 +100,7 @@ def _load(settings: WorkerSettings, journal: Journal) -> Engine:
         return WatchedEngine(NullEngine(settings), journal)
     from rose_worker.rose_engine import RoseEngine
 
-    return WatchedEngine(RoseEngine.load(settings), journal)
+    return WatchedEngine(RoseEngine(settings), journal)
 
 
 async def _beat(journal: Journal) -> None:

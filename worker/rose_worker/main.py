@@ -29,4 +29,4 @@ def _load(settings: WorkerSettings) -> Engine:
     import roseinfer._openmp  # noqa: F401 - before torch
     from rose_worker.rose_engine import RoseEngine
 
-    return RoseEngine.load(settings)
+    return RoseEngine(settings)

@@ -16,26 +16,14 @@ from roseinfer.gpu.options import GpuOptions
 
 
 class RoseEngine:
-    def __init__(self, engine: InferenceEngine, *, max_batch_size: int, max_step_tokens: int):
-        self._engine = engine
-        self._scheduler = OnlineScheduler(
-            engine, max_batch_size, max_step_tokens, keep_finished=False
-        )
-        self.model = ModelInfo(
-            name=engine.model_name,
-            context_tokens=engine.context_length,
-            max_bytes_per_token=engine.max_bytes_per_token,
-            device=str(engine.device),
-            dtype=str(engine.model.dtype).removeprefix("torch."),
-            decoder=engine.decoder_description,
-        )
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Load the model.
 
-    @classmethod
-    def load(cls, settings: WorkerSettings) -> RoseEngine:
-        """Raises: ModelNotFound, UnsupportedModel, ConfigurationError"""
+        Raises: ModelNotFound, UnsupportedModel, ConfigurationError
+        """
         if settings.torch_threads is not None:
             torch.set_num_threads(settings.torch_threads)
-        engine = InferenceEngine(
+        self._engine = engine = InferenceEngine(
             settings.model,
             settings.tokenizer,
             device=settings.device,
@@ -50,10 +38,16 @@ class RoseEngine:
                 max_step_tokens=settings.max_step_tokens,
             ),
         )
-        return cls(
-            engine,
-            max_batch_size=settings.max_batch_size,
-            max_step_tokens=settings.max_step_tokens,
+        self._scheduler = OnlineScheduler(
+            engine, settings.max_batch_size, settings.max_step_tokens, keep_finished=False
+        )
+        self.model = ModelInfo(
+            name=engine.model_name,
+            context_tokens=engine.context_length,
+            max_bytes_per_token=engine.max_bytes_per_token,
+            device=str(engine.device),
+            dtype=str(engine.model.dtype).removeprefix("torch."),
+            decoder=engine.decoder_description,
         )
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from rose.errors import MalformedMessage
 from rose.protocol.calls import ALIVE_S
@@ -26,20 +27,13 @@ _RETRY_S = 0.5
 _LEASE_S = 3 * _INTERVAL_S
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
-    def __init__(
-        self,
-        broker: Broker,
-        metrics: Metrics,
-        *,
-        interval_s: float = _INTERVAL_S,
-        lease_s: float = _LEASE_S,
-    ) -> None:
-        self._broker = broker
-        self._metrics = metrics
-        self._interval_s = interval_s
-        self._lease_s = lease_s
-        self._problem: str | None = None
+    _broker: Broker
+    _metrics: Metrics
+    interval_s: float = _INTERVAL_S
+    lease_s: float = _LEASE_S
+    _problem: str | None = field(default=None, init=False)
 
     def check(self) -> str | None:
         """What keeps this worker from being ready."""
@@ -48,13 +42,13 @@ class Watch:
     async def run(self) -> None:
         while True:
             await self._look()
-            again_s = self._interval_s if self._problem is None else _RETRY_S
-            await asyncio.sleep(min(again_s, self._interval_s))
+            again_s = self.interval_s if self._problem is None else _RETRY_S
+            await asyncio.sleep(min(again_s, self.interval_s))
 
     async def _look(self) -> None:
         try:
             await self._broker.report_alive()
-            if await self._broker.elect_reader(self._lease_s):
+            if await self._broker.elect_reader(self.lease_s):
                 await self._read()
             else:
                 self._metrics.forget_queue()

@@ -52,7 +52,7 @@ def _device(device: torch.device, *, chosen: bool) -> Finding:
 def _model(settings: WorkerSettings) -> Finding:
     began = time.monotonic()
     try:
-        model = RoseEngine.load(settings).model
+        model = RoseEngine(settings).model
     except (ModelError, ConfigurationError) as error:
         return fail("model", str(error), "set ROSE_MODEL to one that the engine supports")
     except torch.OutOfMemoryError as error:

@@ -21,8 +21,7 @@ from rose.protocol.status import (
     read_status,
 )
 from rose_producer._async.concurrency import read_limit, sent_ahead
-from rose_producer.cursor import LogCursor, Verdict
-from rose_producer.patience import Patience
+from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
     PromptLike,

@@ -21,13 +21,13 @@ def read_limit() -> asyncio.Semaphore:
 async def sent_ahead(
     items: Iterator[T], send: Callable[[T], Awaitable[R]]
 ) -> AsyncIterator[tuple[T, R]]:
-    """Each item with the reply to it. One is on its way at a time, in order; meanwhile the next
-    but one is made."""
+    """Yield each item with its reply. One item is in flight at a time, in order. Meanwhile the item
+    after the next one is prepared."""
     item, following = next(items, None), next(items, None)
     while item is not None and following is not None:
         sent = asyncio.ensure_future(send(item))
         try:
-            await asyncio.sleep(0)  # now it is
+            await asyncio.sleep(0)  # lets the task start
             third = next(items, None)
             reply = await sent
         finally:

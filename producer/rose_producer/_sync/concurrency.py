@@ -16,6 +16,6 @@ def read_limit() -> AbstractContextManager[None]:
 
 
 def sent_ahead(items: Iterator[T], send: Callable[[T], R]) -> Iterator[tuple[T, R]]:
-    """Each item with the reply to it."""
+    """Yield each item with its reply."""
     for item in items:
         yield item, send(item)
