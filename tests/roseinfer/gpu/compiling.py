@@ -1,11 +1,12 @@
-"""Compiles the kernels for a GPU that need not be there, and prints what each takes of it.
+"""Compiles what the engine launches for a GPU that need not be there, and prints what each takes.
 
     TRITON_INTERPRET=0 python -m tests.roseinfer.gpu.compiling [all]
 
 One line a kernel: its name, its shape, bytes of shared memory, registers of a thread. The
-interpreter runs what no compiler would accept; this is the other half of the proof. A kernel that
-asks for more shared memory than there is fails, and in the types that a GPU serves in one that has
-too few registers.
+interpreter runs what no compiler would accept; this is the other half of the proof. The engine's
+own functions launch the kernels, and each launch is compiled instead. A kernel that asks for more
+shared memory than there is fails, and in the types that a GPU serves in one that has too few
+registers.
 """
 
 from __future__ import annotations
@@ -19,143 +20,136 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
-from roseinfer.families import Activation
-from roseinfer.gpu import attention, sampling, skinny_gemm
-from roseinfer.gpu.attention import Pages
-from roseinfer.gpu.device import next_power_of_2
-from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
-from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, rope_kernel
-from roseinfer.gpu.kernels.sampling import sample_kernel
-from roseinfer.gpu.kernels.skinny_gemm import skinny_gemm_kernel
+from roseinfer import SamplingParams
+from roseinfer.families import Activation, NormPart
+from roseinfer.gpu import attention
+from roseinfer.gpu.attention import Pages, Rule, Sequences
+from roseinfer.gpu.layers import Heads, apply_activation, apply_rope_and_store, residual_norm
+from roseinfer.gpu.sampling import KernelRequest, sample_rows
+from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
+from roseinfer.session import SamplingRequest
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
 _TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-_INTEGERS = {"tables", "table_starts", "query_starts", "lengths", "slots", "positions"}
-_FLOATS = {"sinks", "hidden", "after", "norm", "norms", "cosines", "sines"}
-_NUMBERS = {"scaling", "softcap", "epsilon"}
-_COUNTS = {"first", "tokens", "rows"}
-_FEW = [
-    ((torch.bfloat16, 128, 128), 4, 1, None),
-    ((torch.bfloat16, 128, 128), 4, 16, 4096),
-]
+_KINDS = {**_TYPES, torch.int64: "i64"}
+_KV_HEADS = 8
+_NUMBERS = torch.zeros(64, dtype=torch.int64)  # slots, positions, lengths: whatever is asked for
+_compiled: set[str] = set()
 
 
 def main(everything: bool) -> None:
-    shapes = [(torch.bfloat16, 192, 128), *itertools.product(_TYPES, (64, 80, 96, 128, 256))]
-    pairs = [(s[0], s[1], s[-1]) for s in shapes]
-    cases = list(itertools.product(pairs, (1, 3, 8), (1, 16), (None, 4096)))
-    for shape, group, splits, window in cases if everything else _FEW:
-        attend(*shape, group=group, splits=splits, window=window)
-    for dtype, key_dim, value_dim in pairs if everything else [_FEW[0][0]]:
-        write(dtype, key_dim, value_dim)
-        reduce(dtype, value_dim)
-        for block in (1, 8):
-            rope(dtype, key_dim, value_dim, block=block)
+    JITFunction.run = _compile
+    shapes = [(torch.bfloat16, 128, 128)]
+    if everything:
+        shapes = [(dtype, d, d) for dtype, d in itertools.product(_TYPES, (64, 80, 96, 128, 256))]
+        shapes.append((torch.bfloat16, 192, 128))
+    for dtype, key_dim, value_dim in shapes:
+        pages = Pages(_floats(1, 8, key_dim, dtype), _floats(1, 8, value_dim, dtype), 16)
+        for group, window in itertools.product((1, 3, 8) if everything else (4,), (None, 4096)):
+            attend(pages, group, window)
+        for tokens in (1, 16):
+            rope_and_store(pages, tokens)
     for dtype in _TYPES if everything else [torch.bfloat16]:
         norms(dtype)
-        sample(dtype)
-        widest = skinny_gemm._MAX_BLOCK_BYTES // dtype.itemsize
-        for block in (16, 32, widest) if everything else (widest,):
-            products(dtype, block)
-        for gated, activation in itertools.product((True, False), Activation):
-            activate(dtype, gated=gated, activation=activation)
+        activations(dtype)
+        for outputs in (64, 320, 4096) if everything else (4096,):
+            products(dtype, outputs)
+        greedy = SamplingRequest(SamplingParams(), 0)
+        sample_rows(_floats(1, 128256, dtype), [KernelRequest(0, 0, greedy)], _NUMBERS)
 
 
-def attend(
-    dtype: torch.dtype, key_dim: int, value_dim: int, *, group: int, splits: int, window: int | None
-) -> None:
-    pages = Pages(torch.empty(1, 8, key_dim, dtype=dtype), torch.empty(1, 8, value_dim), 16)
-    tile = (
-        attention._prefill_tile(pages, group)
-        if splits == 1
-        else attention._decode_tile(pages, group)
-    )
-    _compile(
-        attend_kernel,
-        dtype,
-        {"KV_HEADS": 8, "GROUP": group, "PAGE": 16, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
-        | {"WINDOW": window or 0, "HAS_SOFTCAP": window is not None, "HAS_SINKS": group == 3}
-        | {"SPLITS": splits, "WIDEN": False, "BLOCK_M": tile.rows, "BLOCK_N": tile.keys}
-        | {"BLOCK_KD": attention._block(key_dim), "BLOCK_VD": attention._block(value_dim)},
-    )
+def attend(pages: Pages, group: int, window: int | None) -> None:
+    """Prefill, and decode in as many parts as there can be."""
+    heads = _KV_HEADS * group
+    sinks = _floats(heads) if group == 3 else None
+    rule = Rule(0.1, window, None if window is None else 30.0, sinks)
+    query = _floats(3, heads, pages.keys.shape[2], pages.keys.dtype)
+    for decodes, prefills in ((0, 1), (2, 0)):
+        sequences = Sequences(_NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, decodes, prefills, 3)
+        attention.attend(pages, query, sequences, rule, splits=attention._MAX_SPLITS)
 
 
-def write(dtype: torch.dtype, key_dim: int, value_dim: int) -> None:
-    constants = {"KV_HEADS": 8, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "BLOCK_T": 16}
-    blocks = {"BLOCK_KD": attention._block(key_dim), "BLOCK_VD": attention._block(value_dim)}
-    _compile(write_kernel, dtype, constants | blocks)
-
-
-def reduce(dtype: torch.dtype, value_dim: int) -> None:
-    constants = {"HEADS": 32, "VALUE_DIM": value_dim, "SPLITS": attention._MAX_SPLITS}
-    _compile(reduce_kernel, dtype, constants | {"BLOCK_VD": attention._block(value_dim)})
-
-
-def rope(dtype: torch.dtype, key_dim: int, value_dim: int, *, block: int) -> None:
-    constants = {"QUERIES": 32, "KV_HEADS": 8, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
-    flags = {"ROTARY": key_dim // 2, "HAS_NORMS": block == 1, "BLOCK_T": block}
-    blocks = {"BLOCK_KD": next_power_of_2(key_dim), "BLOCK_VD": next_power_of_2(value_dim)}
-    _compile(rope_kernel, dtype, constants | flags | blocks, num_warps=1 if block == 1 else 4)
+def rope_and_store(pages: Pages, tokens: int) -> None:
+    """A program for each token and the norms of heads, or shared ones; and the write alone."""
+    key_dim, value_dim, dtype = pages.keys.shape[2], pages.values.shape[2], pages.keys.dtype
+    norms = _floats(2, key_dim) if tokens == 1 else None
+    angles = _floats(64, key_dim // 4)
+    heads = Heads(32, norms, 1e-5, angles, angles)
+    qkv = _floats(tokens, 32 * key_dim + _KV_HEADS * (key_dim + value_dim), dtype)
+    apply_rope_and_store(qkv, heads, pages, _NUMBERS, _NUMBERS)
+    keys = _floats(tokens, _KV_HEADS, key_dim, dtype)
+    attention.write(pages, keys, _floats(tokens, _KV_HEADS, value_dim, dtype), _NUMBERS)
 
 
 def norms(dtype: torch.dtype) -> None:
-    for hidden, after, bias in ((1024, True, False), (4096, False, True), (8192, False, False)):
-        flags = {"HAS_DELTA": True, "HAS_AFTER": after, "HAS_NORM": True, "HAS_BIAS": bias}
-        constants = {"HIDDEN": hidden, **flags, "BLOCK": hidden}
-        floats = {"weight": "*fp32", "bias": "*fp32"}
-        _compile(norm_kernel, dtype, constants, floats, num_warps=4 if hidden == 1024 else 8)
+    for width, after, bias in ((1024, True, False), (4096, False, True), (8192, False, False)):
+        norm = NormPart(_floats(width), 1e-5, _floats(width) if bias else None)
+        branch = NormPart(_floats(width), 1e-5) if after else None
+        hidden, delta = _floats(1, width), _floats(1, width, dtype)
+        residual_norm(hidden, norm, dtype, delta=delta, after=branch)
 
 
-def products(dtype: torch.dtype, block: int) -> None:
+def products(dtype: torch.dtype, outputs: int) -> None:
     """Into a layer, out of it, and the gated pair."""
-    shape = {"OUTPUTS": 4096, "INPUTS": 4096, "HAS_BIAS": True, "WIDEN": False}
-    for norm, adds, gated in ((True, False, False), (False, True, False), (True, False, True)):
-        flags = {"HAS_NORM": norm, "ADDS": adds, "GATED": gated, "ACTIVATION": 0 if gated else -1}
-        inputs = skinny_gemm.inputs_of(block, norm)
-        blocks = {"BLOCK_R": skinny_gemm.MAX_ROWS, "BLOCK_N": block, "BLOCK_K": inputs}
-        floats = {name: "*fp32" for name, is_float in (("x", norm), ("out", adds)) if is_float}
-        _compile(skinny_gemm_kernel, dtype, shape | flags | blocks, floats, **skinny_gemm.OPTIONS)
+    weight, bias = _floats(outputs, 4096, dtype), _floats(2 * outputs, dtype)
+    norm, hidden = NormPart(_floats(4096), 1e-5), _floats(MAX_ROWS, 4096)
+    skinny_gemm(hidden, Matrix(weight, bias), norm=norm)
+    skinny_gemm(hidden.to(dtype), Matrix(weight, bias), add_to=_floats(MAX_ROWS, outputs))
+    pair = Matrix(_floats(2 * outputs, 4096, dtype), bias, Activation.SILU, gated=True)
+    skinny_gemm(hidden, pair, norm=norm)
 
 
-def activate(dtype: torch.dtype, *, gated: bool, activation: Activation) -> None:
-    constants = {"INNER": 14336, "GATED": gated, "ACTIVATION": int(activation), "BLOCK": 1024}
-    _compile(activate_kernel, dtype, constants)
+def activations(dtype: torch.dtype) -> None:
+    for gated, activation in itertools.product((True, False), Activation):
+        apply_activation(_floats(1, 14336 * (2 if gated else 1), dtype), gated, activation)
 
 
-def sample(dtype: torch.dtype) -> None:
-    shape = {"FIELDS": 8, "COUNT": 128256, "SHIFT": sampling.SHIFTS[dtype]}
-    others = {"requests": "*i64", "ids": "*i64"}
-    block = {"BLOCK": sampling._MAX_BLOCK}
-    _compile(sample_kernel, dtype, shape | block, others, **sampling.OPTIONS)
+def _floats(*shape: Any) -> Tensor:
+    """Of a shape, and a type after it if it is not float32; the values do not matter."""
+    *sizes, last = shape
+    if isinstance(last, torch.dtype):
+        return torch.zeros(*sizes, dtype=last)
+    return torch.zeros(*shape)
 
 
-def _compile(
-    kernel: Any,
-    dtype: torch.dtype,
-    constants: dict[str, Any],
-    others: dict[str, str] | None = None,
-    **options: int,
-) -> None:
-    signature = {name: _type(name, constants, _TYPES[dtype]) for name in kernel.arg_names}
-    signature |= others or {}
+def _compile(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
+    """In the place of JITFunction.run: compile the launch for HOPPER and say what it takes."""
+    values = dict(zip(kernel.arg_names, arguments, strict=False))
+    constants = {p.name: keywords.pop(p.name) for p in kernel.params if p.is_constexpr}
+    signature = {
+        name: "constexpr" if name in constants else _type(values[name]) for name in kernel.arg_names
+    }
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, (name, kind) in enumerate(signature.items())
         if kind.startswith("*") or name.endswith("stride")
     }
+    key = f"{kernel.fn.__name__} {signature} {constants}"
+    if key in _compiled:
+        return
+    _compiled.add(key)
     source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
-    compiled = triton.compile(source, target=HOPPER, options=options or attention.OPTIONS)
+    compiled = triton.compile(source, target=HOPPER, options=keywords)
     shared, (registers, spilled) = compiled.metadata.shared, _registers(compiled.asm["cubin"])
-    shape = " ".join(map(str, constants.values()))
-    print(kernel.fn.__name__, _TYPES[dtype], shape, "shared", shared, "registers", registers)
+    shape = " ".join(map(str, (*signature.values(), *constants.values())))
+    shape = shape.replace("constexpr ", "")
+    print(kernel.fn.__name__, shape, "shared", shared, "registers", registers)
     if shared > SHARED_MEMORY:
         raise SystemExit(f"{kernel.fn.__name__} needs {shared} bytes of shared memory")
-    if spilled and dtype != torch.float32:
+    if spilled and {"*fp16", "*bf16"} & set(signature.values()):
         raise SystemExit(f"{kernel.fn.__name__} has no registers for {spilled} bytes")
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"*{_KINDS[value.dtype]}"
+    return "fp32" if isinstance(value, float) else "i32"
 
 
 def _registers(binary: bytes) -> tuple[int, int]:
@@ -168,18 +162,6 @@ def _registers(binary: bytes) -> tuple[int, int]:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     [(registers, stack)] = re.findall(r"REG:(\d+) STACK:(\d+)", done.stdout)
     return int(registers), int(stack)
-
-
-def _type(name: str, constants: dict[str, Any], dtype: str) -> str:
-    if name in constants:
-        return "constexpr"
-    if name in _INTEGERS:
-        return "*i64"
-    if name.startswith("partial") or name in _FLOATS:
-        return "*fp32"
-    if name in _NUMBERS:
-        return "fp32"
-    return "i32" if name in _COUNTS or name.endswith("stride") else f"*{dtype}"
 
 
 if __name__ == "__main__":
