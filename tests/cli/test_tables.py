@@ -17,12 +17,9 @@ from rose_cli.demo.view import result_table
 from rose_cli.doctor.findings import row_of, warn
 from rose_cli.tables import (
     Column,
-    elide_end,
     elide_middle,
-    elide_start,
     facts_table,
     make_table,
-    wrap,
 )
 from rose_cli.top.frames import Frame, WorkerRow
 from rose_cli.top.view import draw as draw_top
@@ -192,14 +189,6 @@ def test_the_list_of_commands_is_not_cut() -> None:
     _, _, commands = run_rose("--help", COLUMNS="80").stdout.partition("Commands:")
     assert commands
     assert "..." not in commands
-
-
-def test_how_cells_give_way() -> None:
-    assert elide_middle("a-long-name-1", 9) == "a-lo…me-1"
-    assert elide_middle("short", 5) == "short"
-    assert elide_start("what it says", 7) == "…t says"
-    assert elide_end("what it says", 7) == "what i…"
-    assert wrap("what it says", 7).split("\n") == ["what it", "says"]
 
 
 def test_spare_columns_are_left_out_the_last_one_first() -> None:

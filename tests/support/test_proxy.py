@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -18,39 +18,33 @@ from tests.support.proxy import Cut, CutMode, Proxy
 _QUESTION = b"*1\r\n$10\r\n0123456789\r\n"
 
 
-class Echo:
-    def __init__(self) -> None:
-        self.heard = b""
+class Echo(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    heard = b""
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(1000):
-                self.heard += data
-                writer.write(b"echo:" + data)
-                await writer.drain()
-        except ConnectionError:
-            pass  # this is how a cut looks to the server
-        finally:
-            writer.close()
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: Echo
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # this is how a cut looks to the server
+            while data := self.request.recv(1000):
+                self.server.heard += data
+                self.request.sendall(b"echo:" + data)
 
 
 @pytest.fixture
-def echo() -> Echo:
-    return Echo()
+def echo() -> Iterator[Echo]:
+    with Echo(("127.0.0.1", 0), _Connection) as echo:
+        threading.Thread(target=echo.serve_forever, daemon=True).start()
+        yield echo
+        echo.shutdown()
 
 
 @pytest.fixture
 def proxy(echo: Echo) -> Iterator[Proxy]:
-    loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(echo.serve, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    with Proxy(server.sockets[0].getsockname()[1]) as proxy:
+    with Proxy(echo.server_address[1]) as proxy:
         yield proxy
-    loop.call_soon_threadsafe(server.close)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 @contextmanager
