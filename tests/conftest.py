@@ -17,7 +17,7 @@ from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
 from tests.support.bench import Bench
-from tests.support.wheel import build_wheel
+from tests.support.wheel import build_wheel, install, new_environment
 
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
@@ -94,6 +94,15 @@ def own_redis() -> Iterator[EmbeddedBroker]:
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     given: Path | None = request.config.getoption("--wheel")
     return given or build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment into which the wheel was installed."""
+    environment = tmp_path_factory.mktemp("installed") / "venv"
+    new_environment(environment)
+    install(wheel, environment)
+    return environment / "bin"
 
 
 @pytest.fixture

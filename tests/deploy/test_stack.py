@@ -17,33 +17,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
 from rose_cli.demo.broker import free_port
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT, image, services
 from tests.deploy.prometheus import Prometheus
 from tests.support.bench import wait_until
-from tests.support.wheel import install, new_environment
 
 pytestmark = needs_redis_server
 
 
-@pytest.fixture(scope="module")
-def rose(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment into which the wheel was installed."""
-    environment = tmp_path_factory.mktemp("image") / "venv"
-    new_environment(environment)
-    install(wheel, environment)
-    return environment / "bin"
-
-
-def test_the_wheel_is_what_runs(rose: Path) -> None:
-    asked = "import rose, sys; print(rose.__file__)"
-    words = [rose / "python", "-c", asked]
+def test_the_wheel_is_what_runs(programs: Path) -> None:
+    words = [programs / "python", "-c", "import rose; print(rose.__file__)"]
     said = subprocess.run(words, capture_output=True, text=True, cwd="/", check=True).stdout
-    assert str(rose.parent) in said
+    assert str(programs.parent) in said
 
 
 @contextmanager
@@ -67,9 +54,9 @@ def answer(url: str) -> str | None:
         return None
 
 
-def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
+def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None:
     ports = {name: free_port() for name in ("redis", "worker")}
-    paths = {"PATH": f"{rose}:{os.environ['PATH']}"}
+    paths = {"PATH": f"{programs}:{os.environ['PATH']}"}
     with ExitStack() as stack:
         # given: Redis, as its container starts it
         server = services()["redis"]
@@ -104,7 +91,7 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
             "HOME": str(tmp_path),
             "HF_HOME": str(tmp_path),
         }
-        words = [rose / image()["entrypoint"][0], *image()["entrypoint"][1:], *image()["cmd"]]
+        words = [programs / image()["entrypoint"][0], *image()["entrypoint"][1:], *image()["cmd"]]
         log = tmp_path / "worker.log"
         worker = stack.enter_context(process(words, environment, log))
         wait_until(lambda: answer(f"http://127.0.0.1:{ports['worker']}/readyz"), 60)
@@ -113,7 +100,7 @@ def test_the_stack_serves_and_is_watched(rose: Path, tmp_path: Path) -> None:
         # when: the load of its service, and a job of ours, as a producer
         load = services()["load"]
         environment = paths | {"ROSE_REDIS_URL": local(load["environment"]["ROSE_REDIS_URL"])}
-        words = [rose / image()["entrypoint"][0], *load["command"]]
+        words = [programs / image()["entrypoint"][0], *load["command"]]
         loaded = subprocess.run(
             [*words, "--rate", "5", "--seconds", "3", "--json"],
             env=environment,

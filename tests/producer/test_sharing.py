@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rose_producer import Client, Job
+from rose_producer import Client
 from tests.conftest import needs_redis_server
 
 
 def test_threads_share_a_client(client: Client) -> None:
-    # given
-    jobs: list[Job] = []
-
-    def submit() -> None:
-        jobs.extend([client.submit("x") for _ in range(20)])
-
-    threads = [threading.Thread(target=submit) for _ in range(8)]
     # when
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        jobs = list(threads.map(client.submit, ["x"] * 160))
     # then
     assert len({job.id for job in jobs}) == 160
     assert all(job.status().status == "queued" for job in jobs)

@@ -68,14 +68,14 @@ def test_keys_and_ids_that_repeat_in_one_call_are_one_job(wide: Client) -> None:
 
 def test_a_limit_counts_the_jobs_of_its_own_call(any_broker: EmbeddedBroker, queue: str) -> None:
     with Client(redis_url=any_broker.url, queue=queue, max_queued_jobs=4) as client:
-        client.submit("first")
+        client.submit("first", priority="low")
         # when
         with pytest.raises(QueueFull) as full:
             client.submit_many(["x"] * 9)
         # then
         assert (full.value.depth, full.value.limit, full.value.unit) == (4, 4, "jobs")
         assert len(full.value.accepted) == 3
-        assert client.queue_status().waiting["normal"] == 4
+        assert client.queue_status().waiting == {"high": 0, "normal": 3, "low": 1}
     with Client(redis_url=any_broker.url, queue=f"{queue}-t", max_queued_tokens=50) as client:
         # when: the third is too much, a smaller one after it is not
         sizes = [20, 20, 20, 4]

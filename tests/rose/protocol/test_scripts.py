@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rose.errors import PromptTooLong, QueueFull
+from rose.errors import PromptTooLong
 from rose.protocol import (
     GROUP,
     EntryKey,
@@ -21,8 +21,7 @@ from rose.protocol import (
 )
 from rose.protocol.calls import NotTaken, Taken
 from rose.protocol.status import read_queue_status
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import Client, FailedEvent, FinishedEvent, Job
+from rose_producer import FailedEvent, FinishedEvent, Job
 from tests.support.bench import Bench, dead_letter, to_append, token
 
 
@@ -48,26 +47,6 @@ def test_submit_is_idempotent_by_key_and_by_id(bench: Bench) -> None:
     # then
     assert first.id == again.id == same_id.id
     assert bench.lengths() == [0, 1, 0]
-
-
-def test_a_full_queue_refuses_by_jobs_and_by_tokens(
-    bench: Bench, any_broker: EmbeddedBroker
-) -> None:
-    # given
-    queue = bench.partition.queue
-    with Client(redis_url=any_broker.url, queue=queue, max_queued_jobs=2) as by_jobs:
-        by_jobs.submit("x", max_new_tokens=10)
-        by_jobs.submit("x", max_new_tokens=10, priority="low")
-        # when / then
-        with pytest.raises(QueueFull) as full:
-            by_jobs.submit("x")
-    assert (full.value.depth, full.value.limit, full.value.unit) == (2, 2, "jobs")
-    with (
-        Client(redis_url=any_broker.url, queue=queue, max_queued_tokens=30) as by_tokens,
-        pytest.raises(QueueFull, match="tokens"),
-    ):
-        by_tokens.submit([1] * 10, max_new_tokens=10)
-    assert sum(bench.lengths()) == 2
 
 
 def test_submit_refuses_what_the_model_cannot_hold(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from unittest import mock
 
@@ -239,25 +240,21 @@ def test_threads_do_not_share_a_connection(
     pool: Subscriptions, publish: redis.Redis, channel: str
 ) -> None:
     # given
-    heard: list[bytes | None] = []
     ready = threading.Barrier(5)
 
-    def listen(number: int) -> None:
+    def listen(number: int) -> bytes | None:
         with pool.listen(f"{channel}-{number}") as inbox:
             ready.wait(10)
-            heard.append(inbox.get(10))
+            return inbox.get(10)
 
-    threads = [threading.Thread(target=listen, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    ready.wait(10)
-    # when
-    for number in range(4):
-        publish.publish(f"{channel}-{number}", number)
-    for thread in threads:
-        thread.join()
-    # then
-    assert sorted(message or b"" for message in heard) == [b"0", b"1", b"2", b"3"]
+    with ThreadPoolExecutor(4) as threads:
+        heard = threads.map(listen, range(4))
+        ready.wait(10)
+        # when
+        for number in range(4):
+            publish.publish(f"{channel}-{number}", number)
+        # then
+        assert list(heard) == [b"0", b"1", b"2", b"3"]
 
 
 @needs_redis_server
