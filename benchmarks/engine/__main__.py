@@ -10,32 +10,138 @@ shape. vLLM takes part where `--vllm` names the Python of an environment that ha
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import roseinfer  # noqa: F401 - before torch: it sets how long threads spin
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from benchmarks.engine.cases.alone import Context, Interference, Waiting
+from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
+from benchmarks.engine.cases.service import Service, Start, serving
+from benchmarks.engine.contenders import Contender
+from benchmarks.engine.contenders.ours import Ours
+from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
+from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.engine.plot import draw
 from benchmarks.engine.scale import FULL, TINY, Scale
-from benchmarks.engine.suite import CASES, PEERS, Suite, facts
-from benchmarks.models import NAMES
+from benchmarks.models import BUILT_IN, NAMES, model_folder
+from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from roseinfer import native
 
+_CASES = ("batch", "single", "start", "waiting", "context", "interference", "service")
+_PEERS = ("static", "repadding", "continuous")
+_MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512  # the engine's own defaults
 _SCALES = {"full": FULL, "tiny": TINY}
 
 
 def main() -> None:
     args = _arguments()
-    scale = _scale(args)
-    runner = Runner(facts(), scale.rounds, args.json)
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
-        suite = Suite(runner, scale, Path(folder), args.vllm, args.peers)
+        suite = Suite(args, _scale(args), Path(folder))
         suite.run(args.only)
     if args.plot:
-        draw(runner.boards, args.plot)
+        draw(suite.runner.boards, args.plot)
     if args.write:
-        runner.write(args.write, "benchmarks.engine")
+        suite.runner.write(args.write, "benchmarks.engine")
+
+
+class Suite:
+    def __init__(self, args: argparse.Namespace, scale: Scale, folder: Path) -> None:
+        """`folder` takes the models."""
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        here = {
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "threads": str(torch.get_num_threads()),
+            "compiled decoder": native.build_name() or "none",
+        }
+        facts = environment("benchmarks.engine", ("torch", "transformers", "redis"), here)
+        self.runner = Runner(facts, scale.rounds, args.json)
+        self._scale, self._peers, self._vllm = scale, args.peers, args.vllm
+        self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
+
+    def run(self, only: Sequence[str]) -> None:
+        """Only batch and single vary model and dtype."""
+        if {"batch", "single"} & set(only):
+            for model in self._scale.models:
+                for dtype in self._scale.dtypes:
+                    self._beside_peers(only, model, dtype)
+                    gc.collect()
+        if "start" in only:
+            self.runner.measure("start", Start())
+        if "waiting" in only:
+            ours = self._ours(BUILT_IN, "float32")
+            self.runner.measure("waiting", Waiting(ours, self._scale))
+        if {"context", "interference", "service"} & set(only):
+            self._by_itself(only, self._scale.models[0], self._scale.dtypes[0])
+
+    def _beside_peers(self, only: Sequence[str], model: str, dtype: str) -> None:
+        scale, name = self._scale, f"{model}, {dtype}"
+        with ExitStack() as stack:
+            vllms = [] if self._vllm is None else [self._start_vllm(stack, model, dtype)]
+            ours, peer = self._ours(model, dtype), self._load(model, dtype)
+            vocabulary = ours.engine.vocab_size
+            if "batch" in only:
+                contenders: list[Contender] = [ours, *vllms, *self._transformers(peer)]
+                title = f"{scale.requests} requests at once: {name}"
+                batch = Batch(title, contenders, vocabulary, scale)
+                self.runner.measure(f"batch/{model}/{dtype}", batch)
+            if "single" in only:
+                weights = weight_bytes(peer)
+                megabytes = f"{weights / 1e6:.0f} MB of weights"
+                title = f"One request, decode steps only: {name}, {megabytes}"
+                single = Single(title, [ours, *vllms], vocabulary, weights, scale)
+                self.runner.measure(f"single/{model}/{dtype}", single)
+
+    def _transformers(self, model: Any) -> list[Contender]:
+        peers: dict[str, Contender] = {
+            "static": Static(model),
+            "repadding": Repadding(model, _MAX_BATCH_SIZE),
+            "continuous": Continuous(model, _MAX_STEP_TOKENS, self._scale.limit_s),
+        }
+        return [peers[name] for name in self._peers]
+
+    def _by_itself(self, only: Sequence[str], model: str, dtype: str) -> None:
+        scale, ours, name = self._scale, self._ours(model, dtype), f"{model}, {dtype}"
+        if "context" in only:
+            context = Context(f"Context of one request: {name}", ours, scale)
+            self.runner.measure("context", context)
+        if "interference" in only:
+            title = f"8 requests decoding, steps of at most {_MAX_STEP_TOKENS} tokens: {name}"
+            self.runner.measure("interference", Interference(title, ours, scale))
+        if "service" in only:
+            limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
+            with serving(self._models[model], dtype, *limits) as redis_url:
+                self.runner.measure("service", Service(name, ours, redis_url, scale))
+
+    def _ours(self, model: str, dtype: str) -> Ours:
+        return Ours(self._models[model], dtype, _MAX_BATCH_SIZE, _MAX_STEP_TOKENS)
+
+    def _load(self, model: str, dtype: str) -> Any:
+        return AutoModelForCausalLM.from_pretrained(
+            self._models[model], dtype=getattr(torch, dtype)
+        ).eval()
+
+    def _start_vllm(self, stack: ExitStack, model: str, dtype: str) -> Vllm:
+        config = transformers.AutoConfig.from_pretrained(self._models[model])
+        limits = config.max_position_embeddings, _MAX_BATCH_SIZE
+        self.runner.say("starting vLLM")
+        vllm = Vllm(self._vllm, self._models[model], dtype, *limits)
+        stack.enter_context(vllm)
+        self.runner.facts |= {
+            "vllm": vllm.versions["vllm"],
+            "vLLM's torch": vllm.versions["torch"],
+            "vLLM preloads": ", ".join(path.name for path in vllm.preloaded) or "nothing",
+        }
+        return vllm
 
 
 def _scale(args: argparse.Namespace) -> Scale:
@@ -56,7 +162,7 @@ def _usual_dtype() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = options("benchmarks.engine", __doc__, CASES)
+    parser = options("benchmarks.engine", __doc__, _CASES)
     add = parser.add_argument
     add("--model", choices=NAMES, action="append", help="repeatable; llama-135m if not given")
     add(
@@ -67,10 +173,10 @@ def _arguments() -> argparse.Namespace:
     )
     add(
         "--peers",
-        type=some_of(PEERS, or_none=True),
-        default=PEERS,
+        type=some_of(_PEERS, or_none=True),
+        default=_PEERS,
         metavar="NAMES",
-        help=f"of transformers, in batch: some of {','.join(PEERS)}, or '' for vLLM alone",
+        help=f"of transformers, in batch: some of {','.join(_PEERS)}, or '' for vLLM alone",
     )
     add("--requests", type=int, help="at once, in batch and service")
     add("--limit", type=float, help="seconds of a round of transformers' continuous batching")

@@ -280,14 +280,12 @@ def _memory(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _drains(evidence: Evidence) -> Iterator[Finding]:
-    for drain in evidence.drains:
-        if drain.seconds is None:
-            yield Finding(Invariant.DRAINS, f"{drain.process} did not end in time")
-        elif drain.exit_code != 0 or drain.seconds > evidence.drain_limit_s:
-            yield Finding(
-                Invariant.DRAINS,
-                f"{drain.process}: exit code {drain.exit_code} after {drain.seconds:.1f} s",
-            )
+    for life in evidence.lives:
+        if life.drain_s is not None and (
+            life.exit_code != 0 or life.drain_s > evidence.drain_limit_s
+        ):
+            detail = f"{life.name}: exit code {life.exit_code} after {life.drain_s:.1f} s"
+            yield Finding(Invariant.DRAINS, detail)
 
 
 def _processes(evidence: Evidence) -> Iterator[Finding]:

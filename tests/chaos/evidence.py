@@ -46,13 +46,6 @@ class Trouble:
     process: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
-    process: str
-    seconds: float | None
-    exit_code: int | None
-
-
 @dataclass
 class RedisState:
     """At the end, when nobody is connected any more."""
@@ -91,7 +84,6 @@ class Evidence:
     troubles: list[Trouble] = field(default_factory=list)
     cuts: Mapping[str, int] = field(default_factory=dict)
     """connections that the proxy has cut, by mode"""
-    drains: list[Drain] = field(default_factory=list)
     gauges: dict[str, dict[str, float]] = field(default_factory=dict)
     """worker: what it said of its batch and cache when all was done"""
     redis: RedisState = field(default_factory=RedisState)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from rose_cli.demo.broker import EmbeddedBroker
 from tests.chaos.context import LEASE_S
-from tests.chaos.evidence import Drain, Trouble
+from tests.chaos.evidence import Trouble
 from tests.chaos.fleet import Fleet
-from tests.chaos.managed_process import End, ManagedProcess
+from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.plan import Fault, FaultKind
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
@@ -39,7 +39,6 @@ class FaultInjector:
     done: Counter[FaultKind] = field(default_factory=Counter)
     log: list[tuple[float, str]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
-    drains: list[Drain] = field(default_factory=list)
     zombies_refused: int = 0
     """Workers that awoke from SIGSTOP, went on with jobs they had lost, and were refused."""
     _redis: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -104,11 +103,10 @@ class FaultInjector:
 
     async def _drain(self, fault: Fault) -> str:
         async with self._acquired("worker", fault.target) as process:
-            seconds = await process.drain()
-            if process.life.end is not End.POISONED:
-                self.drains.append(Drain(process.life.name, seconds, process.life.exit_code))
+            await process.drain()
+            life = process.life
             process.start()
-        return f"{process.lives[-2].name}, {seconds or 0:.1f} s"
+        return f"{life.name}, {life.drain_s or 0:.1f} s"
 
     async def _restart_redis(self, fault: Fault) -> str:
         async with self._redis:

@@ -49,6 +49,13 @@ class Life:
     def name(self) -> str:
         return f"{self.process}.{self.incarnation}"
 
+    @property
+    def drain_s(self) -> float | None:
+        """None: it was not drained, or poison was faster."""
+        if self.told_at is None or self.ended is None or self.end is End.POISONED:
+            return None
+        return self.ended - self.told_at
+
 
 class ManagedProcess:
     """A producer, subscriber or worker. Whoever does something to it holds `lock`."""
@@ -111,19 +118,16 @@ class ManagedProcess:
         self._over(end)
         return True
 
-    async def drain(self) -> float | None:
-        """SIGTERM; how long it took, None when it did not end in time (it is killed then)."""
+    async def drain(self) -> None:
+        """SIGTERM, and SIGKILL when it does not end in time."""
         if self._popen is None or self.notice_end():
-            return 0.0
+            return
         began = self.life.told_at = time.time()
         self._popen.terminate()
         while self._popen.poll() is None and time.time() - began < DRAIN_LIMIT_S + _DRAIN_SLACK_S:
             await asyncio.sleep(_WATCH_S / 5)
-        if self._popen.poll() is None:
-            self.kill(End.ITSELF)
-            return None
-        self._over(End.POISONED if self._poisoned else End.DRAINED)
-        return time.time() - began
+        if not self.kill(End.ITSELF):
+            self._over(End.POISONED if self._poisoned else End.DRAINED)
 
     def notice_end(self) -> bool:
         """Notice that it has ended by itself, and how."""

@@ -75,7 +75,7 @@ class Report:
             "faults": self.faults,
             "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
             "moves": self._moves(),
-            "slowest_drain_s": round(max(d.seconds or 0.0 for d in evidence.drains), 2),
+            "slowest_drain_s": round(max(life.drain_s or 0.0 for life in evidence.lives), 2),
             "redis_memory_bytes": [evidence.redis.memory_before, evidence.redis.memory_after],
             "wall_s": round(self.wall_s, 1),
             "versions": {

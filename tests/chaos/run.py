@@ -16,7 +16,6 @@ from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.evidence import (
-    Drain,
     Evidence,
     Trouble,
     expire_all,
@@ -108,7 +107,7 @@ class ChaosRun:
         partition = Partition(QUEUE)
         await _wait(lambda: _is_idle(client, partition), _SETTLE_S)
         gauges = await _idle_gauges(fleet)
-        drains = [*self.injector.drains, *await _drain_workers(fleet)]
+        await _drain_workers(fleet)
         self.progress.update()
         job_ids = sorted({job_id for _, job_id in self.progress.submissions})
         state = read_redis(client, partition, job_ids)
@@ -132,7 +131,6 @@ class ChaosRun:
                 *read_delays(self.folder),
             ],
             cuts=Counter(mode for proxy in fleet.proxies.values() for _, mode in proxy.cut_log),
-            drains=drains,
             gauges=gauges,
             redis=state,
         )
@@ -179,17 +177,13 @@ async def _idle_gauges(fleet: Fleet) -> dict[str, dict[str, float]]:
     return {worker.name: fleet.gauges(worker) for worker in fleet.workers}
 
 
-async def _drain_workers(fleet: Fleet) -> list[Drain]:
-    drains = []
+async def _drain_workers(fleet: Fleet) -> None:
     for worker in fleet.workers:
         async with worker.lock:
-            seconds = await worker.drain()
-            if worker.life.end is not End.REFUSED:
-                drains.append(Drain(worker.life.name, seconds, worker.life.exit_code))
+            await worker.drain()
     for process in fleet.processes:
         process.notice_end()
         process.kill(End.OVER)
-    return drains
 
 
 async def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:

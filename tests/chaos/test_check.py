@@ -10,7 +10,7 @@ import pytest
 from rose.protocol import EntryKey
 from tests.chaos.answers import null_answer
 from tests.chaos.check import Finding, Invariant, cause, check, moves
-from tests.chaos.evidence import Answer, Drain, Evidence, RedisState, Take, Trouble
+from tests.chaos.evidence import Answer, Evidence, RedisState, Take, Trouble
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
 
@@ -46,6 +46,10 @@ def life(name: str, **fields: Any) -> Life:
     return Life(process, int(incarnation), 0.0, **fields)
 
 
+def drained(name: str, seconds: float, exit_code: int, end: End = End.DRAINED) -> Life:
+    return life(name, told_at=20.0, ended=20.0 + seconds, end=end, exit_code=exit_code)
+
+
 def a_good_run() -> Evidence:
     """A job that moved with its killed worker, a cancelled one, a poison, some garbage."""
     events = {
@@ -71,12 +75,11 @@ def a_good_run() -> Evidence:
             POISON: Answer((1, 2), "1 2 "),
         },
         garbage=[GARBAGE],
-        lives=[life("worker-0.0", ended=12.0, end=End.KILLED), life("worker-1.0", end=End.DRAINED)],
+        lives=[life("worker-0.0", ended=12.0, end=End.KILLED), drained("worker-1.0", 2.0, 0)],
         takes=[
             Take(10.0, ids[PLAIN], 0, "worker-0.0"),
             Take(14.0, ids[PLAIN], 1, "worker-1.0"),
         ],
-        drains=[Drain("worker-1.0", 2.0, 0)],
         gauges={"worker-1": {"rose_batch_sequences": 0, "rose_kv_cache_usage_ratio": 0}},
         redis=RedisState(
             streams={"jobs:high": (0, 0), "jobs:low": (0, 0)},
@@ -113,8 +116,8 @@ def gauges(**samples: float) -> Change:
     return lambda run: run.gauges.update({"worker-1": samples})
 
 
-def drained(seconds: float | None, exit_code: int) -> Change:
-    return lambda run: run.drains.append(Drain("worker-2.0", seconds, exit_code))
+def lived(another: Life) -> Change:
+    return lambda run: run.lives.append(another)
 
 
 def worker_lived_on(run: Evidence) -> None:
@@ -170,12 +173,12 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
     "key for ever": (Invariant.MEMORY, redis_has(immortal=["rose:{chaos:0}:state:x"])),
     "unknown key": (Invariant.MEMORY, redis_has(unknown=["what is this"])),
     "memory grew": (Invariant.MEMORY, redis_has(memory_after=7_000_100)),
-    "drain failed": (Invariant.DRAINS, drained(1.0, 1)),
-    "drain late": (Invariant.DRAINS, drained(5.5, 0)),
-    "drain never": (Invariant.DRAINS, drained(None, -9)),
+    "drain failed": (Invariant.DRAINS, lived(drained("worker-2.0", 1.0, 1))),
+    "drain late": (Invariant.DRAINS, lived(drained("worker-2.0", 5.5, 0))),
+    "drain never": (Invariant.DRAINS, lived(drained("worker-2.0", 10.0, -9, End.ITSELF))),
     "process ended": (
         Invariant.PROCESSES,
-        lambda run: run.lives.append(life("subscriber-0.0", end=End.ITSELF, exit_code=1)),
+        lived(life("subscriber-0.0", end=End.ITSELF, exit_code=1)),
     ),
 }
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import redis
 
@@ -15,6 +14,7 @@ from tests.support.echo import echoed
 
 _PROMPT, _TOKENS = "abc", 5
 _WAIT_S = 120
+_pool = ThreadPoolExecutor(1)
 
 
 class Listener:
@@ -24,14 +24,12 @@ class Listener:
         self._raw = raw
         self._job = client.submit(_PROMPT, max_new_tokens=_TOKENS)
         self._channel = Partition(client.settings.queue).channel(self._job.id)
-        self._outcome: Any = None
         self._forged = False
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
+        self._result = _pool.submit(self._job.result, _WAIT_S)
 
     @property
     def done(self) -> bool:
-        return not self._thread.is_alive()
+        return self._result.done()
 
     def disturb(self, messages: Iterable[bytes]) -> None:
         pipeline = self._raw.pipeline(transaction=False)
@@ -43,20 +41,16 @@ class Listener:
     def verdict(self) -> str:
         """`whole`: every token, once, in order. `misled`: somebody forged an event. Else what
         went wrong."""
-        self._thread.join(_WAIT_S)
-        if self._thread.is_alive():
-            return "still waiting"
-        if self._outcome == echoed(_PROMPT.encode(), _TOKENS):
-            return "whole"
-        if self._forged and isinstance(self._outcome, tuple | RoseError):
-            return "misled"
-        return f"ended with {self._outcome!r}"
-
-    def _listen(self) -> None:
         try:
-            self._outcome = self._job.result(_WAIT_S).token_ids
-        except Exception as error:  # noqa: BLE001 - which one is what we want to know
-            self._outcome = error
+            error = self._result.exception(_WAIT_S)
+        except TimeoutError:
+            return "still waiting"
+        tokens = None if error else self._result.result().token_ids
+        if tokens == echoed(_PROMPT.encode(), _TOKENS):
+            return "whole"
+        if self._forged and (error is None or isinstance(error, RoseError)):
+            return "misled"
+        return f"ended with {error or tokens!r}"
 
 
 def _is_an_event(message: bytes) -> bool:
