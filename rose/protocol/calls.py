@@ -83,8 +83,8 @@ def submit(
     keys: list[str | bytes] = [partition.load, partition.model, *streams]
     args: list[Arg] = [
         len(streams),
-        _or_empty(limits.max_jobs),
-        _or_empty(limits.max_tokens),
+        _value_or(limits.max_jobs, ""),
+        _value_or(limits.max_tokens, ""),
         idempotency_ttl_s,
         now_ms,
     ]
@@ -93,8 +93,8 @@ def submit(
         if job.idempotency_key is not None:
             keys.append(partition.idempotency(job.idempotency_key))
         args += (
-            f"{_LEVEL[job.priority]} {job.cost} {_or_dash(job.prompt_tokens)} "
-            f"{_or_dash(job.prompt_bytes)} {0 if job.idempotency_key is None else 1}",
+            f"{_LEVEL[job.priority]} {job.cost} {_value_or(job.prompt_tokens, '-')} "
+            f"{_value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1}",
             job.raw,
         )
     return Call(load("submit"), keys, args)
@@ -352,9 +352,5 @@ def _malformed(script: str, error: Exception) -> MalformedMessage:
     return MalformedMessage(f"the reply to {script} is not what it should be: {error}")
 
 
-def _or_empty(value: int | None) -> int | str:
-    return "" if value is None else value
-
-
-def _or_dash(value: int | None) -> int | str:
-    return "-" if value is None else value
+def _value_or(value: int | None, absent: str) -> int | str:
+    return absent if value is None else value

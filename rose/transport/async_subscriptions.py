@@ -1,11 +1,11 @@
-"""All that one asyncio client listens to, on one connection (on a cluster: one to each node).
+"""Subscriptions of an asyncio client, on one connection (on a cluster: one to each node).
 
     subscriptions = AsyncSubscriptions(settings)
     async with subscriptions.listen(channel) as inbox:
         message = await inbox.get(timeout_s=5)
 
-What is published after `listen` has returned is either got, or the loss of it is told: by
-CONNECTION_LOST, or by None, which says: look into the log.
+A message published after `listen` has returned is either delivered, or its loss is reported: by
+CONNECTION_LOST, or by None, which means: read the log.
 """
 
 from __future__ import annotations

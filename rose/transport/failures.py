@@ -1,4 +1,4 @@
-"""What errors of Redis mean: which are worth a repeat, and what a caller is told."""
+"""Which errors of Redis are worth a retry, and what a caller is told."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONNECTION_LOST = (
     ClusterDownError,
     TryAgainError,
     AskError,
-    # No node of a cluster tells where a slot is.
+    # No node of the cluster says which node has a slot.
     ClusterError,
     RedisClusterException,
 )

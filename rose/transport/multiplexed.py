@@ -271,7 +271,7 @@ class MultiplexedConnection:
             self._connection.send([sent.words for sent in batch])
 
     def _watch(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
-        """A connection that is dead without a word would look like one with nothing to say."""
+        """Ping a silent connection: it may be dead."""
         if pinged and not self._heard:
             connection.close("Redis does not answer")
             return

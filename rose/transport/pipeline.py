@@ -1,8 +1,8 @@
-"""Pipelines of commands to one Redis server, in as little time as they can take.
+"""Pipelines of commands to one Redis server.
 
-The client library spends more on a command than Redis does on most scripts: a pool with a lock,
-telemetry, tasks and turns of the event loop, packing in Python. So it opens the connections, and
-hiredis alone packs the commands and reads the replies.
+redis-py spends more time on a command than Redis does on most scripts: a pool with a lock,
+telemetry, tasks and turns of the event loop, packing in Python. So redis-py only opens the
+connections; hiredis packs the commands and reads the replies.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PipelinedConnection(asyncio.Protocol):
 
     def close(self, reason: str = "closed") -> None:
         self._reason = reason
-        self._transport.abort()  # what is still to be written may never get through
+        self._transport.abort()  # buffered writes may never get through
         close_connection(self._connection)
 
     def data_received(self, data: bytes) -> None:

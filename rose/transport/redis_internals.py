@@ -1,7 +1,7 @@
-"""All that is used of redis-py beyond its documented interface, and nowhere else.
+"""The only module that uses redis-py beyond its documented interface.
 
-redis-py opens the connections: that is where addresses, TLS, passwords and Sentinels come in. Then
-they are used without it, because it spends more on a command than Redis does on most scripts.
+redis-py opens the connections, with addresses, TLS, passwords and Sentinels. After that they are
+used without it, because it spends more time on a command than Redis does on most scripts.
 tests/rose/transport/test_redis_internals.py fails first when redis-py changes any of this.
 """
 

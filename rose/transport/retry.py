@@ -1,4 +1,4 @@
-"""How long anything waits before it tries Redis again: the only such policy."""
+"""The one retry policy: how long each part waits before it tries Redis again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rose.errors import BrokerUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses that double, up to a longest one. Jitter takes up to half of each, so that those who
-    lost the same Redis do not come back all at once."""
+    """Pauses that double up to a maximum. Jitter takes up to half of each pause, so that clients do
+    not all return at once when Redis is back."""
 
     first_s: float
     longest_s: float
@@ -25,31 +25,31 @@ class Backoff:
         return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
 
 
-#: Of a call, which its caller waits for.
+#: For a call, whose caller waits.
 CALL = Backoff(first_s=0.1, longest_s=2.0)
 
-#: Of a stream that has lost its connection.
+#: For a stream that has lost its connection.
 STREAM = Backoff(first_s=0.05, longest_s=2.0)
 
-#: Of a connection for subscriptions, which many streams may wait for.
+#: For a connection for subscriptions. Many streams may wait for it.
 SUBSCRIPTION = Backoff(first_s=0.05, longest_s=0.5)
 
-#: Of a worker's loops, which go on until Redis is back.
+#: For a worker's loops, which go on until Redis is back.
 WORKER = Backoff(first_s=0.1, longest_s=1.0)
 
 
 class Outage:
-    """Counts the failures in a row of something that goes on for as long as it takes."""
+    """Counts the failures in a row of a loop, and says how long to pause after each."""
 
     def __init__(self, backoff: Backoff, timeout_s: float | None = None) -> None:
-        """`timeout_s`: of one outage, after which waiting is over; None for never."""
+        """`timeout_s`: the longest outage to wait for; None means without a limit."""
         self._backoff = backoff
         self._timeout_s = timeout_s
         self._failures = 0
         self._since = 0.0
 
     def end(self) -> None:
-        """Something has succeeded."""
+        """Call this after a success."""
         self._failures = 0
 
     def next_pause_s(self, error: BaseException) -> float:

@@ -1,4 +1,4 @@
-"""What the threads of one client listen to: a connection for each that listens, kept for the next.
+"""Subscriptions of a blocking client: one connection for each listener, kept for the next one.
 
     with subscriptions.listen(channel) as inbox:
         message = inbox.get(timeout_s=5)
@@ -38,13 +38,13 @@ class BlockingInbox:
         self._channel = b""
         self._pinged_at: float | None = None
         self.in_step = True
-        """False: stopped halfway through sending or reading, so of no use any more"""
+        """False: it stopped halfway through sending or reading and cannot be used any more"""
 
     def subscribe(self, channel: str) -> None:
         """Returns once Redis has confirmed it. Raises: CONNECTION_LOST"""
         self._channel, self._pinged_at = channel.encode(), None
         self._send("SUBSCRIBE")
-        # Before it may come what an earlier listener has left.
+        # Replies to an earlier listener may come first.
         while self._read() != [f"{self._prefix}SUBSCRIBE".lower().encode(), self._channel]:
             continue
 
@@ -71,7 +71,7 @@ class BlockingInbox:
         self._connection.disconnect()
 
     def _probe(self) -> None:
-        """A connection that is dead without a word looks like one with nothing to say."""
+        """Ping a silent connection: it may be dead."""
         now = time.monotonic()
         if self._pinged_at is None:
             self._send("PING")
