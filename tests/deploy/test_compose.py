@@ -18,7 +18,6 @@ from rose_worker.settings import WorkerSettings
 from tests.deploy.files import DOCKERFILE, ROOT, image, seconds, services
 
 COMPOSE = (["docker", "compose"], ["docker-compose"])
-OURS = ("worker", "worker-gpu", "load")
 
 
 def test_the_compose_file_follows_the_specification() -> None:

@@ -56,8 +56,7 @@ def test_a_late_subscriber_gets_everything_from_its_cursor_on(
     bench: Bench, collect: Collect
 ) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0), token(1))
     bench.finish(lease, 2)
     # when
@@ -73,8 +72,7 @@ def test_messages_lost_on_the_channel_are_filled_from_the_log(
     bench: Bench, collect: Collect
 ) -> None:
     # given: one token before the subscriber comes
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0))
     with ThreadPoolExecutor(1) as background:
         received = background.submit(collect, job, 0)
@@ -93,8 +91,7 @@ def test_messages_lost_on_the_channel_are_filled_from_the_log(
 
 def test_a_consumer_that_stops_early_leaves_no_subscription(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0), token(1))
 
     async def read_one() -> None:
@@ -113,8 +110,7 @@ def test_a_consumer_that_stops_early_leaves_no_subscription(bench: Bench) -> Non
 
 def test_what_cannot_be_streamed_says_why(bench: Bench, collect: Collect) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0))
     # then
     with pytest.raises(JobNotFound, match="0-nobody"):

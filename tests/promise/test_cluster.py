@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
@@ -17,13 +15,13 @@ from tests.conftest import needs_redis_server
 from tests.rose.protocol.test_refused_scripts import PREPARED
 from tests.support.bench import token, wait_until
 from tests.support.cluster import BenchAt, LocalCluster, channels
+from tests.support.echo import serving
 from tests.support.listeners import Listeners, assert_echo
 
 pytestmark = needs_redis_server
 
 PARTITIONS = 6
 PROMPT = "abc"
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +51,13 @@ def bench(cluster: LocalCluster, queue: str) -> Iterator[BenchAt]:
 
 @pytest.fixture
 def workers(cluster: LocalCluster, queue: str) -> Iterator[list[WorkerProcess]]:
-    given = {"queue": queue, "partitions": PARTITIONS, "engine": "null", "min_step_s": 0.01}
-    given |= {"lease_s": 2, "reclaim_interval_s": 0.2}
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                WorkerProcess(f"cluster-{next(_numbers)}", cluster.url, **given)  # type: ignore[arg-type]
-            )
-            for _ in range(2)
-        ]
-        for worker in started:
-            worker.wait_ready()
-        yield started
+    given: dict[str, str | float] = {"queue": queue, "partitions": PARTITIONS, "lease_s": 2}
+    given |= {"min_step_s": 0.01, "reclaim_interval_s": 0.2}
+    with (
+        serving("one", cluster.url, **given) as one,
+        serving("two", cluster.url, **given) as two,
+    ):
+        yield [one, two]
 
 
 @pytest.mark.parametrize("script", sorted(PREPARED))
@@ -75,8 +68,7 @@ def test_every_script_stays_in_one_slot(bench: BenchAt, script: str) -> None:
 
 def test_streams_listen_to_one_shard_only(cluster: LocalCluster, bench: BenchAt) -> None:
     # given: one subscriber with each client, and a token before they come
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0))
     listeners = Listeners(bench.client.settings, job.id)
     channel = bench.partition.channel(job.id).encode()
@@ -154,8 +146,7 @@ def test_a_node_that_dies_and_comes_back_is_a_pause(
 
 def test_a_slot_that_moves_is_a_pause(cluster: LocalCluster, bench: BenchAt) -> None:
     # given: two subscribers, and a target that knows no script
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0))
     listeners = Listeners(bench.client.settings, job.id)
     wait_until(lambda: listeners.have(1))

@@ -6,10 +6,8 @@ it meets most of the trouble, and no trouble may end it.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,7 @@ from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, Job, ProducerSettings, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
-from tests.support.echo import has_no_jobs
+from tests.support.echo import has_no_jobs, serving
 from tests.support.listeners import Listeners, assert_echo
 from tests.support.proxy import Proxy
 from tests.support.troubles import loading, out_of_memory, read_only
@@ -33,9 +31,10 @@ QUEUE = "trouble"
 PROMPT = "the quick brown fox"
 STEP_S = 0.01
 ENDLESS = {"max_new_tokens": 100_000}
-_numbers = itertools.count()
 #: Impatient, so that calls are repeated during a trouble and not only after it.
 IMPATIENT = {"redis_timeout_s": 1, "redis_retries": 1}
+#: To the workers, in slow motion.
+GIVEN: dict[str, str | float] = {"queue": QUEUE, "min_step_s": STEP_S, **IMPATIENT}
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +52,7 @@ def proxy(server: EmbeddedBroker) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def shared_worker(proxy: Proxy) -> Iterator[WorkerProcess]:
-    with serving(proxy.url) as worker:
-        yield worker
-
-
-@contextmanager
-def serving(url: str, **settings: str | float) -> Iterator[WorkerProcess]:
-    """A worker with the null engine in slow motion."""
-    given = {"lease_s": 1, "reclaim_interval_s": 0.1, "min_step_s": STEP_S, "queue": QUEUE}
-    given |= {"engine": "null", **IMPATIENT, **settings}
-    with WorkerProcess(f"trouble-{next(_numbers)}", url, **given) as worker:
-        worker.wait_ready()
+    with serving("shared", proxy.url, **GIVEN) as worker:
         yield worker
 
 
@@ -213,7 +202,7 @@ def test_a_redis_that_says_nothing_for_two_leases(
 ) -> None:
     # given: another worker, to which the job may move
     running = stream()
-    with serving(server.url):
+    with serving("other", server.url, **GIVEN):
         # when
         if how == "CLIENT PAUSE":
             admin.client_pause(2000)
@@ -343,10 +332,11 @@ def test_a_redis_that_is_up_and_refuses(
 def test_a_worker_that_cannot_publish_does_not_grow(server: EmbeddedBroker, queue: str) -> None:
     # given: a full batch at full speed
     own = Partition(queue)
+    full_speed = {**IMPATIENT, "queue": queue, "max_buffered_steps": 50, "lease_s": 30}
     with (
         Proxy(server.port) as bad,
         Client(redis_url=server.url, queue=queue) as client,
-        serving(bad.url, queue=queue, min_step_s=0, max_buffered_steps=50, lease_s=30) as worker,
+        serving("mute", bad.url, **full_speed) as worker,
     ):
         short = client.submit(PROMPT, max_new_tokens=1000)
         endless = client.submit_many(Request(PROMPT, sampling=ENDLESS) for _ in range(31))

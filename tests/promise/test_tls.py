@@ -12,10 +12,10 @@ import pytest
 
 from rose.errors import BrokerUnavailable
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
 from tests.support.command import run_rose
+from tests.support.echo import serving
 
 pytestmark = needs_redis_server
 
@@ -130,8 +130,7 @@ def test_everything_works_over_tls(
             job = await client.submit("ab", max_new_tokens=3)
             return (await job.result(90)).text
 
-    with WorkerProcess("w", url, queue=QUEUE, engine="null") as worker:
-        worker.wait_ready()
+    with serving("w", url, queue=QUEUE):
         # when
         with Client(redis_url=url, queue=QUEUE) as client:
             by_sync = client.submit("ab", max_new_tokens=3).result(90).text

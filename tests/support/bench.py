@@ -71,6 +71,10 @@ class Bench:
         assert isinstance(taken, Taken)
         return Lease(self.partition, *job, taken.epoch)
 
+    def begin(self, worker: str = "w") -> tuple[Job, Lease]:
+        """A job that this worker has taken."""
+        return self.client.submit("x"), self.start(worker)
+
     def append(self, lease: Lease, *events: TokenEvent) -> list[str]:
         return self.publish([to_append(lease, event) for event in events])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import redis
 
@@ -14,6 +16,15 @@ StartWorker = Callable[..., WorkerProcess]
 
 #: Slow enough to do something to a job while it runs.
 SLOW = {"min_step_s": 0.02}
+
+
+@contextmanager
+def serving(name: str, url: str, **settings: Any) -> Iterator[WorkerProcess]:
+    """A worker that is ready, and whose leases lapse soon."""
+    given = {"engine": "null", "lease_s": 1, "reclaim_interval_s": 0.1, **settings}
+    with WorkerProcess(name, url, **given) as worker:
+        worker.wait_ready()
+        yield worker
 
 
 def echoed(prompt: bytes, count: int) -> tuple[int, ...]:

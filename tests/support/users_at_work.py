@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,10 +10,10 @@ import redis
 
 from rose.errors import JobCancelled, JobFailed, PromptTooLong
 from rose.protocol import GROUP, Partition
-from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Client, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import wait_until
+from tests.support.echo import SLOW, serving
 from tests.support.listeners import Listeners, assert_echo
 from tests.support.proxy import Proxy
 from tests.support.redis_users import PASSWORDS
@@ -35,17 +33,11 @@ def settings(user: str, port: int) -> ProducerSettings:
     )
 
 
-@contextmanager
-def serving(proxies: dict[str, Proxy], name: str, **settings: Any) -> Iterator[WorkerProcess]:
-    given = {"engine": "null", "queue": QUEUE, "lease_s": 1, "reclaim_interval_s": 0.1, **settings}
-    with WorkerProcess(name, url("worker", proxies["worker"].port), **given) as worker:
-        worker.wait_ready()
-        yield worker
-
-
 def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
     """Returns what the workers logged."""
     by_producer = settings("producer", proxies["producer"].port)
+    by_worker = url("worker", proxies["worker"].port)
+    slow: dict[str, Any] = {"queue": QUEUE, **SLOW}
     with Client(by_producer) as client:
         waiting, spoilt = client.submit_many(["x", "y"])
         for job in (waiting, spoilt):
@@ -53,7 +45,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
         assert waiting.cancel()
         with pytest.raises(JobCancelled):
             waiting.result(90)
-        with serving(proxies, "first", min_step_s=0.02, max_context=2000) as victim:
+        with serving("first", by_worker, max_context=2000, **slow) as victim:
             wait_until(lambda: spoilt.status().status == "failed")
             with pytest.raises(JobFailed, match="somebody else"):
                 spoilt.result(90)
@@ -68,12 +60,12 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             assert client.queue_status().running == 1
             victim.kill()
             logs = victim.log
-        with serving(proxies, "second", min_step_s=0.02, grace_s=0) as drained:
+        with serving("second", by_worker, grace_s=0, **slow) as drained:
             wait_until(lambda: moving.status().epoch == 2)
             assert drained.terminate() == 0
             logs += drained.log
         admin.delete(PARTITION.reader)  # the victim's lease; it would lapse by itself
-        with serving(proxies, "third", min_step_s=0.02) as last:
+        with serving("third", by_worker, **slow) as last:
             assert_echo(listeners.events(), "ab", 100)
             admin.script_flush()
             running = client.submit("x", max_new_tokens=100_000)

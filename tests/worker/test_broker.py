@@ -11,10 +11,9 @@ from tests.support.bench import Bench, to_append, token
 
 
 async def test_what_an_outage_has_piled_up_is_published_in_order(
-    any_broker: EmbeddedBroker, queue: str
+    any_broker: EmbeddedBroker, queue: str, bench: Bench
 ) -> None:
     # given: more events than one script call takes, of two jobs in turn, and their ends
-    bench = Bench(any_broker, queue)
     jobs = bench.client.submit_many(["x", "y"])
     leases = [bench.start("w"), bench.start("w")]
     broker = Broker(WorkerSettings(redis_url=any_broker.url, queue=queue), "w")
@@ -35,4 +34,3 @@ async def test_what_an_outage_has_piled_up_is_published_in_order(
     for job in jobs:
         assert [event.index for event in job.stream(timeout_s=90)] == list(range(701))
     await broker.close()
-    bench.close()

@@ -91,8 +91,7 @@ def test_a_key_of_another_kind(bench: Bench, what: str) -> None:
 
 def test_a_run_with_a_gap_is_logged_up_to_it_and_does_not_end_the_job(bench: Bench) -> None:
     # given: somebody else has written into the log, where the third token belongs
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     bench.append(lease, token(0))
     bench.redis.xadd(bench.partition.tokens(job.id), {"event": b"x"}, id="2-7")
     # when

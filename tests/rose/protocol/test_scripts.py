@@ -101,8 +101,7 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
 
 def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     # when: the reply to the first call is lost, so the worker repeats it
     first = bench.append(lease, token(0), token(1))
     repeated = bench.append(lease, token(0), token(1), token(2))
@@ -115,8 +114,7 @@ def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench:
 
 
 def test_tokens_and_ends_that_leave_a_gap_are_refused(bench: Bench) -> None:
-    bench.client.submit("x")
-    lease = bench.start("w")
+    _, lease = bench.begin()
     assert bench.append(lease, token(0), token(2)) == ["OK", "GAP"]
     assert bench.finish(lease, 2) == "GAP"
     assert bench.lengths() == [0, 1, 0]
@@ -124,8 +122,7 @@ def test_tokens_and_ends_that_leave_a_gap_are_refused(bench: Bench) -> None:
 
 def test_a_run_of_tokens_is_logged_as_far_as_it_is_new(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     channel = bench.redis.pubsub(ignore_subscribe_messages=True)
     channel.subscribe(bench.partition.channel(job.id))
     channel.get_message(timeout=5)
@@ -184,8 +181,7 @@ def test_finish_is_last_once_and_acknowledged_after_the_result_is_stored(bench: 
 
 def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
     # given
-    bench.client.submit("x")
-    lease = bench.start("w0")
+    _, lease = bench.begin("w0")
     # when: two crash loops, then a take after which a token came
     attempts = []
     for n in range(1, 4):
@@ -201,8 +197,7 @@ def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
 
 def test_release_hands_back_at_once_and_charges_no_attempt(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w1")
+    job, lease = bench.begin("w1")
     bench.append(lease, token(0))
     # when
     stream = lease.entry.stream
@@ -249,8 +244,7 @@ def test_cancel_ends_a_waiting_job_and_leaves_its_entry_to_the_next_take(bench: 
 
 def test_cancel_of_a_running_job_is_a_flag_that_every_append_reads(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     # when
     job.cancel()
     # then
@@ -298,8 +292,7 @@ def test_a_dead_letter_keeps_the_bytes_and_tells_the_subscriber(bench: Bench) ->
 
 def test_an_entry_with_somebody_elses_id_does_not_end_their_job(bench: Bench) -> None:
     # given
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     # the same id in another stream, as can happen
     stream, entry = bench.partition.jobs(Priority.HIGH), lease.entry.id
     bench.redis.xadd(stream, {"job": b"garbage"}, id=entry)
@@ -332,8 +325,7 @@ def test_ageing_lets_no_job_be_overtaken_by_one_that_came_too_much_later(bench: 
 
 def test_a_suspect_is_taken_only_alone_and_not_charged_before(bench: Bench) -> None:
     # given: its first worker died without a token
-    bench.client.submit("x")
-    lease = bench.start("w1")
+    _, lease = bench.begin("w1")
     bench.redis.xclaim(lease.entry.stream, GROUP, "w2", 0, [lease.entry.id])
     # when
     entry = JobEntry(lease.entry, lease.job_id)
@@ -347,8 +339,7 @@ def test_a_suspect_is_taken_only_alone_and_not_charged_before(bench: Bench) -> N
 
 def test_handing_back_what_was_not_begun_on_keeps_the_attempt_of_another(bench: Bench) -> None:
     # given: w1 died on it; w2 reclaimed it and drains before it takes it
-    job = bench.client.submit("x")
-    lease = bench.start("w1")
+    job, lease = bench.begin("w1")
     bench.redis.xclaim(lease.entry.stream, GROUP, "w2", 0, [lease.entry.id])
     # when
     released = [JobEntry(lease.entry, job.id)]

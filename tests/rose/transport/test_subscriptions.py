@@ -281,12 +281,10 @@ def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker) -> None:
 
 
 async def test_a_stream_that_does_not_keep_up_loses_nothing(
-    any_broker: EmbeddedBroker, settings: ProducerSettings, queue: str
+    bench: Bench, settings: ProducerSettings
 ) -> None:
     # given: a consumer that has stopped at the first event
-    bench = Bench(any_broker, queue)
-    job = bench.client.submit("x")
-    lease = bench.start("w")
+    job, lease = bench.begin()
     async with AsyncClient(bench.client.settings) as client:
         small = AsyncSubscriptions(settings, inbox_size=2)
         with mock.patch.object(client, "_subscriptions", small):
@@ -302,7 +300,6 @@ async def test_a_stream_that_does_not_keep_up_loses_nothing(
         await small.aclose()
     # then
     assert [event.index for event in seen] == list(range(31))
-    bench.close()
 
 
 def test_a_forked_process_leaves_the_connections_to_its_parent(
