@@ -73,6 +73,7 @@ _TINY: dict[str, Any] = {
     "max_position_embeddings": 512,
 }
 
+#: Each model takes a config of its own: transformers writes into it.
 Configs = Mapping[str, Callable[[], PreTrainedConfig]]
 ON_CPU: Configs = {"llama-135m": llama_135m, "gpt2": GPT2Config, "qwen3-0.6b": qwen3_600m}
 ON_GPU: Configs = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}

@@ -26,14 +26,15 @@ def draw(boards: Mapping[str, Board], file: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "roseinfer"  # the same figures give the same file
     from matplotlib import pyplot as plt
 
-    drawn = [board for name, board in boards.items() if _painter(name)]
-    painters = [painter for name in boards if (painter := _painter(name))]
+    painters = {"batch": _bars, "waiting": _waiting, "context": _context}
+    cases = [(name.partition("/")[0], board) for name, board in boards.items()]
+    drawn = [(painters[case], board) for case, board in cases if case in painters]
     if not drawn:
         raise ValueError("nothing to draw: it takes batch, waiting or context")
     figure, axes = plt.subplots(
         len(drawn), 1, figsize=(_WIDTH, _HEIGHT * len(drawn)), squeeze=False
     )
-    for ax, board, painter in zip(axes[:, 0], drawn, painters, strict=True):
+    for ax, (painter, board) in zip(axes[:, 0], drawn, strict=True):
         ax.set_title(board.title, fontsize=10, loc="left")
         ax.spines[["top", "right"]].set_visible(False)
         painter(ax, board)
@@ -41,11 +42,6 @@ def draw(boards: Mapping[str, Board], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     plt.close(figure)
-
-
-def _painter(name: str) -> Any:
-    kinds = {"batch": _bars, "waiting": _waiting, "context": _context}
-    return kinds.get(name.partition("/")[0])
 
 
 def _bars(ax: Any, board: Board) -> None:
