@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -85,26 +84,6 @@ class DeviceTokens:
         return torch.where(input_ids < 0, self.ids[rows], input_ids)
 
 
-class StepInputs(Protocol):
-    """The inputs of a model for one step, whichever attention runs."""
-
-    @property
-    def order(self) -> list[Chunk]:
-        """The chunks as they lie in the rows."""
-
-    @property
-    def input_ids(self) -> Tensor:
-        """[1, T]"""
-
-    @property
-    def position_ids(self) -> Tensor:
-        """[1, T]"""
-
-    @property
-    def logit_rows(self) -> Tensor:
-        """[S], the rows whose logits are needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class KVView:
     """What one group's queries attend to, for one window.
@@ -165,14 +144,20 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedBatch:
+class StepInputs:
     """The tensors of one forward pass; `order` lists the chunks as they lie in the rows."""
 
     order: list[Chunk]
     input_ids: Tensor  # [1, T]
     position_ids: Tensor  # [1, T]
     slots: Tensor  # [T], where each row's key and value are written
-    logit_rows: Tensor  # [S], rows whose logits are needed, padded by repeating row 0
+    logit_rows: Tensor  # [S], rows whose logits are needed
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch(StepInputs):
+    """As torch's own attention reads them; `logit_rows` are padded by repeating row 0."""
+
     groups: list[AttentionGroup]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -17,23 +17,19 @@ from roseinfer.packed_linear import pack_linears
 from roseinfer.probe import AttentionLayers, Reference, refuse
 
 _logger = logging.getLogger(__name__)
+_Runner = TypeVar("_Runner", bound=Runner, covariant=True)
 
 
-class ChosenRunner(NamedTuple):
+class ChosenRunner(NamedTuple, Generic[_Runner]):
     """A runner, and which decoder it is in words: for the log, and for whoever asks the engine."""
 
-    runner: Runner
-    description: str
-
-
-class _ChosenPacked(NamedTuple):
-    runner: PackedRunner
+    runner: _Runner
     description: str
 
 
 def build_runner(
     model: Any, layers: AttentionLayers, context: int, options: GpuOptions | None = None
-) -> ChosenRunner:
+) -> ChosenRunner[Runner]:
     """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
     The model is taken over. One log line says which decoder serves, and on a CPU why it is not the
@@ -52,7 +48,7 @@ def build_runner(
 
 def _on_cpu(
     model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
-) -> ChosenRunner:
+) -> ChosenRunner[Runner]:
     compiled = _compiled(model, layers, context, attention, reference)
     if not isinstance(compiled, str):
         return ChosenRunner(compiled, f"compiled ({build_name()})")
@@ -91,7 +87,7 @@ def _on_gpu(
     attention: str,
     reference: Reference,
     options: GpuOptions,
-) -> ChosenRunner:
+) -> ChosenRunner[Runner]:
     packed = _packed(model, layers, context, attention, reference)
     eager = ChosenRunner(*packed)
     if not options.cuda_graphs:
@@ -122,7 +118,7 @@ def _agrees(
 
 def _packed(
     model: Any, layers: AttentionLayers, context: int, attention: str, reference: Reference
-) -> _ChosenPacked:
+) -> ChosenRunner[PackedRunner]:
     """The fused decoder where it can be, otherwise transformers' own code."""
     if attention == "triton":
         # Triton's, which only a machine with a GPU must have.
@@ -130,7 +126,7 @@ def _packed(
 
         fused = build_fused(model, layers, context)
         if fused is not None and _agrees("fused", fused, reference, layers, model):
-            return _ChosenPacked(fused, f"fused kernels, {attention} attention")
+            return ChosenRunner(fused, f"fused kernels, {attention} attention")
     pack_linears(model)
     packed = PackedModel(model, layers.modules, attention_of(attention))
     error = reference.error(packed, layers)
@@ -140,7 +136,7 @@ def _packed(
             f"the engine's logits differ from the model's own (relative error {error:.2g}, "
             f"tolerated {reference.tolerance:g})",
         )
-    return _ChosenPacked(packed, f"transformers' own code, {attention} attention")
+    return ChosenRunner(packed, f"transformers' own code, {attention} attention")
 
 
 def _graphed(

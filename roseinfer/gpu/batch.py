@@ -21,21 +21,16 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, DeviceTokens, slots
+from roseinfer.batch import Chunk, DeviceTokens, StepInputs, slots
 from roseinfer.device_transfer import IntegerBuffer
 from roseinfer.gpu.attention import Pages, Sequences
 from roseinfer.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceBatch:
-    """The tensors of one forward pass, all on the device; `order` lists the chunks by row."""
+class DeviceBatch(StepInputs):
+    """As the kernels read them, all on the device."""
 
-    order: list[Chunk]
-    input_ids: Tensor  # [1, T]
-    position_ids: Tensor  # [1, T]
-    slots: Tensor  # [T]
-    logit_rows: Tensor  # [S]
     sequences: Sequences
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
@@ -13,40 +11,33 @@ from roseinfer.gpu.layers import apply_activation, residual_norm
 from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
 
 
-def stream_of(hidden: Tensor, dtype: torch.dtype) -> Stream:
+def stream_of(hidden: Tensor, dtype: torch.dtype) -> FewRows | ManyRows:
     """A stream that begins with `hidden` [T, H], float32, and changes it in place. Products are
-    computed in `dtype`."""
+    computed in `dtype`.
+
+    Branches leave it through a norm (`enter`) and come back as a sum (`leave`); `settle` gives the
+    stream with all that was added.
+    """
     if len(hidden) <= MAX_ROWS:
-        return _FewRows(hidden, dtype)
-    return _ManyRows(hidden, dtype)
+        return FewRows(hidden, dtype)
+    return ManyRows(hidden, dtype)
 
 
-class Stream(Protocol):
-    """Branches leave it through a norm and come back as a sum."""
-
-    def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
-        """The normed stream times `matrix`, after its activation."""
-
-    def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
-        """Add `x` times `matrix`, through the norm `after` if there is one."""
-
-    def settle(self) -> Tensor:
-        """The stream with all that was added."""
-
-
-class _FewRows:
+class FewRows:
     """Norms, activations and sums are fused into the skinny GEMM."""
 
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
         self._hidden, self._dtype = hidden, dtype
 
     def enter(self, norm: NormPart, matrix: Matrix) -> Tensor:
+        """The normed stream times `matrix`, after its activation."""
         # Values before the division by the norm may overflow float16.
         if norm.bias is not None or self._dtype == torch.float16:
             return skinny_gemm(residual_norm(self._hidden, norm, self._dtype), matrix)
         return skinny_gemm(self._hidden, matrix, norm=norm)
 
     def leave(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
+        """Add `x` times `matrix`, through the norm `after` if there is one."""
         if after is None:
             skinny_gemm(x, matrix, add_to=self._hidden)
         else:
@@ -58,7 +49,7 @@ class _FewRows:
         return self._hidden
 
 
-class _ManyRows:
+class ManyRows:
     """torch computes the products; each sum is fused with the next norm."""
 
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,11 @@ from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
+from roseinfer.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
 from roseinfer.sampling import sample_tokens
-from roseinfer.session import SamplingRequest
+from roseinfer.session import InferenceSession, SamplingRequest
 
 VOCAB = 300
 WAYS = ("compiled", "torch")  # to sample on a CPU
@@ -247,9 +248,7 @@ def answers(
 ) -> list[list[int]]:
     """The greedy tokens of prompts that share batches, some of which join late."""
     scheduler = OnlineScheduler(engine, max_batch_size, max_step_tokens)
-    names = [scheduler.add_request(prompt, params=greedy(count)) for prompt in asked]
-    outputs = drain(scheduler)
-    return [tokens(outputs[name]) for name in names]
+    return [tokens(own) for own in run_together(scheduler, asked, [greedy(count)] * len(asked))]
 
 
 def run_alone(
@@ -261,3 +260,34 @@ def run_alone(
     scheduler = OnlineScheduler(engine)
     name = scheduler.add_request(prompt, params=params, generated_ids=generated_ids)
     return drain(scheduler)[name]
+
+
+def run_together(
+    scheduler: OnlineScheduler,
+    asked: Sequence[str | Sequence[int]],
+    params: Sequence[SamplingParams],
+) -> list[list[StepOutput]]:
+    """The outputs of each request, in the order of the prompts."""
+    names = [scheduler.add_request(p, params=q) for p, q in zip(asked, params, strict=True)]
+    outputs = drain(scheduler)
+    return [outputs[name] for name in names]
+
+
+def logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list[torch.Tensor]]:
+    """Every row of logits that was sampled during `run`, by request."""
+    seen: dict[str, list[torch.Tensor]] = {}
+    sample = engine.sample
+
+    def record(logits: StepLogits) -> dict[InferenceSession, int]:
+        for session, row in zip(logits.sessions, logits.values, strict=False):
+            seen.setdefault(session.request_id, []).append(row.clone())
+        return sample(logits)
+
+    engine.sample = record  # type: ignore[method-assign]
+    try:
+        run()
+    finally:
+        del engine.sample
+    pool = engine.cache.pool
+    pool.release(pool.allocate(pool.available))
+    return seen

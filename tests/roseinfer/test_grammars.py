@@ -19,6 +19,7 @@ from tests.roseinfer.models import (
     drain,
     prompts,
     run_alone,
+    run_together,
     text,
     tiny_llama,
     tokens,
@@ -87,15 +88,10 @@ def any_engine(request: pytest.FixtureRequest) -> InferenceEngine:
 
 def many(engine: InferenceEngine, **changes: Any) -> list[tuple[str, str | None]]:
     """Text and reason of a greedy request and of seeded ones, in one batch."""
-    scheduler = OnlineScheduler(engine)
-    names = [
-        scheduler.add_request(
-            [3 + seed, 7], params=constrained(temperature=0.6 * (seed % 4), seed=seed, **changes)
-        )
-        for seed in range(12)
-    ]
-    outputs = drain(scheduler)
-    return [(text(outputs[name]), outputs[name][-1].finish_reason) for name in names]
+    asked = [[3 + seed, 7] for seed in range(12)]
+    params = [constrained(temperature=0.6 * (i % 4), seed=i, **changes) for i in range(12)]
+    outputs = run_together(OnlineScheduler(engine), asked, params)
+    return [(text(own), own[-1].finish_reason) for own in outputs]
 
 
 def test_json_parses_and_validates(any_engine: InferenceEngine) -> None:

@@ -20,12 +20,12 @@ from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import (
     WAYS,
     build,
-    drain,
     drawing,
     greedy,
     prompts,
     reference,
     run_alone,
+    run_together,
     sample,
     text,
     tiny_llama,
@@ -257,13 +257,10 @@ def test_greedy_without_repeated_ngrams_agrees_with_transformers(architecture: s
     engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
     scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16)
     # when
-    names = [
-        scheduler.add_request(prompt, params=greedy(count, no_repeat_ngram_size=size))
-        for prompt, size in zip(asked, sizes, strict=True)
-    ]
-    outputs = drain(scheduler)
+    params = [greedy(count, no_repeat_ngram_size=size) for size in sizes]
+    outputs = run_together(scheduler, asked, params)
     # then
-    assert [tokens(outputs[name]) for name in names] == expected
+    assert [tokens(own) for own in outputs] == expected
 
 
 def test_a_grammar_that_must_repeat_goes_before_the_ban(engine: InferenceEngine) -> None:

@@ -12,7 +12,7 @@ from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.native import library
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
-from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, tiny_llama
+from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, run_together, tiny_llama
 from tests.roseinfer.test_resume import PARAMS, fields, with_stop
 
 PROMPTS = prompts(30, 5, 18)
@@ -30,15 +30,11 @@ def run(
     engine: InferenceEngine, params: Sequence[SamplingParams], *, overlap: bool
 ) -> list[list[tuple[object, ...]]]:
     scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16, overlap=overlap)
-    names = [
-        scheduler.add_request(prompt, params=wanted)
-        for prompt, wanted in zip(PROMPTS, params, strict=True)
-    ]
-    outputs = drain(scheduler)
+    outputs = run_together(scheduler, PROMPTS, params)
     engine.cache.pool.check_integrity()
     assert engine.cache.pool.used == 0
     engine.cache.pool.release(engine.cache.pool.allocate(engine.cache.pool.available))
-    return [[fields(output) for output in outputs[name]] for name in names]
+    return [[fields(output) for output in own] for own in outputs]
 
 
 @pytest.mark.parametrize("kind", sorted(PARAMS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,13 +19,13 @@ from roseinfer import (
     native,
     sampled_tokens,
 )
-from roseinfer.engine_core import StepLogits
 from roseinfer.native import library
-from roseinfer.session import InferenceSession, SamplingRequest
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import (
     build,
     drain,
     greedy,
+    logits_of,
     prompts,
     reference,
     run_alone,
@@ -36,15 +35,10 @@ from tests.roseinfer.models import (
 )
 
 
-def first_eos(engine: InferenceEngine, prompt: list[int]) -> tuple[list[int], int]:
-    """What greedy decoding gives, and a token of it to serve as the end."""
-    ids = tokens(run_alone(engine, prompt, greedy(12)))
-    return ids, ids[6]
-
-
 def test_a_token_ends_the_request(engine: InferenceEngine) -> None:
     prompt = prompts(10)[0]
-    ids, end = first_eos(engine, prompt)
+    ids = tokens(run_alone(engine, prompt, greedy(12)))
+    end = ids[6]
     outputs = run_alone(engine, prompt, greedy(12, stop_token_ids=(end,)))
     assert tokens(outputs) == ids[: ids.index(end) + 1]
     assert (outputs[-1].finish_reason, outputs[-1].text) == ("stop", "")
@@ -265,26 +259,6 @@ def test_decode_step_sessions(engine: InferenceEngine) -> None:
         engine.decode_step_sessions(sessions)
 
 
-def _logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list[torch.Tensor]]:
-    """Every row of logits that was sampled during `run`, by request."""
-    seen: dict[str, list[torch.Tensor]] = {}
-    sample = engine.sample
-
-    def record(logits: StepLogits) -> dict[InferenceSession, int]:
-        for session, row in zip(logits.sessions, logits.values, strict=False):
-            seen.setdefault(session.request_id, []).append(row.clone())
-        return sample(logits)
-
-    engine.sample = record  # type: ignore[method-assign]
-    try:
-        run()
-    finally:
-        del engine.sample
-    pool = engine.cache.pool
-    pool.release(pool.allocate(pool.available))
-    return seen
-
-
 @pytest.mark.parametrize("run_by", ["compiled", "compiled, bfloat16", "transformers"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mistral"])
 def test_logits_are_bitwise_the_same_in_any_company(
@@ -308,7 +282,7 @@ def test_logits_are_bitwise_the_same_in_any_company(
         scheduler = OfflineScheduler(engine, batch, max_step_tokens=budget)
         for i, prompt in enumerate(asked):
             scheduler.add_request(prompt, request_id=str(i), params=greedy(8))
-        return _logits_of(engine, scheduler.run)
+        return logits_of(engine, scheduler.run)
 
     alone = run(1, 512)
     for batch, budget in ((2, 512), (6, 512), (6, 11), (3, 5)):

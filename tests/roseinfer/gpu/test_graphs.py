@@ -20,11 +20,11 @@ from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     answers,
     build,
-    drain,
     engine_run_by,
     greedy,
     prompts,
     reference,
+    run_together,
     tiny_llama,
     tokens,
 )
@@ -77,10 +77,9 @@ def test_tokens_are_the_same(engine: InferenceEngine, overlap: bool) -> None:
     graphed(engine, recorder, [1, 4])
     reserved = engine.cache.keys[0][16:].clone()
     scheduler = OnlineScheduler(engine, overlap=overlap)
-    names = [scheduler.add_request(p, params=greedy(4 + n)) for n, p in enumerate(asked)]
-    outputs = drain(scheduler)
-    for name, ids, count in zip(names, expected, (4, 5, 6), strict=True):
-        assert tokens(outputs[name]) == ids[:count]
+    outputs = run_together(scheduler, asked, [greedy(count) for count in (4, 5, 6)])
+    for own, ids, count in zip(outputs, expected, (4, 5, 6), strict=True):
+        assert tokens(own) == ids[:count]
     assert recorder.replays == [1, 1, 1, 1, 2], "the larger one was captured first"
     changed = (engine.cache.keys[0][16:] != reserved).any(dim=-1).any(dim=-1)
     written = sum(len(p) for p in asked) + 3 + 4 + 5

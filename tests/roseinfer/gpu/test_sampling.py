@@ -17,7 +17,7 @@ from roseinfer.gpu import backends, sampling
 from roseinfer.gpu.sampling import KernelRequest, sample_rows
 from roseinfer.session import SamplingRequest
 from tests.roseinfer.gpu.attention_cases import DEVICE
-from tests.roseinfer.models import drain, drawing, greedy, prompts, sample, tokens
+from tests.roseinfer.models import drawing, greedy, prompts, run_together, sample, tokens
 from tests.roseinfer.test_resume import FEATURES
 from tests.roseinfer.test_sampling import knobs, random_logits
 
@@ -87,9 +87,8 @@ def test_an_engine_that_draws_by_the_kernel_says_the_same(
 
     def said() -> list[Any]:
         scheduler = OnlineScheduler(engine, max_batch_size=len(params))
-        names = [scheduler.add_request(prompts(9)[0], params=p) for p in params]
-        outputs = drain(scheduler)
-        return [(tokens(outputs[name]), [o.logprobs for o in outputs[name]]) for name in names]
+        outputs = run_together(scheduler, prompts(9) * len(params), params)
+        return [(tokens(own), [output.logprobs for output in own]) for own in outputs]
 
     expected = said()
     monkeypatch.setattr(backends, "can_draw", lambda _: True)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from roseinfer import InferenceEngine, OnlineScheduler, native
+from roseinfer import InferenceEngine, native
 from roseinfer.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from roseinfer.probe import AttentionLayers
-from tests.roseinfer.models import answers, build, drain, greedy, prompts, reference
+from tests.roseinfer.models import answers, build, logits_of, prompts, reference
 from tests.roseinfer.native.builds import choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
@@ -83,20 +83,10 @@ def _logits(architecture: str, dtype: torch.dtype) -> Tensor:
     """Logits of prompts computed in chunks, of which some are a single token."""
     model: Any = build(architecture).to(torch.bfloat16).to(dtype)
     engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
-    scheduler = OnlineScheduler(engine, max_batch_size=4, max_step_tokens=8)
-    seen: list[Tensor] = []
-    forward = engine.forward
-
-    def record(*arguments: Any) -> Any:
-        logits = forward(*arguments)
-        seen.append(logits.values[: len(logits.sessions)].float())
-        return logits
-
-    engine.forward = record  # type: ignore[method-assign]
-    for prompt in prompts(9, 30, 17):
-        scheduler.add_request(prompt, params=greedy(1))
-    drain(scheduler)
-    return torch.cat(seen)
+    asked = prompts(9, 30, 17)
+    limits = {"max_batch_size": 4, "max_step_tokens": 8}
+    seen = logits_of(engine, lambda: answers(engine, asked, 1, **limits))
+    return torch.cat([row.float() for rows in seen.values() for row in rows])
 
 
 def test_a_decoder_that_differs_is_not_used(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from roseinfer.batch import Chunk
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
-from roseinfer.session import InferenceSession
 from tests.roseinfer.models import build
 from tests.roseinfer.native.builds import INSTEAD
 
@@ -127,49 +125,24 @@ def test_a_context_shorter_than_the_load_probe() -> None:
 # A step that points outside
 
 
-def far_id(session: InferenceSession) -> None:
-    session.tokens[1] = 10**9
-
-
-def negative_id(session: InferenceSession) -> None:
-    session.tokens[0] = -1
-
-
-def far_position(session: InferenceSession) -> None:
-    session.tokens, session.computed = [1] * 200, 197
-
-
-def short_table(session: InferenceSession) -> None:
-    session.blocks = []
-
-
-def far_block(session: InferenceSession) -> None:
-    session.blocks = [4096]
-
-
-def negative_block(session: InferenceSession) -> None:
-    session.blocks = [-1]
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (far_id, r"outside the embedding \(id 1000000000 of"),
-        (negative_id, r"outside the embedding \(id -1 of"),
-        (far_position, "a position is beyond the context"),
-        (short_table, "a block table is too short"),
-        (far_block, "a block number is outside the KV cache"),
-        (negative_block, "a block number is outside the KV cache"),
+        ({"tokens": [1, 10**9, 3]}, r"outside the embedding \(id 1000000000 of"),
+        ({"tokens": [-1, 2, 3]}, r"outside the embedding \(id -1 of"),
+        ({"tokens": [1] * 200, "computed": 197}, "a position is beyond the context"),
+        ({"blocks": []}, "a block table is too short"),
+        ({"blocks": [4096]}, "a block number is outside the KV cache"),
+        ({"blocks": [-1]}, "a block number is outside the KV cache"),
     ],
 )
-def test_a_step_that_points_outside_is_refused(
-    damage: Callable[[InferenceSession], None], message: str
-) -> None:
+def test_a_step_that_points_outside_is_refused(damage: dict[str, object], message: str) -> None:
     # given
     engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=64)
     session = engine.new_session([1, 2, 3])
     session.blocks = engine.cache.pool.allocate(1)
-    damage(session)
+    for name, value in damage.items():
+        setattr(session, name, value)
     # when, then
     with pytest.raises(ValueError, match=message):
         engine.forward([Chunk(session, 3)])
