@@ -182,7 +182,7 @@ def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> 
 
 def test_a_redis_that_is_too_old(shipped: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    monkeypatch.setattr("rose_cli.redis_version.OLDEST", (99, 0))
+    monkeypatch.setattr("rose_cli.demo.broker._OLDEST", (99, 0))
     # when
     found = examined(settings_of(shipped))
     # then
