@@ -193,7 +193,7 @@ INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
 }
 
 // One tile: queries of KV head `head`, the first of them number `first` of its sequence (token by
-// token, the heads that group_size a KV head one after the other).
+// token, the heads that share a KV head one after the other).
 struct Tile {
     std::int64_t sequence, head, first;
 };
