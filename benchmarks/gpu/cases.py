@@ -91,7 +91,9 @@ class OursOnDevice(Ours):
         self._limits = gpu.max_batch_size, gpu.max_step_tokens
 
     def scheduler(self) -> OnlineScheduler:
-        return OnlineScheduler(self.engine, *self._limits, keep_finished=False, overlap=True)
+        # Without a GPU the service's smoke run is served by the compiled decoder, which cannot.
+        overlap = self.engine.runs_ahead
+        return OnlineScheduler(self.engine, *self._limits, keep_finished=False, overlap=overlap)
 
     def profile(self, prompts: Sequence[Sequence[int]], steps: int) -> Profile | None:
         """Profiles the device while all `prompts` are being decoded; None without a GPU.

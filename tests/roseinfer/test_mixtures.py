@@ -46,7 +46,7 @@ PROMPTS = [
 ROOMS = (12, 14, 18)
 FATES = ("crash", "crash", "abort", "", "", "", "crash", "")
 EVENTS = {"preempted", "prefix tokens found", "resumed", "aborted"}
-MOST_STEPS = 1000  # a mixture takes about a hundred
+MAX_STEPS = 1000  # a mixture takes about a hundred
 few_examples = settings(max_examples=2, derandomize=True, database=None)
 
 
@@ -123,7 +123,7 @@ class Play:
         """What happened. Fails unless every request that was not aborted has its own tokens."""
         try:
             for step in itertools.count():
-                assert step < MOST_STEPS, "requests wait for each other"
+                assert step < MAX_STEPS, "requests wait for each other"
                 self._arrive(step)
                 self._step(step)
                 self._befall(step)
