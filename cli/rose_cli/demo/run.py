@@ -245,3 +245,5 @@ class _Demo:
 async def _follow(job: AsyncJob, record: StreamRecord) -> None:
     async for event in job.stream():
         record.add(event)
+    # A stream that ends soon after it moved may end between two looks of the watcher.
+    record.seen_on((await job.status()).worker)
