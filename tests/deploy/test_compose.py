@@ -62,6 +62,13 @@ def test_nothing_listens_beyond_loopback_and_nothing_is_privileged() -> None:
         assert not {"privileged", "network_mode", "cap_add"} & set(service), name
 
 
+def test_scratch_is_where_every_image_lets_all_write() -> None:
+    """runc before 1.1.8 forgets the options of a tmpfs when a container starts again."""
+    for name, service in services().items():
+        assert set(service.get("tmpfs", [])) <= {"/tmp"}, name
+    assert "> /tmp/users.acl" in services()["redis"]["command"][-1]
+
+
 def test_what_is_mounted_is_there() -> None:
     for service in services().values():
         for source in (volume.partition(":")[0] for volume in service.get("volumes", [])):

@@ -63,8 +63,8 @@ def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None
         *shell, script = server["command"]
         for inside, here in {
             "/etc/rose": ROOT / "deploy" / "redis",
-            "/run/rose": tmp_path,
-            "/data": tmp_path,
+            "/tmp/users.acl": tmp_path / "users.acl",
+            "--dir /data": f"--dir {tmp_path}",
             "0.0.0.0": f"127.0.0.1 --port {ports['redis']}",
         }.items():
             script = script.replace(inside, str(here))
