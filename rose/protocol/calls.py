@@ -1,11 +1,12 @@
 """Every state transition as a call of a Lua script: its keys, its arguments and its reply.
 
 A call knows no Redis client: `rose.transport` runs it. Any call may be repeated after a lost reply,
-since it carries what makes a repeat harmless (job id, token index, epoch, entry id).
+since it carries what makes a repeat harmless (job id, token index, epoch, entry id, take id).
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -169,9 +170,23 @@ def fetch(partition: Partition, consumer: str, count: int, *, ageing_ms: int) ->
     return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count, ageing_ms])
 
 
+def new_take_id() -> str:
+    return os.urandom(8).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The wish to work on a job. A repeat with the same `take_id` answers what the first call did
+    and charges nothing, as long as the worker still has the job."""
+
+    entry: EntryKey
+    job_id: str
+    take_id: str = field(default_factory=new_take_id)
+
+
 def take(
     partition: Partition,
-    jobs: Iterable[JobEntry],
+    takes: Iterable[Take],
     consumer: str,
     *,
     now_ms: int,
@@ -182,9 +197,13 @@ def take(
     job, and takes it if it is that job."""
     keys: list[str] = []
     args: list[Arg] = [GROUP, consumer, now_ms, ttl_s, mode]
-    for entry, job_id in jobs:
-        keys += (entry.stream, partition.state(job_id), partition.tokens(job_id))
-        args.append(entry.id)
+    for item in takes:
+        keys += (
+            item.entry.stream,
+            partition.state(item.job_id),
+            partition.tokens(item.job_id),
+        )
+        args += (item.entry.id, item.take_id)
     return Call(load("take"), keys, args)
 
 
@@ -203,7 +222,7 @@ class NotTaken(Enum):
     NOTHING_TO_DO = auto()
     """The job has ended, is a duplicate, or belongs to another worker."""
     SUSPECT = auto()
-    """The last worker died while it had the job, without a new token: take it alone."""
+    """The lease of the last take has lapsed without a new token: take it alone."""
     MALFORMED = auto()
     """Somebody else has written into the job's state or its log."""
 

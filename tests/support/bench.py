@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_job, encode_event
-from rose.protocol.calls import Lease, NotTaken, Taken
+from rose.protocol.calls import Lease, NotTaken, Take, Taken
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
 
@@ -57,9 +57,13 @@ class Bench:
             for entry, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    def take(self, worker: str, job: JobEntry, *, alone: bool = True) -> Taken | NotTaken:
+    def take(
+        self, worker: str, job: JobEntry, *, alone: bool = True, take_id: str | None = None
+    ) -> Taken | NotTaken:
+        """`take_id`: that of an earlier call, to repeat it."""
+        take = Take(*job, take_id) if take_id else Take(*job)
         call = calls.take(
-            self.partition, [job], worker, now_ms=1, ttl_s=60, mode="alone" if alone else ""
+            self.partition, [take], worker, now_ms=1, ttl_s=60, mode="alone" if alone else ""
         )
         (reply,) = self.call(call)
         return calls.taken(reply)

@@ -54,6 +54,8 @@ class Proxy:
         """an error to give to each command, which then never reaches Redis"""
         self.swallow: bytes | None = None
         """the reply to the next command that holds these bytes is lost with its connection"""
+        self.swallow_times = 1
+        """how many replies are lost so"""
         self.sources: set[str] = set()
         """the addresses under which Redis has seen its connections"""
         self._redis_port = redis_port
@@ -83,7 +85,8 @@ class Proxy:
 
     def heal(self) -> None:
         """No faults from now on."""
-        self.cut_after, self.answer, self.swallow = iter(()), None, None
+        self.cut_after, self.answer = iter(()), None
+        self.swallow, self.swallow_times = None, 1
         self.delay_s = self.request_delay_s = 0.0
 
     def cut_now(self) -> None:
@@ -184,7 +187,9 @@ class _Link:
                 self._writer.write((b"-" + proxy.answer + b"\r\n") * commands)
                 continue
             if proxy.swallow is not None and proxy.swallow in data:
-                proxy.swallow = None
+                proxy.swallow_times -= 1
+                if proxy.swallow_times <= 0:
+                    proxy.swallow = None
                 self._swallows = True
             await self._forward(data, self._to_redis, "request")
         raise EOFError

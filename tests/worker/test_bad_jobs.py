@@ -106,7 +106,7 @@ def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(
             worker.start()
         time.sleep(0.05)
     # then
-    with pytest.raises(JobFailed, match="3 workers in a row") as caught:
+    with pytest.raises(JobFailed, match="3 takes in a row") as caught:
         poison.result(90)
     assert caught.value.code == "crash_loop"
     assert deaths == 3

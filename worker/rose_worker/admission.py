@@ -21,7 +21,6 @@ from rose.errors import (
 )
 from rose.protocol import (
     FailedEvent,
-    JobEntry,
     JobSpec,
     Partition,
     TokenEvent,
@@ -30,7 +29,7 @@ from rose.protocol import (
     partition_of,
     readable_job_id,
 )
-from rose.protocol.calls import Lease, NotTaken, Taken, now_ms
+from rose.protocol.calls import Lease, NotTaken, Take, Taken, now_ms
 from rose_worker.broker import Broker, DeadLetter
 from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
@@ -95,7 +94,9 @@ class Admission:
         refused: dict[Claim, RoseError] = {}
         untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
         outcomes = await self._broker.take(
-            partition, [JobEntry(claim.entry.key, spec.id) for claim, spec in untaken], alone=alone
+            partition,
+            [Take(claim.entry.key, spec.id, claim.take_id) for claim, spec in untaken],
+            alone=alone,
         )
         for (claim, _), outcome in zip(untaken, outcomes, strict=True):
             match outcome:
@@ -144,7 +145,8 @@ class Admission:
         """Prepare a job to continue after the last token in its log."""
         if grant.attempts > self._settings.max_attempts:
             return _CrashLoop(
-                f"{grant.attempts - 1} workers in a row died on this job without a new token"
+                f"the leases of {grant.attempts - 1} takes in a row lapsed without a new token: "
+                "their workers died, hung or lost Redis"
             )
         try:
             return self._engine.prepare(spec, _logged_ids(log_events, grant.logged))
@@ -173,7 +175,7 @@ class Admission:
                 prepared.prompt_tokens,
                 grant.logged,
                 grant.epoch,
-                ", alone: a worker died on it" if job.alone else "",
+                ", alone: its last lease lapsed without a new token" if job.alone else "",
                 extra={"job": job.spec.id},
             )
 

@@ -24,7 +24,7 @@ from rose.protocol import (
     Priority,
     calls,
 )
-from rose.protocol.calls import Append, NotTaken, Taken, now_ms
+from rose.protocol.calls import Append, NotTaken, Take, Taken, now_ms
 from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import AsyncRedisClient, AsyncSubscriptions, broker_errors, field_of
 from rose_worker.engine import ModelInfo
@@ -173,20 +173,19 @@ class Broker:
         ]
 
     async def take_unread(
-        self, entry: Entry, job_id: str
+        self, partition: Partition, take: Take
     ) -> tuple[Entry, Taken | None] | tuple[None, None]:
-        """Read the next entry of the stream of `entry`, and take it if it is `entry`. None if the
-        stream has no unread entry."""
-        job = JobEntry(entry.key, job_id)
+        """Read the next entry of the stream of `take.entry`, and take it if it is that one. None if
+        the stream has no unread entry."""
         call = calls.take(
-            entry.partition, [job], self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode="unread"
+            partition, [take], self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode="unread"
         )
         reply = await self._redis.run(call)
         if not reply:
             return None, None
         entry_id, raw, outcome = reply
         taken = calls.taken(outcome)
-        read = Entry(entry.partition, EntryKey(entry.key.stream, entry_id.decode()), raw)
+        read = Entry(partition, EntryKey(take.entry.stream, entry_id.decode()), raw)
         return read, taken if isinstance(taken, Taken) else None
 
     async def reclaim(
@@ -206,14 +205,14 @@ class Broker:
         return next_start.decode(), entries
 
     async def take(
-        self, partition: Partition, jobs: Sequence[JobEntry], *, alone: bool = False
+        self, partition: Partition, takes: Sequence[Take], *, alone: bool = False
     ) -> list[Taken | NotTaken]:
         """Begin on jobs. Returns an outcome for each, in order."""
-        if not jobs:
+        if not takes:
             return []
         mode: Literal["", "alone"] = "alone" if alone else ""
         call = calls.take(
-            partition, jobs, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode=mode
+            partition, takes, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode=mode
         )
         return [calls.taken(item) for item in await self._redis.run(call)]
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from rose.errors import RoseError
 from rose.protocol import Partition, decode_job
+from rose.protocol.calls import Take
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker, Entry
-from rose_worker.jobs import JobTable
+from rose_worker.jobs import Claim, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.settings import WorkerSettings
 
@@ -104,12 +105,20 @@ class Intake:
             spec = decode_job(entry.raw or b"")
         except RoseError:  # the next fetch reads it, and admission gives it up
             return
+        claim = Claim(entry, spec)
+        take = Take(entry.key, spec.id, claim.take_id)
         with self._table.reserve(1):
-            read, grant = await self._broker.take_unread(entry, spec.id)
-            if read is not None:
+            try:
+                read, claim.grant = await self._broker.take_unread(self._partition, take)
+            except BROKER_ERRORS:
+                # The call may have taken it. Admission asks again with the same take id: it is
+                # granted then as in the lost reply, or the entry is not ours.
+                self._table.hold(claim)
+                raise
+            if claim.grant is not None:
+                self._table.hold(claim)
+            elif read is not None:
                 self._table.claim([read])
-            if read is not None and grant is not None:
-                self._table.grant(read, spec, grant)
         if read is None:
             await _let_others()
         self._heard = False

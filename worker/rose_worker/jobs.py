@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
-from rose.protocol.calls import Lease, Taken
+from rose.protocol.calls import Lease, Taken, new_take_id
 from rose_worker.broker import Entry
 
 
@@ -29,7 +29,9 @@ class Claim:
     grant: Taken | None = None
     """set once it has been taken"""
     suspect: bool = False
-    """The last worker died while it had this job, without a new token: take it alone."""
+    """The lease of the last take has lapsed without a new token: take it alone."""
+    take_id: str = field(default_factory=new_take_id)
+    """Every repeat of its take carries the same one, so that a lost reply costs nothing."""
 
     @property
     def size(self) -> int:
@@ -108,10 +110,9 @@ class JobTable:
             if entry.key not in held:
                 self._claims.setdefault(entry.key, Claim(entry))
 
-    def grant(self, entry: Entry, spec: JobSpec, grant: Taken) -> None:
-        """Add a claim that was taken in the same call as it was read."""
-        claim = self._claims.setdefault(entry.key, Claim(entry))
-        claim.spec, claim.grant = spec, grant
+    def hold(self, claim: Claim) -> None:
+        """Add a claim whose take has been sent already, answered or not."""
+        self._claims[claim.entry.key] = claim
 
     def drop_claim(self, claim: Claim) -> bool:
         """Remove a claim that becomes a job, was given up or is lost. False if it is gone."""

@@ -6,7 +6,8 @@
 --   epoch     fencing token, raised by every take and release
 --   attempts  takes since the log last grew     taken_at  tokens in the log at the last take
 --   tokens    tokens in the log                 cost    its share of load.tokens
---   cancel    "1" once asked for                worker, enqueued_ms, started_ms, ended_ms
+--   worker    who took it last                  take    the id of that take
+--   cancel    "1" once asked for                enqueued_ms, started_ms, ended_ms
 
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'

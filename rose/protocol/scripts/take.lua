@@ -1,13 +1,14 @@
 -- Begin to work on entries that this consumer owns. Raising a job's epoch fences the worker that had it
--- before. From then on nobody else appends to its log.
+-- before. From then on nobody else appends to its log. A repeat with the same take id, while this
+-- consumer still has the job, answers what the first call did and changes nothing.
 -- KEYS  per entry: stream, state, tokens
--- ARGV  group, consumer, now ms, ttl s, mode; per entry: entry
+-- ARGV  group, consumer, now ms, ttl s, mode; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; else ""
 -- Reply: per entry
 --        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log>
 --        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
---        SUSPECT           the last worker died while it had the job, without a new token: take it alone
+--        SUSPECT           the lease of the last take has lapsed without a new token: take it alone
 --        NOT_OWNER
 --        MALFORMED         somebody else has written into its state or its log
 --        Mode "unread": {entry that was read, its job or nil, one of these, or "" if it is another
@@ -24,9 +25,14 @@ local function waits_at(stream, known_stream, known_entry)
   return #(ask('XRANGE', known_stream, known_entry, known_entry) or {}) == 1
 end
 
-local function take(stream, state, tokens, entry)
+local function granted(epoch, attempts, cancel, logged)
+  return string.format('TAKEN %d %d %s %d', epoch or 0, attempts or 0, cancel and '1' or '0', logged)
+end
+
+local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
-  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch')
+  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
+    'worker', 'take')
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- It was cancelled while it waited, or its worker died before the acknowledgement.
@@ -49,25 +55,33 @@ local function take(stream, state, tokens, entry)
   local logged = tonumber(known[4] or '0')
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
+  if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
+    return granted(known[8], known[7], known[6], logged)
+  end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
   if attempts > 0 and mode ~= 'alone' then return 'SUSPECT' end
-  local epoch = redis.call('HINCRBY', state, 'epoch', 1)
+  local epoch = string.format('%d', tonumber(known[8] or '0') + 1)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
-    'taken_at', logged, 'attempts', attempts + 1, 'worker', consumer, 'started_ms', now_ms)
-  return string.format('TAKEN %d %d %s %d', epoch, attempts + 1, known[6] and '1' or '0', logged)
+    'taken_at', logged, 'attempts', attempts + 1, 'epoch', epoch, 'worker', consumer, 'take', take_id,
+    'started_ms', now_ms)
+  return granted(epoch, attempts + 1, known[6], logged)
 end
 
 if mode == 'unread' then
+  local known = ask('HMGET', KEYS[2], 'take')
+  local again = known and known[1] == ARGV[7] and redis.call('XRANGE', KEYS[1], ARGV[6], ARGV[6])[1]
+  if again then return {again[1], job_of(again), take(KEYS[1], KEYS[2], KEYS[3], ARGV[6], ARGV[7])} end
   local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[1], '>')
   if not read or #read == 0 then return {} end
   local entry = entries_of(read)[1]
-  local outcome = entry[1] == ARGV[6] and take(KEYS[1], KEYS[2], KEYS[3], entry[1]) or ''
+  local outcome = entry[1] == ARGV[6] and take(KEYS[1], KEYS[2], KEYS[3], entry[1], ARGV[7]) or ''
   return {entry[1], job_of(entry), outcome}
 end
 
 local reply = {}
 for item = 0, #KEYS / 3 - 1 do
-  reply[item + 1] = take(KEYS[item * 3 + 1], KEYS[item * 3 + 2], KEYS[item * 3 + 3], ARGV[item + 6])
+  reply[item + 1] = take(KEYS[item * 3 + 1], KEYS[item * 3 + 2], KEYS[item * 3 + 3],
+    ARGV[item * 2 + 6], ARGV[item * 2 + 7])
 end
 return reply

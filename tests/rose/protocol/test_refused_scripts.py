@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 import rose.protocol.scripts
 from rose.protocol import JobEntry, JobSpec, Priority, calls, encode_job
-from rose.protocol.calls import Call, Submission, SubmitLimits
+from rose.protocol.calls import Call, Submission, SubmitLimits, Take
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import FailedEvent, FinishedEvent
 from tests.conftest import needs_redis_server
@@ -55,7 +55,8 @@ def fetch(bench: Bench) -> Call:
 
 def take(bench: Bench) -> Call:
     bench.client.submit_many(["x", "y"])
-    return calls.take(bench.partition, bench.fetch("w", 2), "w", now_ms=1, ttl_s=60)
+    takes = [Take(*job) for job in bench.fetch("w", 2)]
+    return calls.take(bench.partition, takes, "w", now_ms=1, ttl_s=60)
 
 
 def append(bench: Bench) -> Call:

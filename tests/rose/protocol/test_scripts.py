@@ -19,7 +19,7 @@ from rose.protocol import (
     decode_job,
     encode_job,
 )
-from rose.protocol.calls import NotTaken, Taken
+from rose.protocol.calls import Lease, NotTaken, Take, Taken
 from rose.protocol.status import read_queue_status
 from rose_producer import FailedEvent, FinishedEvent, Job
 from tests.support.bench import Bench, dead_letter, to_append, token
@@ -81,9 +81,9 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
     entries = [entry.decode() for entry, _ in bench.redis.xrange(stream)]
 
     def take_unread(worker: str) -> Any:
-        job = JobEntry(EntryKey(stream, entries[0]), jobs[0].id)
+        take = Take(EntryKey(stream, entries[0]), jobs[0].id)
         return bench.call(
-            calls.take(bench.partition, [job], worker, now_ms=1, ttl_s=60, mode="unread")
+            calls.take(bench.partition, [take], worker, now_ms=1, ttl_s=60, mode="unread")
         )
 
     # when: three workers have heard of the first one
@@ -97,6 +97,55 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
     assert calls.taken(second[2]) is NotTaken.NOTHING_TO_DO
     assert third == []
     assert isinstance(bench.take("w2", JobEntry(EntryKey(stream, entries[1]), jobs[1].id)), Taken)
+
+
+def test_a_repeated_take_answers_what_the_first_did_and_charges_nothing(bench: Bench) -> None:
+    # given: three lost replies
+    bench.client.submit("x")
+    (job,) = bench.fetch("w1")
+    # when
+    first, *repeats = (bench.take("w1", job, alone=False, take_id="a") for _ in range(4))
+    # then
+    assert first == Taken(1, 1, False, 0)
+    assert repeats == [first] * 3
+    # and another take of the same worker is no repeat, nor is one after a hand-back
+    assert bench.take("w1", job, alone=False, take_id="b") is NotTaken.SUSPECT
+    release = calls.release(bench.partition, job.entry.stream, "w1", [job])
+    assert bench.call(release) == 1
+    bench.redis.xclaim(job.entry.stream, GROUP, "w1", 0, [job.entry.id])
+    assert bench.take("w1", job, alone=False, take_id="a") == Taken(3, 1, False, 0)
+
+
+def test_a_repeated_take_is_refused_once_another_worker_has_the_job(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    (job,) = bench.fetch("w1")
+    first = bench.take("w1", job, take_id="a")
+    assert isinstance(first, Taken)
+    # when
+    stolen = bench.steal(Lease(bench.partition, *job, first.epoch), "w2")
+    # then
+    assert bench.take("w1", job, take_id="a") is NotTaken.NOTHING_TO_DO
+    assert stolen.epoch == 2
+    # and not even a take id that w2 gives again makes it w1's
+    bench.redis.xclaim(job.entry.stream, GROUP, "w1", 0, [job.entry.id])
+    assert bench.take("w1", job, alone=False, take_id="a") is NotTaken.SUSPECT
+
+
+def test_a_repeated_reading_take_reads_no_second_entry(bench: Bench) -> None:
+    # given
+    first, _ = bench.client.submit_many(["x", "y"])
+    stream = bench.partition.jobs(Priority.NORMAL)
+    ((entry, _),) = bench.redis.xrange(stream, count=1)
+    take = Take(EntryKey(stream, entry.decode()), first.id)
+    call = calls.take(bench.partition, [take], "w", now_ms=1, ttl_s=60, mode="unread")
+    # when
+    answers = [bench.call(call) for _ in range(3)]
+    # then
+    assert answers[0][0] == entry
+    assert decode_job(answers[0][1]).id == first.id
+    assert answers == [[entry, answers[0][1], b"TAKEN 1 1 0 0"]] * 3
+    assert bench.redis.xpending(stream, GROUP)["pending"] == 1
 
 
 def test_the_log_grows_by_one_entry_per_event_and_a_retry_doubles_nothing(bench: Bench) -> None:

@@ -1,0 +1,66 @@
+"""Calls that Redis has carried out and whose replies never came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from rose.protocol.calls import take
+from rose.protocol.keys import Partition
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client
+from tests.conftest import needs_redis_server
+from tests.support.echo import echoed, serving
+from tests.support.proxy import Proxy
+
+pytestmark = needs_redis_server
+
+SHA_OF_TAKE = take(Partition("any"), [], "w", now_ms=0, ttl_s=1).script.sha1.encode()
+
+
+@dataclass
+class Served:
+    client: Client
+    worker: WorkerProcess
+    proxy: Proxy
+
+    def lose_replies_to_take(self, count: int) -> None:
+        self.proxy.swallow_times, self.proxy.swallow = count, SHA_OF_TAKE
+
+
+@pytest.fixture
+def serve(broker: EmbeddedBroker, queue: str, client: Client) -> Iterator[Callable[..., Served]]:
+    """A worker behind a proxy, whose leases are too long to matter."""
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(broker.port))
+
+        def start(**settings: float) -> Served:
+            worker = serving("w", proxy.url, queue=queue, lease_s=60, **settings)
+            return Served(client, stack.enter_context(worker), proxy)
+
+        yield start
+
+
+@pytest.mark.parametrize("retries", [0, 5])
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_three_lost_replies_of_take_cost_no_attempt(
+    serve: Callable[..., Served], jobs: int, retries: int
+) -> None:
+    """One job is heard of and taken in one call; several are fetched first."""
+    # given: `max_attempts` is three
+    served = serve(redis_retries=retries)
+    served.lose_replies_to_take(3)
+    # when
+    submitted = served.client.submit_many(["ab"] * jobs)
+    # then
+    for job in submitted:
+        assert job.result(90).token_ids == echoed(b"ab", 256)
+        status = job.status()
+        assert (status.status, status.epoch, status.attempts) == ("finished", 1, 1)
+    assert served.proxy.cuts == 3
+    assert "alone" not in served.worker.log
+    assert "lapsed" not in served.worker.log
