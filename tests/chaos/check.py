@@ -23,6 +23,7 @@ class Invariant(StrEnum):
     DOUBLED = "doubled: nothing arrives or runs twice"
     REORDERED = "reordered: tokens arrive in order"
     SEAMS = "seams: the text is that of an undisturbed run"
+    RAISED = "raised: no stream raised anything"
     ENDS = "ends: one terminal event, the last one"
     OUTCOMES = "outcomes: innocent jobs finish, others end as they must"
     LOG = "log: holds what was delivered, under the ids of the protocol"
@@ -47,6 +48,7 @@ class Finding:
 def check(evidence: Evidence) -> list[Finding]:
     parts: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
         _deliveries,
+        _raised,
         _submissions,
         _logs,
         _moves,
@@ -71,6 +73,11 @@ def _deliveries(evidence: Evidence) -> Iterator[Finding]:
         yield from _end(number, events)
         yield from _content(evidence, number, events)
         yield from _outcome(evidence, evidence.job(number), events)
+
+
+def _raised(evidence: Evidence) -> Iterator[Finding]:
+    for raised in evidence.raised:
+        yield Finding(Invariant.RAISED, f"{raised.error} at {raised.at:.3f}", raised.number)
 
 
 def _order(number: int, events: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -13,9 +13,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from rose_producer import AsyncClient
+from tests.chaos import clock
 
 QUEUE = "chaos"
 LEASE_S = 2.0
+#: A step longer than this counts as hung.
+STALL_S = 3.0
 GRACE_S = 2.0
 #: At SIGTERM: the grace period, a last step, the last flush, and retries where Redis is away just
 #: then. What docs/operations.md says is enough.
@@ -60,6 +63,8 @@ class Context(BaseModel):
     incarnation: int
     http_port: int
     """a worker's"""
+    skew_s: float = 0.0
+    """how wrong its clock is"""
 
     def client(self, **settings: Any) -> AsyncClient:
         return AsyncClient(
@@ -70,7 +75,14 @@ class Context(BaseModel):
 def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:
     """A process of the harness, which ends when the harness does."""
     _die_with_parent()
-    asyncio.run(main(Context.model_validate_json(sys.argv[1])))
+    context = Context.model_validate_json(sys.argv[1])
+    clock.skew(context.skew_s)
+    asyncio.run(main(context))
+
+
+def hang_file(folder: Path, name: str, what: str) -> Path:
+    """As long as it exists the step or the tokenizer of this worker hangs."""
+    return folder / f"hang-{what}-{name}"
 
 
 def _die_with_parent() -> None:

@@ -46,6 +46,15 @@ class Trouble:
     process: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A stream ended with an exception, though its job had not."""
+
+    number: int
+    at: float
+    error: str
+
+
 @dataclass
 class RedisState:
     """At the end, when nobody is connected any more."""
@@ -77,6 +86,7 @@ class Evidence:
     delivered: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """as in `Progress.delivered`"""
     answers: Mapping[int, Answer] = field(default_factory=dict)
+    raised: list[Raised] = field(default_factory=list)
     garbage: list[EntryKey] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
@@ -103,6 +113,11 @@ def read_takes(folder: Path) -> list[Take]:
         if what == "take"
     ]
     return sorted(takes, key=lambda take: take.at)
+
+
+def read_raised(folder: Path) -> list[Raised]:
+    entries = journal.read(folder, "raised-*.jsonl")
+    return [Raised(number, at, error) for _, (number, _, at, error) in entries]
 
 
 def read_delays(folder: Path) -> Iterator[Trouble]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,16 @@ from tests.chaos.evidence import Trouble
 from tests.chaos.managed_process import End, ManagedProcess
 from tests.support.proxy import Proxy
 
+#: Clocks are wrong by up to so much; every third one is right.
+_SKEW_S = 120.0
+
 
 class Fleet:
     """Entering starts all of them; leaving kills whoever is left."""
 
     def __init__(self, options: Options, folder: Path, broker: EmbeddedBroker) -> None:
         self._options = options
-        self._folder = folder
+        self.folder = folder
         counts = {
             "worker": options.workers,
             "producer": options.producers,
@@ -51,9 +55,9 @@ class Fleet:
 
     def set_limit(self, limit: int) -> None:
         """How far the producers may go, in one piece for whoever reads it just then."""
-        new = self._folder / "limit.new"
+        new = self.folder / "limit.new"
         new.write_text(str(limit))
-        new.rename(self._folder / LIMIT)
+        new.rename(self.folder / LIMIT)
 
     def gauges(self, worker: ManagedProcess) -> dict[str, float]:
         """A worker's own samples; empty when it does not answer."""
@@ -70,10 +74,17 @@ class Fleet:
         name = f"{role}-{index}"
         return Context(
             options=self._options,
-            folder=self._folder,
+            folder=self.folder,
             redis_url=self.proxies[name].url,
             index=index,
             of=count,
             incarnation=incarnation,
             http_port=self._http.get(name, 0),
+            skew_s=skew_s(self._options.seed, name),
         )
+
+
+def skew_s(seed: int, name: str) -> float:
+    """How wrong the clock of a process is, in each of its lives."""
+    draw = random.Random(f"{seed}:clock:{name}")
+    return draw.choice((0.0, draw.uniform(-_SKEW_S, -1.0), draw.uniform(1.0, _SKEW_S)))

@@ -76,8 +76,14 @@ class FaultKind(StrEnum):
     KILL_PRODUCER = "SIGKILL of a producer"
     KILL_SUBSCRIBER = "SIGKILL of a subscriber"
     STOP_WORKER = "SIGSTOP of a worker past its lease"
+    STOP_SUBSCRIBER = "SIGSTOP of a subscriber"
+    HUNG_STEP = "step that hangs"
+    HUNG_TOKENIZER = "tokenizer that hangs"
     RESTART_REDIS = "SIGKILL and restart of Redis"
+    FREEZE_REDIS = "Redis frozen"
     CUT = "connection cut"
+    LOST_REPLY = "replies lost, up to three in a row"
+    SILENCE = "silence: packets dropped both ways"
     SLOW = "slow Redis"
     DRAIN = "drain of a worker"
     GARBAGE = "garbage in a job stream"
@@ -105,8 +111,14 @@ _DOSES = {
     FaultKind.KILL_PRODUCER: 20,
     FaultKind.KILL_SUBSCRIBER: 28,
     FaultKind.STOP_WORKER: 52,
+    FaultKind.STOP_SUBSCRIBER: 10,
+    FaultKind.HUNG_STEP: 10,
+    FaultKind.HUNG_TOKENIZER: 10,
     FaultKind.RESTART_REDIS: 10,
+    FaultKind.FREEZE_REDIS: 8,
     FaultKind.CUT: 105,
+    FaultKind.LOST_REPLY: 50,
+    FaultKind.SILENCE: 30,
     FaultKind.SLOW: 10,
     FaultKind.DRAIN: 16,
     FaultKind.GARBAGE: 45,
@@ -114,7 +126,16 @@ _DOSES = {
     FaultKind.TWINS: 10,
 }
 _POISONS = 15
-_MIN_DOSES = {FaultKind.RESTART_REDIS: 1, FaultKind.SLOW: 1, FaultKind.CUT: 4, FaultKind.GARBAGE: 4}
+_MIN_DOSES = {
+    FaultKind.RESTART_REDIS: 1,
+    FaultKind.FREEZE_REDIS: 1,
+    FaultKind.STOP_SUBSCRIBER: 1,
+    FaultKind.HUNG_STEP: 1,
+    FaultKind.HUNG_TOKENIZER: 1,
+    FaultKind.SLOW: 1,
+    FaultKind.CUT: 4,
+    FaultKind.GARBAGE: 4,
+}
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from rose.errors import BrokerUnavailable, QueueFull
 from rose_producer import AsyncClient
-from tests.chaos import journal
+from tests.chaos import clock, journal
 from tests.chaos.context import LIMIT, Context, run_process
 from tests.chaos.journal import Journal
 from tests.chaos.plan import JobPlan, Kind, Plan
@@ -46,7 +45,7 @@ class Producer:
             except (BrokerUnavailable, QueueFull):
                 await asyncio.sleep(_POLL_S)
         for job, handle in zip(jobs, handles, strict=True):
-            self._journal.write(job.number, handle.id, time.time())
+            self._journal.write(job.number, handle.id, clock.now())
         for job, handle in zip(jobs, handles, strict=True):
             if job.kind is Kind.CANCEL_QUEUED:
                 await self._cancel(handle.id)

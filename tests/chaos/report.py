@@ -24,7 +24,8 @@ _AROUND_S = 4.0
 _CUTS = {
     "reply": "in the middle of a reply",
     "request": "in the middle of a request",
-    "mute": "after a silence of Redis's end",
+    "mute": "after replies had vanished",
+    "silence": "at the end of a silence",
     "idle": "between two messages",
 }
 
@@ -52,7 +53,7 @@ class Report:
                 counts |= {f"  {_CUTS[mode]}": n for mode, n in sorted(self.evidence.cuts.items())}
         counts["poison jobs"] = sum(self.evidence.job(n).kind is Kind.POISON for n in self._jobs)
         counts["workers that poison killed"] = self._ended(End.POISONED)
-        counts["zombies refused"] = self.run.injector.zombies_refused
+        counts |= {name: self.run.scene.seen[name] for name in sorted(self.run.scene.seen)}
         return counts
 
     @property

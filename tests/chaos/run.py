@@ -20,10 +20,12 @@ from tests.chaos.evidence import (
     Trouble,
     expire_all,
     read_delays,
+    read_raised,
     read_redis,
     read_takes,
 )
 from tests.chaos.faults import FaultInjector
+from tests.chaos.faults.scene import Scene
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
 from tests.chaos.managed_process import End, watch
@@ -62,7 +64,8 @@ class ChaosRun:
             raw = RawAdder(
                 client, partition, self.plan, Journal(self.folder / "submitted-raw.jsonl")
             )
-            self.injector = FaultInjector(fleet, broker, raw, self.progress, self.options.jobs)
+            self.scene = Scene(fleet, broker, client, raw, self.progress)
+            self.injector = FaultInjector(self.scene, self.options.jobs)
             await self._until_up(client, fleet)
             memory = _memory(client)
             self.progress.last_news = time.monotonic()  # patience does not count the start-up
@@ -124,8 +127,9 @@ class ChaosRun:
             failures=raw.failures,
             lives=[life for process in fleet.processes for life in process.lives],
             takes=read_takes(self.folder),
+            raised=read_raised(self.folder),
             troubles=[
-                *self.injector.troubles,
+                *self.scene.troubles,
                 *self._stalls,
                 *fleet.cut_troubles(),
                 *read_delays(self.folder),

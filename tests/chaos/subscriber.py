@@ -6,7 +6,6 @@ Its journal is its cursor: after its death it goes on from what it had written.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing, suppress
 
 import redis.asyncio
@@ -16,10 +15,10 @@ from rose.errors import BrokerUnavailable, JobNotFound, RoseError
 from rose.protocol import Event, Partition, decode_event
 from rose.transport import CONNECTION_LOST
 from rose_producer import AsyncClient
-from tests.chaos import journal
+from tests.chaos import clock, journal
 from tests.chaos.context import QUEUE, Context, run_process
 from tests.chaos.journal import Journal, Tail
-from tests.chaos.plan import JobPlan, Kind, Plan
+from tests.chaos.plan import RAW_BASE, JobPlan, Kind, Plan
 
 _POLL_S = 0.05
 _AGAIN_S = 0.2
@@ -33,6 +32,7 @@ class Subscriber:
         self._plan = Plan(context.options.seed, context.options.jobs)
         self._client = client
         self._journal = record
+        self._raised = Journal(context.folder / f"raised-{context.index}.jsonl")
         self._cursor: dict[int, int] = {}
         self._ended: set[int] = set()
         self._follows: dict[int, asyncio.Task[None]] = {}
@@ -70,11 +70,17 @@ class Subscriber:
                     await self._follow_channel_alone(job, job_id)
                 else:
                     await self._follow_stream(job, job_id)
-            except (BrokerUnavailable, JobNotFound):  # away; or added raw, and no worker saw it yet
+            except (BrokerUnavailable, JobNotFound) as error:
+                if not self._may_be_unknown(job.number, error):
+                    self._raised.write(job.number, job_id, clock.now(), repr(error))
                 await asyncio.sleep(_AGAIN_S)
             except RoseError as error:
                 failure = {"type": "error", "index": self._cursor.get(job.number, 0)}
                 self._write(job.number, job_id, failure | {"message": repr(error)})
+
+    def _may_be_unknown(self, number: int, error: RoseError) -> bool:
+        """A job that was added past the client has no state until a worker sees it."""
+        return isinstance(error, JobNotFound) and number >= RAW_BASE and number not in self._cursor
 
     async def _follow_stream(self, job: JobPlan, job_id: str) -> None:
         stream = self._client.job(job_id).stream(self._cursor.get(job.number, 0))
@@ -104,7 +110,7 @@ class Subscriber:
             await self._client.job(job_id).cancel()
 
     def _write(self, number: int, job_id: str, event: dict[str, object]) -> None:
-        self._journal.write(number, job_id, time.time(), event)
+        self._journal.write(number, job_id, clock.now(), event)
         if event["type"] == "error":
             self._ended.add(number)
 

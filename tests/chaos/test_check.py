@@ -10,7 +10,7 @@ import pytest
 from rose.protocol import EntryKey
 from tests.chaos.answers import null_answer
 from tests.chaos.check import Finding, Invariant, cause, check, moves
-from tests.chaos.evidence import Answer, Evidence, RedisState, Take, Trouble
+from tests.chaos.evidence import Answer, Evidence, Raised, RedisState, Take, Trouble
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
 
@@ -143,6 +143,10 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
     "cancelled with a seam": (
         Invariant.SEAMS,
         delivered(CANCELLED, tokens(0, 9), {"type": "cancelled", "index": 1}),
+    ),
+    "stream raised": (
+        Invariant.RAISED,
+        lambda run: run.raised.append(Raised(PLAIN, 11.0, "BrokerUnavailable()")),
     ),
     "second end": (Invariant.ENDS, delivered(PLAIN, FIRST, SECOND, LAST, LAST)),
     "token after the end": (Invariant.ENDS, delivered(PLAIN, FIRST, SECOND, LAST, tokens(3, 5))),

@@ -20,13 +20,15 @@ from rose_worker.engine import Engine, ModelInfo, Prepared
 from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
-from tests.chaos import sabotage
+from tests.chaos import clock, sabotage
 from tests.chaos.context import (
     GRACE_S,
     LEASE_S,
     QUEUE,
     REDIS_TIMEOUT_S,
+    STALL_S,
     Context,
+    hang_file,
     run_process,
 )
 from tests.chaos.journal import Journal
@@ -34,12 +36,17 @@ from tests.chaos.journal import Journal
 #: How often the event loop looks at the clock, and from when on it was held up.
 _BEAT_S = 0.1
 _LATE_S = 0.25
+_HANG_POLL_S = 0.02
 
 
 class WatchedEngine:
-    def __init__(self, engine: Engine, journal: Journal) -> None:
+    def __init__(self, engine: Engine, journal: Journal, context: Context) -> None:
         self._engine = engine
         self._journal = journal
+        self._hangs = {
+            what: hang_file(context.folder, f"worker-{context.index}", what)
+            for what in ("step", "tokenizer")
+        }
         self._done: dict[str, int] = {}
         """Tokens of each job in the engine."""
         self._die_at: dict[str, int] = {}
@@ -58,10 +65,11 @@ class WatchedEngine:
     def has_work(self) -> bool:
         if not self._serving:
             self._serving = True
-            self._journal.write(time.time(), "serving")
+            self._journal.write(clock.now(), "serving")
         return self._engine.has_work
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        self._hang("tokenizer")
         prepared = self._engine.prepare(job, generated_ids)
         self._prepared[job.id] = len(generated_ids)
         if "poison" in job.metadata:
@@ -71,7 +79,7 @@ class WatchedEngine:
     def add(self, prepared: Prepared) -> None:
         done = self._prepared.pop(prepared.job_id, 0)
         self._done[prepared.job_id] = done
-        self._journal.write(time.time(), "take", prepared.job_id, done)
+        self._journal.write(clock.now(), "take", prepared.job_id, done)
         self._engine.add(prepared)
 
     def abort(self, job_id: str) -> None:
@@ -81,8 +89,9 @@ class WatchedEngine:
     def step(self, only: str | None = None) -> list[StepOutput]:
         for job_id in [only] if only is not None else list(self._done):
             if self._done.get(job_id, -1) >= self._die_at.get(job_id, sys.maxsize):
-                self._journal.write(time.time(), "poisoned", job_id, self._done[job_id])
+                self._journal.write(clock.now(), "poisoned", job_id, self._done[job_id])
                 os.kill(os.getpid(), signal.SIGKILL)
+        self._hang("step")
         outputs = self._engine.step(only)
         for output in outputs:
             if output.finish_reason is not None:
@@ -91,16 +100,20 @@ class WatchedEngine:
                 self._done[output.request_id] += len(output.token_ids)
         return outputs
 
+    def _hang(self, what: str) -> None:
+        while self._hangs[what].exists():
+            time.sleep(_HANG_POLL_S)
+
     def stats(self) -> SchedulerStats:
         return self._engine.stats()
 
 
-def _load(settings: WorkerSettings, journal: Journal) -> Engine:
+def _load(settings: WorkerSettings, journal: Journal, context: Context) -> Engine:
     if settings.engine == "null":
-        return WatchedEngine(NullEngine(settings), journal)
+        return WatchedEngine(NullEngine(settings), journal, context)
     from rose_worker.rose_engine import RoseEngine
 
-    return WatchedEngine(RoseEngine(settings), journal)
+    return WatchedEngine(RoseEngine(settings), journal, context)
 
 
 async def _beat(journal: Journal) -> None:
@@ -110,7 +123,7 @@ async def _beat(journal: Journal) -> None:
         await asyncio.sleep(_BEAT_S)
         late_s = time.monotonic() - before - _BEAT_S
         if late_s > _LATE_S:
-            journal.write(time.time(), "late", "", round(late_s, 3))
+            journal.write(clock.now(), "late", "", round(late_s, 3))
 
 
 async def _main(context: Context) -> None:
@@ -130,6 +143,7 @@ async def _main(context: Context) -> None:
         max_batch_size=options.slots,
         torch_threads=1,
         lease_s=LEASE_S,
+        stall_timeout_s=STALL_S,
         reclaim_interval_s=0.2,
         grace_s=GRACE_S,
         min_step_s=options.min_step_s,
@@ -138,7 +152,7 @@ async def _main(context: Context) -> None:
     journal = Journal(context.folder / f"worker-{life}.jsonl")
     beat = asyncio.create_task(_beat(journal))
     try:
-        await Worker(settings, lambda: _load(settings, journal)).run()
+        await Worker(settings, lambda: _load(settings, journal, context)).run()
     finally:
         beat.cancel()
 

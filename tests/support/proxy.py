@@ -18,7 +18,7 @@ _CHUNK = 65536
 #: A cut that meets no traffic for this long breaks the idle connection.
 _IDLE_S = 1.0
 
-CutMode = Literal["reply", "request", "mute", "idle"]
+CutMode = Literal["reply", "request", "mute", "idle", "silence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,12 @@ class Proxy:
         """how many replies are lost so"""
         self.sources: set[str] = set()
         """the addresses under which Redis has seen its connections"""
+        self.peak = 0
+        """the most connections that were open at once"""
         self._redis_port = redis_port
         self._links: set[_Link] = set()
+        self._passable = asyncio.Event()
+        self._passable.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
@@ -89,6 +93,15 @@ class Proxy:
         self.swallow, self.swallow_times = None, 1
         self.delay_s = self.request_delay_s = 0.0
 
+    def silence(self) -> None:
+        """Accept connections and bytes and pass none on, in neither direction, and say nothing."""
+        self._loop.call_soon_threadsafe(self._passable.clear)
+
+    def speak(self, *, lost: bool = False) -> None:
+        """The silence is over. What was held back arrives late, as when packets were dropped and
+        are sent again; or it is `lost`, and each connection with it."""
+        self._loop.call_soon_threadsafe(self._speak, lost)
+
     def cut_now(self) -> None:
         """Every connection there is."""
         self._on_loop(self._break_all()).result(10)
@@ -112,6 +125,15 @@ class Proxy:
         for link in self._links:
             link.abort()
 
+    def _speak(self, lost: bool) -> None:
+        if lost:
+            for link in self._links:
+                link.cut("silence")
+        self._passable.set()
+
+    async def passable(self) -> None:
+        await self._passable.wait()
+
     async def _cut(self, cut: Cut) -> None:
         chosen = sorted(self._links, key=lambda link: link.used_at)[-cut.count :]
         for link in chosen:
@@ -131,6 +153,7 @@ class Proxy:
         self.sources.add(f"{host}:{port}")
         link = _Link(self, reader, writer, from_redis, to_redis)
         self._links.add(link)
+        self.peak = max(self.peak, len(self._links))
         try:
             await link.run()
         except (ConnectionError, EOFError):
@@ -182,6 +205,7 @@ class _Link:
         while data := await self._reader.read(_CHUNK):
             self.used_at = time.monotonic()
             await asyncio.sleep(proxy.request_delay_s)
+            await proxy.passable()
             commands = self._count_commands(data)
             if proxy.answer is not None:
                 self._writer.write((b"-" + proxy.answer + b"\r\n") * commands)
@@ -189,7 +213,7 @@ class _Link:
             if proxy.swallow is not None and proxy.swallow in data:
                 proxy.swallow_times -= 1
                 if proxy.swallow_times <= 0:
-                    proxy.swallow = None
+                    proxy.swallow, proxy.swallow_times = None, 1
                 self._swallows = True
             await self._forward(data, self._to_redis, "request")
         raise EOFError
@@ -198,6 +222,7 @@ class _Link:
         while data := await self._from_redis.read(_CHUNK):
             self.used_at = time.monotonic()
             await asyncio.sleep(self._proxy.delay_s)
+            await self._proxy.passable()
             if self.muted:
                 continue
             if self._swallows:

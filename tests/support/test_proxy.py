@@ -156,3 +156,56 @@ def test_each_command_gets_the_answer_and_none_reaches_redis(proxy: Proxy, echo:
 def test_without_redis_there_is_no_connection() -> None:
     with Proxy(free_port()) as proxy, connected(proxy) as connection:
         assert read(connection) == b""
+
+
+def test_what_was_said_in_silence_arrives_late(proxy: Proxy, echo: Echo) -> None:
+    with in_use(proxy, echo) as connection:
+        # given: a silence, and a client that finds a door open all the same
+        proxy.silence()
+        with connected(proxy) as other:
+            # when
+            for end in (connection, other):
+                end.sendall(_QUESTION)
+                end.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    end.recv(1)
+            heard_meanwhile = echo.heard
+            proxy.speak()
+            # then
+            for end in (connection, other):
+                end.settimeout(10)
+                assert read(end, len(_QUESTION) + 5) == b"echo:" + _QUESTION
+    assert heard_meanwhile == b""
+    assert proxy.peak == 2
+    assert modes(proxy) == []
+
+
+def test_a_silence_may_end_with_all_of_it_lost(proxy: Proxy, echo: Echo) -> None:
+    with in_use(proxy, echo) as connection:
+        # given
+        proxy.silence()
+        connection.sendall(_QUESTION)
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        # when
+        proxy.speak(lost=True)
+        # then
+        connection.settimeout(10)
+        assert read(connection) == b""
+    assert modes(proxy) == ["silence"]
+    assert echo.heard == b""
+
+
+def test_the_replies_to_some_commands_in_a_row_are_lost(proxy: Proxy, echo: Echo) -> None:
+    # given
+    proxy.swallow, proxy.swallow_times = b"0123456789", 2
+    answers = []
+    # when
+    for _ in range(3):
+        with connected(proxy) as connection:
+            connection.sendall(_QUESTION)
+            answers.append(read(connection, len(_QUESTION) + 5))
+    # then
+    assert answers == [b"", b"", b"echo:" + _QUESTION]
+    assert echo.heard == _QUESTION * 3

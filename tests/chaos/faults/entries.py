@@ -1,0 +1,23 @@
+"""Entries in the job streams that no client of ours would add."""
+
+from __future__ import annotations
+
+from tests.chaos.faults.scene import Scene
+from tests.chaos.plan import Fault, FaultKind
+
+
+async def add(scene: Scene, fault: Fault) -> str:
+    async with scene.redis_lock:  # it is up, and stays up meanwhile
+        match fault.kind:
+            case FaultKind.GARBAGE:
+                return scene.raw.add_garbage(fault.amount, fault.seed, _innocent(scene, fault))
+            case FaultKind.TWICE:
+                return scene.raw.add_twice(fault.seed)
+            case _:
+                return scene.raw.add_twins()
+
+
+def _innocent(scene: Scene, fault: Fault) -> str | None:
+    running = scene.progress.running()
+    submitted = scene.progress.submitted
+    return submitted[running[fault.target % len(running)]] if running else None

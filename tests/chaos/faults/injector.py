@@ -1,0 +1,65 @@
+"""Carries out the schedule of faults, paced by how many jobs have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos import clock
+from tests.chaos.faults import entries, network, processes, servers
+from tests.chaos.faults.scene import Scene
+from tests.chaos.plan import Fault, FaultKind
+
+#: How many faults may overlap, and the least time between two of them.
+_AT_ONCE = 4
+_GAP_S = 0.1
+_POLL_S = 0.02
+
+#: What each does, and says that it did.
+_CARRY_OUT: Mapping[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
+    FaultKind.KILL_WORKER: processes.kill_worker,
+    FaultKind.KILL_PRODUCER: processes.kill_producer,
+    FaultKind.KILL_SUBSCRIBER: processes.kill_subscriber,
+    FaultKind.STOP_WORKER: processes.stop_worker,
+    FaultKind.STOP_SUBSCRIBER: processes.stop_subscriber,
+    FaultKind.DRAIN: processes.drain,
+    FaultKind.HUNG_STEP: processes.hang_step,
+    FaultKind.HUNG_TOKENIZER: processes.hang_tokenizer,
+    FaultKind.CUT: network.cut,
+    FaultKind.SLOW: network.slow,
+    FaultKind.SILENCE: network.silence,
+    FaultKind.LOST_REPLY: network.lose_replies,
+    FaultKind.RESTART_REDIS: servers.restart,
+    FaultKind.FREEZE_REDIS: servers.freeze,
+    FaultKind.GARBAGE: entries.add,
+    FaultKind.TWICE: entries.add,
+    FaultKind.TWINS: entries.add,
+}
+
+
+@dataclass
+class FaultInjector:
+    scene: Scene
+    jobs: int
+    done: Counter[FaultKind] = field(default_factory=Counter)
+    log: list[tuple[float, str]] = field(default_factory=list)
+
+    async def run(self, schedule: Sequence[Fault]) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for fault in schedule:
+                while self.scene.progress.jobs_ended < fault.at * self.jobs:
+                    await asyncio.sleep(_POLL_S)
+                await gate.acquire()
+                group.create_task(self._strike(fault, gate))
+                await asyncio.sleep(_GAP_S)
+
+    async def _strike(self, fault: Fault, gate: asyncio.Semaphore) -> None:
+        try:
+            detail = await _CARRY_OUT[fault.kind](self.scene, fault)
+        finally:
+            gate.release()
+        self.done[fault.kind] += 1
+        self.log.append((clock.now(), f"#{fault.number} {fault.kind}: {detail}"))

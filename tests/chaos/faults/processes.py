@@ -1,0 +1,108 @@
+"""Faults of a process: it dies, stops, is told to go, or something in it hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos import clock
+from tests.chaos.context import LEASE_S, STALL_S, hang_file
+from tests.chaos.evidence import Trouble
+from tests.chaos.faults.scene import UP_S, Scene
+from tests.chaos.managed_process import ManagedProcess
+from tests.chaos.plan import Fault
+
+#: After a hang a worker finds out what it has lost.
+_AFTERMATH_S = 0.5
+
+
+async def kill_worker(scene: Scene, fault: Fault) -> str:
+    return await _kill(scene, "worker", fault)
+
+
+async def kill_producer(scene: Scene, fault: Fault) -> str:
+    return await _kill(scene, "producer", fault)
+
+
+async def kill_subscriber(scene: Scene, fault: Fault) -> str:
+    return await _kill(scene, "subscriber", fault)
+
+
+async def _kill(scene: Scene, role: str, fault: Fault) -> str:
+    async with scene.acquired(role, fault.target) as process:
+        at = clock.now()
+        while not process.kill():  # it has just died by itself
+            process.notice_end()
+            process.start()
+            await asyncio.sleep(UP_S)
+        await asyncio.sleep(fault.amount * 0.3)
+        process.start()
+    return f"{process.lives[-2].name} at {at:.3f}"
+
+
+async def stop_worker(scene: Scene, fault: Fault) -> str:
+    async with scene.acquired("worker", fault.target) as process:
+        refused = await scene.fenced(process)
+        said = await _stop(process, LEASE_S * 1.2 + fault.amount)
+        await asyncio.sleep(_AFTERMATH_S)
+        scene.seen["zombies refused"] += await scene.fenced(process) > refused
+    return said
+
+
+async def stop_subscriber(scene: Scene, fault: Fault) -> str:
+    """What it does not read piles up in Redis, which hangs up on it at its limit."""
+    async with scene.acquired("subscriber", fault.target) as process:
+        return await _stop(process, 1.0 + 4 * fault.amount)
+
+
+async def _stop(process: ManagedProcess, for_s: float) -> str:
+    life, began = process.life, clock.now()
+    process.signal(signal.SIGSTOP)
+    await asyncio.sleep(for_s)
+    process.signal(signal.SIGCONT)
+    life.stopped.append((began, clock.now() + _AFTERMATH_S))
+    return f"{life.name} from {began:.3f} to {life.stopped[-1][1] - _AFTERMATH_S:.3f}"
+
+
+async def drain(scene: Scene, fault: Fault) -> str:
+    async with scene.acquired("worker", fault.target) as process:
+        await process.drain()
+        life = process.life
+        process.start()
+    return f"{life.name}, {life.drain_s or 0:.1f} s"
+
+
+async def hang_step(scene: Scene, fault: Fault) -> str:
+    """The device is stuck: a step begins and does not end until after others have its jobs."""
+    async with scene.acquired("worker", fault.target) as process:
+        refused = await scene.fenced(process)
+        for_s = STALL_S + LEASE_S * 1.5 + 2 * fault.amount
+        said = await _hang(scene, process, "step", for_s)
+        scene.seen["hung workers refused"] += await scene.fenced(process) > refused
+    return said
+
+
+async def hang_tokenizer(scene: Scene, fault: Fault) -> str:
+    async with scene.acquired("worker", fault.target) as process:
+        return await _hang(scene, process, "tokenizer", LEASE_S * (0.5 + fault.amount))
+
+
+async def _hang(scene: Scene, process: ManagedProcess, what: str, for_s: float) -> str:
+    began = clock.now()
+    with _existing(hang_file(scene.fleet.folder, process.name, what)):
+        await asyncio.sleep(for_s)
+    await asyncio.sleep(_AFTERMATH_S)
+    scene.troubles.append(Trouble(began, clock.now(), f"hung {what}", process.name))
+    return f"{process.life.name} from {began:.3f} for {for_s:.1f} s"
+
+
+@contextmanager
+def _existing(path: Path) -> Iterator[None]:
+    path.touch()
+    try:
+        yield
+    finally:
+        path.unlink()

@@ -1,0 +1,62 @@
+"""What a fault finds, and where it writes down what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import redis
+
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.chaos.evidence import Trouble
+from tests.chaos.fleet import Fleet
+from tests.chaos.managed_process import ManagedProcess
+from tests.chaos.progress import Progress
+from tests.chaos.raw import RawAdder
+from tests.support.proxy import Proxy
+
+#: A process lives at least this long before a fault strikes it, so that it has jobs to lose.
+UP_S = 1.2
+_POLL_S = 0.02
+
+
+@dataclass
+class Scene:
+    fleet: Fleet
+    broker: EmbeddedBroker
+    client: redis.Redis
+    """past all proxies"""
+    raw: RawAdder
+    progress: Progress
+    troubles: list[Trouble] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    """What came of the faults, by name: zombies refused, for example."""
+    redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Who holds it has a Redis that is up, or that it has put down itself."""
+
+    @asynccontextmanager
+    async def acquired(self, role: str, target: int) -> AsyncIterator[ManagedProcess]:
+        """The one that the fault is meant for, or the next one that no other fault has."""
+        processes = [process for process in self.fleet.processes if process.role == role]
+        start = target % len(processes)
+        while True:
+            for process in processes[start:] + processes[:start]:
+                if not process.lock.locked() and process.up_s > UP_S and process.serving:
+                    async with process.lock:
+                        yield process
+                    return
+            await asyncio.sleep(_POLL_S)
+
+    def proxy(self, target: int, *roles: str) -> tuple[str, Proxy]:
+        """Of a process, drawn among those of these roles, or among all."""
+        names = [p.name for p in self.fleet.processes if not roles or p.role in roles]
+        name = names[target % len(names)]
+        return name, self.fleet.proxies[name]
+
+    async def fenced(self, worker: ManagedProcess) -> float:
+        """How many appends of this life have been refused."""
+        gauges = await asyncio.to_thread(self.fleet.gauges, worker)
+        return gauges.get("rose_fenced_appends_total", 0.0)
