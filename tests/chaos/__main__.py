@@ -1,6 +1,6 @@
 """The chaos harness.
 
-    python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--json]
+    python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--old COMMIT] [--json]
     python -m tests.chaos --without renewal|fencing|log      must fail
     python -m tests.chaos --bite                             all three of them, and says what broke
 
@@ -106,6 +106,7 @@ def _holds(args: argparse.Namespace) -> bool:
         jobs=args.jobs,
         engine=args.engine,
         sabotage=args.without,
+        old=args.old,
         **(engine | patience),
     )
     report = _run(options)
@@ -166,6 +167,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the jobs and of all faults; default random")
     parser.add_argument("--engine", choices=("null", "rose"), default="null")
     parser.add_argument("--without", choices=get_args(Sabotage), help="sabotage: must fail")
+    parser.add_argument(
+        "--old",
+        metavar="TREE",
+        help="a checkout or a commit of another version, which every second process runs",
+    )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

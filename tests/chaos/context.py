@@ -38,6 +38,8 @@ class Options(BaseModel):
     jobs: int
     engine: Literal["null", "rose"] = "null"
     sabotage: Sabotage | None = None
+    old: str | None = None
+    """a checkout or a commit: every second process of a role runs that version"""
     workers: int = 3
     producers: int = 2
     subscribers: int = 3

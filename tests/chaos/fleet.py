@@ -13,6 +13,7 @@ from rose_cli.demo.workers import read_metrics
 from tests.chaos.context import LIMIT, Context, Options
 from tests.chaos.evidence import Trouble
 from tests.chaos.managed_process import End, ManagedProcess
+from tests.chaos.versions import environment
 from tests.support.proxy import Proxy
 
 #: Clocks are wrong by up to so much; every third one is right.
@@ -22,7 +23,10 @@ _SKEW_S = 120.0
 class Fleet:
     """Entering starts all of them; leaving kills whoever is left."""
 
-    def __init__(self, options: Options, folder: Path, broker: EmbeddedBroker) -> None:
+    def __init__(
+        self, options: Options, folder: Path, broker: EmbeddedBroker, old: Path | None
+    ) -> None:
+        """`old`: a checkout of another version, which every second process of a role runs."""
         self._options = options
         self.folder = folder
         counts = {
@@ -31,7 +35,13 @@ class Fleet:
             "subscriber": options.subscribers,
         }
         self.processes = [
-            ManagedProcess(role, i, partial(self._context, role, i, count), folder)
+            ManagedProcess(
+                role,
+                i,
+                partial(self._context, role, i, count),
+                folder,
+                environment(old, folder) if old is not None and i % 2 == 1 else None,
+            )
             for role, count in counts.items()
             for i in range(count)
         ]

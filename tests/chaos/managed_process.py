@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -61,8 +61,14 @@ class ManagedProcess:
     """A producer, subscriber or worker. Whoever does something to it holds `lock`."""
 
     def __init__(
-        self, role: str, index: int, context: Callable[[int], Context], folder: Path
+        self,
+        role: str,
+        index: int,
+        context: Callable[[int], Context],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment`: another than the harness's own."""
         self.role = role
         self.name = f"{role}-{index}"
         self.lock = asyncio.Lock()
@@ -70,6 +76,7 @@ class ManagedProcess:
         self.log = folder / f"{self.name}.log"
         self._context = context
         self._folder = folder
+        self._environment = environment
         self._popen: subprocess.Popen[bytes] | None = None
         self._served = 0
         """The number of the last life that is known to have served."""
@@ -102,6 +109,7 @@ class ManagedProcess:
                 stdin=subprocess.PIPE,  # the child ends when this closes
                 stdout=log,
                 stderr=log,
+                env=self._environment,
             )
         self.lives.append(Life(self.name, len(self.lives), time.time()))
 

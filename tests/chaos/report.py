@@ -64,6 +64,7 @@ class Report:
             "seed": self.run.options.seed,
             "engine": self.run.options.engine,
             "without": self.run.options.sabotage,
+            "beside": self.run.options.old,
             "jobs": len(self._jobs),
             "raw_jobs": len(evidence.ids) - len(self._jobs),
             "events": sum(map(len, evidence.delivered.values())),

@@ -32,6 +32,7 @@ from tests.chaos.managed_process import End, watch
 from tests.chaos.plan import Plan
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
+from tests.chaos.versions import checked_out
 
 _START_S = 120.0
 _SETTLE_S = 20.0
@@ -57,9 +58,10 @@ class ChaosRun:
         """Raises: TimeoutError: the workers do not start."""
         partition = Partition(QUEUE)
         with (
+            checked_out(self.options.old, self.folder) as old,
             EmbeddedBroker(fake=False, options={"appendfsync": "always"}) as broker,
             redis.Redis(port=broker.port, protocol=2) as client,
-            Fleet(self.options, self.folder, broker) as fleet,
+            Fleet(self.options, self.folder, broker, old) as fleet,
         ):
             raw = RawAdder(
                 client, partition, self.plan, Journal(self.folder / "submitted-raw.jsonl")

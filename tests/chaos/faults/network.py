@@ -70,7 +70,12 @@ async def silence(scene: Scene, fault: Fault) -> str:
 async def lose_replies(scene: Scene, fault: Fault) -> str:
     """Redis does what it is told, up to three times in a row, and nobody hears of it."""
     draw = random.Random(fault.seed)
-    name, proxy = scene.proxy(fault.target, *_CALLS)
+    target = fault.target
+    name, proxy = scene.proxy(target, *_CALLS)
+    while proxy.swallow is not None:  # another fault of this kind has it
+        await asyncio.sleep(_POLL_S)
+        target += 1
+        name, proxy = scene.proxy(target, *_CALLS)
     call = draw.choice(_CALLS[name.partition("-")[0]])
     times = draw.randint(1, 3)
     proxy.swallow_times, proxy.swallow = times, load(call).sha1.encode()
