@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tests.chaos.evidence import Evidence, Take, Trouble
+from tests.chaos.bounds import BEHIND_S, TAKEOVER_S, Bounds
+from tests.chaos.evidence import Evidence, Take, Trouble, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, JobPlan, Kind
 
@@ -28,6 +29,8 @@ class Invariant(StrEnum):
     OUTCOMES = "outcomes: innocent jobs finish, others end as they must"
     LOG = "log: holds what was delivered, under the ids of the protocol"
     MOVED = "moved: no job leaves a worker that is alive and well"
+    TAKEOVER = f"takeover: a lost worker's jobs go on within {TAKEOVER_S:g} s"
+    ORDER = f"order: by priority and age, nobody is behind for more than {BEHIND_S:g} s"
     DEAD_LETTERS = "dead letters: the poison and garbage, each once, nothing else"
     EMPTY = "empty: no entry, pending entry or queued token is left"
     SLOTS = "slots: batch and KV cache of the workers are empty"
@@ -52,6 +55,7 @@ def check(evidence: Evidence) -> list[Finding]:
         _submissions,
         _logs,
         _moves,
+        _waits,
         _dead_letters,
         _redis_is_empty,
         _workers_are_idle,
@@ -200,15 +204,6 @@ def _moves(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def moves(evidence: Evidence) -> Iterator[tuple[Take, Take]]:
-    """Each time that a job was begun on again."""
-    last: dict[str, Take] = {}
-    for take in evidence.takes:
-        if take.job_id in last:
-            yield last[take.job_id], take
-        last[take.job_id] = take
-
-
 def cause(evidence: Evidence, one: Take, next_one: Take) -> str | None:
     """Why a job left the worker that took it: that worker was in trouble meanwhile.
 
@@ -234,6 +229,19 @@ def _trouble_during(evidence: Evidence, life: Life, after: float, before: float)
         if concerns_it and trouble.began <= before and trouble.ended >= after:
             return trouble.what
     return None
+
+
+def _waits(evidence: Evidence) -> Iterator[Finding]:
+    numbers = {job_id: number for number, job_id in evidence.submitted}
+    bounds = Bounds(evidence)
+    for invariant, limit_s, waits in (
+        (Invariant.TAKEOVER, TAKEOVER_S, bounds.takeovers),
+        (Invariant.ORDER, BEHIND_S, bounds.behind),
+    ):
+        for wait in waits:
+            if wait.seconds > limit_s:
+                detail = f"{wait.seconds:.1f} s from {wait.since:.3f} on: {wait.why}"
+                yield Finding(invariant, detail, numbers.get(wait.job_id))
 
 
 def _dead_letters(evidence: Evidence) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ LEASE_S = 2.0
 #: A step longer than this counts as hung.
 STALL_S = 3.0
 GRACE_S = 2.0
+AGEING_S = 1.0
 #: At SIGTERM: the grace period, a last step, the last flush, and retries where Redis is away just
 #: then. What docs/operations.md says is enough.
 DRAIN_LIMIT_S = GRACE_S + 40.0

@@ -38,12 +38,15 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that may cost a worker its leases. `life` None: everybody's."""
+    """Something that may cost a worker its leases."""
 
     began: float
     ended: float
     what: str
     process: str | None = None
+    """whose; None: everybody's"""
+    partitions: frozenset[int] | None = None
+    """in which; None: in all"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class RedisState:
     queued_tokens: int = 0
     logs: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
     """job id: entry id and event"""
+    entries: dict[str, EntryKey] = field(default_factory=dict)
+    """job id: where it stood in its job stream"""
     dead: list[dict[str, str]] = field(default_factory=list)
     """id, code, stream, entry"""
     immortal: list[str] = field(default_factory=list)
@@ -106,6 +111,15 @@ class Evidence:
         return self.plan.job(number)
 
 
+def moves(evidence: Evidence) -> Iterator[tuple[Take, Take]]:
+    """Each time that a job was begun on again."""
+    last: dict[str, Take] = {}
+    for take in evidence.takes:
+        if take.job_id in last:
+            yield last[take.job_id], take
+        last[take.job_id] = take
+
+
 def read_takes(folder: Path) -> list[Take]:
     takes = [
         Take(at, rest[0], rest[1], life)
@@ -145,7 +159,11 @@ def read_redis(client: redis.Redis, partition: Partition, job_ids: list[str]) ->
         pipeline = client.pipeline(transaction=False)
         for job_id in chunk:
             pipeline.xrange(partition.tokens(job_id))
-        for job_id, entries in zip(chunk, pipeline.execute(), strict=True):
+            pipeline.hmget(partition.state(job_id), "stream", "entry")
+        replies = iter(pipeline.execute())
+        for job_id, entries, place in zip(chunk, replies, replies, strict=True):
+            if None not in place:
+                state.entries[job_id] = EntryKey(*(word.decode() for word in place))
             state.logs[job_id] = [
                 (entry.decode(), decode_event(fields[b"event"]).model_dump())
                 for entry, fields in entries

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import journal
-from tests.chaos.check import Finding, Invariant, cause, moves
-from tests.chaos.evidence import Evidence
+from tests.chaos.bounds import Bounds, Wait
+from tests.chaos.check import Finding, Invariant, cause
+from tests.chaos.evidence import Evidence, moves
 from tests.chaos.managed_process import End
 from tests.chaos.plan import RAW_BASE, FaultKind, Kind
 from tests.chaos.run import ChaosRun
@@ -58,7 +59,7 @@ class Report:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        evidence = self.evidence
+        evidence, bounds = self.evidence, Bounds(self.evidence)
         return {
             "ok": not self.findings,
             "seed": self.run.options.seed,
@@ -77,6 +78,8 @@ class Report:
             "faults": self.faults,
             "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
             "moves": self._moves(),
+            "takeover_s": _summary(bounds.takeovers),
+            "behind_s": _summary(bounds.behind),
             "slowest_drain_s": round(max(life.drain_s or 0.0 for life in evidence.lives), 2),
             "redis_memory_bytes": [evidence.redis.memory_before, evidence.redis.memory_after],
             "wall_s": round(self.wall_s, 1),
@@ -103,6 +106,15 @@ class Report:
     def _outcomes(self) -> dict[str, int]:
         last = [events[-1] for events in self.evidence.delivered.values() if events]
         return dict(Counter(event.get("code", event["type"]) for event in last))
+
+
+def _summary(waits: Sequence[Wait]) -> dict[str, float]:
+    """Of the seconds in which a worker could have had the job."""
+    seconds = sorted(wait.seconds for wait in waits) or [0.0]
+    ranks = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {
+        name: round(seconds[int(share * (len(seconds) - 1))], 2) for name, share in ranks.items()
+    }
 
 
 def show(report: Report, out: Console) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from rose.protocol import EntryKey
+from rose.protocol import EntryKey, Partition
 from tests.chaos.answers import null_answer
-from tests.chaos.check import Finding, Invariant, cause, check, moves
-from tests.chaos.evidence import Answer, Evidence, Raised, RedisState, Take, Trouble
+from tests.chaos.check import Finding, Invariant, cause, check
+from tests.chaos.context import QUEUE
+from tests.chaos.evidence import Answer, Evidence, Raised, RedisState, Take, Trouble, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
 
@@ -18,6 +19,7 @@ PLAN = Plan(seed=3, jobs=40)
 PLAIN = next(n for n in range(40) if PLAN.job(n).kind is Kind.PLAIN)
 POISON = next(n for n in range(40) if PLAN.job(n).kind is Kind.POISON)
 CANCELLED = next(n for n in range(2000) if PLAN.job(n).kind is Kind.CANCEL_RUNNING)
+HIGH = Partition(QUEUE).all_jobs[0]
 GARBAGE = EntryKey("jobs:low", "7-0")
 
 Change = Callable[[Evidence], None]
@@ -124,6 +126,31 @@ def worker_lived_on(run: Evidence) -> None:
     run.lives[0] = life("worker-0.0", end=End.OVER)
 
 
+def taken_over_at(at: float) -> Change:
+    def change(run: Evidence) -> None:
+        run.takes[1] = Take(at, f"id-{PLAIN}", 1, "worker-1.0")
+        run.lives[1] = life("worker-1.0")
+
+    return change
+
+
+def begun_before_it(seconds: float) -> Change:
+    """A job of the same stream that came later, and began so much earlier."""
+
+    def change(run: Evidence) -> None:
+        run.lives = [life("worker-0.0"), life("worker-1.0")]
+        run.takes = [
+            Take(10.0, "later", 0, "worker-1.0"),
+            Take(10.0 + seconds, f"id-{PLAIN}", 0, "worker-0.0"),
+        ]
+        run.redis.entries = {
+            "later": EntryKey(HIGH, "9000-0"),
+            f"id-{PLAIN}": EntryKey(HIGH, "5000-0"),
+        }
+
+    return change
+
+
 FIRST, SECOND, LAST = tokens(0, 5), tokens(1, 6, 7), finished(3)
 BROKEN = {"type": "error", "index": 3, "message": "the log has a hole"}
 INNOCENT = {"id": f"id-{PLAIN}", "entry": "8-0"}
@@ -164,6 +191,8 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
         lambda run: run.redis.logs[f"id-{PLAIN}"].__setitem__(0, ("0-1", FIRST)),
     ),
     "worker lived on": (Invariant.MOVED, worker_lived_on),
+    "taken over late": (Invariant.TAKEOVER, taken_over_at(40.0)),
+    "behind": (Invariant.ORDER, begun_before_it(30.0)),
     "letter missing": (Invariant.DEAD_LETTERS, dead_letters({})),
     "poison letter missing": (Invariant.DEAD_LETTERS, dead_letters(None, {})),
     "letter twice": (Invariant.DEAD_LETTERS, dead_letters({}, {}, None, {})),

@@ -22,6 +22,7 @@ from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.chaos import clock, sabotage
 from tests.chaos.context import (
+    AGEING_S,
     GRACE_S,
     LEASE_S,
     QUEUE,
@@ -146,6 +147,7 @@ async def _main(context: Context) -> None:
         stall_timeout_s=STALL_S,
         reclaim_interval_s=0.2,
         grace_s=GRACE_S,
+        ageing_s=AGEING_S,
         min_step_s=options.min_step_s,
         http_port=context.http_port,
     )

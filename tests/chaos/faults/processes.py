@@ -79,7 +79,7 @@ async def hang_step(scene: Scene, fault: Fault) -> str:
     """The device is stuck: a step begins and does not end until after others have its jobs."""
     async with scene.acquired("worker", fault.target) as process:
         refused = await scene.fenced(process)
-        for_s = STALL_S + LEASE_S * 1.5 + 2 * fault.amount
+        for_s = STALL_S + LEASE_S * 3 + 2 * fault.amount
         said = await _hang(scene, process, "step", for_s)
         scene.seen["hung workers refused"] += await scene.fenced(process) > refused
     return said

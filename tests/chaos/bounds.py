@@ -1,0 +1,136 @@
+"""How long a job may wait: for another worker after its own was lost, and for its turn.
+
+Only the time counts in which some worker could have worked: one that serves, and that nothing
+befalls. The faults overlap, and a job is owed nothing while every worker is dead or cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from rose.protocol import Partition, partition_of
+from tests.chaos.context import AGEING_S, LEASE_S, QUEUE, STALL_S
+from tests.chaos.evidence import Evidence, Take, Trouble, moves
+from tests.chaos.managed_process import End, Life
+from tests.chaos.spans import Spans
+
+#: From the loss of a worker until each of its jobs runs on: the lease, a look for lapsed leases,
+#: a free slot, and the turn of each suspect.
+TAKEOVER_S = LEASE_S + 2.0
+#: A job may be behind one that came later, by the order of the queue, for no longer: a worker may
+#: have fetched it and died.
+BEHIND_S = TAKEOVER_S
+#: Two workers fetch and begin at about the same time.
+_SIMULTANEOUS_S = 1.0
+#: From the start of a worker's process until it takes jobs.
+_START_S = 2.0
+_LOST = (End.KILLED, End.POISONED, End.ITSELF)
+#: What the injector calls it.
+_HUNG_STEP = "hung step"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    job_id: str
+    since: float
+    seconds: float
+    """in which a worker could have had it"""
+    why: str
+
+
+class Bounds:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._lives = {life.name: life for life in evidence.lives}
+        self._well: dict[tuple[str | None, int], Spans] = {}
+
+    @cached_property
+    def takeovers(self) -> list[Wait]:
+        """Each job that went on elsewhere after its worker was lost."""
+        return [
+            Wait(
+                next_one.job_id,
+                lost_at,
+                self._could(next_one, self._lives[one.life].process, lost_at),
+                f"{one.life} was lost, {next_one.life} went on",
+            )
+            for one, next_one in moves(self._evidence)
+            if one.life != next_one.life
+            and (lost_at := self._lost_at(self._lives[one.life], one.at, next_one.at)) is not None
+        ]
+
+    @cached_property
+    def behind(self) -> list[Wait]:
+        """Each job that began after one that it should have been before."""
+        return [wait for index in self._partitions for wait in self._behind(index)]
+
+    @property
+    def _partitions(self) -> set[int]:
+        return {partition_of(job_id) for job_id in self._evidence.redis.entries}
+
+    def _behind(self, index: int) -> Iterator[Wait]:
+        partition = Partition(QUEUE, index)
+        first: dict[str, Take] = {}
+        for take in self._evidence.takes:
+            if partition_of(take.job_id) == index:
+                first.setdefault(take.job_id, take)
+        entries = self._evidence.redis.entries
+        due = {  # when it came, by the order of the queue
+            job_id: int(entry.id.partition("-")[0]) / 1000
+            + AGEING_S * partition.all_jobs.index(entry.stream)
+            for job_id, entry in entries.items()
+            if job_id in first
+        }
+        # From the last in the queue's order to the first: when the earliest of those behind began.
+        began: list[tuple[float, Take]] = []
+        overtaker: Take | None = None
+        for job_id in sorted(due, key=lambda job_id: -due[job_id]):
+            while began and began[0][0] > due[job_id] + _SIMULTANEOUS_S:
+                take = began.pop(0)[1]
+                overtaker = min(overtaker or take, take, key=lambda take: take.at)
+            began.append((due[job_id], first[job_id]))
+            if overtaker is not None and overtaker.at < first[job_id].at:
+                seconds = self._could(first[job_id], None, overtaker.at)
+                yield Wait(job_id, overtaker.at, seconds, f"{overtaker.job_id} went before it")
+
+    def _lost_at(self, life: Life, after: float, before: float) -> float | None:
+        """When the worker's jobs were left alone between two times; None: they were not."""
+        times = [began for began, _ in life.stopped]
+        if life.end in _LOST and life.ended is not None:
+            times.append(life.ended)
+        times += [
+            trouble.began + STALL_S
+            for trouble in self._evidence.troubles
+            if trouble.what == _HUNG_STEP and trouble.process == life.process
+        ]
+        times = [at for at in times if after <= at <= before]
+        return min(times, default=None)
+
+    def _could(self, take: Take, without: str | None, since: float) -> float:
+        key = without, partition_of(take.job_id)
+        if key not in self._well:
+            self._well[key] = self._well_times(*key)
+        return self._well[key].within(since, take.at)
+
+    def _well_times(self, without: str | None, partition: int) -> Spans:
+        well = Spans()
+        for life in self._evidence.lives:
+            if not life.process.startswith("worker") or life.process == without:
+                continue
+            ended = min(life.ended or float("inf"), life.told_at or float("inf"))
+            times = Spans([(life.began + _START_S, ended)])
+            bad = [
+                (trouble.began, trouble.ended)
+                for trouble in self._evidence.troubles
+                if _concerns(trouble, life, partition)
+            ]
+            well |= times - Spans([*bad, *life.stopped])
+        return well
+
+
+def _concerns(trouble: Trouble, life: Life, partition: int) -> bool:
+    return trouble.process in (None, life.process) and (
+        trouble.partitions is None or partition in trouble.partitions
+    )

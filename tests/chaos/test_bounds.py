@@ -1,0 +1,76 @@
+"""How long jobs waited, counted in the time in which a worker could have had them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rose.protocol import EntryKey, Partition
+from tests.chaos.bounds import Bounds
+from tests.chaos.context import AGEING_S, QUEUE, STALL_S
+from tests.chaos.evidence import Evidence, Take, Trouble
+from tests.chaos.managed_process import End, Life
+from tests.chaos.plan import Plan
+
+
+def a_loss(*troubles: Trouble, **befell: object) -> Evidence:
+    """worker-0 had a job from 10 on; it went on at 20 on worker-1, which started at 0."""
+    return Evidence(
+        plan=Plan(1, 10),
+        drain_limit_s=5.0,
+        lives=[Life("worker-0", 0, 0.0), Life("worker-1", 0, 0.0)]
+        if not befell
+        else [Life("worker-0", 0, 0.0, **befell), Life("worker-1", 0, 0.0)],  # type: ignore[arg-type]
+        takes=[Take(10.0, "a", 0, "worker-0.0"), Take(20.0, "a", 3, "worker-1.0")],
+        troubles=list(troubles),
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "seconds"),
+    [
+        (a_loss(ended=14.0, end=End.KILLED), [6.0]),
+        (a_loss(ended=14.0, end=End.POISONED), [6.0]),
+        (a_loss(stopped=[(15.0, 19.0)]), [5.0]),
+        (a_loss(Trouble(12.0, 19.0, "hung step", "worker-0")), [20.0 - 12.0 - STALL_S]),
+        # while Redis is away, or the other worker is cut off, nobody could have had it
+        (a_loss(Trouble(15.0, 17.0, "restart"), ended=14.0, end=End.KILLED), [4.0]),
+        (a_loss(Trouble(15.0, 17.0, "cut", "worker-1"), ended=14.0, end=End.KILLED), [4.0]),
+        # trouble elsewhere
+        (
+            a_loss(Trouble(15.0, 17.0, "x", None, frozenset({1})), ended=14.0, end=End.KILLED),
+            [6.0],
+        ),
+        # it was handed back, not lost
+        (a_loss(told_at=12.0, ended=14.0, end=End.DRAINED), []),
+    ],
+)
+def test_how_long_a_takeover_took(run: Evidence, seconds: list[float]) -> None:
+    assert [wait.seconds for wait in Bounds(run).takeovers] == seconds
+
+
+def in_a_queue(*jobs: tuple[str, int, float, float]) -> Evidence:
+    """Of each: its name, its priority's level, when it came and when it began."""
+    streams = Partition(QUEUE).all_jobs
+    run = a_loss()
+    run.takes = sorted(
+        (Take(began, name, 0, "worker-0.0") for name, _, _, began in jobs), key=lambda t: t.at
+    )
+    run.redis.entries = {
+        name: EntryKey(streams[level], f"{int(came * 1000)}-0") for name, level, came, _ in jobs
+    }
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "behind"),
+    [
+        (in_a_queue(("a", 0, 10, 20), ("b", 0, 12, 21)), {}),
+        (in_a_queue(("a", 0, 10, 25), ("b", 0, 12, 21)), {"a": 4.0}),
+        (in_a_queue(("a", 0, 10, 25), ("b", 0, 10.5, 21)), {}),  # came at about the same time
+        (in_a_queue(("low", 2, 10, 25), ("high", 0, 10 + AGEING_S, 21)), {}),
+        (in_a_queue(("low", 2, 10, 25), ("high", 0, 12 + 2 * AGEING_S, 21)), {"low": 4.0}),
+        (in_a_queue(("a", 0, 10, 25), ("b", 0, 12, 23), ("c", 0, 14, 21)), {"a": 4.0, "b": 2.0}),
+    ],
+)
+def test_who_was_behind_one_that_came_later(run: Evidence, behind: dict[str, float]) -> None:
+    assert {wait.job_id: wait.seconds for wait in Bounds(run).behind} == behind
