@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz, from a thread of their own.
+"""/metrics, /healthz and /readyz, from threads of their own.
 
 A worker is healthy if its engine runs, and ready if it can reach Redis. So a worker whose Redis is
 away stays healthy: a restart would throw its work away and not bring Redis back.
@@ -6,9 +6,15 @@ away stays healthy: a restart would throw its work away and not bring Redis back
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import socket
+import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,6 +23,16 @@ from rose.errors import ConfigurationError
 
 Check = Callable[[], str | None]
 """Returns what is wrong, or None."""
+
+_Routes = dict[str, Callable[[], tuple[int, str, bytes]]]
+
+#: Connections at once, each with a thread. One more closes the one that has been open longest: who
+#: holds connections open keeps no probe out.
+MAX_CONNECTIONS = 16
+#: A request comes, and its response goes, within this time.
+MAX_CONNECTION_S = 10.0
+
+log = logging.getLogger("rose.worker")
 
 
 class HttpServer:
@@ -36,30 +52,13 @@ class HttpServer:
         healthy: Check,
         ready: Check,
     ) -> None:
-        routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
+        routes: _Routes = {
             "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
             "/healthz": lambda: _verdict(healthy()),
             "/readyz": lambda: _verdict(ready()),
         }
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                route = routes.get(self.path.partition("?")[0])
-                status, content_type, body = (
-                    route() if route else (404, "text/plain", b"not found\n")
-                )
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Rose-Worker", name)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Requests are not logged."""
-
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = _Server((host, port), _handler(routes, name))
         except OSError as error:
             raise ConfigurationError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
@@ -73,6 +72,84 @@ class HttpServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _handler(routes: _Routes, name: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = MAX_CONNECTION_S  # for each read and write; the server bounds their sum
+
+        def do_GET(self) -> None:
+            route = routes.get(self.path.partition("?")[0])
+            status, content_type, body = route() if route else (404, "text/plain", b"not found\n")
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Rose-Worker", name)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Requests are not logged."""
+
+    return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread a connection, up to a limit."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *given: Any) -> None:
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._since: dict[socket.socket, float] = {}
+        """when each open connection was accepted, oldest first"""
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        while not self._free.acquire(blocking=False):
+            self._hang_up(1)
+            if self._free.acquire(timeout=0.1):
+                break
+        with self._lock:
+            self._since[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Twice a second: hang up on those who have had their time."""
+        began_before = time.monotonic() - MAX_CONNECTION_S
+        with self._lock:
+            late = sum(since < began_before for since in self._since.values())
+        self._hang_up(late)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """A client that has gone is its own business."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            log.exception("a request for metrics or health failed")
+
+    def _hang_up(self, count: int) -> None:
+        """On those that have been open longest. Their threads then end and close the sockets."""
+        with self._lock:
+            for connection in list(self._since)[:count]:
+                del self._since[connection]
+                with contextlib.suppress(OSError):  # the client was faster
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _verdict(problem: str | None) -> tuple[int, str, bytes]:

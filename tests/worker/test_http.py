@@ -1,0 +1,148 @@
+"""The metrics server among clients that are slow, silent, many, or gone."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric, UntypedMetricFamily
+
+from rose_worker import http
+from rose_worker.http import HttpServer
+from tests.support.bench import wait_until
+
+
+class Slow:
+    """A collector that waits for the test, then answers with more than a socket's buffers hold."""
+
+    def __init__(self) -> None:
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def collect(self) -> Iterator[Metric]:
+        self.asked.set()
+        self.go.wait(30)
+        yield UntypedMetricFamily("big", "x" * 20_000_000, 1)
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def server(slow: Slow) -> Iterator[HttpServer]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(slow)
+    made = HttpServer(
+        "127.0.0.1", 0, registry, name="w", healthy=lambda: None, ready=lambda: "no Redis"
+    )
+    yield made
+    slow.go.set()
+    made.close()
+
+
+def connected(server: HttpServer, stack: ExitStack) -> socket.socket:
+    return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+
+
+def healthz(server: HttpServer) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=5) as reply:
+        return int(reply.status)
+
+
+def closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_silent_clients_keep_no_probe_out_and_cost_a_bounded_number_of_threads(
+    server: HttpServer,
+) -> None:
+    before = threading.active_count()
+    with ExitStack() as stack:
+        # given: many that say nothing
+        silent = [connected(server, stack) for _ in range(10 * http.MAX_CONNECTIONS)]
+        # when
+        began = time.monotonic()
+        statuses = [healthz(server) for _ in range(20)]
+        # then
+        assert statuses == [200] * 20
+        assert time.monotonic() - began < http.MAX_CONNECTION_S
+        assert threading.active_count() - before <= http.MAX_CONNECTIONS
+        # and: the oldest had to go
+        assert closed(silent[0])
+
+
+def test_a_client_that_trickles_has_its_time_and_no_more(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(http, "MAX_CONNECTION_S", 0.5)
+    server = HttpServer(
+        "127.0.0.1", 0, CollectorRegistry(), name="w", healthy=lambda: None, ready=lambda: None
+    )
+    with ExitStack() as stack:
+        client = connected(server, stack)
+        client.settimeout(0.1)
+        gone = False
+        deadline = time.monotonic() + 20
+        # when: a byte now and then, each well within a socket's timeout
+        while not gone and time.monotonic() < deadline:
+            try:
+                client.sendall(b"G")
+                gone = closed(client)
+            except TimeoutError:
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                gone = True
+        # then
+        assert gone
+    server.close()
+
+
+def test_a_client_that_is_gone_leaves_no_traceback(
+    server: HttpServer, slow: Slow, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given: one that asks, and resets the connection before the answer comes
+    with ExitStack() as stack:
+        client = connected(server, stack)
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert slow.asked.wait(30)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    # when
+    slow.go.set()
+    wait_until(lambda: not any("process_request" in t.name for t in threading.enumerate()))
+    # then
+    assert capfd.readouterr().err == ""
+    assert healthz(server) == 200
+
+
+def test_what_really_fails_is_logged(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+    # given
+    class Broken:
+        def collect(self) -> Iterator[Metric]:
+            raise ValueError("no such figure")
+            yield
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Broken())
+    broken = HttpServer(
+        "127.0.0.1", 0, registry, name="w", healthy=lambda: None, ready=lambda: None
+    )
+    # when
+    with ExitStack() as stack:
+        client = connected(broken, stack)
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert closed(client)
+    broken.close()
+    # then
+    assert "no such figure" in caplog.text
