@@ -26,15 +26,23 @@ def services() -> dict[str, Any]:
 
 @cache
 def image() -> dict[str, Any]:
-    """ENV, HEALTHCHECK, ENTRYPOINT and CMD of the image that runs."""
+    """ENV, HEALTHCHECK, ENTRYPOINT and CMD of the image that runs; `init` is what ENTRYPOINT has
+    before the program."""
     text = DOCKERFILE.read_text().replace("\\\n", " ")
     stage = text[text.index(" AS runtime\n") :]
+    init, entrypoint = _divided(json.loads(_line(stage, "ENTRYPOINT").partition(" ")[2]))
     return {
         "env": dict(re.findall(r"(?:ENV|\s)\s*([A-Z_]+)=(\S+)", _line(stage, "ENV"))),
         "health": json.loads(_line(stage, "HEALTHCHECK").partition(" CMD ")[2]),
-        "entrypoint": json.loads(_line(stage, "ENTRYPOINT").partition(" ")[2]),
+        "init": init,
+        "entrypoint": entrypoint,
         "cmd": json.loads(re.findall(r"^CMD (.*)$", stage, re.MULTILINE)[-1]),
     }
+
+
+def _divided(words: list[str]) -> tuple[list[str], list[str]]:
+    end = words.index("--")
+    return words[:end], words[end + 1 :]
 
 
 def _line(stage: str, instruction: str) -> str:

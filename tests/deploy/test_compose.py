@@ -114,3 +114,9 @@ def test_the_image_runs_as_nobody_in_particular() -> None:
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
     for tool in ("gcc", "g++", "make", "build-essential"):
         assert tool not in last
+
+
+def test_an_init_is_pid_1() -> None:
+    """To PID 1 no signal comes that it has no handler for, and Python has none at first."""
+    assert image()["init"] == ["tini"]
+    assert image()["entrypoint"] == ["rose"]

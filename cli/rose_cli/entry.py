@@ -1,0 +1,21 @@
+"""Where the command `rose` begins: what must be in place before anything large is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def main() -> None:
+    # To PID 1, as in a container without an init, no signal comes that it has no handler for. A
+    # worker sets its own once it has been imported, which takes a second.
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, _end)
+    from rose_cli.main import main as run_command
+
+    run_command()
+
+
+def _end(signum: int, frame: object) -> None:  # noqa: ARG001 - as Python calls it
+    """As the signal ends any other process: at once."""
+    os._exit(128 + signum)
