@@ -19,6 +19,7 @@ A message says what was wrong, with which value, and what to do about it.
     │   └── DeadlineExceeded
     ├── ResultTimeout              the caller's own timeout ran out; the job goes on
     ├── BrokerUnavailable          Redis cannot be reached, or refuses us
+    │   └── RedisFull              Redis is at its memory limit: try again later
     ├── ConfigurationError         a setting is wrong
     └── ModelError
         ├── ModelNotFound          nothing loadable at that path or name
@@ -116,6 +117,13 @@ class ResultTimeout(RoseError, TimeoutError):
 
 class BrokerUnavailable(RoseError):
     code = "broker_unavailable"
+
+
+class RedisFull(BrokerUnavailable):
+    """Redis has reached `maxmemory`; nothing was enqueued. Jobs that run or wait go on, and give
+    memory back."""
+
+    code = "redis_full"
 
 
 class ConfigurationError(RoseError):

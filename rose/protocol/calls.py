@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
@@ -149,6 +149,17 @@ def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Cal
             partition.control,
         ],
         [job_id, encode_event(CancelledEvent(index=0)), now_ms, ttl_s],
+    )
+
+
+def create_groups(partition: Partition) -> Call:
+    return Call(load("create_groups"), partition.all_jobs, [GROUP])
+
+
+def announce(partition: Partition, facts: Mapping[str, Arg]) -> Call:
+    """Say what the workers serve: `submit` reads it."""
+    return Call(
+        load("announce"), [partition.model], [arg for fact in facts.items() for arg in fact]
     )
 
 

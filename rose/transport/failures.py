@@ -19,7 +19,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from rose.errors import BrokerUnavailable
+from rose.errors import BrokerUnavailable, RedisFull
 
 #: Failures after which a reader connects again and goes on from its cursor, and after which a call
 #: is repeated. RedisClusterException is no RedisError.
@@ -51,14 +51,14 @@ def broker_errors() -> Iterator[None]:
     """Turn what redis-py raises into one line of ours.
 
     Raises:
-        BrokerUnavailable
+        BrokerUnavailable; RedisFull
     """
     try:
         yield
     except OutOfMemoryError as error:
-        raise BrokerUnavailable(
-            "Redis is out of memory (maxmemory): nothing was enqueued, nothing has changed; try "
-            "again when jobs have ended and their results have expired, or give it more"
+        raise RedisFull(
+            "Redis is out of memory (maxmemory): nothing was enqueued; jobs go on, "
+            "try again when some of it has ended and expired, or give Redis more"
         ) from error
     except BROKER_ERRORS as error:
         reason = str(error) or type(error).__name__

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from redis.exceptions import ResponseError
-
 from rose.protocol import (
     GROUP,
     MAX_JOB_BYTES,
@@ -31,7 +29,9 @@ from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
 
 _SCRIPTS = (
+    "announce",
     "append",
+    "create_groups",
     "dead_letter",
     "elect",
     "fetch",
@@ -114,21 +114,16 @@ class Broker:
 
     async def create_groups(self) -> None:
         """Create the consumer groups, at entry 0 so that they see jobs that came before them."""
-        for partition in self.partitions:
-            for stream in partition.all_jobs:
-                try:
-                    await self._redis.execute("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
-                except ResponseError as error:
-                    if not str(error).startswith("BUSYGROUP"):
-                        raise
+        await self._redis.run_many([calls.create_groups(p) for p in self.partitions])
 
     async def announce_model(self, model: ModelInfo) -> None:
         """Tell submitters what the model can hold, so that submit refuses what it cannot."""
-        context = ("context_tokens", model.context_tokens)
-        density = ("max_bytes_per_token", model.max_bytes_per_token or "")
-        for partition in self.partitions:
-            fields = ("name", model.name, *context, *density)
-            await self._redis.execute("HSET", partition.model, *fields)
+        facts: dict[str, str | bytes | int] = {
+            "name": model.name,
+            "context_tokens": model.context_tokens,
+            "max_bytes_per_token": str(model.max_bytes_per_token or ""),
+        }
+        await self._redis.run_many([calls.announce(p, facts) for p in self.partitions])
 
     async def close(self) -> None:
         for client in (self._redis, self._reader, self.subscriptions):

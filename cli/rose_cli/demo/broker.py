@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -170,9 +170,26 @@ def free_port() -> int:
         return port
 
 
+class _LuaOfOldRedis:
+    """Runs a script without its first line if that is a `#!`, which fakeredis does not know."""
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def execute(self, script: bytes) -> Any:
+        return self._runtime.execute(script.partition(b"\n")[2] if script[:2] == b"#!" else script)
+
+
 def _serve_fake(port: int) -> None:
     from fakeredis import TcpFakeServer
+    from fakeredis.commands_mixins.scripting_mixin import ScriptingCommandsMixin
 
+    runtime_of: Any = ScriptingCommandsMixin._get_server_runtime
+    patched: Any = ScriptingCommandsMixin
+    patched._get_server_runtime = lambda mixin, server: _LuaOfOldRedis(runtime_of(mixin, server))
     server = TcpFakeServer(("127.0.0.1", port), server_type="redis", server_version=_OLDEST)
     server.serve_forever()
 

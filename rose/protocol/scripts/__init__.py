@@ -1,4 +1,9 @@
-"""The Lua scripts: one file for each transition. `common.lua` is put in front of each."""
+"""The Lua scripts: one file for each transition. `common.lua` is put in front of each.
+
+A script that gives memory back, or brings work to an end, begins with `#!lua flags=allow-oom`: it
+runs although Redis has reached `maxmemory`. Without that the jobs that fill Redis could never leave
+it. A script that only enqueues has no such line, and Redis refuses it then.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,12 @@ class Script:
 @cache
 def load(name: str, *, sharded: bool = False) -> Script:
     folder = files(__name__)
-    source = "\n".join((folder / f"{part}.lua").read_text() for part in ("common", name))
+    common, source = ((folder / f"{part}.lua").read_text() for part in ("common", name))
+    flags = ""
+    if source.startswith("#!"):  # Redis looks for it in the first line only
+        flags, newline, source = source.partition("\n")
+        flags += newline
+    source = f"{flags}{common}\n{source}"
     if sharded:
         source = source.replace(_PLAIN, _SHARDED, 1)
     # Redis names scripts by their SHA-1; this is not for security.

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Log and publish the new tokens and the ends of jobs. One call serves a whole batch.
 -- KEYS  load; per item: state, tokens, and the job's stream if it ends
 -- ARGV  group, now ms, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Stop a job. A job that no worker has begun on ends at once. Its entry stays until the next take
 -- acknowledges it, since XDEL of an undelivered entry would break the group's lag.
 -- KEYS  state, tokens, load, control

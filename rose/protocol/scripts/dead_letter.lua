@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Give up on an entry: keep its job with the reason, and tell the subscriber if the id is known.
 -- KEYS  stream, dead; if the id is known: state, tokens, load
 -- ARGV  group, consumer, entry, code, message, encoded job, letters to keep, for how many s, now ms,

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Elect the worker that reads the queue's gauges for all: the one that the key names. A lease of 0
 -- resigns. A key without a time to live was not written by this script and is replaced.
 -- KEYS  reader        ARGV  consumer, lease ms

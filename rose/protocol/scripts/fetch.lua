@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Read at most `count` new entries, the most urgent first. A stream's head counts as if it had come
 -- `ageing ms` later for each level that its priority is below the first. So a job is never overtaken by
 -- one that came more than levels * ageing later, and no job starves.

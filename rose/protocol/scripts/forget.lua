@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Delete consumers that hold nothing and have been silent for long: killed workers leave theirs behind.
 -- One script looks and deletes, since deleting a consumer that has just read an entry would lose it.
 -- KEYS  job streams        ARGV  group, idle ms

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Hand jobs back at a drain, without charging an attempt. The epoch is raised, so that appends which
 -- this worker still has in flight are refused. An entry that it has not begun on keeps its attempts: an
 -- earlier worker may have died on it.

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Renew the leases of entries that this consumer still owns: XCLAIM to oneself resets the idle time.
 -- KEYS  stream        ARGV  group, consumer, entry ...
 -- Reply: the entries that it does not own any more

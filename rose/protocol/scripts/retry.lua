@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Enqueue the job of a dead letter under a new id, since an id has only one terminal event. Queue
 -- limits do not apply: somebody has asked for this very job.
 -- KEYS  dead, stream, state, load; state and stream are those of the new job

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Begin to work on entries that this consumer owns. Raising a job's epoch fences the worker that had it
 -- before. From then on nobody else appends to its log. A repeat with the same take id, while this
 -- consumer still has the job, answers what the first call did and changes nothing.
