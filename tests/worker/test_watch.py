@@ -11,7 +11,7 @@ import redis
 from prometheus_client import generate_latest
 from pydantic import SecretStr
 
-from rose.protocol import GROUP, Partition, Priority
+from rose.protocol import GROUP, RELEASED, Partition, Priority
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
@@ -178,6 +178,25 @@ async def test_the_gauges_say_how_the_queue_stands(watchers: Watchers, bench: Be
     assert await reader.broker.oldest_waiting_ms() == int(entry.partition(b"-")[0])
     bench.fetch("w", 2)
     assert await reader.broker.oldest_waiting_ms() is None
+
+
+async def test_a_killed_worker_is_lost_and_a_drained_one_is_not(
+    watchers: Watchers, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: three that have been heard of
+    killed, drained, reader = watchers("killed"), watchers("drained"), watchers("reader")
+    for worker in (killed, drained, reader):
+        await worker.broker.start()
+        await worker.broker.report_alive()
+    bench.fetch(RELEASED, 1)
+    assert await reader.broker.lost_workers() == 0
+    # when: two fall silent, one of them after a word
+    await drained.broker.leave()
+    monkeypatch.setattr("rose.protocol.calls.ALIVE_S", 0.5)
+    reader.start()
+    # then
+    queue = f'{{model="m",queue="{bench.partition.queue}"}}'
+    await until(lambda: reader.says(f"queue_lost_workers{queue} 1.0"))
 
 
 @needs_redis_server

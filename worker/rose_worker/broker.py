@@ -15,6 +15,7 @@ from typing import Literal
 from rose.protocol import (
     GROUP,
     MAX_JOB_BYTES,
+    RELEASED,
     EntryKey,
     FailedEvent,
     JobEntry,
@@ -297,6 +298,19 @@ class Broker:
             stream = partition.jobs(Priority.NORMAL)
             read = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1)
             await self._redis.execute(*read, "STREAMS", stream, _LAST_ID)
+
+    async def lost_workers(self) -> int:
+        """How many have been silent for so long that they must be dead, and are not yet forgotten.
+
+        One that drains takes its name with it; that of a killed one stays.
+        """
+        stream = self.partitions[0].jobs(Priority.NORMAL)
+        consumers = await self._redis.execute("XINFO", "CONSUMERS", stream, GROUP)
+        return sum(
+            int(field_of(one, b"idle") or 0) >= calls.ALIVE_S * 1000
+            for one in consumers
+            if field_of(one, b"name") != RELEASED.encode()
+        )
 
     async def elect_reader(self, lease_s: float) -> bool:
         """Whether this worker reads the queue's gauges for all workers. A lease of 0 resigns."""

@@ -49,6 +49,7 @@ _QUEUE_GAUGES = {
         "Since the oldest job that no worker has read was enqueued; 0 if none"
     ),
     "queue_tokens": "Estimated tokens of all jobs that have not ended",
+    "queue_lost_workers": "Workers that fell silent within the last hour and had not drained",
     "dead_letter_jobs": "Dead letters kept",
 }
 
@@ -203,7 +204,9 @@ class Metrics:
 
     # The queue
 
-    def observe_queue(self, status: QueueStatus, oldest_waiting_ms: int | None) -> None:
+    def observe_queue(
+        self, status: QueueStatus, oldest_waiting_ms: int | None, lost_workers: int = 0
+    ) -> None:
         """Set the gauges of the queue. `oldest_waiting_ms`: when that job was enqueued."""
         values = {
             "queue_lag_jobs": sum(status.waiting.values()),
@@ -211,6 +214,7 @@ class Metrics:
             "queue_oldest_pending_age_seconds": _age_s(status.oldest_running_ms),
             "queue_oldest_waiting_age_seconds": _age_s(oldest_waiting_ms),
             "queue_tokens": status.queued_tokens,
+            "queue_lost_workers": lost_workers,
             "dead_letter_jobs": status.dead_letters,
         }
         for name, gauge in self._queue.items():

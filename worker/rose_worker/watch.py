@@ -61,5 +61,6 @@ class Watch:
 
     async def _read(self) -> None:
         status = await self._broker.queue_status()
-        self._metrics.observe_queue(status, await self._broker.oldest_waiting_ms())
+        oldest_ms = await self._broker.oldest_waiting_ms()
+        self._metrics.observe_queue(status, oldest_ms, await self._broker.lost_workers())
         await self._broker.forget_dead_consumers()
