@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rose.transport.failures import CONNECTION_LOST as CONNECTION_LOST
     from rose.transport.failures import broker_errors as broker_errors
     from rose.transport.pipeline import field_of as field_of
+    from rose.transport.retry import CALL as CALL
     from rose.transport.retry import STREAM as STREAM
     from rose.transport.retry import WORKER as WORKER
     from rose.transport.retry import Outage as Outage
@@ -29,7 +30,7 @@ __getattr__ = loader(
         "async_subscriptions": ["AsyncSubscriptions"],
         "failures": ["BROKER_ERRORS", "CONNECTION_LOST", "broker_errors"],
         "pipeline": ["field_of"],
-        "retry": ["STREAM", "WORKER", "Outage"],
+        "retry": ["CALL", "STREAM", "WORKER", "Outage"],
         "subscriptions": ["Subscriptions"],
     },
 )

@@ -32,8 +32,9 @@ class Watcher:
 
     def __init__(self, settings: WorkerSettings, name: str) -> None:
         self.broker = Broker(settings, name)
-        self.metrics = Metrics(ModelInfo("m", 100, 4, "cpu", "float32"), capacity=1)
-        self.watch = Watch(self.broker, self.metrics, interval_s=INTERVAL_S, lease_s=LEASE_S)
+        model = ModelInfo("m", 100, 4, "cpu", "float32")
+        self.metrics = Metrics(model, capacity=1)
+        self.watch = Watch(self.broker, self.metrics, model, INTERVAL_S, LEASE_S)
         self._running: asyncio.Task[None] | None = None
 
     def says(self, line: str) -> bool:
@@ -112,32 +113,32 @@ async def test_an_idle_worker_is_heard_of_and_takes_nothing(
         (info,) = bench.redis.xinfo_consumers(normal, GROUP)
         return int(info["idle"])
 
-    await worker.broker.report_alive()
+    await worker.broker.report_alive(bench.partition)
     await until(lambda: idle_ms() > 300)
     silent_ms = idle_ms()
     # when
-    await worker.broker.report_alive()
+    await worker.broker.report_alive(bench.partition)
     # then
     assert idle_ms() < silent_ms
     status = bench.client.queue_status()
     assert (status.workers, status.waiting["normal"]) == ({"w": 0}, 1)
     # and: no longer than it is there
-    await worker.broker.leave()
+    await worker.broker.leave(bench.partition)
     assert bench.client.queue_status().workers == {}
 
 
-async def test_a_worker_that_leaves_makes_room_at_once(watchers: Watchers) -> None:
+async def test_a_worker_that_leaves_makes_room_at_once(watchers: Watchers, bench: Bench) -> None:
     # given
     first, second = watchers("first"), watchers("second")
     await first.broker.start()
-    assert await first.broker.elect_reader(1000)
-    assert not await second.broker.elect_reader(1000)
+    assert await first.broker.elect_reader(bench.partition, 1000)
+    assert not await second.broker.elect_reader(bench.partition, 1000)
     # when
-    await second.broker.leave()
-    assert not await second.broker.elect_reader(1000)  # it was not its to give
-    await first.broker.leave()
+    await second.broker.leave(bench.partition)
+    assert not await second.broker.elect_reader(bench.partition, 1000)  # it was not its to give
+    await first.broker.leave(bench.partition)
     # then
-    assert await second.broker.elect_reader(1000)
+    assert await second.broker.elect_reader(bench.partition, 1000)
 
 
 @needs_redis_server  # fakeredis answers differently where a call inside a script fails
@@ -154,7 +155,7 @@ async def test_what_somebody_else_has_written_there_keeps_nobody_from_reading(
         raw.delete(partition.reader)
         spoil()
         # then
-        assert await reader.elect_reader(1000)
+        assert await reader.elect_reader(partition, 1000)
     await reader.close()
 
 
@@ -175,9 +176,9 @@ async def test_the_gauges_say_how_the_queue_stands(watchers: Watchers, bench: Be
     await until(lambda: reader.says(f"queue_lag_jobs{queue} 2.0"))
     assert reader.says(f"queue_pending_jobs{queue} 1.0")
     # the oldest of those that wait is neither the one that is held nor the most urgent one
-    assert await reader.broker.oldest_waiting_ms() == int(entry.partition(b"-")[0])
+    assert await reader.broker.oldest_waiting_ms([bench.partition]) == int(entry.partition(b"-")[0])
     bench.fetch("w", 2)
-    assert await reader.broker.oldest_waiting_ms() is None
+    assert await reader.broker.oldest_waiting_ms([bench.partition]) is None
 
 
 async def test_a_killed_worker_is_lost_and_a_drained_one_is_not(
@@ -187,11 +188,11 @@ async def test_a_killed_worker_is_lost_and_a_drained_one_is_not(
     killed, drained, reader = watchers("killed"), watchers("drained"), watchers("reader")
     for worker in (killed, drained, reader):
         await worker.broker.start()
-        await worker.broker.report_alive()
+        await worker.broker.report_alive(bench.partition)
     bench.fetch(RELEASED, 1)
-    assert await reader.broker.lost_workers() == 0
+    assert await reader.broker.lost_workers(bench.partition) == 0
     # when: two fall silent, one of them after a word
-    await drained.broker.leave()
+    await drained.broker.leave(bench.partition)
     monkeypatch.setattr("rose.protocol.calls.ALIVE_S", 0.5)
     reader.start()
     # then
@@ -208,13 +209,11 @@ async def test_without_redis_nothing_is_said_of_the_queue(
         worker = watcher("w")
         await worker.broker.start()
         worker.start()
-        await until(lambda: worker.says('ready{model="m"} 1.0'))
-        assert worker.reads
+        await until(lambda: worker.says('ready{model="m"} 1.0') and worker.reads)
         # when
         own_redis.stop()
         # then
-        await until(lambda: worker.says('ready{model="m"} 0.0'))
-        assert not worker.reads
+        await until(lambda: worker.says('ready{model="m"} 0.0') and not worker.reads)
         assert worker.watch.check() is not None
         # and: well again
         own_redis.start()

@@ -6,11 +6,14 @@ for another.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
+
+from redis.exceptions import AuthenticationError
 
 from rose.protocol import (
     GROUP,
@@ -25,9 +28,17 @@ from rose.protocol import (
 )
 from rose.protocol.calls import Append, NotTaken, Take, Taken, now_ms
 from rose.protocol.status import QueueStatus, read_queue_status
-from rose.transport import AsyncRedisClient, AsyncSubscriptions, broker_errors, field_of
+from rose.transport import (
+    CALL,
+    CONNECTION_LOST,
+    AsyncRedisClient,
+    AsyncSubscriptions,
+    broker_errors,
+    field_of,
+)
 from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
+from rose_worker.tasks import at_least_one
 
 _SCRIPTS = (
     "announce",
@@ -57,6 +68,10 @@ _MAX_EVENTS = 500
 
 #: No entry comes after this id. (To XREADGROUP the largest possible id means ">".)
 _LAST_ID = "18446744073709551615-0"
+
+#: A call that is not answered within a third of a lease is given up, so that another follows while
+#: the lease lasts. Networks are not slower than this, however short the lease is.
+_MIN_REPLY_S = 1.0
 
 #: How long intake listens for new jobs before it looks for jobs of lost workers.
 _LISTEN_MS = 500
@@ -100,46 +115,62 @@ class Broker:
         self._ageing_ms = int(settings.ageing_s * 1000)
         self._dead_letters_kept = settings.dead_letters_kept
         self._dead_letter_ttl_s = settings.dead_letter_ttl_s
-        self._redis = AsyncRedisClient(settings)
+        # Nothing is repeated in here: each loop of the worker has pauses and limits of its own, and
+        # must hear of a silent Redis while there is something left of its leases.
+        reply_s = min(settings.redis_timeout_s, max(_MIN_REPLY_S, settings.lease_s / 3))
+        self._redis = AsyncRedisClient(settings, reply_timeout_s=reply_s, repeats=0)
         self._reader = AsyncRedisClient(
-            settings, reply_timeout_s=settings.redis_timeout_s + _LISTEN_MS / 1000
+            settings, reply_timeout_s=reply_s + _LISTEN_MS / 1000, repeats=0
         )
+        self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._forget_due = 0.0
 
     async def start(self) -> None:
-        """Raises: BrokerUnavailable"""
+        """Get at least one partition ready. The others follow when their nodes answer.
+
+        Raises: BrokerUnavailable
+        """
+        failures = 0
         with broker_errors():
-            await self._redis.load_scripts(_SCRIPTS)
-            await self.create_groups()
+            while True:
+                try:
+                    await self._redis.load_scripts(_SCRIPTS)
+                    return await at_least_one(map(self.create_groups, self.partitions))
+                except AuthenticationError:
+                    raise
+                except CONNECTION_LOST:
+                    failures += 1
+                    if failures > self._start_repeats:
+                        raise
+                await asyncio.sleep(CALL.pause_s(failures))
 
-    async def create_groups(self) -> None:
+    async def create_groups(self, partition: Partition) -> None:
         """Create the consumer groups, at entry 0 so that they see jobs that came before them."""
-        await self._redis.run_many([calls.create_groups(p) for p in self.partitions])
+        await self._redis.run(calls.create_groups(partition))
 
-    async def announce_model(self, model: ModelInfo) -> None:
+    async def announce_model(self, partition: Partition, model: ModelInfo) -> None:
         """Tell submitters what the model can hold, so that submit refuses what it cannot."""
         facts: dict[str, str | bytes | int] = {
             "name": model.name,
             "context_tokens": model.context_tokens,
             "max_bytes_per_token": str(model.max_bytes_per_token or ""),
         }
-        await self._redis.run_many([calls.announce(p, facts) for p in self.partitions])
+        await self._redis.run(calls.announce(partition, facts))
 
     async def close(self) -> None:
         for client in (self._redis, self._reader, self.subscriptions):
             await client.aclose()
 
-    async def leave(self) -> None:
+    async def leave(self, partition: Partition) -> None:
         """Let another worker read the queue, and leave the groups where this one owns nothing."""
-        await self.elect_reader(0)
-        for partition in self.partitions:
-            for stream in partition.all_jobs:
-                pending = await self._redis.execute(
-                    "XPENDING", stream, GROUP, "-", "+", 1, self.consumer
-                )
-                if not pending:
-                    await self._redis.execute("XGROUP", "DELCONSUMER", stream, GROUP, self.consumer)
+        await self.elect_reader(partition, 0)
+        for stream in partition.all_jobs:
+            pending = await self._redis.execute(
+                "XPENDING", stream, GROUP, "-", "+", 1, self.consumer
+            )
+            if not pending:
+                await self._redis.execute("XGROUP", "DELCONSUMER", stream, GROUP, self.consumer)
 
     async def fetch(self, partition: Partition, count: int) -> Fetched:
         """Read at most `count` new entries, the most urgent first, without waiting."""
@@ -280,31 +311,30 @@ class Broker:
         ]
         await self._redis.run_many(dead_letter_calls)
 
-    async def forget_dead_consumers(self) -> None:
+    async def forget_dead_consumers(self, partitions: Sequence[Partition]) -> None:
         """Delete the consumers that killed workers have left behind. Most calls do nothing: the
         worker looks once per `_FORGET_S`."""
         if time.monotonic() < self._forget_due:
             return
         self._forget_due = time.monotonic() + _FORGET_S
         idle_ms = _FORGET_S * 1000
-        await self._redis.run_many([calls.forget(p, idle_ms=idle_ms) for p in self.partitions])
+        await self._redis.run_many([calls.forget(p, idle_ms=idle_ms) for p in partitions])
 
-    async def report_alive(self) -> None:
-        """Let `queue_status` list this worker though it may hold nothing. Calls every partition.
+    async def report_alive(self, partition: Partition) -> None:
+        """Let `queue_status` list this worker though it may hold nothing.
 
         Reading its own pending entries resets a consumer's idle time. None comes after `_LAST_ID`.
         """
-        for partition in self.partitions:
-            stream = partition.jobs(Priority.NORMAL)
-            read = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1)
-            await self._redis.execute(*read, "STREAMS", stream, _LAST_ID)
+        stream = partition.jobs(Priority.NORMAL)
+        read = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1)
+        await self._redis.execute(*read, "STREAMS", stream, _LAST_ID)
 
-    async def lost_workers(self) -> int:
+    async def lost_workers(self, partition: Partition) -> int:
         """How many have been silent for so long that they must be dead, and are not yet forgotten.
 
         One that drains takes its name with it; that of a killed one stays.
         """
-        stream = self.partitions[0].jobs(Priority.NORMAL)
+        stream = partition.jobs(Priority.NORMAL)
         consumers = await self._redis.execute("XINFO", "CONSUMERS", stream, GROUP)
         return sum(
             int(field_of(one, b"idle") or 0) >= calls.ALIVE_S * 1000
@@ -312,20 +342,21 @@ class Broker:
             if field_of(one, b"name") != RELEASED.encode()
         )
 
-    async def elect_reader(self, lease_s: float) -> bool:
+    async def elect_reader(self, partition: Partition, lease_s: float) -> bool:
         """Whether this worker reads the queue's gauges for all workers. A lease of 0 resigns."""
-        call = calls.elect(self.partitions[0], self.consumer, lease_ms=int(lease_s * 1000))
+        call = calls.elect(partition, self.consumer, lease_ms=int(lease_s * 1000))
         return bool(await self._redis.run(call))
 
-    async def oldest_waiting_ms(self) -> int | None:
+    async def oldest_waiting_ms(self, partitions: Sequence[Partition]) -> int | None:
         """When the oldest unread job was enqueued, in Unix milliseconds."""
-        replies = [await self._redis.run(calls.oldest_waiting(p)) for p in self.partitions]
+        replies = await self._redis.run_many([calls.oldest_waiting(p) for p in partitions])
         entries = [entry for reply in replies for entry in reply if entry]
         return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
 
-    async def queue_status(self) -> QueueStatus:
-        replies = [await self._redis.run(calls.queue_status(p)) for p in self.partitions]
-        return read_queue_status(self.partitions[0].queue, replies)
+    async def queue_status(self, partitions: Sequence[Partition]) -> QueueStatus:
+        """Of these partitions together."""
+        replies = await self._redis.run_many([calls.queue_status(p) for p in partitions])
+        return read_queue_status(partitions[0].queue, replies)
 
 
 def _parts(items: Sequence[Append]) -> list[list[Append]]:

@@ -67,12 +67,16 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Finish the current step and end the thread. Requests stay in the engine."""
+        """Finish the current step and end the thread. Requests stay in the engine.
+
+        Waits for `ended` and not in a thread of its own, which would keep the process from ending
+        while a step hangs.
+        """
         self._stopping = True
         self._commands.put(None)
         with self._has_room:
             self._has_room.notify()
-        await asyncio.to_thread(self._thread.join, 30)
+        await asyncio.wait([self.ended])
 
     def add(self, prepared: Prepared, *, alone: bool = False) -> None:
         """`alone`: the other jobs pause until this one has a token or has ended."""

@@ -152,7 +152,7 @@ class Intake:
 
     async def _recreate_groups(self) -> None:
         try:
-            await self._broker.create_groups()
+            await self._broker.create_groups(self._partition)
         except BROKER_ERRORS as error:
             log.warning("intake cannot create the consumer groups: %s", error)
 

@@ -1,17 +1,19 @@
 """Renews the leases of the jobs and claims that this worker holds.
 
-Renewal has a timer of its own, so a long step loses no lease. A step that takes longer than the
-stall timeout counts as hung: then the leases lapse, and another worker takes the jobs over.
+Renewal has timers of its own, one for each partition, so neither a long step nor a silent node of a
+cluster costs the leases of others. A step that takes longer than the stall timeout counts as hung:
+then the leases lapse, and another worker takes the jobs over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 
 from rose.protocol import Partition
-from rose.transport import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import JobTable
@@ -33,28 +35,45 @@ class LeaseKeeper:
     _metrics: Metrics
 
     async def run(self) -> None:
+        await asyncio.gather(*(self._keep(partition) for partition in self._broker.partitions))
+
+    async def _keep(self, partition: Partition) -> None:
+        period_s = self._settings.lease_s / _RENEWALS_PER_LEASE
+        outage, logged_at = Outage(WORKER), -period_s
+        pause_s = period_s
         while True:
-            await asyncio.sleep(self._settings.lease_s / _RENEWALS_PER_LEASE)
+            await asyncio.sleep(pause_s)
+            pause_s = period_s
             if self._thread.stalled_s > self._settings.stall_timeout_s:
-                log.error(
-                    "a step has taken %.0f s: %d leases are left to lapse",
-                    self._thread.stalled_s,
-                    len(self._table),
-                )
+                self._let_lapse(partition)
                 continue
-            # Each partition by itself: if a cluster node is away, the others keep their leases.
-            await asyncio.gather(*(self._renew(p) for p in self._broker.partitions))
+            try:
+                await self._renew(partition)
+                outage.end()
+            except BROKER_ERRORS as error:
+                pause_s = min(period_s, outage.next_pause_s(error))
+                self._metrics.redis_errors["renew"].inc()
+                if time.monotonic() - logged_at >= period_s:
+                    logged_at = time.monotonic()
+                    log.warning(
+                        "the leases of partition %d cannot be renewed: %s", partition.index, error
+                    )
+
+    def _let_lapse(self, partition: Partition) -> None:
+        if jobs := self._table.jobs_of(partition):
+            log.error(
+                "a step has taken %.0f s: %d leases of partition %d are left to lapse",
+                self._thread.stalled_s,
+                len(jobs),
+                partition.index,
+            )
 
     async def _renew(self, partition: Partition) -> None:
+        """Raises: BROKER_ERRORS"""
         jobs, claims = self._table.jobs_of(partition), self._table.claims_of(partition)
         entries = [job.lease.entry for job in jobs]
         entries += [claim.entry.key for claim in claims]
-        try:
-            lost = await self._broker.renew(entries)
-        except BROKER_ERRORS as error:
-            self._metrics.redis_errors["renew"].inc()
-            log.warning("leases cannot be renewed: %s", error)
-            return
+        lost = await self._broker.renew(entries)
         for job in jobs:
             # The job may have ended, or been taken again, while Redis answered.
             if job.lease.entry in lost and self._table.holds(job):

@@ -5,6 +5,10 @@
 A lane has one call in flight, so the events of a job leave in their order. If a node of a cluster
 is away, only the lanes of its partitions wait. Lanes never hold the engine thread up. While Redis
 is away a lane repeats its call, which is harmless: every event names its place in its job's log.
+
+What waits is bounded. If all lanes that have jobs are blocked, reports stay with the engine thread,
+whose own bound makes decoding pause. If some go on, it must not pause: then the blocked ones may
+keep more, and beyond that give their jobs up. Another worker goes on with those from their logs.
 """
 
 from __future__ import annotations
@@ -37,9 +41,15 @@ if TYPE_CHECKING:  # needs OpenTelemetry
 
 log = logging.getLogger("rose.publisher")
 
-#: Events that may wait for the calls in flight. Beyond that, reports stay with the engine thread,
-#: whose own bound then makes decoding pause.
+#: Events that may wait for the calls in flight.
 _MAX_PENDING = 2000
+
+#: Events that blocked lanes may keep together while others go on: some 10 MB. A full batch that
+#: decodes fast fills it in about a lease, after which its jobs are anybody's.
+_MAX_BLOCKED = 50_000
+
+#: A lane whose call has not succeeded for so long is blocked.
+_BLOCKED_S = 0.5
 
 
 class Publisher:
@@ -61,7 +71,15 @@ class Publisher:
         }
 
     async def run(self) -> None:
-        await asyncio.gather(*(lane.run() for lane in self._lanes.values()))
+        lanes = (lane.run() for lane in self._lanes.values())
+        await asyncio.gather(self._collect_beside_blocked_lanes(), *lanes)
+
+    async def _collect_beside_blocked_lanes(self) -> None:
+        """A lane becomes blocked without an event that could wake the collection."""
+        while True:
+            await asyncio.sleep(_BLOCKED_S / 2)
+            if self._waiting >= _MAX_PENDING:
+                self.collect()
 
     async def flushed(self) -> None:
         """Wait until all that the engine has reported is in Redis."""
@@ -71,15 +89,42 @@ class Publisher:
 
     def collect(self) -> None:
         """Take the engine's reports and encode their tokens."""
-        while (
-            sum(lane.waiting for lane in self._lanes.values()) < _MAX_PENDING
-            and (report := self._engine.take_report()) is not None
-        ):
+        while self._has_room() and (report := self._engine.take_report()) is not None:
             self._metrics.observe_stats(report.stats)
             if report.stepped:
                 self._metrics.observe_step(report.stats)
             for output in report.outputs:
                 self._accept(output)
+
+    @property
+    def _waiting(self) -> int:
+        return sum(lane.waiting for lane in self._lanes.values())
+
+    def _has_room(self) -> bool:
+        if self._waiting < _MAX_PENDING:
+            return True
+        lanes = self._lanes.values()
+        blocked = [lane for lane in lanes if lane.blocked]
+        others = [lane for lane in lanes if not lane.blocked]
+        if not blocked or not any(self._table.jobs_of(lane.partition) for lane in others):
+            return False
+        if sum(lane.waiting for lane in blocked) >= _MAX_BLOCKED:
+            self._give_up_jobs(max(blocked, key=lambda lane: lane.waiting))
+        return sum(lane.waiting for lane in others) < _MAX_PENDING
+
+    def _give_up_jobs(self, lane: _Lane) -> None:
+        """Their leases are not renewed any more, so another worker goes on with them."""
+        jobs = self._table.jobs_of(lane.partition)
+        lane.forget_waiting()
+        for job in jobs:
+            self._let_go(job.spec.id)
+            if self._tracing is not None:
+                self._tracing.left(job, time.monotonic(), "unpublished")
+        log.warning(
+            "Redis does not answer for partition %d: its %d jobs are left to others",
+            lane.partition.index,
+            len(jobs),
+        )
 
     def cancel(self, job_id: str) -> None:
         self._end(job_id, lambda index: CancelledEvent(index=index))
@@ -169,14 +214,23 @@ class _Lane:
     ) -> None:
         self._publisher = publisher
         self._broker = broker
-        self._partition = partition
+        self.partition = partition
         self._metrics = metrics
         self._items: dict[HeldJob, Append] = {}
         self.waiting = 0
         """events that are in no call yet"""
+        self._sending_since: float | None = None
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
+
+    @property
+    def blocked(self) -> bool:
+        since = self._sending_since
+        return since is not None and time.monotonic() - since > _BLOCKED_S
+
+    def forget_waiting(self) -> None:
+        self._items, self.waiting = {}, 0
 
     def append(self, job: HeldJob, event: bytes, tokens: int) -> None:
         item = self._item(job)
@@ -204,7 +258,9 @@ class _Lane:
             items, self._items, self.waiting = self._items, {}, 0
             # Encode the next events while the call is in flight.
             loop.call_soon(self._publisher.collect)
+            self._sending_since = time.monotonic()
             await self._send(items)
+            self._sending_since = None
             self._publisher.collect()
             if not self._wake.is_set():
                 self.idle.set()
@@ -213,7 +269,7 @@ class _Lane:
         outage = Outage(WORKER)
         while True:
             try:
-                outcomes = await self._broker.publish(self._partition, list(items.values()))
+                outcomes = await self._broker.publish(self.partition, list(items.values()))
                 break
             except BROKER_ERRORS as error:
                 self._metrics.redis_errors["publish"].inc()

@@ -9,10 +9,11 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rose.errors import ConfigurationError
+from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS, broker_errors
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
@@ -26,7 +27,7 @@ from rose_worker.leases import LeaseKeeper
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
-from rose_worker.tasks import cancel_all
+from rose_worker.tasks import at_least_one, cancel_all, in_time
 from rose_worker.watch import Watch
 
 if TYPE_CHECKING:
@@ -34,8 +35,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rose.worker")
 
-#: At the end of a drain: how long to wait for the last tokens to reach Redis.
-_FLUSH_S = 5.0
+#: A drain waits so long for what a silent partition may hold up: for the intake of new jobs to end,
+#: for the last tokens to reach Redis, and for handing back. The other partitions take no time.
+_INTAKE_S = 2.0
+_FLUSH_S = 3.0
+_HAND_BACK_S = 3.0
+
+#: And so long for the step that the device computes.
+_STEP_S = 30.0
 
 
 class Worker:
@@ -65,7 +72,10 @@ class Worker:
             await broker.start()
             engine = await asyncio.to_thread(self._load)
             with broker_errors():
-                await broker.announce_model(engine.model)
+                await at_least_one(
+                    broker.announce_model(partition, engine.model)
+                    for partition in broker.partitions
+                )
             service = _Service(self._settings, broker, engine)
             try:
                 await service.run(self._stop)
@@ -105,7 +115,7 @@ class _Service:
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, metrics)
-        self._watch = Watch(broker, metrics)
+        self._watch = Watch(broker, metrics, engine.model)
         self._http = HttpServer(
             settings.http_host,
             settings.http_port,
@@ -145,26 +155,24 @@ class _Service:
             stopped.cancel()
 
     async def drain(self, hurry: asyncio.Event) -> None:
-        """Take no new jobs, finish those that the grace period allows, hand back the rest."""
+        """Take no new jobs, finish those that the grace period allows, hand back the rest.
+
+        A partition that does not answer holds up none of the others, and the end by a few seconds.
+        """
+        end = time.monotonic() + self._settings.grace_s
         for intake in self._intakes:
             intake.drain()
-        await asyncio.gather(*self._intake_tasks)
-        await self._finish_held(hurry)
+        if not await in_time(_all_ended(self._intake_tasks), _INTAKE_S, hurry):
+            await cancel_all(self._intake_tasks)
+        await in_time(self._finish_held(), max(0.0, end - time.monotonic()), hurry)
         if self._thread.ended.done():
             self._thread.ended.result()  # it has failed: the leases lapse, and attempts are charged
-        await self._thread.stop()
-        try:
-            async with asyncio.timeout(_FLUSH_S):
-                await self._publisher.flushed()
-        except TimeoutError:
+        await in_time(self._thread.stop(), _STEP_S, hurry)
+        if not await in_time(self._publisher.flushed(), _FLUSH_S, hurry):
             log.warning("the last tokens did not reach Redis: another worker makes them again")
         # From here on nothing may renew what is handed back or report that this worker lives.
         await cancel_all(self._tasks)
-        try:
-            await self._hand_back()
-            await self._broker.leave()
-        except BROKER_ERRORS as error:
-            log.warning("not handed back, the leases will lapse: %s", error)
+        await asyncio.gather(*(self._hand_back(p, hurry) for p in self._broker.partitions))
         log.info("drained")
 
     async def close(self) -> None:
@@ -173,28 +181,34 @@ class _Service:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
-    async def _finish_held(self, hurry: asyncio.Event) -> None:
-        """Wait until every held job or the grace period has ended, or a second signal comes."""
-        waiting: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(_until_empty(self._table)),
-            asyncio.ensure_future(hurry.wait()),
-        ]
-        await asyncio.wait(
-            [*waiting, self._thread.ended],
-            timeout=self._settings.grace_s,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        for future in waiting:
-            future.cancel()
+    async def _finish_held(self) -> None:
+        """Wait until every held job has ended, or the engine has."""
+        empty = asyncio.ensure_future(_until_empty(self._table))
+        try:
+            await asyncio.wait([empty, self._thread.ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            empty.cancel()
 
-    async def _hand_back(self) -> None:
-        for partition in self._broker.partitions:
-            if entries := self._table.entries_of(partition):
-                await self._broker.release(partition, entries)
-                log.info("handed back %d jobs", len(entries))
-            if self._tracing is not None:
-                for job in self._table.jobs_of(partition):
-                    self._tracing.left(job, time.monotonic(), "released")
+    async def _hand_back(self, partition: Partition, hurry: asyncio.Event) -> None:
+        try:
+            if await in_time(self._release(partition), _HAND_BACK_S, hurry):
+                return
+            reason = "Redis does not answer"
+        except BROKER_ERRORS as error:
+            reason = str(error)
+        log.warning(
+            "partition %d is not handed back, its leases will lapse: %s", partition.index, reason
+        )
+
+    async def _release(self, partition: Partition) -> None:
+        """Raises: BROKER_ERRORS"""
+        if entries := self._table.entries_of(partition):
+            await self._broker.release(partition, entries)
+            log.info("handed back %d jobs of partition %d", len(entries), partition.index)
+        if self._tracing is not None:
+            for job in self._table.jobs_of(partition):
+                self._tracing.left(job, time.monotonic(), "released")
+        await self._broker.leave(partition)
 
     def _health(self) -> str | None:
         if not self._thread.alive:
@@ -215,6 +229,11 @@ def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracin
             f"ROSE_TRACING needs {error.name}: install roseinfer[tracing]"
         ) from None
     return Tracing(engine.model, broker.consumer)
+
+
+async def _all_ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Raises: what one of them raises."""
+    await asyncio.gather(*tasks)
 
 
 async def _until_empty(table: JobTable) -> None:

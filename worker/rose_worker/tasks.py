@@ -1,11 +1,17 @@
-"""Ends tasks that serve until they are cancelled."""
+"""Runs tasks beside each other, with an end: when they are done, late or cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from rose.transport import CONNECTION_LOST
 
 _AGAIN_S = 0.1
+
+#: What is left to work that a second signal interrupts.
+_HURRY_S = 0.5
 
 
 async def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -19,3 +25,33 @@ async def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
             task.cancel()
         await asyncio.wait(pending, timeout=_AGAIN_S)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def at_least_one(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all at once. An outage is only raised if all have met one; any other error is."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    errors = [outcome for outcome in outcomes if outcome is not None]
+    for error in errors:
+        if len(errors) == len(outcomes) or not isinstance(error, CONNECTION_LOST):
+            raise error
+
+
+async def in_time(work: Coroutine[Any, Any, None], limit_s: float, hurry: asyncio.Event) -> bool:
+    """Whether the work was done before the limit, or soon after `hurry`. It is cancelled if not.
+
+    Raises: what the work raises.
+    """
+    task = asyncio.ensure_future(work)
+    hurried = asyncio.ensure_future(hurry.wait())
+    try:
+        await asyncio.wait([task, hurried], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if hurried.done():
+            await asyncio.wait([task], timeout=min(_HURRY_S, limit_s))
+    finally:
+        hurried.cancel()
+        if not task.done():
+            await cancel_all([task])
+    if task.cancelled():
+        return False
+    task.result()
+    return True

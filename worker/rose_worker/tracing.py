@@ -44,7 +44,7 @@ class Tracing:
         self._record(job, now, event.index - job.first_index, event)
 
     def left(self, job: HeldJob, now: float, why: str) -> None:
-        """The job continues elsewhere; `why`: released or fenced."""
+        """The job continues elsewhere; `why`: released, fenced or unpublished."""
         self._record(job, now, job.logged - job.first_index, None, why)
 
     def close(self) -> None:

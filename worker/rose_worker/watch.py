@@ -1,66 +1,115 @@
 """Calls Redis every few seconds: to see whether it answers, and to say that this worker lives.
 
+It does so for each partition on its own. A partition is well if it has answered its last call.
+
 One worker also reads the queue's gauges, which would be the same from any worker. It holds the key
-`reader`, which is a lease; the others only ask for that key. So a hundred workers cost Redis forty
-small calls a second, and one reading of the queue in five seconds.
+`reader` of the first partition that is well, which is a lease; the others only ask for that key. So
+a hundred workers cost Redis forty small calls a second, and one reading of the queue every 5 s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rose.errors import MalformedMessage
+from rose.protocol import Partition
 from rose.protocol.calls import ALIVE_S
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
+from rose_worker.engine import ModelInfo
 from rose_worker.metrics import Metrics
 
 log = logging.getLogger("rose.watch")
 
 #: Two calls in a row may fail before a live worker is missing from the queue's status.
 _INTERVAL_S = ALIVE_S / 3
+#: A partition that does not answer within this is not well. With the interval: `/readyz` says so
+#: at most 8 s after a node went silent.
+_ANSWER_S = 3.0
 #: A worker that is not ready calls more often, so that `/readyz` does not lag.
 _RETRY_S = 0.5
 #: Another worker follows a killed reader after at most this and an interval.
 _LEASE_S = 3 * _INTERVAL_S
+
+_NOT_YET = "Redis has not answered yet"
 
 
 @dataclass(slots=True, eq=False)
 class Watch:
     _broker: Broker
     _metrics: Metrics
+    _model: ModelInfo
     interval_s: float = _INTERVAL_S
     lease_s: float = _LEASE_S
-    _problem: str | None = field(default=None, init=False)
+    _problems: dict[Partition, str] = field(default_factory=dict, init=False)
+    """of the partitions that are not well"""
+    _unreadable: str | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._problems = dict.fromkeys(self._broker.partitions, _NOT_YET)
 
     def check(self) -> str | None:
         """What keeps this worker from being ready."""
-        return self._problem
+        if len(self._broker.partitions) == 1:
+            return next(iter(self._problems.values()), self._unreadable)
+        problems = [f"partition {p.index}: {problem}" for p, problem in self._problems.items()]
+        return "\n".join(problems) or self._unreadable
 
     async def run(self) -> None:
+        parts = (self._attend(partition) for partition in self._broker.partitions)
+        await asyncio.gather(self._read_for_all(), *parts)
+
+    async def _attend(self, partition: Partition) -> None:
         while True:
-            await self._look()
-            again_s = self.interval_s if self._problem is None else _RETRY_S
-            await asyncio.sleep(min(again_s, self.interval_s))
-
-    async def _look(self) -> None:
-        try:
-            await self._broker.report_alive()
-            if await self._broker.elect_reader(self.lease_s):
-                await self._read()
+            problem = await self._ask(partition)
+            if problem is None:
+                self._problems.pop(partition, None)
             else:
-                self._metrics.forget_queue()
-            self._problem = None
-        except (*BROKER_ERRORS, MalformedMessage) as error:
-            self._metrics.redis_errors["watch"].inc()
-            self._metrics.forget_queue()
-            self._problem = f"Redis: {error}"
-        self._metrics.ready.set(self._problem is None)
+                self._metrics.redis_errors["watch"].inc()
+                if partition not in self._problems:
+                    log.warning("partition %d is not well: %s", partition.index, problem)
+                self._problems[partition] = problem
+            self._metrics.ready.set(self.check() is None)
+            await asyncio.sleep(self._pause_s(well=problem is None))
 
-    async def _read(self) -> None:
-        status = await self._broker.queue_status()
-        oldest_ms = await self._broker.oldest_waiting_ms()
-        self._metrics.observe_queue(status, oldest_ms, await self._broker.lost_workers())
-        await self._broker.forget_dead_consumers()
+    async def _ask(self, partition: Partition) -> str | None:
+        """What is wrong with a partition."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                if partition in self._problems:  # at first, and after its data may have gone
+                    await self._broker.announce_model(partition, self._model)
+                await self._broker.report_alive(partition)
+        except TimeoutError:
+            return f"Redis: no answer within {_ANSWER_S:g} s"
+        except BROKER_ERRORS as error:
+            return f"Redis: {error}"
+        return None
+
+    async def _read_for_all(self) -> None:
+        while True:
+            well = [p for p in self._broker.partitions if p not in self._problems]
+            try:
+                if well and await self._broker.elect_reader(well[0], self.lease_s):
+                    await self._read(well)
+                else:
+                    self._metrics.forget_queue()
+                self._unreadable = None
+            except (*BROKER_ERRORS, MalformedMessage) as error:
+                self._metrics.redis_errors["watch"].inc()
+                self._metrics.forget_queue()
+                self._unreadable = f"Redis: {error}"
+            self._metrics.ready.set(self.check() is None)
+            await asyncio.sleep(self._pause_s(well=bool(well) and self._unreadable is None))
+
+    async def _read(self, partitions: Sequence[Partition]) -> None:
+        status = await self._broker.queue_status(partitions)
+        oldest_ms = await self._broker.oldest_waiting_ms(partitions)
+        lost = await self._broker.lost_workers(partitions[0])
+        self._metrics.observe_queue(status, oldest_ms, lost)
+        await self._broker.forget_dead_consumers(partitions)
+
+    def _pause_s(self, *, well: bool) -> float:
+        return self.interval_s if well else min(_RETRY_S, self.interval_s)

@@ -25,13 +25,20 @@ from rose.transport.servers import open_server
 class RedisClient:
     """Of one server or of a cluster, as the settings say. Connects at the first call."""
 
-    def __init__(self, settings: QueueSettings, *, reply_timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: QueueSettings,
+        *,
+        reply_timeout_s: float | None = None,
+        repeats: int | None = None,
+    ) -> None:
         """`reply_timeout_s`: for blocking reads, whose timeout must exceed their BLOCK time.
+        `repeats`: of a call whose connection failed; 0 for a caller that has a loop of its own.
 
         Raises: ConfigurationError
         """
         self._server = open_server(settings, reply_timeout_s)
-        self._repeats = settings.redis_retries
+        self._repeats = settings.redis_retries if repeats is None else repeats
 
     def close(self) -> None:
         self._server.close()
