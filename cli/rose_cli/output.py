@@ -51,9 +51,13 @@ def local_time(at_ms: int) -> str:
     return at.isoformat(sep=" ", timespec="seconds")
 
 
+def seconds_since(then_ms: int) -> float:
+    return max(0.0, time.time() - then_ms / 1000)
+
+
 def age(since_ms: int) -> str:
     """In the largest unit of which there are two at least: 90 s, 5 min, 3 h, 2 d."""
-    seconds = max(0.0, time.time() - since_ms / 1000)
+    seconds = seconds_since(since_ms)
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

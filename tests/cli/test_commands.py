@@ -88,6 +88,18 @@ def test_prompts_come_from_stdin_and_as_chat(
     assert rose("submit", "-", *flags, stdin="xy").stdout.endswith("120 121 \n")
 
 
+def test_the_queue_s_age_is_an_age(rose: Rose, start_worker: Callable[..., object]) -> None:
+    # given: nobody holds a job
+    assert json.loads(rose("status", "--json").stdout)["oldest_running_age_s"] is None
+    # when
+    start_worker(min_step_s=0.05)
+    job_id = rose("submit", "ab", "--max-new-tokens", "1000").stdout.strip()
+    wait_until(lambda: json.loads(rose("status", "--json").stdout)["running"] == 1)
+    # then
+    assert 0 < json.loads(rose("status", "--json").stdout)["oldest_running_age_s"] < 300
+    rose("cancel", job_id)
+
+
 def test_a_waiting_job_is_cancelled_and_says_so(rose: Rose) -> None:
     job_id = rose("submit", "ab").stdout.strip()
     assert json.loads(rose("status", "--json").stdout)["waiting"]["normal"] == 1

@@ -116,6 +116,28 @@ def test_the_image_runs_as_nobody_in_particular() -> None:
         assert tool not in last
 
 
+def test_no_container_leaves_a_nameless_volume_or_an_endless_log() -> None:
+    stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert not re.search(r"^VOLUME", DOCKERFILE.read_text(), re.MULTILINE)
+    for name, service in stack["services"].items():
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert source.startswith("./") or source in stack["volumes"], name
+
+
+def test_prometheus_has_every_folder_that_its_configuration_names() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    (files,) = job["file_sd_configs"]
+    mounted = {v.split(":")[1] for v in services()["prometheus"]["volumes"]}
+    for pattern in (*config["rule_files"], *files["files"]):
+        assert f"/etc/prometheus/{Path(pattern).parent}" in mounted
+    # As shipped none: one that is not there would be a worker that is down.
+    targets = ROOT / "deploy" / "prometheus" / "targets" / "workers.yml"
+    assert yaml.safe_load(targets.read_text()) == []
+
+
 def test_an_init_is_pid_1() -> None:
     """To PID 1 no signal comes that it has no handler for, and Python has none at first."""
     assert image()["init"] == ["tini"]

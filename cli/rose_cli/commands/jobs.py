@@ -12,7 +12,14 @@ from rose.errors import InvalidParameter
 from rose.protocol import CancelledEvent, FinishedEvent, error_of
 from rose.protocol.status import JobStatus, QueueStatus
 from rose_cli.options import AsJson, Queue, RedisUrl, given
-from rose_cli.output import age, local_time, print_json, print_result, print_text
+from rose_cli.output import (
+    age,
+    local_time,
+    print_json,
+    print_result,
+    print_text,
+    seconds_since,
+)
 from rose_cli.sampling import with_sampling_options
 from rose_producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
 
@@ -123,11 +130,19 @@ def status(
     with _client(redis_url, queue) as client:
         found = client.queue_status() if job_id is None else client.job(job_id).status()
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(found) | _ages(found))
         return
     from rose_cli.tables import facts_table, print_drawing
 
     print_drawing(facts_table(facts_of(found)))
+
+
+def _ages(status: JobStatus | QueueStatus) -> dict[str, float | None]:
+    """What `..._ms`, which are times, do not say by themselves."""
+    if isinstance(status, JobStatus):
+        return {}
+    began = status.oldest_running_ms
+    return {"oldest_running_age_s": None if began is None else round(seconds_since(began), 3)}
 
 
 def facts_of(status: JobStatus | QueueStatus) -> dict[str, str]:
