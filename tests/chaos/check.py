@@ -24,6 +24,7 @@ class Invariant(StrEnum):
     DOUBLED = "doubled: nothing arrives or runs twice"
     REORDERED = "reordered: tokens arrive in order"
     SEAMS = "seams: the text is that of an undisturbed run"
+    DEADLINES = "deadlines: no job begins after its own, whoever's clock is wrong"
     RAISED = "raised: no stream raised anything"
     ENDS = "ends: one terminal event, the last one"
     OUTCOMES = "outcomes: innocent jobs finish, others end as they must"
@@ -33,6 +34,8 @@ class Invariant(StrEnum):
     ORDER = f"order: by priority and age, nobody is behind for more than {BEHIND_S:g} s"
     DEAD_LETTERS = "dead letters: the poison and garbage, each once, nothing else"
     EMPTY = "empty: no entry, pending entry or queued token is left"
+    EXPIRY = "expiry: what has expired is gone with its key, and a dead letter is retried once"
+    GOES_ON = "goes on: with its memory limit reached, and after the idle listener died"
     SLOTS = "slots: batch and KV cache of the workers are empty"
     MEMORY = "memory: Redis is back near its start, nothing stays for ever"
     DRAINS = "drains: exit code 0 within the grace period"
@@ -55,9 +58,12 @@ def check(evidence: Evidence) -> list[Finding]:
         _submissions,
         _logs,
         _moves,
+        _deadlines,
         _waits,
         _dead_letters,
         _redis_is_empty,
+        _surprises,
+        _stretches,
         _workers_are_idle,
         _memory,
         _drains,
@@ -148,6 +154,8 @@ def _outcome(evidence: Evidence, job: JobPlan, events: list[dict[str, Any]]) -> 
             Kind.CANCEL_QUEUED: {"finished", "cancelled"},
             Kind.CANCEL_RUNNING: {"finished", "cancelled"},
             Kind.DEADLINE: {"finished", "deadline_exceeded"},
+            Kind.AMPLE: {"finished"},
+            Kind.PAUSE: {"finished"},
             Kind.POISON: {"crash_loop"},
         }[job.kind]
     if got not in allowed:
@@ -173,6 +181,8 @@ def _submissions(evidence: Evidence) -> Iterator[Finding]:
 
 def _logs(evidence: Evidence) -> Iterator[Finding]:
     for number, job_id in evidence.ids.items():
+        if number in evidence.expired:
+            continue
         log = evidence.redis.logs.get(job_id, [])
         for entry, event in log:
             cursor = event["index"] + len(event.get("token_ids", ()))
@@ -231,6 +241,24 @@ def _trouble_during(evidence: Evidence, life: Life, after: float, before: float)
     return None
 
 
+def _deadlines(evidence: Evidence) -> Iterator[Finding]:
+    """A deadline counts from the submit; a worker that is held up begins late on what it took."""
+    numbers = {job_id: number for number, job_id in evidence.submitted}
+    lives = {life.name: life for life in evidence.lives}
+    for take in evidence.takes:
+        number, entry = numbers.get(take.job_id), evidence.redis.entries.get(take.job_id)
+        if number is None or entry is None:
+            continue
+        deadline_s = evidence.job(number).deadline_s
+        if deadline_s is None:
+            continue
+        late_s = take.at - int(entry.id.partition("-")[0]) / 1000 - deadline_s
+        before = take.at - _AT_ONCE_S
+        if late_s > _AT_ONCE_S and not _trouble_during(evidence, lives[take.life], before, take.at):
+            detail = f"begun {late_s:.1f} s after its deadline by {take.life}"
+            yield Finding(Invariant.DEADLINES, detail, number)
+
+
 def _waits(evidence: Evidence) -> Iterator[Finding]:
     numbers = {job_id: number for number, job_id in evidence.submitted}
     bounds = Bounds(evidence)
@@ -247,7 +275,9 @@ def _waits(evidence: Evidence) -> Iterator[Finding]:
 def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
     """Expected are: each piece of garbage by its place, each poison by its id."""
     ids = evidence.ids
-    poison = {ids[n] for n in ids if evidence.job(n).kind is Kind.POISON}
+    poison = {
+        ids[n] for n in ids if evidence.job(n).kind is Kind.POISON and n not in evidence.retried
+    }
     expected = Counter[tuple[str, str]](evidence.garbage)
     expected.update(("poison", job_id) for job_id in poison)
     got: Counter[tuple[str, str]] = Counter()
@@ -274,6 +304,21 @@ def _redis_is_empty(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(Invariant.EMPTY, f"{stream}: {entries} entries, {pending} pending")
     if evidence.redis.queued_tokens:
         yield Finding(Invariant.EMPTY, f"load.tokens is {evidence.redis.queued_tokens}")
+
+
+def _surprises(evidence: Evidence) -> Iterator[Finding]:
+    for surprise in evidence.surprises:
+        yield Finding(Invariant.EXPIRY, surprise)
+
+
+def _stretches(evidence: Evidence) -> Iterator[Finding]:
+    for stretch in evidence.stretches:
+        if stretch.events < stretch.least:
+            detail = (
+                f"{stretch.what}: {stretch.events} events in {stretch.seconds:.1f} s from "
+                f"{stretch.began:.3f}"
+            )
+            yield Finding(Invariant.GOES_ON, detail)
 
 
 def _workers_are_idle(evidence: Evidence) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rose_producer import AsyncClient
 from tests.chaos import clock
+from tests.chaos.blocking import AnyClient, BlockingClient
 
 QUEUE = "chaos"
 LEASE_S = 2.0
@@ -21,6 +22,12 @@ LEASE_S = 2.0
 STALL_S = 3.0
 GRACE_S = 2.0
 AGEING_S = 1.0
+#: How long a job says nothing in its middle, and how long a stream bears with a Redis that is away:
+#: two short outages in such a pause are not one long outage.
+PAUSE_S = 16.0
+RECONNECT_S = 12.0
+#: Messages of a stream that its subscriber has not asked for yet; more are read from the log.
+INBOX = 16
 #: At SIGTERM: the grace period, a last step, the last flush, and retries where Redis is away just
 #: then. What docs/operations.md says is enough.
 DRAIN_LIMIT_S = GRACE_S + 40.0
@@ -44,9 +51,9 @@ class Options(BaseModel):
     workers: int = 3
     producers: int = 2
     subscribers: int = 3
-    window: int = 150
+    window: int = 220
     """jobs that wait or run at once"""
-    slots: int = 16
+    slots: int = 24
     min_step_s: float = 0.05
     patience_s: float = 45.0
     """this long without an event: nothing will come any more"""
@@ -69,10 +76,16 @@ class Context(BaseModel):
     skew_s: float = 0.0
     """how wrong its clock is"""
 
-    def client(self, **settings: Any) -> AsyncClient:
-        return AsyncClient(
-            redis_url=self.redis_url, queue=QUEUE, redis_timeout_s=REDIS_TIMEOUT_S, **settings
-        )
+    blocking: bool = False
+    """a producer or subscriber: with the blocking client"""
+
+    def client(self, **settings: Any) -> AnyClient:
+        settings |= {
+            "redis_url": self.redis_url,
+            "queue": QUEUE,
+            "redis_timeout_s": REDIS_TIMEOUT_S,
+        }
+        return BlockingClient(settings) if self.blocking else AsyncClient(**settings)
 
 
 def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:
@@ -81,6 +94,11 @@ def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:
     context = Context.model_validate_json(sys.argv[1])
     clock.skew(context.skew_s)
     asyncio.run(main(context))
+
+
+def healed_file(folder: Path, number: object) -> Path:
+    """Once it exists the poison job of this number is harmless."""
+    return folder / f"healed-{number}"
 
 
 def hang_file(folder: Path, name: str, what: str) -> Path:

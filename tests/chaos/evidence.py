@@ -58,6 +58,19 @@ class Raised:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time in which the queue had to work on, though something was wrong."""
+
+    what: str
+    began: float
+    seconds: float
+    events: int
+    """that were delivered in it"""
+    least: int
+    """so many had to be"""
+
+
 @dataclass
 class RedisState:
     """At the end, when nobody is connected any more."""
@@ -92,6 +105,12 @@ class Evidence:
     """as in `Progress.delivered`"""
     answers: Mapping[int, Answer] = field(default_factory=dict)
     raised: list[Raised] = field(default_factory=list)
+    expired: frozenset[int] = frozenset()
+    """as in `Scene.expired`"""
+    retried: frozenset[int] = frozenset()
+    """as in `Scene.retried`"""
+    surprises: list[str] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
     garbage: list[EntryKey] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)

@@ -90,6 +90,7 @@ class Fleet:
             of=count,
             incarnation=incarnation,
             http_port=self._http.get(name, 0),
+            blocking=index == count - 1,
             skew_s=skew_s(self._options.seed, name),
         )
 

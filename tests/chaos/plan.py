@@ -6,7 +6,7 @@ A job is a function of seed and number, so every process knows all of them witho
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,6 +14,9 @@ from rose_producer.request import PromptLike, Request
 
 #: Jobs numbered from here on are added without the client library.
 RAW_BASE = 1_000_000
+#: From here on: job `number - COPY_BASE` once more, because its result has expired, or because it
+#: was a dead letter.
+COPY_BASE = 2_000_000
 
 _OPENINGS = (
     "Once upon a time",
@@ -32,6 +35,8 @@ class Kind(StrEnum):
     CANCEL_QUEUED = "cancelled while queued"
     CANCEL_RUNNING = "cancelled while running"
     DEADLINE = "with a deadline"
+    AMPLE = "with an ample deadline"
+    PAUSE = "with a long pause"
     POISON = "poison"
 
 
@@ -47,8 +52,10 @@ class JobPlan:
     join_s: float
     """How late its subscriber joins."""
     act_at: int = 0
-    """Tokens after which it is cancelled, or kills its worker."""
+    """Tokens after which it is cancelled, pauses, or kills its worker."""
     deadline_s: float | None = None
+    linger_s: float = 0.0
+    """How long its subscriber takes for an event."""
 
     @property
     def own_id(self) -> str | None:
@@ -56,7 +63,13 @@ class JobPlan:
 
     @property
     def metadata(self) -> dict[str, str | int | float | bool | None]:
-        return {"poison": self.act_at} if self.kind is Kind.POISON else {}
+        match self.kind:
+            case Kind.POISON:
+                return {"poison": self.act_at, "number": self.number}
+            case Kind.PAUSE:
+                return {"pause": self.act_at}
+            case _:
+                return {}
 
     @property
     def request(self) -> Request:
@@ -89,6 +102,10 @@ class FaultKind(StrEnum):
     GARBAGE = "garbage in a job stream"
     TWICE = "job added twice"
     TWINS = "equal entry ids in two streams"
+    RETRY = "dead letter retried"
+    EXPIRE = "result expired, and its key used again"
+    MEMORY = "memory limit of Redis reached"
+    KILL_LISTENER = "SIGKILL of the idle listener"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +141,24 @@ _DOSES = {
     FaultKind.GARBAGE: 45,
     FaultKind.TWICE: 10,
     FaultKind.TWINS: 10,
+    FaultKind.RETRY: 10,
+    FaultKind.EXPIRE: 20,
+    FaultKind.MEMORY: 4,
+    FaultKind.KILL_LISTENER: 5,
 }
 _POISONS = 15
+#: Of the jobs; the others are plain.
+_SHARES = {
+    Kind.CANCEL_QUEUED: 0.03,
+    Kind.CANCEL_RUNNING: 0.03,
+    Kind.DEADLINE: 0.03,
+    Kind.AMPLE: 0.03,
+    Kind.PAUSE: 0.02,
+}
+#: The run need not wait for the last pause.
+_LAST_PAUSE = 0.8
+#: Enough for any job of a run, and less than some of its clocks are wrong by.
+_AMPLE_S = 60.0
 _MIN_DOSES = {
     FaultKind.RESTART_REDIS: 1,
     FaultKind.FREEZE_REDIS: 1,
@@ -133,6 +166,9 @@ _MIN_DOSES = {
     FaultKind.HUNG_STEP: 1,
     FaultKind.HUNG_TOKENIZER: 1,
     FaultKind.SLOW: 1,
+    FaultKind.RETRY: 1,
+    FaultKind.MEMORY: 1,
+    FaultKind.KILL_LISTENER: 1,
     FaultKind.CUT: 4,
     FaultKind.GARBAGE: 4,
 }
@@ -150,9 +186,12 @@ class Plan:
         object.__setattr__(self, "poisons", frozenset(spread))
 
     def job(self, number: int) -> JobPlan:
+        if number >= COPY_BASE:
+            original = self.job(number - COPY_BASE)
+            return replace(original, number=number, kind=Kind.PLAIN, deadline_s=None)
         draw = random.Random(f"{self.seed}:job:{number}")
         tokens = draw.choice((draw.randint(1, 12), draw.randint(15, 60), draw.randint(60, 140)))
-        kind = self._kind(number, draw.random())
+        kind, acts_at = self._kind(number, draw.random()), draw.randint(1, 20)
         return JobPlan(
             number,
             kind,
@@ -161,8 +200,9 @@ class Plan:
             sampling=_sampling(draw, max(tokens, 30) if kind is not Kind.PLAIN else tokens),
             named=number >= RAW_BASE or draw.random() < 0.5,
             join_s=draw.choice((0.0, 0.0, 0.0, draw.uniform(0, 1), draw.uniform(0, 6))),
-            act_at=draw.choice((0, 0, draw.randint(1, 20))),
-            deadline_s=draw.uniform(0.2, 2.0) if kind is Kind.DEADLINE else None,
+            act_at=draw.randint(1, 20) if kind is Kind.PAUSE else draw.choice((0, 0, acts_at)),
+            deadline_s=_deadline_s(draw, kind),
+            linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
 
     def faults(self) -> list[Fault]:
@@ -192,9 +232,14 @@ class Plan:
     def _kind(self, number: int, drawn: float) -> Kind:
         if number in self.poisons:
             return Kind.POISON
-        if number >= RAW_BASE or drawn >= 0.09:
+        if number >= RAW_BASE:
             return Kind.PLAIN
-        return (Kind.CANCEL_QUEUED, Kind.CANCEL_RUNNING, Kind.DEADLINE)[int(drawn / 0.03)]
+        top = 0.0
+        for kind, share in _SHARES.items():
+            top += share
+            if drawn < top and (kind is not Kind.PAUSE or number < _LAST_PAUSE * self.jobs):
+                return kind
+        return Kind.PLAIN
 
 
 def _prompt(draw: random.Random) -> PromptLike:
@@ -206,6 +251,12 @@ def _prompt(draw: random.Random) -> PromptLike:
             return [{"role": "user", "content": words}]
         case _:
             return words
+
+
+def _deadline_s(draw: random.Random, kind: Kind) -> float | None:
+    if kind is Kind.AMPLE:
+        return _AMPLE_S
+    return draw.uniform(0.2, 2.0) if kind is Kind.DEADLINE else None
 
 
 def _sampling(draw: random.Random, tokens: int) -> dict[str, Any]:

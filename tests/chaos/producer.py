@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from rose.errors import BrokerUnavailable, QueueFull
-from rose_producer import AsyncClient
 from tests.chaos import clock, journal
+from tests.chaos.blocking import AnyClient, AnyJob
 from tests.chaos.context import LIMIT, Context, run_process
 from tests.chaos.journal import Journal
 from tests.chaos.plan import JobPlan, Kind, Plan
@@ -19,7 +20,7 @@ _POLL_S = 0.05
 
 
 class Producer:
-    def __init__(self, context: Context, client: AsyncClient, journal: Journal) -> None:
+    def __init__(self, context: Context, client: AnyClient, journal: Journal) -> None:
         self._context = context
         self._plan = Plan(context.options.seed, context.options.jobs)
         self._client = client
@@ -40,7 +41,9 @@ class Producer:
         """Until it is known to have worked. Every repeat carries the same id or key."""
         while True:
             try:
-                handles = await self._client.submit_many([job.request for job in jobs])
+                handles: Sequence[AnyJob] = await self._client.submit_many(
+                    [job.request for job in jobs]
+                )
                 break
             except (BrokerUnavailable, QueueFull):
                 await asyncio.sleep(_POLL_S)

@@ -44,7 +44,7 @@ class RawAdder:
     ) -> None:
         self._redis = client
         self._partition = partition
-        self._plan = plan
+        self.plan = plan
         self._submitted = submitted
         self._numbers = count(RAW_BASE)
         self.garbage: list[EntryKey] = []
@@ -53,6 +53,10 @@ class RawAdder:
         """How many entries all of this has added."""
         self.failures: dict[int, str] = {}
         """Garbage with a readable id, by number: its subscriber is told this code."""
+
+    def announce(self, number: int, job_id: str) -> None:
+        """For the subscriber: follow this job."""
+        self._submitted.write(number, job_id, time.time())
 
     def add_garbage(self, kind: float, seed: int, victim: str | None) -> str:
         """`kind` from 0 to 1; `victim`: the id of an innocent job, for a bad entry to name."""
@@ -65,7 +69,7 @@ class RawAdder:
         self.garbage.append(EntryKey(stream, entry))
         if what == _READABLE:
             self.failures[number] = "invalid_parameter"
-            self._submitted.write(number, f"chaos-{number}", time.time())
+            self.announce(number, f"chaos-{number}")
         return what
 
     def add_twice(self, seed: int) -> str:
@@ -78,7 +82,7 @@ class RawAdder:
             first = draw.choice(self._partition.all_jobs)
             for stream in (first, draw.choice([first, draw.choice(self._partition.all_jobs)])):
                 self._xadd(stream, {"job": raw})
-        self._submitted.write(number, job_id, time.time())
+        self.announce(number, job_id)
         return job_id
 
     def add_twins(self) -> str:
@@ -86,12 +90,12 @@ class RawAdder:
         jobs = [self._new_job() for _ in Priority]
         entry = self._same_id(self._partition.all_jobs, [raw for *_, raw in jobs])
         for number, job_id, _ in jobs:
-            self._submitted.write(number, job_id, time.time())
+            self.announce(number, job_id)
         return entry
 
     def _new_job(self) -> tuple[int, str, bytes]:
         number = next(self._numbers)
-        job = self._plan.job(number)
+        job = self.plan.job(number)
         job_id = f"chaos-{number}"
         body = {"v": 1, "id": job_id, "prompt": job.prompt, "sampling": job.sampling}
         return number, job_id, msgpack.packb(body)

@@ -14,6 +14,7 @@ import redis
 
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import Client
 from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.evidence import (
     Evidence,
@@ -61,12 +62,13 @@ class ChaosRun:
             checked_out(self.options.old, self.folder) as old,
             EmbeddedBroker(fake=False, options={"appendfsync": "always"}) as broker,
             redis.Redis(port=broker.port, protocol=2) as client,
+            Client(redis_url=broker.url, queue=QUEUE) as product,
             Fleet(self.options, self.folder, broker, old) as fleet,
         ):
             raw = RawAdder(
                 client, partition, self.plan, Journal(self.folder / "submitted-raw.jsonl")
             )
-            self.scene = Scene(fleet, broker, client, raw, self.progress)
+            self.scene = Scene(fleet, broker, client, product, raw, self.progress)
             self.injector = FaultInjector(self.scene, self.options.jobs)
             await self._until_up(client, fleet)
             memory = _memory(client)
@@ -87,7 +89,8 @@ class ChaosRun:
                     faults.result()
                 self.progress.update()
                 self._on_tick(self)
-                limit = max(limit, self._limit(faults.done()))
+                if not self.scene.holds:
+                    limit = max(limit, self._limit(faults.done()))
                 fleet.set_limit(limit)
                 if self.progress.silent_s > self.options.patience_s:
                     return
@@ -125,6 +128,10 @@ class ChaosRun:
             submitted=self.progress.submissions,
             raw_entries=raw.entries,
             delivered=self.progress.delivered,
+            expired=frozenset(self.scene.expired),
+            retried=frozenset(self.scene.retried),
+            surprises=self.scene.surprises,
+            stretches=self.scene.stretches,
             garbage=raw.garbage,
             failures=raw.failures,
             lives=[life for process in fleet.processes for life in process.lives],

@@ -13,12 +13,13 @@ from redis.asyncio.client import PubSub
 
 from rose.errors import BrokerUnavailable, JobNotFound, RoseError
 from rose.protocol import Event, Partition, decode_event
-from rose.transport import CONNECTION_LOST
+from rose.transport import CONNECTION_LOST, AsyncSubscriptions
 from rose_producer import AsyncClient
 from tests.chaos import clock, journal
-from tests.chaos.context import QUEUE, Context, run_process
+from tests.chaos.blocking import AnyClient
+from tests.chaos.context import INBOX, QUEUE, RECONNECT_S, Context, run_process
 from tests.chaos.journal import Journal, Tail
-from tests.chaos.plan import RAW_BASE, JobPlan, Kind, Plan
+from tests.chaos.plan import COPY_BASE, RAW_BASE, JobPlan, Kind, Plan
 
 _POLL_S = 0.05
 _AGAIN_S = 0.2
@@ -27,7 +28,7 @@ _LOG_LOOK_S = 1.0
 
 
 class Subscriber:
-    def __init__(self, context: Context, client: AsyncClient, record: Journal) -> None:
+    def __init__(self, context: Context, client: AnyClient, record: Journal) -> None:
         self._context = context
         self._plan = Plan(context.options.seed, context.options.jobs)
         self._client = client
@@ -80,7 +81,8 @@ class Subscriber:
 
     def _may_be_unknown(self, number: int, error: RoseError) -> bool:
         """A job that was added past the client has no state until a worker sees it."""
-        return isinstance(error, JobNotFound) and number >= RAW_BASE and number not in self._cursor
+        raw = RAW_BASE <= number < COPY_BASE
+        return isinstance(error, JobNotFound) and raw and number not in self._cursor
 
     async def _follow_stream(self, job: JobPlan, job_id: str) -> None:
         stream = self._client.job(job_id).stream(self._cursor.get(job.number, 0))
@@ -102,6 +104,7 @@ class Subscriber:
 
     async def _take(self, job: JobPlan, job_id: str, event: Event) -> None:
         self._write(job.number, job_id, event.model_dump())
+        await asyncio.sleep(job.linger_s)
         before = self._cursor.get(job.number, 0)
         self._cursor[job.number] = event.cursor
         if event.is_terminal:
@@ -117,7 +120,10 @@ class Subscriber:
 
 async def _main(context: Context) -> None:
     name = f"delivered-{context.index}.jsonl"
-    async with context.client(poll_interval_s=_LOG_LOOK_S) as client:
+    settings = {"poll_interval_s": _LOG_LOOK_S, "reconnect_timeout_s": RECONNECT_S}
+    async with context.client(**settings) as client:
+        if isinstance(client, AsyncClient):  # the blocking one keeps unread messages in its socket
+            client._subscriptions = AsyncSubscriptions(client.settings, inbox_size=INBOX)
         subscriber = Subscriber(context, client, Journal(context.folder / name))
         subscriber.recall(name)
         await subscriber.run()

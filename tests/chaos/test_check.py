@@ -11,7 +11,7 @@ from rose.protocol import EntryKey, Partition
 from tests.chaos.answers import null_answer
 from tests.chaos.check import Finding, Invariant, cause, check
 from tests.chaos.context import QUEUE
-from tests.chaos.evidence import Answer, Evidence, Raised, RedisState, Take, Trouble, moves
+from tests.chaos.evidence import Answer, Evidence, Raised, RedisState, Stretch, Take, Trouble, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
 
@@ -19,6 +19,7 @@ PLAN = Plan(seed=3, jobs=40)
 PLAIN = next(n for n in range(40) if PLAN.job(n).kind is Kind.PLAIN)
 POISON = next(n for n in range(40) if PLAN.job(n).kind is Kind.POISON)
 CANCELLED = next(n for n in range(2000) if PLAN.job(n).kind is Kind.CANCEL_RUNNING)
+DEADLINE = next(n for n in range(2000) if PLAN.job(n).kind is Kind.DEADLINE)
 HIGH = Partition(QUEUE).all_jobs[0]
 GARBAGE = EntryKey("jobs:low", "7-0")
 
@@ -151,6 +152,18 @@ def begun_before_it(seconds: float) -> Change:
     return change
 
 
+def begun_at(at: float) -> Change:
+    """A job with a deadline, which came at 3."""
+
+    def change(run: Evidence) -> None:
+        run.submitted.append((DEADLINE, "late"))
+        run.redis.entries["late"] = EntryKey(HIGH, "3000-0")
+        run.lives.append(life("worker-2.0"))
+        run.takes.append(Take(at, "late", 0, "worker-2.0"))
+
+    return change
+
+
 FIRST, SECOND, LAST = tokens(0, 5), tokens(1, 6, 7), finished(3)
 BROKEN = {"type": "error", "index": 3, "message": "the log has a hole"}
 INNOCENT = {"id": f"id-{PLAIN}", "entry": "8-0"}
@@ -192,6 +205,15 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
     ),
     "worker lived on": (Invariant.MOVED, worker_lived_on),
     "taken over late": (Invariant.TAKEOVER, taken_over_at(40.0)),
+    "begun after its deadline": (Invariant.DEADLINES, begun_at(7.0)),
+    "dead handle": (
+        Invariant.EXPIRY,
+        lambda run: run.surprises.append("the key of id-1 has outlived it"),
+    ),
+    "stands still": (
+        Invariant.GOES_ON,
+        lambda run: run.stretches.append(Stretch("memory limit", 10.0, 6.0, 3, 60)),
+    ),
     "behind": (Invariant.ORDER, begun_before_it(30.0)),
     "letter missing": (Invariant.DEAD_LETTERS, dead_letters({})),
     "poison letter missing": (Invariant.DEAD_LETTERS, dead_letters(None, {})),
@@ -313,3 +335,25 @@ def test_the_undisturbed_answer_of_the_null_engine() -> None:
     assert answer.tokens[: len(said)] == tuple(said)[: len(answer.tokens)]
     assert len(answer.tokens) == job.sampling["max_new_tokens"]
     assert answer.text.split() == [str(token) for token in answer.tokens]
+
+
+@pytest.mark.parametrize(("at", "findings"), [(3.1, []), (7.0, [Invariant.DEADLINES])])
+def test_a_deadline_counts_from_the_submit(at: float, findings: list[Invariant]) -> None:
+    # given
+    run = a_good_run()
+    begun_at(at)(run)
+    # then
+    about_it = [f.invariant for f in check(run) if f.invariant is Invariant.DEADLINES]
+    assert about_it == findings
+
+
+def test_what_expired_on_purpose_has_no_log_and_what_was_retried_no_dead_letter() -> None:
+    # given
+    run = a_good_run()
+    run.redis.logs.pop(f"id-{PLAIN}")
+    run.redis.dead = [letter for letter in run.redis.dead if letter["code"] != "crash_loop"]
+    assert check(run) != []
+    # when
+    run.expired, run.retried = frozenset({PLAIN}), frozenset({POISON})
+    # then
+    assert check(run) == []

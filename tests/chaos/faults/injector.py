@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos import clock
-from tests.chaos.faults import entries, network, processes, servers
+from tests.chaos.faults import entries, jobs, network, processes, servers
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import Fault, FaultKind
 
@@ -36,7 +36,13 @@ _CARRY_OUT: Mapping[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
     FaultKind.GARBAGE: entries.add,
     FaultKind.TWICE: entries.add,
     FaultKind.TWINS: entries.add,
+    FaultKind.RETRY: jobs.retry,
+    FaultKind.EXPIRE: jobs.expire,
+    FaultKind.MEMORY: servers.fill_memory,
+    FaultKind.KILL_LISTENER: processes.kill_listener,
 }
+#: What is measured while they strike must be their doing: no other fault strikes meanwhile.
+_ALONE = {FaultKind.MEMORY, FaultKind.KILL_LISTENER}
 
 
 @dataclass
@@ -52,14 +58,19 @@ class FaultInjector:
             for fault in schedule:
                 while self.scene.progress.jobs_ended < fault.at * self.jobs:
                     await asyncio.sleep(_POLL_S)
-                await gate.acquire()
-                group.create_task(self._strike(fault, gate))
+                permits = _AT_ONCE if fault.kind in _ALONE else 1
+                for _ in range(permits):
+                    await gate.acquire()
+                strike = group.create_task(self._strike(fault, gate, permits))
+                if fault.kind in _ALONE:
+                    await strike
                 await asyncio.sleep(_GAP_S)
 
-    async def _strike(self, fault: Fault, gate: asyncio.Semaphore) -> None:
+    async def _strike(self, fault: Fault, gate: asyncio.Semaphore, permits: int) -> None:
         try:
             detail = await _CARRY_OUT[fault.kind](self.scene, fault)
         finally:
-            gate.release()
+            for _ in range(permits):
+                gate.release()
         self.done[fault.kind] += 1
         self.log.append((clock.now(), f"#{fault.number} {fault.kind}: {detail}"))

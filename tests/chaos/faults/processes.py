@@ -6,15 +6,24 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from rose.protocol import Partition
 from tests.chaos import clock
-from tests.chaos.context import LEASE_S, STALL_S, hang_file
+from tests.chaos.context import LEASE_S, QUEUE, STALL_S, hang_file
 from tests.chaos.evidence import Trouble
 from tests.chaos.faults.scene import UP_S, Scene
 from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.plan import Fault
 
+#: The queue gets so long to run dry, its idle workers to settle who listens, and the next jobs to
+#: be heard of when he is dead.
+_DRY_S = 20.0
+_LISTENS_S = 1.0
+_HEARD_S = 4.0
+_POLL_S = 0.05
 #: After a hang a worker finds out what it has lost.
 _AFTERMATH_S = 0.5
 
@@ -29,6 +38,44 @@ async def kill_producer(scene: Scene, fault: Fault) -> str:
 
 async def kill_subscriber(scene: Scene, fault: Fault) -> str:
     return await _kill(scene, "subscriber", fault)
+
+
+async def kill_listener(scene: Scene, fault: Fault) -> str:
+    """The queue runs dry; the worker that listens for all the idle ones dies; jobs come again."""
+    scene.holds = True
+    try:
+        dry = await _ran_dry(scene)
+        await asyncio.sleep(_LISTENS_S)
+        async with scene.redis_lock:
+            name: Any = await asyncio.to_thread(scene.client.get, _listener_key())
+        index = int(name.decode().partition("-")[2].partition(".")[0]) if name else fault.target
+        said = await _kill(scene, "worker", replace(fault, target=index))
+    finally:
+        scene.holds = False
+    await scene.measure(str(fault.kind), _HEARD_S)
+    whom = "the listener" if name else "one of the idle"
+    return f"{said}, {whom}{'' if dry else ', though jobs waited'}"
+
+
+async def _ran_dry(scene: Scene) -> bool:
+    """Wait until no entry waits to be read. False: it took too long."""
+
+    def waiting() -> int:
+        streams = Partition(QUEUE).all_jobs
+        groups = [scene.client.xinfo_groups(stream)[0] for stream in streams]
+        return sum(int(group["lag"] or 0) for group in groups)
+
+    deadline = clock.now() + _DRY_S
+    while clock.now() < deadline:
+        async with scene.redis_lock:
+            if await asyncio.to_thread(waiting) == 0:
+                return True
+        await asyncio.sleep(_POLL_S)
+    return False
+
+
+def _listener_key() -> str:
+    return Partition(QUEUE).load.removesuffix("load") + "listener"
 
 
 async def _kill(scene: Scene, role: str, fault: Fault) -> str:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import redis
 
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.chaos.evidence import Trouble
+from rose_producer import Client
+from tests.chaos import clock
+from tests.chaos.evidence import Stretch, Trouble
 from tests.chaos.fleet import Fleet
 from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.progress import Progress
@@ -21,6 +23,8 @@ from tests.support.proxy import Proxy
 #: A process lives at least this long before a fault strikes it, so that it has jobs to lose.
 UP_S = 1.2
 _POLL_S = 0.02
+#: Events that a fleet which works delivers at the very least.
+_LEAST_PER_S = 10
 
 
 @dataclass
@@ -29,11 +33,22 @@ class Scene:
     broker: EmbeddedBroker
     client: redis.Redis
     """past all proxies"""
+    product: Client
+    """the same, as a client of the queue"""
     raw: RawAdder
     progress: Progress
     troubles: list[Trouble] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """What came of the faults, by name: zombies refused, for example."""
+    expired: set[int] = field(default_factory=set)
+    """jobs whose results have expired on purpose"""
+    retried: set[int] = field(default_factory=set)
+    """poison jobs whose dead letters were retried"""
+    surprises: list[str] = field(default_factory=list)
+    """What an expired job or a dead letter should not have done."""
+    stretches: list[Stretch] = field(default_factory=list)
+    holds: bool = False
+    """No more jobs are submitted, until it does not."""
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Who holds it has a Redis that is up, or that it has put down itself."""
 
@@ -60,3 +75,10 @@ class Scene:
         """How many appends of this life have been refused."""
         gauges = await asyncio.to_thread(self.fleet.gauges, worker)
         return gauges.get("rose_fenced_appends_total", 0.0)
+
+    async def measure(self, what: str, for_s: float) -> None:
+        """What is delivered in so many seconds, while something is wrong."""
+        least = round(for_s * _LEAST_PER_S)
+        began, before = clock.now(), self.progress.events
+        await asyncio.sleep(for_s)
+        self.stretches.append(Stretch(what, began, for_s, self.progress.events - before, least))

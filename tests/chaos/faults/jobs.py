@@ -1,0 +1,105 @@
+"""Faults of single jobs: their results expire, their dead letters are retried."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rose.errors import InvalidRequest, JobNotFound, MalformedMessage
+from rose.protocol import Partition, partition_of
+from rose_producer.dead_letters import DeadLetter, DeadLetters
+from tests.chaos.context import QUEUE, healed_file
+from tests.chaos.faults.scene import Scene
+from tests.chaos.plan import COPY_BASE, Fault, Kind
+
+#: A producer that dies submits its last jobs again; those before are not touched any more.
+_SETTLED = 100
+
+
+async def expire(scene: Scene, fault: Fault) -> str:
+    """Time passes for one job: its result expires, and its idempotency key is used again."""
+    settled = [number for number in scene.progress.ended if _may_expire(scene, number)]
+    if not settled:
+        return "no job has ended yet"
+    number = settled[fault.target % len(settled)]
+    scene.expired.add(number)
+    async with scene.redis_lock:
+        return await asyncio.to_thread(_expire, scene, number)
+
+
+def _may_expire(scene: Scene, number: int) -> bool:
+    job = scene.raw.plan.job(number)
+    latest = max((n for n in scene.progress.submitted if n < COPY_BASE), default=0)
+    return (
+        number < latest - _SETTLED
+        and job.kind is Kind.PLAIN
+        and not job.named
+        and number not in scene.expired
+    )
+
+
+def _expire(scene: Scene, number: int) -> str:
+    job, job_id = scene.raw.plan.job(number), scene.progress.submitted[number]
+    _age(scene, job_id, scene.product.settings.result_ttl_s)
+    handle = scene.product.job(job_id)
+    for name, ask in (("status", handle.status), ("stream", lambda: next(handle.stream()))):
+        try:
+            ask()
+        except JobNotFound:
+            pass  # as it must
+        else:
+            scene.surprises.append(f"{job_id} has expired and has a {name}")
+    again = scene.product.submit_many([job.request])[0]
+    if again.id == job_id:
+        scene.surprises.append(f"the key of {job_id} has outlived it: a repeat gets a dead handle")
+    else:
+        scene.raw.entries += 1
+        scene.raw.announce(number + COPY_BASE, again.id)
+    return f"{job_id}, then {again.id}"
+
+
+def _age(scene: Scene, job_id: str, by_s: int) -> None:
+    """Let the times to live of a job's keys pass as if so much time had passed."""
+    partition = Partition(QUEUE, partition_of(job_id))
+    client = scene.client
+    keys = [partition.state(job_id), partition.tokens(job_id)]
+    named = client.scan_iter(match="*:idempotency:*", count=1000)
+    keys += [key.decode() for key in named if client.get(key) == job_id.encode()]
+    for key in keys:
+        left_ms = int(client.pttl(key)) - by_s * 1000
+        client.pexpire(key, max(1, left_ms))
+    while client.exists(*keys[:2]):
+        time.sleep(0.01)
+
+
+async def retry(scene: Scene, fault: Fault) -> str:
+    """A poison that is harmless by now runs to its end; garbage stays where it is."""
+    async with scene.redis_lock:
+        return await asyncio.to_thread(_retry, scene)
+
+
+def _retry(scene: Scene) -> str:
+    numbers = {job_id: number for number, job_id in scene.progress.submitted.items()}
+    with DeadLetters(scene.product.settings) as letters:
+        there = list(letters.list())
+        for letter in there:
+            number = numbers.get(letter.job_id or "")
+            if number is not None and letter.code == "crash_loop" and number < COPY_BASE:
+                healed_file(scene.fleet.folder, number).touch()
+                retried = letters.retry(letter.handle)
+                scene.retried.add(number)
+                scene.raw.entries += 1
+                scene.raw.announce(number + COPY_BASE, retried.new_id)
+                return f"{letter.job_id}, now {retried.new_id}"
+        for letter in there:
+            return _refused(scene, letters, letter)
+    return "there is none yet"
+
+
+def _refused(scene: Scene, letters: DeadLetters, letter: DeadLetter) -> str:
+    try:
+        letters.retry(letter.handle)
+    except (MalformedMessage, InvalidRequest):
+        return f"{letter.handle}, which cannot be read"
+    scene.surprises.append(f"garbage was retried: {letter.handle}")
+    return letter.handle
