@@ -18,8 +18,8 @@ import redis.asyncio
 
 from rose.settings import QueueSettings
 from rose.transport.connection import connect_async
-from rose.transport.failures import CONNECTION_LOST
-from rose.transport.multiplexed import Inbox, MultiplexedConnection, SharedAttempt, closed
+from rose.transport.failures import CONNECTION_LOST, closed
+from rose.transport.multiplexed import Inbox, MultiplexedConnection, SharedAttempt
 from rose.transport.redis_internals import (
     AsyncConnector,
     async_connector,

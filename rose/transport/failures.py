@@ -70,3 +70,7 @@ def broker_errors() -> Iterator[None]:
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
         ) from error
+
+
+def closed() -> BrokerUnavailable:
+    return BrokerUnavailable("the client is closed")

@@ -16,8 +16,7 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
-from rose.errors import BrokerUnavailable
-from rose.transport.failures import CONNECTION_LOST
+from rose.transport.failures import CONNECTION_LOST, closed
 from rose.transport.pipeline import PipelinedConnection
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import SUBSCRIPTION
@@ -292,7 +291,3 @@ def _answers(kind: bytes, channel: bytes, due: _Sent) -> bool:
         and due.subscription is not None
         and channel == due.subscription.channel
     )
-
-
-def closed() -> BrokerUnavailable:
-    return BrokerUnavailable("the client is closed")

@@ -18,6 +18,9 @@ from redis.exceptions import InvalidResponse
 
 from rose.transport.redis_internals import close_connection, open_connection
 
+#: Bytes that wait to be sent; more is not given to a connection before it has sent most of them.
+_CONGESTED_BYTES = 1 << 20
+
 Command = Sequence[str | bytes | int]
 
 #: Its annotation allows for one word only.
@@ -28,13 +31,22 @@ class PipelinedConnection(asyncio.Protocol):
     """One connection, opened. Replies come one by one, as Redis gave them, errors among them."""
 
     def __init__(
-        self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None] = lambda _: None
+        self,
+        on_reply: Callable[[Any], None],
+        on_lost: Callable[[str], None],
+        on_flowing: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_lost` is called once, with the reason; also after `close`."""
+        """`on_lost` is called once, with the reason; also after `close`. `on_flowing`: it is no
+        longer congested."""
         self._on_reply = on_reply
         self._on_lost = on_lost
+        self._on_flowing = on_flowing
         self._reason = "closed"
-        self.lost = True
+        self._lost = True
+        self.congested = False
+        """more waits to be sent than Redis takes"""
+        self.heard_at = 0.0
+        """when anything came last, in the event loop's time"""
 
     async def open(self, connection: AbstractConnection, timeout_s: float) -> None:
         """Raises: CONNECTION_LOST"""
@@ -43,17 +55,30 @@ class PipelinedConnection(asyncio.Protocol):
         self._replies = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error)
         self._former = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self.lost = False
+        self._transport.set_write_buffer_limits(high=_CONGESTED_BYTES)
+        self._loop = asyncio.get_running_loop()
+        self._lost = False
 
     def send(self, commands: Sequence[Command]) -> None:
-        self._transport.write(b"".join(map(pack, commands)))
+        self.write(b"".join(map(pack, commands)))
+
+    def write(self, packed: bytes) -> None:
+        self._transport.write(packed)
 
     def close(self, reason: str = "closed") -> None:
         self._reason = reason
         self._transport.abort()  # buffered writes may never get through
         close_connection(self._connection)
 
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        self._on_flowing()
+
     def data_received(self, data: bytes) -> None:
+        self.heard_at = self._loop.time()
         self._replies.feed(data)
         try:
             while (reply := self._replies.gets()) is not False:
@@ -62,8 +87,8 @@ class PipelinedConnection(asyncio.Protocol):
             self.close(str(error))
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.lost:
-            self.lost = True
+        if not self._lost:
+            self._lost = True
             self._former.connection_lost(error)
             close_connection(self._connection)
             self._on_lost(str(error) if error else self._reason)

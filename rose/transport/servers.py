@@ -6,7 +6,6 @@ then the commands may have been carried out.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,88 +13,31 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.exceptions import ReadOnlyError
 
 from rose.settings import QueueSettings
+from rose.transport.async_server import AsyncServer, ConnectionLimit, without_errors
 from rose.transport.connection import address_of, connect, connect_async
-from rose.transport.pipeline import Command, PipelinedConnection, pack
+from rose.transport.pipeline import Command, pack
 from rose.transport.redis_internals import async_connector, reply_timeout_s, round_trip
 from rose.transport.urls import Kind
 
+#: Of commands that wait inside Redis each needs a connection.
+_UNLIMITED = 10_000
 
-class AsyncServer:
-    """One server, or the primary that Sentinels name. Each round trip has its own connection."""
 
-    sharded = False
+class AsyncPrimary(AsyncServer):
+    """One server, or the primary that Sentinels name."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._client = client  # for address and options; its own pool stays empty
-        self._connector = async_connector(client.connection_pool)
-        self._timeout_s = reply_timeout_s(client.connection_pool)
-        self._idle: list[_RoundTrip] = []
-
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        trip = self._take_idle()
-        if trip is None:
-            trip = _RoundTrip()
-            await trip.connection.open(self._connector(), self._timeout_s)
-        try:
-            replies = await trip.make(commands, self._timeout_s)
-        except BaseException:
-            trip.connection.close()
-            raise
-        if any(isinstance(reply, ReadOnlyError) for reply in replies):
-            trip.connection.close()  # the address may lead to another server now
-        else:
-            self._idle.append(trip)
-        return _without_errors(replies)
+    def __init__(self, client: redis.asyncio.Redis, *, blocking: bool) -> None:
+        """`client`: for address and options; its own pool stays empty."""
+        pool = client.connection_pool
+        limit = ConnectionLimit(_UNLIMITED) if blocking else ConnectionLimit()
+        super().__init__(async_connector(pool), reply_timeout_s(pool), limit, blocking=blocking)
+        self._client = client
 
     async def aclose(self) -> None:
-        while self._idle:
-            self._idle.pop().connection.close()
+        await super().aclose()
         await self._client.aclose()
-
-    def _take_idle(self) -> _RoundTrip | None:
-        while self._idle:
-            trip = self._idle.pop()
-            if not trip.connection.lost:
-                return trip
-        return None
-
-
-class _RoundTrip:
-    """A connection, and the round trip that is being made on it."""
-
-    def __init__(self) -> None:
-        self.connection = PipelinedConnection(self._accept, self._lose)
-        self._due = 0
-        self._replies: list[Any] = []
-        self._done: asyncio.Future[list[Any]] | None = None
-
-    async def make(self, commands: Sequence[Command], timeout_s: float) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        self._due, self._replies, self._done = len(commands), [], loop.create_future()
-        timer = loop.call_later(timeout_s, self._fail, redis.TimeoutError("Redis does not answer"))
-        try:
-            self.connection.send(commands)
-            return await self._done
-        finally:
-            timer.cancel()
-            self._done = None
-
-    def _accept(self, reply: Any) -> None:
-        if isinstance(reply, redis.ConnectionError):  # such as LOADING
-            self._fail(reply)
-        self._replies.append(reply)
-        if len(self._replies) == self._due and self._done is not None and not self._done.done():
-            self._done.set_result(self._replies)
-
-    def _lose(self, reason: str) -> None:
-        self._fail(redis.ConnectionError(f"the connection is lost: {reason}"))
-
-    def _fail(self, error: Exception) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(error)
 
 
 class AsyncCluster:
@@ -121,7 +63,7 @@ class AsyncCluster:
         except AttributeError as error:
             # redis-py raises this if the connection is closed while it is opened.
             raise redis.ConnectionError("closed while it was being opened") from error
-        return _without_errors(replies)
+        return without_errors(replies)
 
 
 class Server:
@@ -135,7 +77,7 @@ class Server:
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         packed = b"".join(map(pack, commands))
-        return _without_errors(round_trip(self._pool, packed, len(commands)))
+        return without_errors(round_trip(self._pool, packed, len(commands)))
 
 
 class Cluster:
@@ -157,7 +99,7 @@ class Cluster:
         pipeline = client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
-        return _without_errors(pipeline.execute(raise_on_error=False))
+        return without_errors(pipeline.execute(raise_on_error=False))
 
     def close(self) -> None:
         if self._client is not None:
@@ -171,29 +113,22 @@ class Cluster:
 
 
 def open_server_async(
-    settings: QueueSettings, reply_timeout_s: float | None
+    settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
 ) -> AsyncServer | AsyncCluster:
     """Raises: ConfigurationError"""
     retries = min(settings.redis_retries, 1)
     client = connect_async(settings, retries=retries, reply_timeout_s=reply_timeout_s)
     if isinstance(client, redis.asyncio.Redis):
-        return AsyncServer(client)
+        return AsyncPrimary(client, blocking=blocking)
     return AsyncCluster(client)
 
 
-def open_server(settings: QueueSettings, reply_timeout_s: float | None) -> Server | Cluster:
-    """Raises: ConfigurationError"""
+def open_server(
+    settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
+) -> Server | Cluster:
+    """`blocking`: here each round trip has a connection to itself anyway. Raises: ConfigurationError"""
     if address_of(settings).kind is Kind.CLUSTER:
         retries = min(settings.redis_retries, 1)
         return Cluster(partial(connect, settings, retries=retries, reply_timeout_s=reply_timeout_s))
     client: Any = connect(settings, reply_timeout_s=reply_timeout_s)
     return Server(client)
-
-
-def _without_errors(replies: list[Any]) -> list[Any]:
-    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
-    prompt."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

@@ -120,7 +120,7 @@ class Broker:
         reply_s = min(settings.redis_timeout_s, max(_MIN_REPLY_S, settings.lease_s / 3))
         self._redis = AsyncRedisClient(settings, reply_timeout_s=reply_s, repeats=0)
         self._reader = AsyncRedisClient(
-            settings, reply_timeout_s=reply_s + _LISTEN_MS / 1000, repeats=0
+            settings, reply_timeout_s=reply_s + _LISTEN_MS / 1000, repeats=0, blocking=True
         )
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)

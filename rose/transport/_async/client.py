@@ -30,13 +30,16 @@ class AsyncRedisClient:
         *,
         reply_timeout_s: float | None = None,
         repeats: int | None = None,
+        blocking: bool = False,
     ) -> None:
-        """`reply_timeout_s`: for blocking reads, whose timeout must exceed their BLOCK time.
+        """`reply_timeout_s`: the longest silence while a reply is due, where it is not the setting
+        that counts. For blocking reads it must exceed their BLOCK time.
         `repeats`: of a call whose connection failed; 0 for a caller that has a loop of its own.
+        `blocking`: for commands that wait inside Redis; each has a connection to itself.
 
         Raises: ConfigurationError
         """
-        self._server = open_server_async(settings, reply_timeout_s)
+        self._server = open_server_async(settings, reply_timeout_s, blocking)
         self._repeats = settings.redis_retries if repeats is None else repeats
 
     async def aclose(self) -> None:
