@@ -124,9 +124,11 @@ def open_server_async(
 
 
 def open_server(
-    settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
+    settings: QueueSettings,
+    reply_timeout_s: float | None,
+    blocking: bool,  # noqa: ARG001 - each round trip has a connection to itself anyway
 ) -> Server | Cluster:
-    """`blocking`: here each round trip has a connection to itself anyway. Raises: ConfigurationError"""
+    """Raises: ConfigurationError"""
     if address_of(settings).kind is Kind.CLUSTER:
         retries = min(settings.redis_retries, 1)
         return Cluster(partial(connect, settings, retries=retries, reply_timeout_s=reply_timeout_s))
