@@ -200,14 +200,13 @@ def take(
     takes: Iterable[Take],
     consumer: str,
     *,
-    now_ms: int,
     ttl_s: int,
     mode: Literal["", "alone", "unread"] = "",
 ) -> Call:
     """`mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
     job, and takes it if it is that job."""
-    keys: list[str] = []
-    args: list[Arg] = [GROUP, consumer, now_ms, ttl_s, mode]
+    keys = [partition.running]
+    args: list[Arg] = [GROUP, consumer, ttl_s, mode]
     for item in takes:
         keys += (
             item.entry.stream,
@@ -288,9 +287,9 @@ class Append:
     end: Event | None = None
 
 
-def append(partition: Partition, items: Iterable[Append], *, now_ms: int, ttl_s: int) -> Call:
-    keys: list[str | bytes] = [partition.load]
-    args: list[Arg] = [GROUP, now_ms, ttl_s]
+def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call:
+    keys: list[str | bytes] = [partition.load, partition.running]
+    args: list[Arg] = [GROUP, ttl_s]
     for item in items:
         lease, end = item.lease, item.end
         # A terminal event's type is the job's status.
@@ -335,18 +334,63 @@ def dead_letter(
     event: FailedEvent,
     keep: int,
     keep_s: int,
-    now_ms: int,
     ttl_s: int,
 ) -> Call:
     """`raw`: the encoded job; `job_id`: None if `raw` cannot be read; `event`: the reason, which
     becomes the job's terminal event. Keeps the newest `keep` dead letters for `keep_s` seconds."""
     keys = [entry.stream, partition.dead]
     args: list[Arg] = [GROUP, consumer, entry.id, event.code, event.message, raw]
-    args += [keep, keep_s, now_ms, ttl_s]
+    args += [keep, keep_s, ttl_s]
     if job_id is not None:
         keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
+        keys.append(partition.running)
         args += [job_id, encode_event(event)]
     return Call(load("dead_letter"), keys, args)
+
+
+def leave(partition: Partition, consumer: str) -> Call:
+    """Leave the groups. What the consumer still owns is released."""
+    return Call(load("leave"), partition.all_jobs, [GROUP, consumer, RELEASED])
+
+
+#: What one look of the sweep reads: some milliseconds of Redis' time at the most.
+_SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS = 100, 2**20, 100
+
+
+def sweep(partition: Partition, positions: Sequence[bytes], *, again_s: float) -> Call:
+    """Look for entries and jobs that nobody would find otherwise. `positions`: from the last look,
+    or empty. `again_s`: how long a job that has its entry is not looked at again."""
+    args: list[Arg] = [GROUP, RELEASED, _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS]
+    args += [int(again_s * 1000), *(positions or [b""] * len(partition.all_jobs))]
+    return Call(load("sweep"), [partition.running, *partition.all_jobs], args)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    released: int
+    """entries that no pending list held"""
+    positions: Sequence[bytes]
+    lost: Sequence[Lease]
+    """jobs without an entry"""
+    tokens: Sequence[int]
+    """in the log of each of these"""
+
+
+def swept(partition: Partition, reply: Sequence[Any]) -> Swept:
+    """Reads the reply to `sweep`.
+
+    Raises: MalformedMessage
+    """
+    released, positions, jobs = reply
+    lost, tokens = [], []
+    try:
+        for job_id, epoch, logged, stream, entry in jobs:
+            place = EntryKey(stream.decode(), entry.decode())
+            lost.append(Lease(partition, place, job_id.decode(), int(epoch)))
+            tokens.append(int(logged))
+    except ValueError as error:
+        raise _malformed("sweep", error) from None
+    return Swept(released, positions, lost, tokens)
 
 
 def forget(partition: Partition, *, idle_ms: int) -> Call:

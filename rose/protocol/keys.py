@@ -90,6 +90,11 @@ class Partition:
         return self._key("reader")
 
     @property
+    def running(self) -> str:
+        """Sorted set: the ids of jobs that workers have begun, by when the sweep last saw them."""
+        return self._key("running")
+
+    @property
     def load(self) -> str:
         """Hash: `tokens`, the estimated tokens of all jobs that have not ended."""
         return self._key("load")

@@ -62,9 +62,7 @@ class Bench:
     ) -> Taken | NotTaken:
         """`take_id`: that of an earlier call, to repeat it."""
         take = Take(*job, take_id) if take_id else Take(*job)
-        call = calls.take(
-            self.partition, [take], worker, now_ms=1, ttl_s=60, mode="alone" if alone else ""
-        )
+        call = calls.take(self.partition, [take], worker, ttl_s=60, mode="alone" if alone else "")
         (reply,) = self.call(call)
         return calls.taken(reply)
 
@@ -88,7 +86,7 @@ class Bench:
         return outcome
 
     def publish(self, items: list[calls.Append]) -> list[str]:
-        reply = self.call(calls.append(self.partition, items, now_ms=2, ttl_s=60))
+        reply = self.call(calls.append(self.partition, items, ttl_s=60))
         return calls.outcomes(reply, len(items))
 
     def steal(self, lease: Lease, thief: str) -> Taken:
@@ -123,7 +121,6 @@ def dead_letter(bench: Bench, entry: EntryKey, job_id: str, event: FailedEvent) 
         event=event,
         keep=10,
         keep_s=60,
-        now_ms=1,
         ttl_s=60,
     )
 

@@ -19,7 +19,7 @@ from tests.support.proxy import Proxy
 
 pytestmark = needs_redis_server
 
-SHA_OF_TAKE = take(Partition("any"), [], "w", now_ms=0, ttl_s=1).script.sha1.encode()
+SHA_OF_TAKE = take(Partition("any"), [], "w", ttl_s=1).script.sha1.encode()
 
 
 @dataclass

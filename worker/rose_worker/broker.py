@@ -26,7 +26,7 @@ from rose.protocol import (
     Priority,
     calls,
 )
-from rose.protocol.calls import Append, NotTaken, Take, Taken, now_ms
+from rose.protocol.calls import Append, NotTaken, Swept, Take, Taken
 from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import (
     CALL,
@@ -48,10 +48,12 @@ _SCRIPTS = (
     "elect",
     "fetch",
     "forget",
+    "leave",
     "oldest_waiting",
     "queue_status",
     "release",
     "renew",
+    "sweep",
     "take",
 )
 
@@ -163,14 +165,10 @@ class Broker:
             await client.aclose()
 
     async def leave(self, partition: Partition) -> None:
-        """Let another worker read the queue, and leave the groups where this one owns nothing."""
+        """Let another worker read the queue, and leave the groups. What this worker owns without
+        knowing it, after a lost reply, is released."""
         await self.elect_reader(partition, 0)
-        for stream in partition.all_jobs:
-            pending = await self._redis.execute(
-                "XPENDING", stream, GROUP, "-", "+", 1, self.consumer
-            )
-            if not pending:
-                await self._redis.execute("XGROUP", "DELCONSUMER", stream, GROUP, self.consumer)
+        await self._redis.run(calls.leave(partition, self.consumer))
 
     async def fetch(self, partition: Partition, count: int) -> Fetched:
         """Read at most `count` new entries, the most urgent first, without waiting."""
@@ -204,9 +202,7 @@ class Broker:
     ) -> tuple[Entry, Taken | None] | tuple[None, None]:
         """Read the next entry of the stream of `take.entry`, and take it if it is that one. None if
         the stream has no unread entry."""
-        call = calls.take(
-            partition, [take], self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode="unread"
-        )
+        call = calls.take(partition, [take], self.consumer, ttl_s=self._ttl_s, mode="unread")
         reply = await self._redis.run(call)
         if not reply:
             return None, None
@@ -238,9 +234,7 @@ class Broker:
         if not takes:
             return []
         mode: Literal["", "alone"] = "alone" if alone else ""
-        call = calls.take(
-            partition, takes, self.consumer, now_ms=now_ms(), ttl_s=self._ttl_s, mode=mode
-        )
+        call = calls.take(partition, takes, self.consumer, ttl_s=self._ttl_s, mode=mode)
         return [calls.taken(item) for item in await self._redis.run(call)]
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
@@ -258,9 +252,9 @@ class Broker:
 
     async def publish(self, partition: Partition, items: Sequence[Append]) -> list[str]:
         """Append events and end jobs in one round trip. Returns an outcome for each, in order."""
-        now, parts = now_ms(), _parts(items)
+        parts = _parts(items)
         replies = await self._redis.run_many(
-            [calls.append(partition, part, now_ms=now, ttl_s=self._ttl_s) for part in parts],
+            [calls.append(partition, part, ttl_s=self._ttl_s) for part in parts],
         )
         return [
             outcome
@@ -304,7 +298,6 @@ class Broker:
                 event=letter.event,
                 keep=self._dead_letters_kept,
                 keep_s=self._dead_letter_ttl_s,
-                now_ms=now_ms(),
                 ttl_s=self._ttl_s,
             )
             for letter in letters
@@ -319,6 +312,13 @@ class Broker:
         self._forget_due = time.monotonic() + _FORGET_S
         idle_ms = _FORGET_S * 1000
         await self._redis.run_many([calls.forget(p, idle_ms=idle_ms) for p in partitions])
+
+    async def sweep(
+        self, partition: Partition, positions: Sequence[bytes], again_s: float
+    ) -> Swept:
+        """Raises: RedisError, MalformedMessage"""
+        reply = await self._redis.run(calls.sweep(partition, positions, again_s=again_s))
+        return calls.swept(partition, reply)
 
     async def report_alive(self, partition: Partition) -> None:
         """Let `queue_status` list this worker though it may hold nothing.

@@ -2,9 +2,10 @@
 
 It does so for each partition on its own. A partition is well if it has answered its last call.
 
-One worker also reads the queue's gauges, which would be the same from any worker. It holds the key
-`reader` of the first partition that is well, which is a lease; the others only ask for that key. So
-a hundred workers cost Redis forty small calls a second, and one reading of the queue every 5 s.
+One worker also reads the queue's gauges, which would be the same from any worker, and sweeps. It
+holds the key `reader` of the first partition that is well, which is a lease; the others only ask
+for that key. So a hundred workers cost Redis forty small calls a second, and one reading of the
+queue every 5 s.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
 from rose_worker.metrics import Metrics
+from rose_worker.sweep import Sweep
 
 log = logging.getLogger("rose.watch")
 
@@ -46,9 +48,11 @@ class Watch:
     lease_s: float = _LEASE_S
     _problems: dict[Partition, str] = field(default_factory=dict, init=False)
     """of the partitions that are not well"""
+    _sweep: Sweep = field(init=False)
     _unreadable: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self._sweep = Sweep(self._broker)
         self._problems = dict.fromkeys(self._broker.partitions, _NOT_YET)
 
     def check(self) -> str | None:
@@ -110,6 +114,8 @@ class Watch:
         lost = await self._broker.lost_workers(partitions[0])
         self._metrics.observe_queue(status, oldest_ms, lost)
         await self._broker.forget_dead_consumers(partitions)
+        for partition in partitions:
+            await self._sweep.look(partition)
 
     def _pause_s(self, *, well: bool) -> float:
         return self.interval_s if well else min(_RETRY_S, self.interval_s)

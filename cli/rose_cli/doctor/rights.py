@@ -36,7 +36,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "control": ("publish",),
     },
     Role.WORKER: {
-        "": ("script|load",),
+        "": ("script|load", "time"),
         "jobs": (
             *("eval", "evalsha", "exists", "xlen", "xpending", "xrange", "xread", "xreadgroup"),
             *("xgroup|create", "xgroup|delconsumer", "xinfo|groups", "xinfo|consumers"),
@@ -48,6 +48,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "model": ("hmget", "hset"),
         "dead": ("xadd", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
+        "running": ("zadd", "zrem", "zrangebyscore"),
         "channel": ("publish",),
         "control": ("subscribe",),
     },
@@ -73,6 +74,7 @@ _HARMLESS = {
     "script|load": ("return 1",),
     "set": ("{}", "value", "wrong"),
     "spublish": ("{}", "doctor"),
+    "time": (),
     "xack": ("{}", "group", "0-1"),
     "xadd": ("{}", "NOMKSTREAM", "*", "odd"),
     "xautoclaim": ("{}", "group", "doctor", "0", "0-0"),
@@ -89,6 +91,9 @@ _HARMLESS = {
     "xreadgroup": ("GROUP", "group", "doctor", "COUNT", "1", "STREAMS", "{}", ">"),
     "xrevrange": ("{}", "+", "-", "COUNT", "0"),
     "xtrim": ("{}", "MAXLEN", "some"),
+    "zadd": ("{}", "some", "job"),
+    "zrangebyscore": ("{}", "1", "0"),
+    "zrem": ("{}", "job"),
 }
 
 
@@ -122,13 +127,14 @@ def _keys(partition: Partition) -> dict[str, str]:
         "model": partition.model,
         "dead": partition.dead,
         "reader": partition.reader,
+        "running": partition.running,
         "channel": partition.channel(nobody),
         "control": partition.control,
     }
 
 
 def _pattern(partition: Partition, kind: str) -> str:
-    one_of_a_kind = kind in ("load", "model", "dead", "reader", "control")
+    one_of_a_kind = kind in ("load", "model", "dead", "reader", "running", "control")
     return partition.load.removesuffix("load") + kind + ("" if one_of_a_kind else ":*")
 
 

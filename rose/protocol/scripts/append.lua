@@ -1,15 +1,16 @@
 #!lua flags=allow-oom
 -- Log and publish the new tokens and the ends of jobs. One call serves a whole batch.
--- KEYS  load; per item: state, tokens, and the job's stream if it ends
--- ARGV  group, now ms, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
+-- KEYS  load, running; per item: state, tokens, and the job's stream if it ends
+-- ARGV  group, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
 --       in each event>", its events, and the terminal event if it ends; else status and entry are "-"
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply stored:
 --        CANCEL  stored, and somebody has asked to cancel the job
 --        DUP     a repeat: the log has it already
 --        FENCED  the job belongs to another worker
 --        GAP     tokens before it are missing, or somebody else has written into the log
-local load = KEYS[1]
-local group, now_ms, ttl_s = unpack(ARGV, 1, 3)
+local load, running = KEYS[1], KEYS[2]
+local group, ttl_s = ARGV[1], ARGV[2]
+local now
 
 -- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
 -- of them fit into the log, whether one was new, and whether the log ends with the last one.
@@ -33,7 +34,7 @@ local function log_events(state, tokens, known, index, counts, number)
   return placed, first ~= nil, index == logged
 end
 
-local reply, item, key, arg = {}, 0, 2, 4
+local reply, item, key, arg, ended = {}, 0, 3, 3, {}
 while key < #KEYS do
   local state, tokens = KEYS[key], KEYS[key + 1]
   local epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
@@ -48,7 +49,8 @@ while key < #KEYS do
     if not placed then
       outcome = 'GAP'
     elseif ends and not is_terminal(known[4]) and complete then
-      end_job(state, tokens, load, status, ARGV[arg + 1 + events], now_ms, ttl_s)
+      now = now or string.format('%d', now_ms())
+      end_job(state, tokens, load, status, ARGV[arg + 1 + events], now, ttl_s)
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -57,7 +59,10 @@ while key < #KEYS do
       outcome = 'CANCEL'
     end
     -- Repeats acknowledge too: the first call may have stopped before it did.
-    if ends and outcome ~= 'GAP' then acknowledge(KEYS[key + 2], group, entry) end
+    if ends and outcome ~= 'GAP' then
+      acknowledge(KEYS[key + 2], group, entry)
+      ended[#ended + 1] = string.match(state, ':state:(.*)$')
+    end
   end
   if outcome then
     reply[#reply + 1] = item
@@ -65,4 +70,5 @@ while key < #KEYS do
   end
   item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
 end
+if #ended > 0 then ask('ZREM', running, unpack(ended)) end
 return reply

@@ -34,6 +34,12 @@ local function channel_of(state)
   return (string.gsub(state, ':state:', ':channel:', 1))
 end
 
+-- Redis' clock: the one that every time in the protocol is read from.
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 local function owns(stream, group, consumer, entry)
   local pending = redis.call('XPENDING', stream, group, entry, entry, 1)[1]
   return pending ~= nil and pending[2] == consumer
@@ -67,6 +73,16 @@ local function job_of(entry)
     if entry[2][i] == 'job' then return entry[2][i + 1] end
   end
   return false
+end
+
+-- Whether there is an entry where a state says that its job stands. Looks only at streams of the
+-- partition that the stream `own` is of, and only for valid ids.
+local function stands_at(own, stream, entry)
+  local partition = string.match(own, '^.*:')
+  if string.sub(stream, 1, #partition) ~= partition then return false end
+  local ms, number = string.match(entry, '^(%d+)-(%d+)$')
+  if not ms or #ms > 19 or #number > 19 then return false end
+  return #(ask('XRANGE', stream, entry, entry) or {}) == 1
 end
 
 local function acknowledge(stream, group, entry)

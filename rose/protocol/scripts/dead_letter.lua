@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Give up on an entry: keep its job with the reason, and tell the subscriber if the id is known.
--- KEYS  stream, dead; if the id is known: state, tokens, load
--- ARGV  group, consumer, entry, code, message, encoded job, letters to keep, for how many s, now ms,
---       ttl s; if the id is known: job id, event (failed)
+-- KEYS  stream, dead; if the id is known: state, tokens, load, running
+-- ARGV  group, consumer, entry, code, message, encoded job, letters to keep, for how many s, ttl s; if
+--       the id is known: job id, event (failed)
 -- Reply: DEAD, NOT_OWNER
-local stream, dead, state, tokens, load = unpack(KEYS)
-local group, consumer, entry, code, message, job, keep, keep_s, now_ms, ttl_s = unpack(ARGV, 1, 10)
-local job_id, event = unpack(ARGV, 11, 12)
+local stream, dead, state, tokens, load, running = unpack(KEYS)
+local group, consumer, entry, code, message, job, keep, keep_s, ttl_s = unpack(ARGV, 1, 9)
+local job_id, event = unpack(ARGV, 10, 11)
+local now = now_ms()
 
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
@@ -19,12 +20,13 @@ if state then
   local own = not known[3] or (known[2] == stream and known[3] == entry)
   if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)
-    end_job(state, tokens, load, 'failed', event, now_ms, ttl_s)
+    end_job(state, tokens, load, 'failed', event, string.format('%d', now), ttl_s)
+    ask('ZREM', running, job_id)
   end
 end
 redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,
   'message', message, 'stream', stream, 'entry', entry, 'job', job)
-redis.call('XTRIM', dead, 'MINID', '~', string.format('%d', math.max(0, now_ms - keep_s * 1000)))
+redis.call('XTRIM', dead, 'MINID', '~', string.format('%d', math.max(0, now - keep_s * 1000)))
 redis.call('EXPIRE', dead, keep_s)
 acknowledge(stream, group, entry)
 return 'DEAD'

@@ -2,8 +2,8 @@
 -- Begin to work on entries that this consumer owns. Raising a job's epoch fences the worker that had it
 -- before. From then on nobody else appends to its log. A repeat with the same take id, while this
 -- consumer still has the job, answers what the first call did and changes nothing.
--- KEYS  per entry: stream, state, tokens
--- ARGV  group, consumer, now ms, ttl s, mode; per entry: entry, take id
+-- KEYS  running; per entry: stream, state, tokens
+-- ARGV  group, consumer, ttl s, mode; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; else ""
 -- Reply: per entry
@@ -14,17 +14,12 @@
 --        MALFORMED         somebody else has written into its state or its log
 --        Mode "unread": {entry that was read, its job or nil, one of these, or "" if it is another
 --        entry}, or {} if there was none to read.
-local group, consumer, now_ms, ttl_s, mode = unpack(ARGV, 1, 5)
+local running = KEYS[1]
+local group, consumer, ttl_s, mode = unpack(ARGV, 1, 4)
+local now = string.format('%d', now_ms())
 
--- Whether there is an entry at the place that the state names. Looks only at streams of this partition,
--- and only for valid ids.
-local function waits_at(stream, known_stream, known_entry)
-  local partition = string.match(stream, '^.*:')
-  if string.sub(known_stream, 1, #partition) ~= partition then return false end
-  local ms, number = string.match(known_entry, '^(%d+)-(%d+)$')
-  if not ms or #ms > 19 or #number > 19 then return false end
-  return #(ask('XRANGE', known_stream, known_entry, known_entry) or {}) == 1
-end
+-- Scores and members of the jobs that this call begins.
+local begun = {}
 
 local function granted(epoch, attempts, cancel, logged)
   return string.format('TAKEN %d %d %s %d', epoch or 0, attempts or 0, cancel and '1' or '0', logged)
@@ -44,7 +39,7 @@ local function take(stream, state, tokens, entry, take_id)
   end
   -- Ids are unique within a stream only: two streams may have the same one.
   local other = known[2] and known[3] and (known[2] ~= stream or known[3] ~= entry)
-  if other and waits_at(stream, known[2], known[3]) then
+  if other and stands_at(stream, known[2], known[3]) then
     -- A client has repeated a plain XADD, so the job came a second time. The first entry stands.
     acknowledge(stream, group, entry)
     return 'DUPLICATE'
@@ -65,24 +60,29 @@ local function take(stream, state, tokens, entry, take_id)
   local epoch = string.format('%d', tonumber(known[8] or '0') + 1)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
     'taken_at', logged, 'attempts', attempts + 1, 'epoch', epoch, 'worker', consumer, 'take', take_id,
-    'started_ms', now_ms)
+    'started_ms', now)
+  begun[#begun + 1], begun[#begun + 2] = now, string.match(state, ':state:(.*)$')
   return granted(epoch, attempts + 1, known[6], logged)
 end
 
-if mode == 'unread' then
-  local known = ask('HMGET', KEYS[2], 'take')
-  local again = known and known[1] == ARGV[7] and redis.call('XRANGE', KEYS[1], ARGV[6], ARGV[6])[1]
-  if again then return {again[1], job_of(again), take(KEYS[1], KEYS[2], KEYS[3], ARGV[6], ARGV[7])} end
-  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[1], '>')
+local function take_unread(stream, state, tokens, entry, take_id)
+  local known = ask('HMGET', state, 'take')
+  local again = known and known[1] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
+  if again then return {entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
+  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
   if not read or #read == 0 then return {} end
-  local entry = entries_of(read)[1]
-  local outcome = entry[1] == ARGV[6] and take(KEYS[1], KEYS[2], KEYS[3], entry[1], ARGV[7]) or ''
-  return {entry[1], job_of(entry), outcome}
+  local first = entries_of(read)[1]
+  return {first[1], job_of(first), first[1] == entry and take(stream, state, tokens, entry, take_id) or ''}
 end
 
 local reply = {}
-for item = 0, #KEYS / 3 - 1 do
-  reply[item + 1] = take(KEYS[item * 3 + 1], KEYS[item * 3 + 2], KEYS[item * 3 + 3],
-    ARGV[item * 2 + 6], ARGV[item * 2 + 7])
+if mode == 'unread' then
+  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], ARGV[5], ARGV[6])
+else
+  for item = 0, (#KEYS - 1) / 3 - 1 do
+    reply[item + 1] = take(KEYS[item * 3 + 2], KEYS[item * 3 + 3], KEYS[item * 3 + 4],
+      ARGV[item * 2 + 5], ARGV[item * 2 + 6])
+  end
 end
+if #begun > 0 then ask('ZADD', running, unpack(begun)) end
 return reply

@@ -56,7 +56,7 @@ def fetch(bench: Bench) -> Call:
 def take(bench: Bench) -> Call:
     bench.client.submit_many(["x", "y"])
     takes = [Take(*job) for job in bench.fetch("w", 2)]
-    return calls.take(bench.partition, takes, "w", now_ms=1, ttl_s=60)
+    return calls.take(bench.partition, takes, "w", ttl_s=60)
 
 
 def append(bench: Bench) -> Call:
@@ -64,7 +64,7 @@ def append(bench: Bench) -> Call:
     bench.client.submit_many(["x", "y"])
     going, ended = (to_append(bench.start("w"), token(0), token(1)) for _ in range(2))
     ended.end = FinishedEvent(index=2, reason="eos", prompt_tokens=1)
-    return calls.append(bench.partition, [going, ended], now_ms=1, ttl_s=60)
+    return calls.append(bench.partition, [going, ended], ttl_s=60)
 
 
 def renew(bench: Bench) -> Call:
@@ -107,6 +107,21 @@ def forget(bench: Bench) -> Call:
     return calls.forget(bench.partition, idle_ms=0)
 
 
+def leave(bench: Bench) -> Call:
+    """With an entry that the worker does not know of."""
+    bench.client.submit("x")
+    bench.fetch("w")
+    return calls.leave(bench.partition, "w")
+
+
+def sweep(bench: Bench) -> Call:
+    """An entry that nobody owns."""
+    bench.client.submit("x")
+    (job,) = bench.fetch("w")
+    bench.redis.xgroup_delconsumer(job.entry.stream, GROUP, "w")
+    return calls.sweep(bench.partition, [], again_s=60)
+
+
 def queue_status(bench: Bench) -> Call:
     return calls.queue_status(bench.partition)
 
@@ -137,10 +152,11 @@ SCRIPTS = (
     elect,
     fetch,
     forget,
+    leave,
     oldest_waiting,
     queue_status,
 )
-SCRIPTS += (release, renew, retry, submit, take)
+SCRIPTS += (release, renew, retry, submit, sweep, take)
 PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {"dead_letter": give_up}
 ONLY_READ = {"oldest_waiting", "queue_status"}
 #: Redis lets everything run at `maxmemory` but what asks for more and ends nothing.

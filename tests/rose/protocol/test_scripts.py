@@ -82,9 +82,7 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
 
     def take_unread(worker: str) -> Any:
         take = Take(EntryKey(stream, entries[0]), jobs[0].id)
-        return bench.call(
-            calls.take(bench.partition, [take], worker, now_ms=1, ttl_s=60, mode="unread")
-        )
+        return bench.call(calls.take(bench.partition, [take], worker, ttl_s=60, mode="unread"))
 
     # when: three workers have heard of the first one
     first, second, third = (take_unread(worker) for worker in ("w1", "w2", "w3"))
@@ -138,7 +136,7 @@ def test_a_repeated_reading_take_reads_no_second_entry(bench: Bench) -> None:
     stream = bench.partition.jobs(Priority.NORMAL)
     ((entry, _),) = bench.redis.xrange(stream, count=1)
     take = Take(EntryKey(stream, entry.decode()), first.id)
-    call = calls.take(bench.partition, [take], "w", now_ms=1, ttl_s=60, mode="unread")
+    call = calls.take(bench.partition, [take], "w", ttl_s=60, mode="unread")
     # when
     answers = [bench.call(call) for _ in range(3)]
     # then

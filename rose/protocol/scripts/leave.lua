@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- Leave the consumer groups for good. What this consumer still owns, such as the entries of a fetch whose
+-- reply was lost, goes to `released`. One script, because deleting a consumer that has just read an entry
+-- would lose it.
+-- KEYS  job streams        ARGV  group, consumer, consumer that owns released entries
+-- Reply: how many entries it still owned
+local group, consumer, released_to = ARGV[1], ARGV[2], ARGV[3]
+local MAX_ENTRIES = 1000
+
+local released = 0
+for _, stream in ipairs(KEYS) do
+  repeat
+    local pending = redis.call('XPENDING', stream, group, '-', '+', MAX_ENTRIES, consumer)
+    for _, entry in ipairs(pending) do
+      -- An entry that somebody has deleted is dropped from the pending list.
+      redis.call('XCLAIM', stream, group, released_to, 0, entry[1], 'IDLE', 86400000, 'JUSTID')
+    end
+    released = released + #pending
+  until #pending < MAX_ENTRIES
+  redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
+end
+return released

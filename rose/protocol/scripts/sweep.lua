@@ -1,0 +1,58 @@
+#!lua flags=allow-oom
+-- Look, a portion in each call, for what a foreign command, a restored backup or a failover may leave:
+-- entries that were delivered and that no pending list holds go to `released`; jobs that workers have
+-- begun and whose entries are gone are named, so that the caller ends them.
+-- KEYS  running, job streams
+-- ARGV  group, consumer that owns released entries, entries to look at in each stream, bytes to read in
+--       each, jobs to look at, ms for which a job is not looked at again; per stream: the entry after
+--       which to look, or "" for its beginning
+-- Reply: {entries that were released, {entry after which the next call looks, ...}, {{job id, epoch,
+--        tokens in its log, stream, entry}, ...}}
+local running = KEYS[1]
+local group, released_to = ARGV[1], ARGV[2]
+local max_entries, max_bytes, max_jobs, again_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+
+-- Returns how many were released, and where to go on.
+local function release_unowned(stream, after)
+  local last = last_delivered(stream, group)
+  local entries, bytes, released = 0, 0, 0
+  while last and after ~= last and entries < max_entries and bytes < max_bytes do
+    -- One by one: together they may be large, and XRANGE has no way to leave out what they hold.
+    local entry = redis.call('XRANGE', stream, after == '' and '-' or '(' .. after, last, 'COUNT', 1)[1]
+    if not entry then return released, '' end
+    after, entries, bytes = entry[1], entries + 1, bytes + #(job_of(entry) or '')
+    if #redis.call('XPENDING', stream, group, after, after, 1) == 0 then
+      redis.call('XCLAIM', stream, group, released_to, 0, after, 'IDLE', 86400000, 'FORCE', 'JUSTID')
+      released = released + 1
+    end
+  end
+  return released, after == last and '' or after
+end
+
+-- A job that runs without an entry: nobody would ever take it over or end it.
+local function look_at(job_id, now)
+  local known = ask('HMGET', string.gsub(running, 'running$', 'state:', 1) .. job_id,
+    'status', 'epoch', 'tokens', 'stream', 'entry') or {}
+  local status, epoch, tokens, stream, entry = unpack(known, 1, 5)
+  local begun = status and not is_terminal(status) and is_count(epoch) and is_count(tokens) and stream and entry
+  if not begun then
+    redis.call('ZREM', running, job_id)
+    return nil
+  end
+  redis.call('ZADD', running, now, job_id)
+  if not stands_at(KEYS[2], stream, entry) then return {job_id, epoch, tokens, stream, entry} end
+end
+
+local count, positions, lost = 0, {}, {}
+for n = 2, #KEYS do
+  local released
+  released, positions[n - 1] = release_unowned(KEYS[n], ARGV[n + 5])
+  count = count + released
+end
+local now = now_ms()
+-- A time in the future is from before Redis' clock was set back.
+for _, range in ipairs({{'-inf', now - again_ms}, {'(' .. now, '+inf'}}) do
+  local due = ask('ZRANGEBYSCORE', running, range[1], range[2], 'LIMIT', 0, max_jobs) or {}
+  for _, job_id in ipairs(due) do lost[#lost + 1] = look_at(job_id, now) end
+end
+return {count, positions, lost}
