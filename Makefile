@@ -2,11 +2,12 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
+SERVER_TESTS := tests/rose tests/producer tests/worker tests/promise tests/cli tests/chaos
 PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
 .PHONY: demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz sanitize
+.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz sanitize test-servers
 
 demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, and the proof
 	$(BIN)/rose demo
@@ -17,6 +18,15 @@ help: ## this list
 # A file at a time on each core: what a file shares, it sets up once.
 test: .venv/dev ## all tests
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# SERVERS='/usr/bin/redis-server /opt/valkey/valkey-server': what must run on every Redis.
+test-servers: .venv/dev ## the queue's tests and 1,000 jobs of chaos on each of SERVERS
+	@test -n "$(SERVERS)" || { echo "name them: make test-servers SERVERS='PATH PATH ...'"; exit 2; }
+	@set -e; for server in $(SERVERS); do \
+		echo "on $$server, $$($$server --version)"; export REDIS_SERVER=$$server; \
+		$(BIN)/python -m pytest -n auto --dist loadfile $(SERVER_TESTS); \
+		$(BIN)/python -m tests.chaos --jobs 1000; \
+	done
 
 check: .venv/dev ## formatting, lint, types, import layers, workflows, generated files, the docs site
 	$(BIN)/ruff format --check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.board import Board, Check, Row
-from rose_cli.demo.broker import find_redis_server
+from rose_cli.demo.broker import find_redis_server, version_of
 
 Facts = dict[str, str | float]
 
@@ -131,10 +130,8 @@ def _verdict(check: Check) -> str:
 
 
 def _redis_server() -> str | None:
-    if (program := find_redis_server()) is None:
-        return None
-    printed = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    return printed.stdout.split()[2].removeprefix("v=")
+    program = find_redis_server()
+    return program and version_of(program)
 
 
 def _version(package: str) -> str:

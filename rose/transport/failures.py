@@ -42,8 +42,8 @@ CONNECTION_LOST = (
 #: Whatever redis-py raises.
 BROKER_ERRORS = (RedisError, RedisClusterException)
 
-#: Redis on a command inside a script for which the user lacks a right.
-_SCRIPT_REFUSED = "The user executing the script can't"
+#: Redis on a command inside a script for which the user lacks a right: 7.0, and since 7.2.
+_SCRIPT_REFUSED = ("The user executing the script can't", "ACL failure in script")
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def broker_errors() -> Iterator[None]:
         ) from error
     except BROKER_ERRORS as error:
         reason = str(error) or type(error).__name__
-        if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in reason:
+        if isinstance(error, NoPermissionError) or any(text in reason for text in _SCRIPT_REFUSED):
             raise BrokerUnavailable(
                 f"Redis refuses the user of ROSE_REDIS_URL: {reason} (deploy/redis/users.acl has "
                 "the rights of each part; `ACL LOG` in Redis says which one was missing)"

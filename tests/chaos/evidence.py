@@ -161,7 +161,9 @@ def read_delays(folder: Path) -> Iterator[Trouble]:
 
 
 def read_redis(client: redis.Redis, partition: Partition, job_ids: list[str]) -> RedisState:
-    state = RedisState(version=str(client.info("server")["redis_version"]))
+    server = client.info("server")
+    version = server.get("valkey_version") or server["redis_version"]
+    state = RedisState(version=f"{server.get('server_name', 'redis')} {version}")
     for stream in partition.all_jobs:
         info: Any = client.xinfo_stream(stream)
         pending: Any = client.xpending(stream, GROUP)

@@ -87,7 +87,7 @@ class Report:
                 "roseinfer": version("roseinfer"),
                 "python": platform.python_version(),
                 "redis-py": version("redis"),
-                "redis-server": self.evidence.redis.version,
+                "server": self.evidence.redis.version,
             },
         }
 

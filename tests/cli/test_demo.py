@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
+from rose_cli.demo.broker import REDIS_SERVER, EmbeddedBroker, find_redis_server, version_of
 from rose_cli.demo.prompts import REQUESTS
 from rose_cli.demo.state import StreamRecord
 from rose_producer import FinishedEvent, Result, TokenEvent
@@ -72,7 +72,8 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(signum: signal.Signals) -
     # given
     process = subprocess.Popen([*ROSE, "demo"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
-    assert process.stdout.readline().startswith(b"broker: redis-server")
+    server = Path(find_redis_server() or "").name
+    assert process.stdout.readline().startswith(f"broker: {server};".encode())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     # when
     process.send_signal(signum)
@@ -107,6 +108,7 @@ def test_without_a_redis_server_a_real_one_is_refused_and_a_fake_one_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # given
+    monkeypatch.delenv(REDIS_SERVER, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     # then
     with pytest.raises(BrokerUnavailable, match="install"):
@@ -120,16 +122,43 @@ def test_a_redis_server_that_is_too_old_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given: an old one, first on PATH
-    old = tmp_path / "redis-server"
-    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=00000000:0 malloc=jemalloc'\n")
-    old.chmod(0o755)
-    real = find_redis_server()
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    old = program(tmp_path / "old" / "redis-server", "echo 'Redis server v=6.2.14 sha=0:0'")
+    real = program(tmp_path / "new" / "redis-server", f'exec {find_redis_server()} "$@"')
+    monkeypatch.delenv(REDIS_SERVER, raising=False)
+    monkeypatch.setenv("PATH", f"{old.parent}{os.pathsep}{real.parent}")
     # then
-    assert find_redis_server() == real
+    assert find_redis_server() == str(real)
     assert f"passing over {old}: version 6.2.14 is too old" in caplog.text
     with EmbeddedBroker(fake=False) as broker:
         assert broker.kind == "redis-server"
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(old.parent))
     with pytest.raises(BrokerUnavailable, match=r"7\.0 or newer"):
         EmbeddedBroker(fake=False)
+
+
+def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # given: three good ones
+    redis_ = program(tmp_path / "redis" / "redis-server", "echo 'Redis server v=8.0.2 sha=0:0'")
+    valkey = program(tmp_path / "valkey" / "valkey-server", "echo 'Valkey server v=8.1.1 sha=0:0'")
+    named = program(tmp_path / "mine", "echo 'Redis server v=7.4.1 sha=0:0'")
+    monkeypatch.setenv("PATH", f"{valkey.parent}{os.pathsep}{redis_.parent}")
+    # then: what is named comes first, then Redis, then Valkey
+    monkeypatch.setenv(REDIS_SERVER, str(named))
+    assert find_redis_server() == str(named)
+    assert version_of(str(named)) == "7.4.1"
+    monkeypatch.delenv(REDIS_SERVER)
+    assert find_redis_server() == str(redis_)
+    redis_.unlink()
+    assert find_redis_server() == str(valkey)
+    assert version_of(str(valkey)) == "8.1.1 (Valkey)"
+    # and: a name that leads nowhere is no reason to take another
+    monkeypatch.setenv(REDIS_SERVER, str(redis_))
+    with pytest.raises(BrokerUnavailable, match="no program"):
+        find_redis_server()
+
+
+def program(path: Path, does: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    return path

@@ -29,6 +29,10 @@ from rose.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)
 
+#: In the environment: the server to use, of any version, in place of the first good one on PATH.
+REDIS_SERVER = "REDIS_SERVER"
+_PROGRAMS = ("redis-server", "valkey-server")
+
 #: Scripts run on 6.2. But there Redis may refuse one for want of memory in its middle, and clients
 #: cannot tell errors that scripts raise apart, so they would not wait. The users need 7.0, too.
 _OLDEST = (7, 0)
@@ -48,7 +52,7 @@ _DURABLE = {
 class EmbeddedBroker:
     """A Redis for this process, on a free loopback port; durable across `restart`.
 
-    `fake=None` takes redis-server when one that is new enough is on PATH. fakeredis keeps nothing
+    `fake=None` takes a real server where `find_redis_server` finds one. fakeredis keeps nothing
     across a restart.
 
     For a real one: `config` is a redis.conf to start from, `options` come over it. `url` says how
@@ -80,7 +84,8 @@ class EmbeddedBroker:
 
     @property
     def kind(self) -> str:
-        return "redis-server" if self._server else "fakeredis"
+        """The program's name."""
+        return Path(self._server).name if self._server else "fakeredis"
 
     def __enter__(self) -> Self:
         try:
@@ -131,22 +136,41 @@ class EmbeddedBroker:
 
 
 def find_redis_server() -> str | None:
-    """The first redis-server on PATH that is new enough. Says which ones it passes over."""
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        program = shutil.which("redis-server", path=folder) if folder else None
-        if program is not None and _is_new_enough(program):
-            return program
+    """What REDIS_SERVER names, else the first on PATH that is new enough: Redis, then Valkey.
+
+    Says which ones it passes over.
+
+    Raises:
+        BrokerUnavailable: REDIS_SERVER names no program.
+    """
+    if named := os.environ.get(REDIS_SERVER):
+        if (program := shutil.which(named)) is None:
+            raise BrokerUnavailable(f"{REDIS_SERVER}={named} is no program that can be run")
+        return program
+    for name in _PROGRAMS:
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            program = shutil.which(name, path=folder) if folder else None
+            if program is not None and _is_new_enough(program):
+                return program
     return None
+
+
+def version_of(program: str) -> str | None:
+    """As `8.0.2`, or `8.1.1 (Valkey)`. None where it cannot be read."""
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    match = re.match(r"(\w+) server v=([\d.]+)", answer.stdout)
+    if match is None:
+        return None
+    return match[2] if match[1] == "Redis" else f"{match[2]} ({match[1]})"
 
 
 @cache
 def _is_new_enough(program: str) -> bool:
     """One whose version cannot be read is tried."""
-    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
-    version = re.search(r"v=([\d.]+)", answer.stdout)
-    if version is None or not is_too_old(version[1]):
+    version = version_of(program)
+    if version is None or not is_too_old(version):
         return True
-    _log.warning("passing over %s: version %s is too old, %s", program, version[1], TOO_OLD)
+    _log.warning("passing over %s: version %s is too old, %s", program, version, TOO_OLD)
     return False
 
 
