@@ -6,6 +6,7 @@ a subscriber that knows how many it has can tell news from repeats and from gaps
 
 from __future__ import annotations
 
+import random
 import time
 from enum import Enum, auto
 
@@ -102,24 +103,46 @@ class LogCursor:
 
 
 class Patience:
-    """How long a caller listens to a job. `timeout_s`: None means without a limit."""
+    """How long a caller listens to a job. `timeout_s`: None means without a limit.
 
-    def __init__(self, job_id: str, timeout_s: float | None, poll_interval_s: float) -> None:
+    A stream that hears nothing looks into the log after `poll_interval_s`, in case a message was
+    lost. Each look that finds nothing doubles that, up to `max_poll_interval_s`, so that thousands
+    of streams that wait cost nothing. An event begins anew.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        timeout_s: float | None,
+        poll_interval_s: float,
+        max_poll_interval_s: float,
+    ) -> None:
         self._job_id = job_id
-        self._poll_interval_s = poll_interval_s
+        self._first_s = self._interval_s = poll_interval_s
+        self._longest_s = max(poll_interval_s, max_poll_interval_s)
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
+    def heard(self) -> None:
+        """There was an event, or the stream has just begun to listen."""
+        self._interval_s = self._first_s
+
+    def found_nothing(self) -> None:
+        """Nothing was heard, and nothing new was in the log."""
+        self._interval_s = min(2 * self._interval_s, self._longest_s)
+
     def wait_s(self) -> float:
-        """Seconds to listen before the next look into the log.
+        """Seconds to listen before the next look into the log. Jitter takes a part of it: thousands
+        of streams that began together do not look together.
 
         Raises:
             ResultTimeout: the caller's time is over.
         """
+        interval_s = self._interval_s * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
         if self._deadline is None:
-            return self._poll_interval_s
+            return interval_s
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise ResultTimeout(
                 f"job {self._job_id} has not ended in time; it goes on, ask again or cancel it"
             )
-        return min(self._poll_interval_s, left)
+        return min(interval_s, left)

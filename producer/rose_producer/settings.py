@@ -23,5 +23,9 @@ class ProducerSettings(QueueSettings):
     poll_interval_s: float = Field(
         default=5.0,
         gt=0,
-        description="how often a silent stream looks into the log in case a message was lost",
+        description="how soon a silent stream looks into the log in case a message was lost; "
+        "doubled each time that nothing was",
+    )
+    max_poll_interval_s: float = Field(
+        default=60.0, gt=0, description="the longest time between two such looks"
     )

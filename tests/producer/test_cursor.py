@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.errors import InvalidCursor, JobNotFound, MalformedMessage
+from rose.errors import InvalidCursor, JobNotFound, MalformedMessage, ResultTimeout
 from rose.protocol import decode_event, encode_event
 from rose_producer import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
-from rose_producer.cursor import LogCursor, Verdict
+from rose_producer.cursor import LogCursor, Patience, Verdict
 from tests.fuzz.messages import Fuzzer
 
 
@@ -147,3 +147,26 @@ def test_noise_takes_nothing_away_from_an_honest_stream(data: st.DataObject) -> 
     # then
     assert [event.index for event in news] == [0, 1, 2, 3, 4]
     assert cursor.ended
+
+
+def test_a_silent_stream_asks_less_and_less_until_an_event_comes() -> None:
+    # given
+    patience = Patience("j", None, 5, 60)
+    # when
+    waits = []
+    for _ in range(6):
+        waits.append(patience.wait_s())
+        patience.found_nothing()
+    # then
+    for wait_s, whole_s in zip(waits, [5, 10, 20, 40, 60, 60], strict=True):
+        assert 0.8 * whole_s <= wait_s <= whole_s
+    # and when
+    patience.heard()
+    # then
+    assert patience.wait_s() <= 5
+
+
+def test_a_caller_s_time_ends_in_the_middle_of_a_long_wait() -> None:
+    assert Patience("j", 3, 5, 60).wait_s() <= 3
+    with pytest.raises(ResultTimeout, match="j has not ended"):
+        Patience("j", 0, 5, 60).wait_s()

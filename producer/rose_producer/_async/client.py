@@ -164,12 +164,14 @@ class AsyncJob:
         """
         position = LogCursor(cursor)
         settings = self._client.settings
-        patience = Patience(self.id, timeout_s, settings.poll_interval_s)
+        patience = Patience(
+            self.id, timeout_s, settings.poll_interval_s, settings.max_poll_interval_s
+        )
         outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    async with aclosing(self._follow(position, patience)) as events:
+                    async with aclosing(self._follow(position, patience, outage)) as events:
                         async for event in events:
                             outage.end()
                             yield event
@@ -218,19 +220,31 @@ class AsyncJob:
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
-    async def _follow(self, position: LogCursor, patience: Patience) -> AsyncEvents:
+    async def _follow(
+        self, position: LogCursor, patience: Patience, outage: transport.Outage
+    ) -> AsyncEvents:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         channel = self._client._partition(self.id).channel(self.id)
         async with self._client._subscriptions.listen(channel) as inbox:
             async for event in self._replay(position):
                 yield event
+            # It works again, though the job may have nothing to say for long.
+            outage.end()
+            patience.heard()
             while not position.ended:
-                verdict, news = position.judge_live(await inbox.get(patience.wait_s()))
+                message = await inbox.get(patience.wait_s())
+                verdict, news = position.judge_live(message)
                 if news is not None:
+                    patience.heard()
                     yield news
                 elif verdict is Verdict.GAP:
+                    before = position.position
                     async for missed in self._replay(position):
                         yield missed
+                    if position.position > before:
+                        patience.heard()
+                    elif message is None:
+                        patience.found_nothing()
 
     async def _replay(self, position: LogCursor) -> AsyncEvents:
         while events := await self._client._log_after(position, self.id):

@@ -165,12 +165,14 @@ class Job:
         """
         position = LogCursor(cursor)
         settings = self._client.settings
-        patience = Patience(self.id, timeout_s, settings.poll_interval_s)
+        patience = Patience(
+            self.id, timeout_s, settings.poll_interval_s, settings.max_poll_interval_s
+        )
         outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    with closing(self._follow(position, patience)) as events:
+                    with closing(self._follow(position, patience, outage)) as events:
                         for event in events:
                             outage.end()
                             yield event
@@ -219,17 +221,27 @@ class Job:
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
-    def _follow(self, position: LogCursor, patience: Patience) -> Events:
+    def _follow(self, position: LogCursor, patience: Patience, outage: transport.Outage) -> Events:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         channel = self._client._partition(self.id).channel(self.id)
         with self._client._subscriptions.listen(channel) as inbox:
             yield from self._replay(position)
+            # It works again, though the job may have nothing to say for long.
+            outage.end()
+            patience.heard()
             while not position.ended:
-                verdict, news = position.judge_live(inbox.get(patience.wait_s()))
+                message = inbox.get(patience.wait_s())
+                verdict, news = position.judge_live(message)
                 if news is not None:
+                    patience.heard()
                     yield news
                 elif verdict is Verdict.GAP:
+                    before = position.position
                     yield from self._replay(position)
+                    if position.position > before:
+                        patience.heard()
+                    elif message is None:
+                        patience.found_nothing()
 
     def _replay(self, position: LogCursor) -> Events:
         while events := self._client._log_after(position, self.id):
