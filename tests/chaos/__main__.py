@@ -1,6 +1,7 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--old COMMIT] [--json]
+                          [--topology one|cluster]
     python -m tests.chaos --without renewal|fencing|log      must fail
     python -m tests.chaos --bite                             all three of them, and says what broke
 
@@ -27,7 +28,7 @@ from rich.console import Console
 from rose.errors import RoseError
 from tests.chaos.answers import null_answer, rose_answers
 from tests.chaos.check import Invariant, check
-from tests.chaos.context import Options, Sabotage
+from tests.chaos.context import Options, Sabotage, TopologyName
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 
@@ -80,7 +81,7 @@ class _Ticker:
         progress = run.progress
         err.print(
             f"{now - self._began:4.0f} s  {len(progress.ended)} of {len(progress.submitted)} jobs "
-            f"ended, {progress.events} events, {len(run.injector.log)} faults",
+            f"ended, {progress.events.total()} events, {len(run.injector.log)} faults",
             end="\r" if err.is_terminal else "\n",
         )
 
@@ -106,6 +107,7 @@ def _holds(args: argparse.Namespace) -> bool:
         jobs=args.jobs,
         engine=args.engine,
         sabotage=args.without,
+        topology=args.topology,
         old=args.old,
         **(engine | patience),
     )
@@ -166,6 +168,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--seed", type=int, help="of the jobs and of all faults; default random")
     parser.add_argument("--engine", choices=("null", "rose"), default="null")
+    parser.add_argument("--topology", choices=get_args(TopologyName), default="one")
     parser.add_argument("--without", choices=get_args(Sabotage), help="sabotage: must fail")
     parser.add_argument(
         "--old",

@@ -12,13 +12,13 @@ from functools import cached_property
 
 from rose.protocol import Partition, partition_of
 from tests.chaos.context import AGEING_S, LEASE_S, QUEUE, STALL_S
-from tests.chaos.evidence import Evidence, Take, Trouble, moves
+from tests.chaos.evidence import Evidence, Take, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.spans import Spans
 
-#: From the loss of a worker until each of its jobs runs on: the lease, a look for lapsed leases,
-#: a free slot, and the turn of each suspect.
-TAKEOVER_S = LEASE_S + 2.0
+#: From the loss of a worker until each of its jobs runs on: the lease, a look for lapsed leases
+#: and a free slot; then each suspect in its turn, which is a call and a step for each.
+TAKEOVER_S = LEASE_S + 2.0 + 2.5
 #: A job may be behind one that came later, by the order of the queue, for no longer: a worker may
 #: have fetched it and died.
 BEHIND_S = TAKEOVER_S
@@ -124,13 +124,7 @@ class Bounds:
             bad = [
                 (trouble.began, trouble.ended)
                 for trouble in self._evidence.troubles
-                if _concerns(trouble, life, partition)
+                if trouble.concerns(life.process, partition)
             ]
             well |= times - Spans([*bad, *life.stopped])
         return well
-
-
-def _concerns(trouble: Trouble, life: Life, partition: int) -> bool:
-    return trouble.process in (None, life.process) and (
-        trouble.partitions is None or partition in trouble.partitions
-    )

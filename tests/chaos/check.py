@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rose.protocol import partition_of
 from tests.chaos.bounds import BEHIND_S, TAKEOVER_S, Bounds
 from tests.chaos.evidence import Evidence, Take, Trouble, moves
 from tests.chaos.managed_process import End, Life
@@ -35,7 +36,7 @@ class Invariant(StrEnum):
     DEAD_LETTERS = "dead letters: the poison and garbage, each once, nothing else"
     EMPTY = "empty: no entry, pending entry or queued token is left"
     EXPIRY = "expiry: what has expired is gone with its key, and a dead letter is retried once"
-    GOES_ON = "goes on: with its memory limit reached, and after the idle listener died"
+    GOES_ON = "goes on: with memory at its limit, one of several nodes frozen, or the listener dead"
     SLOTS = "slots: batch and KV cache of the workers are empty"
     MEMORY = "memory: Redis is back near its start, nothing stays for ever"
     DRAINS = "drains: exit code 0 within the grace period"
@@ -227,16 +228,22 @@ def cause(evidence: Evidence, one: Take, next_one: Take) -> str | None:
         return str(End.DRAINED)
     meanwhile = (one.at - _AT_ONCE_S, next_one.at)
     just_now = (next_one.at - _AT_ONCE_S, next_one.at)
-    return _trouble_during(evidence, life, *meanwhile) or _trouble_during(
-        evidence, next_life, *just_now
+    partition = partition_of(one.job_id)
+    return _trouble_during(evidence, life, partition, *meanwhile) or _trouble_during(
+        evidence, next_life, partition, *just_now
     )
 
 
-def _trouble_during(evidence: Evidence, life: Life, after: float, before: float) -> str | None:
+def _trouble_during(
+    evidence: Evidence, life: Life, partition: int, after: float, before: float
+) -> str | None:
     troubles = [Trouble(*span, "stopped", life.process) for span in life.stopped]
     for trouble in [*troubles, *evidence.troubles]:
-        concerns_it = trouble.process in (None, life.process)
-        if concerns_it and trouble.began <= before and trouble.ended >= after:
+        if (
+            trouble.concerns(life.process, partition)
+            and trouble.began <= before
+            and trouble.ended >= after
+        ):
             return trouble.what
     return None
 
@@ -254,7 +261,9 @@ def _deadlines(evidence: Evidence) -> Iterator[Finding]:
             continue
         late_s = take.at - int(entry.id.partition("-")[0]) / 1000 - deadline_s
         before = take.at - _AT_ONCE_S
-        if late_s > _AT_ONCE_S and not _trouble_during(evidence, lives[take.life], before, take.at):
+        if late_s > _AT_ONCE_S and not _trouble_during(
+            evidence, lives[take.life], partition_of(take.job_id), before, take.at
+        ):
             detail = f"begun {late_s:.1f} s after its deadline by {take.life}"
             yield Finding(Invariant.DEADLINES, detail, number)
 

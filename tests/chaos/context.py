@@ -36,6 +36,7 @@ REDIS_TIMEOUT_S = 2.0
 #: Where a producer finds out how far it may go: a number in a file.
 LIMIT = "limit"
 
+TopologyName = Literal["one", "cluster"]
 Sabotage = Literal["renewal", "fencing", "log"]
 
 
@@ -46,6 +47,7 @@ class Options(BaseModel):
     jobs: int
     engine: Literal["null", "rose"] = "null"
     sabotage: Sabotage | None = None
+    topology: TopologyName = "one"
     old: str | None = None
     """a checkout or a commit: every second process of a role runs that version"""
     workers: int = 3
@@ -67,6 +69,7 @@ class Context(BaseModel):
     options: Options
     folder: Path
     redis_url: str
+    partitions: int
     index: int
     """which of the `of` processes of its kind this one is"""
     of: int
@@ -83,6 +86,7 @@ class Context(BaseModel):
         settings |= {
             "redis_url": self.redis_url,
             "queue": QUEUE,
+            "partitions": self.partitions,
             "redis_timeout_s": REDIS_TIMEOUT_S,
         }
         return BlockingClient(settings) if self.blocking else AsyncClient(**settings)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from rose.protocol import GROUP, EntryKey, Partition, decode_event
+from rose.protocol import GROUP, EntryKey, Partition, decode_event, partition_of
 from tests.chaos import journal
 from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan
@@ -47,6 +47,11 @@ class Trouble:
     """whose; None: everybody's"""
     partitions: frozenset[int] | None = None
     """in which; None: in all"""
+
+    def concerns(self, process: str, partition: int) -> bool:
+        return self.process in (None, process) and (
+            self.partitions is None or partition in self.partitions
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,41 +165,48 @@ def read_delays(folder: Path) -> Iterator[Trouble]:
             yield Trouble(at - rest[1] - 0.2, at, what, life.partition(".")[0])
 
 
-def read_redis(client: redis.Redis, partition: Partition, job_ids: list[str]) -> RedisState:
+def read_partition(
+    state: RedisState, client: redis.Redis, partition: Partition, job_ids: Iterable[str]
+) -> None:
     server = client.info("server")
     version = server.get("valkey_version") or server["redis_version"]
-    state = RedisState(version=f"{server.get('server_name', 'redis')} {version}")
+    state.version = f"{server.get('server_name', 'redis')} {version}"
     for stream in partition.all_jobs:
         info: Any = client.xinfo_stream(stream)
         pending: Any = client.xpending(stream, GROUP)
         state.streams[stream] = (info["length"], pending["pending"])
         state.entries_added += info["entries-added"]
-    state.queued_tokens = int(client.hget(partition.load, "tokens") or 0)
+    state.queued_tokens += int(client.hget(partition.load, "tokens") or 0)
     letters: Any = client.xrange(partition.dead)
-    state.dead = [
+    state.dead += [
         {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
         for _, fields in letters
     ]
-    for start in range(0, len(job_ids), _CHUNK):
-        chunk = job_ids[start : start + _CHUNK]
-        pipeline = client.pipeline(transaction=False)
-        for job_id in chunk:
-            pipeline.xrange(partition.tokens(job_id))
-            pipeline.hmget(partition.state(job_id), "stream", "entry")
-        replies = iter(pipeline.execute())
-        for job_id, entries, place in zip(chunk, replies, replies, strict=True):
-            if None not in place:
-                state.entries[job_id] = EntryKey(*(word.decode() for word in place))
-            state.logs[job_id] = [
-                (entry.decode(), decode_event(fields[b"event"]).model_dump())
-                for entry, fields in entries
-            ]
-    return state
+    own = sorted(job_id for job_id in job_ids if partition_of(job_id) == partition.index)
+    for start in range(0, len(own), _CHUNK):
+        _read_jobs(state, client, partition, own[start : start + _CHUNK])
 
 
-def expire_all(client: redis.Redis, partition: Partition, state: RedisState) -> None:
-    """Let the time to live of every job's keys pass at once, and see what stays."""
-    own = {*partition.all_jobs, partition.dead, partition.load, partition.model}
+def _read_jobs(
+    state: RedisState, client: redis.Redis, partition: Partition, job_ids: list[str]
+) -> None:
+    pipeline = client.pipeline(transaction=False)
+    for job_id in job_ids:
+        pipeline.xrange(partition.tokens(job_id))
+        pipeline.hmget(partition.state(job_id), "stream", "entry")
+    replies = iter(pipeline.execute())
+    for job_id, entries, place in zip(job_ids, replies, replies, strict=True):
+        if None not in place:
+            state.entries[job_id] = EntryKey(*(word.decode() for word in place))
+        state.logs[job_id] = [
+            (entry.decode(), decode_event(fields[b"event"]).model_dump())
+            for entry, fields in entries
+        ]
+
+
+def expire_all(client: redis.Redis, partitions: Iterable[Partition], state: RedisState) -> None:
+    """Let the time to live of every job's keys on a node pass at once, and see what stays."""
+    own = {key for p in partitions for key in (*p.all_jobs, p.dead, p.load, p.model)}
     keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]
     for start in range(0, len(keys), _CHUNK):
         chunk = [key for key in keys[start : start + _CHUNK] if key not in own]

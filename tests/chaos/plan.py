@@ -56,10 +56,11 @@ class JobPlan:
     deadline_s: float | None = None
     linger_s: float = 0.0
     """How long its subscriber takes for an event."""
+    partitions: int = 1
 
     @property
     def own_id(self) -> str | None:
-        return f"chaos-{self.number}" if self.named else None
+        return chaos_id(self.number, self.partitions) if self.named else None
 
     @property
     def metadata(self) -> dict[str, str | int | float | bool | None]:
@@ -146,6 +147,8 @@ _DOSES = {
     FaultKind.MEMORY: 4,
     FaultKind.KILL_LISTENER: 5,
 }
+#: They need jobs that have ended long before.
+_LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
 _POISONS = 15
 #: Of the jobs; the others are plain.
 _SHARES = {
@@ -178,6 +181,7 @@ _MIN_DOSES = {
 class Plan:
     seed: int
     jobs: int
+    partitions: int = 1
     poisons: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -202,6 +206,7 @@ class Plan:
             join_s=draw.choice((0.0, 0.0, 0.0, draw.uniform(0, 1), draw.uniform(0, 6))),
             act_at=draw.randint(1, 20) if kind is Kind.PAUSE else draw.choice((0, 0, acts_at)),
             deadline_s=_deadline_s(draw, kind),
+            partitions=self.partitions,
             linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
 
@@ -209,7 +214,7 @@ class Plan:
         """The whole schedule, in order."""
         draw = random.Random(f"{self.seed}:faults")
         kinds = [kind for kind, count in self.doses().items() for _ in range(count)]
-        draw.shuffle(kinds)
+        kinds.sort(key=lambda kind: draw.uniform(0.5 if kind in _LATE else 0.0, 1.0))
         return [
             Fault(
                 number,
@@ -240,6 +245,11 @@ class Plan:
             if drawn < top and (kind is not Kind.PAUSE or number < _LAST_PAUSE * self.jobs):
                 return kind
         return Kind.PLAIN
+
+
+def chaos_id(number: int, partitions: int) -> str:
+    """The id of a job that brings its own, or that is added past the client."""
+    return f"{number % partitions}-chaos-{number}"
 
 
 def _prompt(draw: random.Random) -> PromptLike:

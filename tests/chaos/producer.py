@@ -22,7 +22,7 @@ _POLL_S = 0.05
 class Producer:
     def __init__(self, context: Context, client: AnyClient, journal: Journal) -> None:
         self._context = context
-        self._plan = Plan(context.options.seed, context.options.jobs)
+        self._plan = Plan(context.options.seed, context.options.jobs, context.partitions)
         self._client = client
         self._journal = journal
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from rose.protocol import partition_of
 from tests.chaos.journal import Tail
 from tests.chaos.plan import RAW_BASE
 
@@ -20,7 +22,8 @@ class Progress:
         self.delivered: dict[int, list[dict[str, Any]]] = {}
         """number: events, as its subscriber wrote them down"""
         self.ended: set[int] = set()
-        self.events = 0
+        self.events = Counter[int]()
+        """by partition"""
         self.last_news = time.monotonic()
 
     @property
@@ -44,9 +47,9 @@ class Progress:
         for _, (number, job_id, _) in self._submitted.new():
             self.submissions.append((number, job_id))
             self.submitted[number] = job_id
-        for _, (number, _, _, event) in self._delivered.new():
+        for _, (number, job_id, _, event) in self._delivered.new():
             self.delivered.setdefault(number, []).append(event)
-            self.events += 1
+            self.events[partition_of(job_id)] += 1
             self.last_news = time.monotonic()
             if event["type"] != "tokens":
                 self.ended.add(number)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -16,7 +16,7 @@ import redis
 
 from rose.protocol import EntryKey, Partition, Priority
 from tests.chaos.journal import Journal
-from tests.chaos.plan import RAW_BASE, Plan
+from tests.chaos.plan import RAW_BASE, Plan, chaos_id
 
 #: XADD to several streams under one id that is greater than every id in them.
 _SAME_ID = """
@@ -40,10 +40,14 @@ _READABLE = "bad fields, readable id"
 
 class RawAdder:
     def __init__(
-        self, client: redis.Redis, partition: Partition, plan: Plan, submitted: Journal
+        self,
+        partitions: Sequence[Partition],
+        client_of: Callable[[Partition], redis.Redis],
+        plan: Plan,
+        submitted: Journal,
     ) -> None:
-        self._redis = client
-        self._partition = partition
+        self._partitions = partitions
+        self._client_of = client_of
         self.plan = plan
         self._submitted = submitted
         self._numbers = count(RAW_BASE)
@@ -62,51 +66,61 @@ class RawAdder:
         """`kind` from 0 to 1; `victim`: the id of an innocent job, for a bad entry to name."""
         draw = random.Random(seed)
         number = next(self._numbers)
-        kinds = _garbage(draw, f"chaos-{number}", victim or "nobody")
+        job_id, partition = self._place(number)
+        kinds = _garbage(draw, job_id, victim or "nobody")
         what = list(kinds)[int(kind * len(kinds))]
-        stream = draw.choice(self._partition.all_jobs)
-        entry = self._xadd(stream, {} | kinds[what])
+        stream = draw.choice(partition.all_jobs)
+        entry = self._xadd(partition, stream, {} | kinds[what])
         self.garbage.append(EntryKey(stream, entry))
         if what == _READABLE:
             self.failures[number] = "invalid_parameter"
-            self.announce(number, f"chaos-{number}")
+            self.announce(number, job_id)
         return what
 
     def add_twice(self, seed: int) -> str:
         """One job, added again as by a client whose reply was lost: sometimes elsewhere."""
         draw = random.Random(seed)
-        number, job_id, raw = self._new_job()
+        number = next(self._numbers)
+        job_id, partition = self._place(number)
+        streams, raw = partition.all_jobs, self._packed(number, job_id)
         if draw.random() < 0.3:
-            self._same_id(draw.sample(self._partition.all_jobs, 2), [raw, raw])
+            self._same_id(partition, draw.sample(streams, 2), [raw, raw])
         else:
-            first = draw.choice(self._partition.all_jobs)
-            for stream in (first, draw.choice([first, draw.choice(self._partition.all_jobs)])):
-                self._xadd(stream, {"job": raw})
+            first = draw.choice(streams)
+            for stream in (first, draw.choice([first, draw.choice(streams)])):
+                self._xadd(partition, stream, {"job": raw})
         self.announce(number, job_id)
         return job_id
 
     def add_twins(self) -> str:
         """Different jobs whose entries have the same id, in all three streams."""
-        jobs = [self._new_job() for _ in Priority]
-        entry = self._same_id(self._partition.all_jobs, [raw for *_, raw in jobs])
-        for number, job_id, _ in jobs:
-            self.announce(number, job_id)
+        numbers = [next(self._numbers) for _ in Priority]
+        partition = self._partitions[numbers[0] % len(self._partitions)]
+        jobs = {number: f"{partition.index}-chaos-{number}" for number in numbers}
+        raws = [self._packed(*job) for job in jobs.items()]
+        entry = self._same_id(partition, partition.all_jobs, raws)
+        for job in jobs.items():
+            self.announce(*job)
         return entry
 
-    def _new_job(self) -> tuple[int, str, bytes]:
-        number = next(self._numbers)
-        job = self.plan.job(number)
-        job_id = f"chaos-{number}"
-        body = {"v": 1, "id": job_id, "prompt": job.prompt, "sampling": job.sampling}
-        return number, job_id, msgpack.packb(body)
+    def _place(self, number: int) -> tuple[str, Partition]:
+        count = len(self._partitions)
+        return chaos_id(number, count), self._partitions[number % count]
 
-    def _xadd(self, stream: str, fields: dict[Any, Any]) -> str:
-        entry: Any = self._redis.xadd(stream, fields)
+    def _packed(self, number: int, job_id: str) -> bytes:
+        job = self.plan.job(number)
+        body = {"v": 1, "id": job_id, "prompt": job.prompt, "sampling": job.sampling}
+        packed: bytes = msgpack.packb(body)
+        return packed
+
+    def _xadd(self, partition: Partition, stream: str, fields: dict[Any, Any]) -> str:
+        entry: Any = self._client_of(partition).xadd(stream, fields)
         self.entries += 1
         return str(entry.decode())
 
-    def _same_id(self, streams: Sequence[str], raws: list[bytes]) -> str:
-        entry: Any = self._redis.eval(_SAME_ID, len(streams), *streams, *raws)
+    def _same_id(self, partition: Partition, streams: Sequence[str], raws: list[bytes]) -> str:
+        client = self._client_of(partition)
+        entry: Any = client.eval(_SAME_ID, len(streams), *streams, *raws)
         self.entries += len(streams)
         return str(entry.decode())
 

@@ -5,39 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import redis
 
-from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.evidence import (
     Evidence,
+    RedisState,
     Trouble,
     expire_all,
     read_delays,
+    read_partition,
     read_raised,
-    read_redis,
     read_takes,
 )
 from tests.chaos.faults import FaultInjector
 from tests.chaos.faults.scene import Scene
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import Fleet, names
 from tests.chaos.journal import Journal
 from tests.chaos.managed_process import End, watch
 from tests.chaos.plan import Plan
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
+from tests.chaos.topology import Cluster, OneServer
 from tests.chaos.versions import checked_out
 
 _START_S = 120.0
 _SETTLE_S = 20.0
 _TICK_S = 0.1
+#: Of the client of the harness, which on a cluster meets the faults of the nodes as others do.
+_RETRIES = 10
 #: Jobs in flight after the last planned one, as long as faults are left to strike.
 _EXTRA = 30
 #: If a PING takes longer, a worker may have lost a lease.
@@ -50,32 +52,36 @@ class ChaosRun:
     def __init__(self, options: Options, folder: Path, on_tick: Callable[[ChaosRun], None]) -> None:
         self.options = options
         self.folder = folder
-        self.plan = Plan(options.seed, options.jobs)
+        self.topology = Cluster() if options.topology == "cluster" else OneServer(names(options))
+        self.plan = Plan(options.seed, options.jobs, len(self.topology.partitions))
         self.progress = Progress(folder)
         self._on_tick = on_tick
         self._stalls: list[Trouble] = []
 
     async def run(self) -> Evidence:
         """Raises: TimeoutError: the workers do not start."""
-        partition = Partition(QUEUE)
+        topology = self.topology
         with (
             checked_out(self.options.old, self.folder) as old,
-            EmbeddedBroker(fake=False, options={"appendfsync": "always"}) as broker,
-            redis.Redis(port=broker.port, protocol=2) as client,
-            Client(redis_url=broker.url, queue=QUEUE) as product,
-            Fleet(self.options, self.folder, broker, old) as fleet,
+            topology,
+            Client(
+                redis_url=topology.direct_url,
+                queue=QUEUE,
+                partitions=len(topology.partitions),
+                redis_retries=_RETRIES,
+            ) as product,
+            Fleet(self.options, self.folder, topology, old) as fleet,
         ):
-            raw = RawAdder(
-                client, partition, self.plan, Journal(self.folder / "submitted-raw.jsonl")
-            )
-            self.scene = Scene(fleet, broker, client, product, raw, self.progress)
+            journal = Journal(self.folder / "submitted-raw.jsonl")
+            raw = RawAdder(topology.partitions, topology.client_of, self.plan, journal)
+            self.scene = Scene(fleet, topology, product, raw, self.progress)
             self.injector = FaultInjector(self.scene, self.options.jobs)
-            await self._until_up(client, fleet)
-            memory = _memory(client)
+            await self._until_up(fleet)
+            memory = self._memory()
             self.progress.last_news = time.monotonic()  # patience does not count the start-up
-            async with self._background(client, fleet):
+            async with self._background(fleet):
                 await self._feed_jobs(fleet)
-            evidence = await self._gather_evidence(client, fleet, raw)
+            evidence = await self._gather_evidence(fleet, raw)
             evidence.redis.memory_before = memory
             return evidence
 
@@ -110,18 +116,17 @@ class ChaosRun:
         known = all(number in submitted for number in range(limit))
         return limit >= self.options.jobs and known and self.progress.all_ended
 
-    async def _gather_evidence(self, client: redis.Redis, fleet: Fleet, raw: RawAdder) -> Evidence:
+    async def _gather_evidence(self, fleet: Fleet, raw: RawAdder) -> Evidence:
         """All is over: let it settle, drain the workers, and gather what is left."""
-        partition = Partition(QUEUE)
-        await _wait(lambda: _is_idle(client, partition), _SETTLE_S)
+        await _wait(self._is_idle, _SETTLE_S)
         gauges = await _idle_gauges(fleet)
         await _drain_workers(fleet)
         self.progress.update()
-        job_ids = sorted({job_id for _, job_id in self.progress.submissions})
-        state = read_redis(client, partition, job_ids)
-        expire_all(client, partition, state)
-        await _wait(lambda: int(client.dbsize()) <= _OWN_KEYS, _SETTLE_S)
-        state.memory_after = _memory(client)
+        state = self._read_redis()
+        nodes = [self.topology.client(node) for node in self.topology.nodes]
+        own_keys = _OWN_KEYS * len(self.topology.partitions)
+        await _wait(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
+        state.memory_after = self._memory()
         return Evidence(
             plan=self.plan,
             drain_limit_s=DRAIN_LIMIT_S,
@@ -140,29 +145,58 @@ class ChaosRun:
             troubles=[
                 *self.scene.troubles,
                 *self._stalls,
-                *fleet.cut_troubles(),
+                *self.topology.cut_troubles(),
                 *read_delays(self.folder),
             ],
-            cuts=Counter(mode for proxy in fleet.proxies.values() for _, mode in proxy.cut_log),
+            cuts=self.topology.cuts,
             gauges=gauges,
             redis=state,
         )
 
-    async def _until_up(self, client: redis.Redis, fleet: Fleet) -> None:
+    def _read_redis(self) -> RedisState:
+        """What is there, and then what is left once every result has expired."""
+        state, topology = RedisState(), self.topology
+        job_ids = {job_id for _, job_id in self.progress.submissions}
+        for partition in topology.partitions:
+            read_partition(state, topology.client_of(partition), partition, job_ids)
+        for node in topology.nodes:
+            expire_all(topology.client(node), topology.partitions, state)
+        return state
+
+    def _memory(self) -> int:
+        infos = [self.topology.client(node).info("memory") for node in self.topology.nodes]
+        return sum(int(info["used_memory"]) for info in infos)
+
+    def _has_groups(self) -> bool:
+        partitions = self.topology.partitions
+        return all(
+            self.topology.client_of(partition).exists(*partition.all_jobs)
+            == len(partition.all_jobs)
+            for partition in partitions
+        )
+
+    def _is_idle(self) -> bool:
+        return not any(
+            self.topology.client_of(partition).xlen(stream)
+            for partition in self.topology.partitions
+            for stream in partition.all_jobs
+        )
+
+    async def _until_up(self, fleet: Fleet) -> None:
         def died() -> bool:
             return any(process.up_s == 0 for process in fleet.processes)
 
         def up() -> bool:
-            return _has_groups(client) and all(fleet.gauges(worker) for worker in fleet.workers)
+            return self._has_groups() and all(fleet.gauges(worker) for worker in fleet.workers)
 
         if not await _wait(lambda: died() or up(), _START_S) or died():
             raise TimeoutError(f"not everybody has started: see the logs in {self.folder}")
 
     @asynccontextmanager
-    async def _background(self, client: redis.Redis, fleet: Fleet) -> AsyncIterator[None]:
+    async def _background(self, fleet: Fleet) -> AsyncIterator[None]:
         tasks = [
             asyncio.create_task(watch(fleet.processes)),
-            asyncio.create_task(self._ping(client)),
+            *(asyncio.create_task(self._ping(node)) for node in self.topology.nodes),
         ]
         try:
             yield
@@ -173,14 +207,16 @@ class ChaosRun:
                 if isinstance(result, Exception):
                     raise result
 
-    async def _ping(self, client: redis.Redis) -> None:
+    async def _ping(self, node: EmbeddedBroker) -> None:
         """Notes when Redis itself is held up, by the machine or its disk."""
+        client, whose = self.topology.client(node), self.topology.on(node)
         while True:
             began = time.time()
             with contextlib.suppress(redis.RedisError):
                 await asyncio.to_thread(client.ping)
             if time.time() - began > _HELD_UP_S:
-                self._stalls.append(Trouble(began, time.time() + 1.0, "Redis was held up"))
+                trouble = Trouble(began, time.time() + 1.0, "Redis was held up", None, whose)
+                self._stalls.append(trouble)
             await asyncio.sleep(_TICK_S)
 
 
@@ -207,19 +243,6 @@ async def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:
                 return True
         await asyncio.sleep(_TICK_S)
     return False
-
-
-def _memory(client: redis.Redis) -> int:
-    return int(client.info("memory")["used_memory"])
-
-
-def _has_groups(client: redis.Redis) -> bool:
-    streams = Partition(QUEUE).all_jobs
-    return client.exists(*streams) == len(streams)
-
-
-def _is_idle(client: redis.Redis, partition: Partition) -> bool:
-    return not any(client.xlen(stream) for stream in partition.all_jobs)
 
 
 def _at_rest(gauges: dict[str, float]) -> bool:

@@ -30,7 +30,7 @@ _LOG_LOOK_S = 1.0
 class Subscriber:
     def __init__(self, context: Context, client: AnyClient, record: Journal) -> None:
         self._context = context
-        self._plan = Plan(context.options.seed, context.options.jobs)
+        self._plan = Plan(context.options.seed, context.options.jobs, context.partitions)
         self._client = client
         self._journal = record
         self._raised = Journal(context.folder / f"raised-{context.index}.jsonl")

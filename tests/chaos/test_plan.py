@@ -33,7 +33,7 @@ def test_the_full_run_is_hard_to_survive() -> None:
 
 def test_a_short_run_has_some_of_everything() -> None:
     # given
-    plan = Plan(1, 100)
+    plan = Plan(3, 100)
     # then
     assert all(plan.doses().values())
     assert len(plan.poisons) == 1

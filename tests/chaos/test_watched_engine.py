@@ -22,6 +22,7 @@ def engine(tmp_path: Path) -> WatchedEngine:
         options=Options(seed=1, jobs=1),
         folder=tmp_path,
         redis_url="",
+        partitions=1,
         index=0,
         of=1,
         incarnation=0,

@@ -64,6 +64,7 @@ async def _main(context: Context) -> None:
         redis_url=context.redis_url,
         redis_timeout_s=REDIS_TIMEOUT_S,
         queue=QUEUE,
+        partitions=context.partitions,
         engine=options.engine,
         max_batch_size=options.slots,
         torch_threads=1,

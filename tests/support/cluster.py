@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from rose.transport.connection import connect
 from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_producer import Client, ProducerSettings
 from tests.support.bench import Bench, create_groups, wait_until
+from tests.support.proxy import Proxy
 
 _SLOTS = 16384
 
@@ -22,28 +23,35 @@ _SLOTS = 16384
 class LocalCluster:
     """Each node may be stopped and started again: it keeps its slots and its data (AOF)."""
 
-    def __init__(self, nodes: int = 3) -> None:
+    def __init__(
+        self, nodes: int = 3, *, options: Mapping[str, str] | None = None, announced: bool = False
+    ) -> None:
+        """`announced`: clients are led to a proxy in front of each node."""
         self._stack = ExitStack()
         # The default bus port is 10,000 higher, which may exceed 65,535.
-        self.nodes = [
-            EmbeddedBroker(
-                fake=False,
-                options={
-                    "cluster-enabled": "yes",
-                    "cluster-port": str(free_port()),
-                    "cluster-node-timeout": "1000",
-                    "cluster-require-full-coverage": "no",
-                    "appendfsync": "always",
-                },
-            )
+        self._options = [
+            {
+                "cluster-enabled": "yes",
+                "cluster-port": str(free_port()),
+                "cluster-node-timeout": "1000",
+                "cluster-require-full-coverage": "no",
+                "appendfsync": "always",
+                **(options or {}),
+            }
             for _ in range(nodes)
         ]
+        self.nodes = [EmbeddedBroker(fake=False, options=options) for options in self._options]
+        self.proxies = [Proxy(node.port) for node in self.nodes] if announced else []
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        doors: Sequence[Proxy | EmbeddedBroker] = self.proxies or self.nodes
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{door.port}" for door in doors)
 
     def __enter__(self) -> Self:
+        for proxy, options in zip(self.proxies, self._options, strict=False):
+            self._stack.enter_context(proxy)
+            options["cluster-announce-port"] = str(proxy.port)
         for node in self.nodes:
             self._stack.enter_context(node)
         first, *others = self.nodes

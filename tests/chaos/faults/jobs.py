@@ -61,7 +61,7 @@ def _expire(scene: Scene, number: int) -> str:
 def _age(scene: Scene, job_id: str, by_s: int) -> None:
     """Let the times to live of a job's keys pass as if so much time had passed."""
     partition = Partition(QUEUE, partition_of(job_id))
-    client = scene.client
+    client = scene.topology.client_of(partition)
     keys = [partition.state(job_id), partition.tokens(job_id)]
     named = client.scan_iter(match="*:idempotency:*", count=1000)
     keys += [key.decode() for key in named if client.get(key) == job_id.encode()]

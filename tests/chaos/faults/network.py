@@ -39,10 +39,10 @@ async def slow(scene: Scene, fault: Fault) -> str:
     draw = random.Random(fault.seed)
     delay_s, for_s = 0.05 + 0.25 * fault.amount, 1 + draw.random() * 2
     began = clock.now()
-    for proxy in scene.fleet.proxies.values():
+    for proxy in scene.topology.proxies.values():
         proxy.delay_s = proxy.request_delay_s = delay_s
     await asyncio.sleep(for_s)
-    for proxy in scene.fleet.proxies.values():
+    for proxy in scene.topology.proxies.values():
         proxy.delay_s = proxy.request_delay_s = 0.0
     scene.troubles.append(Trouble(began, clock.now() + 2.0, str(fault.kind)))
     return f"{delay_s:.2f} s late for {for_s:.1f} s"
@@ -54,17 +54,21 @@ async def silence(scene: Scene, fault: Fault) -> str:
     everybody, lost = draw.random() < 0.25, draw.random() < 0.5
     for_s = LEASE_S * (0.3 + 1.5 * fault.amount)
     name, one = scene.proxy(fault.target)
-    proxies = list(scene.fleet.proxies.values()) if everybody else [one]
+    proxies = list(scene.topology.proxies.values()) if everybody else [one]
     began = clock.now()
     for proxy in proxies:
         proxy.silence()
     await asyncio.sleep(for_s)
     for proxy in proxies:
         proxy.speak(lost=lost)
-    whose = None if everybody else name
     # Clients notice by their timeout, and come back with their own backoff.
-    scene.troubles.append(Trouble(began, clock.now() + 3.0, str(fault.kind), whose))
-    return f"{whose or 'everybody'} for {for_s:.1f} s, then {'lost' if lost else 'late'}"
+    ended, what = clock.now() + 3.0, str(fault.kind)
+    if everybody:
+        scene.troubles.append(Trouble(began, ended, what))
+    else:
+        scene.troubles.append(scene.topology.trouble(name, began, ended, what))
+    whose, then = "everybody" if everybody else name, "lost" if lost else "late"
+    return f"{whose} for {for_s:.1f} s, then {then}"
 
 
 async def lose_replies(scene: Scene, fault: Fault) -> str:
@@ -76,9 +80,10 @@ async def lose_replies(scene: Scene, fault: Fault) -> str:
         await asyncio.sleep(_POLL_S)
         target += 1
         name, proxy = scene.proxy(target, *_CALLS)
-    call = draw.choice(_CALLS[name.partition("-")[0]])
+    every = [call for calls in _CALLS.values() for call in calls]
+    call = draw.choice(_CALLS.get(name.partition("-")[0], every))
     times = draw.randint(1, 3)
-    proxy.swallow_times, proxy.swallow = times, load(call).sha1.encode()
+    proxy.swallow_times, proxy.swallow = times, _sha1(scene, call).encode()
     deadline = clock.now() + _CALL_WAIT_S
     while proxy.swallow is not None and clock.now() < deadline:
         await asyncio.sleep(_POLL_S)
@@ -86,3 +91,8 @@ async def lose_replies(scene: Scene, fault: Fault) -> str:
     proxy.swallow, proxy.swallow_times = None, 1
     scene.seen[f"lost replies of {call}"] += times - left
     return f"{name}: {times - left} replies of {call}"
+
+
+def _sha1(scene: Scene, call: str) -> str:
+    clustered = len(scene.topology.nodes) > 1
+    return load(call, sharded=clustered).sha1

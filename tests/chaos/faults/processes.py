@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rose.protocol import Partition
 from tests.chaos import clock
-from tests.chaos.context import LEASE_S, QUEUE, STALL_S, hang_file
+from tests.chaos.context import LEASE_S, STALL_S, hang_file
 from tests.chaos.evidence import Trouble
 from tests.chaos.faults.scene import UP_S, Scene
 from tests.chaos.managed_process import ManagedProcess
@@ -47,7 +46,9 @@ async def kill_listener(scene: Scene, fault: Fault) -> str:
         dry = await _ran_dry(scene)
         await asyncio.sleep(_LISTENS_S)
         async with scene.redis_lock:
-            name: Any = await asyncio.to_thread(scene.client.get, _listener_key())
+            partition, client = scene.partition(fault.target)
+            key = partition.load.removesuffix("load") + "listener"
+            name: Any = await asyncio.to_thread(client.get, key)
         index = int(name.decode().partition("-")[2].partition(".")[0]) if name else fault.target
         said = await _kill(scene, "worker", replace(fault, target=index))
     finally:
@@ -61,8 +62,12 @@ async def _ran_dry(scene: Scene) -> bool:
     """Wait until no entry waits to be read. False: it took too long."""
 
     def waiting() -> int:
-        streams = Partition(QUEUE).all_jobs
-        groups = [scene.client.xinfo_groups(stream)[0] for stream in streams]
+        topology = scene.topology
+        groups = [
+            topology.client_of(partition).xinfo_groups(stream)[0]
+            for partition in topology.partitions
+            for stream in partition.all_jobs
+        ]
         return sum(int(group["lag"] or 0) for group in groups)
 
     deadline = clock.now() + _DRY_S
@@ -72,10 +77,6 @@ async def _ran_dry(scene: Scene) -> bool:
                 return True
         await asyncio.sleep(_POLL_S)
     return False
-
-
-def _listener_key() -> str:
-    return Partition(QUEUE).load.removesuffix("load") + "listener"
 
 
 async def _kill(scene: Scene, role: str, fault: Fault) -> str:

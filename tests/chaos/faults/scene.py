@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.chaos import clock
@@ -18,6 +19,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
+from tests.chaos.topology import Topology
 from tests.support.proxy import Proxy
 
 #: A process lives at least this long before a fault strikes it, so that it has jobs to lose.
@@ -30,11 +32,9 @@ _LEAST_PER_S = 10
 @dataclass
 class Scene:
     fleet: Fleet
-    broker: EmbeddedBroker
-    client: redis.Redis
-    """past all proxies"""
+    topology: Topology
     product: Client
-    """the same, as a client of the queue"""
+    """a client of the queue, without faults of its own"""
     raw: RawAdder
     progress: Progress
     troubles: list[Trouble] = field(default_factory=list)
@@ -67,18 +67,36 @@ class Scene:
 
     def proxy(self, target: int, *roles: str) -> tuple[str, Proxy]:
         """Of a process, drawn among those of these roles, or among all."""
-        names = [p.name for p in self.fleet.processes if not roles or p.role in roles]
+        proxies = self.topology.proxies
+        names = [name for name in proxies if not roles or name.partition("-")[0] in roles]
+        names = names or list(proxies)  # those of nodes are everybody's
         name = names[target % len(names)]
-        return name, self.fleet.proxies[name]
+        return name, proxies[name]
+
+    def node(self, target: int) -> tuple[EmbeddedBroker, redis.Redis, frozenset[int]]:
+        """A server, a client of it, and the partitions on it."""
+        node = self.topology.nodes[target % len(self.topology.nodes)]
+        return node, self.topology.client(node), self.topology.on(node)
+
+    def partition(self, target: int) -> tuple[Partition, redis.Redis]:
+        partition = self.topology.partitions[target % len(self.topology.partitions)]
+        return partition, self.topology.client_of(partition)
 
     async def fenced(self, worker: ManagedProcess) -> float:
         """How many appends of this life have been refused."""
         gauges = await asyncio.to_thread(self.fleet.gauges, worker)
         return gauges.get("rose_fenced_appends_total", 0.0)
 
-    async def measure(self, what: str, for_s: float) -> None:
-        """What is delivered in so many seconds, while something is wrong."""
+    async def measure(
+        self, what: str, for_s: float, partitions: frozenset[int] | None = None
+    ) -> None:
+        """What is delivered in so many seconds, of these partitions, while something is wrong."""
+
+        def delivered() -> int:
+            counts = self.progress.events.items()
+            return sum(n for index, n in counts if partitions is None or index in partitions)
+
         least = round(for_s * _LEAST_PER_S)
-        began, before = clock.now(), self.progress.events
+        began, before = clock.now(), delivered()
         await asyncio.sleep(for_s)
-        self.stretches.append(Stretch(what, began, for_s, self.progress.events - before, least))
+        self.stretches.append(Stretch(what, began, for_s, delivered() - before, least))

@@ -11,6 +11,9 @@ from tests.chaos.evidence import Trouble
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import Fault
 
+#: One node of a cluster is frozen for so long, and the others have jobs left for so long.
+_FROZEN_S = 12.0
+_WORK_LEFT_S = 6.0
 #: With the limit reached for so long, tokens must come all the same after the first moment.
 _FULL_S = 6.0
 _MOMENT_S = 0.5
@@ -21,37 +24,47 @@ _BACK_S = 3.0
 async def restart(scene: Scene, fault: Fault) -> str:
     async with scene.redis_lock:
         began = clock.now()
-        await asyncio.to_thread(scene.broker.stop)
+        node, _, whose = scene.node(fault.target)
+        await asyncio.to_thread(node.stop)
         await asyncio.sleep(fault.amount)
-        await asyncio.to_thread(scene.broker.start)
-        scene.troubles.append(Trouble(began, clock.now() + _BACK_S, str(fault.kind)))
+        await asyncio.to_thread(node.start)
+        ended = clock.now() + _BACK_S
+        scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"from {began:.3f}, away for {clock.now() - began:.1f} s"
 
 
 async def freeze(scene: Scene, fault: Fault) -> str:
-    """The kernel accepts for it, and nobody answers."""
+    """The kernel accepts for it, and nobody answers. The other nodes of a cluster go on."""
     async with scene.redis_lock:
-        began, for_s = clock.now(), 0.5 + 3.5 * fault.amount
-        pid = int((await asyncio.to_thread(scene.client.info, "server"))["process_id"])
+        _, client, whose = scene.node(fault.target)
+        others = frozenset(p.index for p in scene.topology.partitions) - whose
+        for_s = _FROZEN_S if others else 0.5 + 3.5 * fault.amount
+        pid = int((await asyncio.to_thread(client.info, "server"))["process_id"])
+        began = clock.now()
         os.kill(pid, signal.SIGSTOP)
         try:
-            await asyncio.sleep(for_s)
+            if others:
+                await scene.measure(f"{fault.kind}, one of several", _WORK_LEFT_S, others)
+            await asyncio.sleep(for_s - (clock.now() - began))
         finally:
             os.kill(pid, signal.SIGCONT)
-        scene.troubles.append(Trouble(began, clock.now() + _BACK_S, str(fault.kind)))
+        ended = clock.now() + _BACK_S
+        scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"from {began:.3f} for {for_s:.1f} s"
 
 
 async def fill_memory(scene: Scene, fault: Fault) -> str:
     """Redis refuses what needs memory; what runs and what waits is to drain all the same."""
     async with scene.redis_lock:
-        used = int((await asyncio.to_thread(scene.client.info, "memory"))["used_memory"])
+        _, client, whose = scene.node(fault.target)
+        used = int((await asyncio.to_thread(client.info, "memory"))["used_memory"])
         limit, began = int(used * 0.9), clock.now()
-        await asyncio.to_thread(scene.client.config_set, "maxmemory", limit)
+        await asyncio.to_thread(client.config_set, "maxmemory", limit)
         try:
             await asyncio.sleep(_MOMENT_S)
-            await scene.measure(str(fault.kind), _FULL_S)
+            await scene.measure(str(fault.kind), _FULL_S, whose)
         finally:
-            await asyncio.to_thread(scene.client.config_set, "maxmemory", 0)
-        scene.troubles.append(Trouble(began, clock.now() + _BACK_S, str(fault.kind)))
+            await asyncio.to_thread(client.config_set, "maxmemory", 0)
+        ended = clock.now() + _BACK_S
+        scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"{scene.stretches[-1].events} events in {_FULL_S:.0f} s"
