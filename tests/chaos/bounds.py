@@ -24,8 +24,8 @@ TAKEOVER_S = LEASE_S + 2.0 + 2.5
 BEHIND_S = TAKEOVER_S
 #: Two workers fetch and begin at about the same time.
 _SIMULTANEOUS_S = 1.0
-#: From the start of a worker's process until it takes jobs.
-_START_S = 2.0
+#: From the start of a worker's engine until it takes jobs.
+_START_S = 0.5
 _LOST = (End.KILLED, End.POISONED, End.ITSELF)
 #: What the injector calls it.
 _HUNG_STEP = "hung step"
@@ -117,10 +117,11 @@ class Bounds:
     def _well_times(self, without: str | None, partition: int) -> Spans:
         well = Spans()
         for life in self._evidence.lives:
-            if not life.process.startswith("worker") or life.process == without:
+            began = self._evidence.serving.get(life.name)
+            if began is None or life.process == without:
                 continue
             ended = min(life.ended or float("inf"), life.told_at or float("inf"))
-            times = Spans([(life.began + _START_S, ended)])
+            times = Spans([(began + _START_S, ended)])
             bad = [
                 (trouble.began, trouble.ended)
                 for trouble in self._evidence.troubles

@@ -120,6 +120,8 @@ class Evidence:
     failures: dict[int, str] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     takes: list[Take] = field(default_factory=list)
+    serving: Mapping[str, float] = field(default_factory=dict)
+    """since when each life of a worker takes jobs"""
     troubles: list[Trouble] = field(default_factory=list)
     cuts: Mapping[str, int] = field(default_factory=dict)
     """connections that the proxy has cut, by mode"""
@@ -151,6 +153,11 @@ def read_takes(folder: Path) -> list[Take]:
         if what == "take"
     ]
     return sorted(takes, key=lambda take: take.at)
+
+
+def read_serving(folder: Path) -> dict[str, float]:
+    entries = journal.read(folder, "worker-*.jsonl")
+    return {life: at for life, (at, what, *_) in entries if what == "serving"}
 
 
 def read_raised(folder: Path) -> list[Raised]:

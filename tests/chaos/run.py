@@ -22,6 +22,7 @@ from tests.chaos.evidence import (
     read_delays,
     read_partition,
     read_raised,
+    read_serving,
     read_takes,
 )
 from tests.chaos.faults import FaultInjector
@@ -141,6 +142,7 @@ class ChaosRun:
             failures=raw.failures,
             lives=[life for process in fleet.processes for life in process.lives],
             takes=read_takes(self.folder),
+            serving=read_serving(self.folder),
             raised=read_raised(self.folder),
             troubles=[
                 *self.scene.troubles,

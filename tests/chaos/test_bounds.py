@@ -21,6 +21,7 @@ def a_loss(*troubles: Trouble, **befell: object) -> Evidence:
         if not befell
         else [Life("worker-0", 0, 0.0, **befell), Life("worker-1", 0, 0.0)],  # type: ignore[arg-type]
         takes=[Take(10.0, "a", 0, "worker-0.0"), Take(20.0, "a", 3, "worker-1.0")],
+        serving={"worker-0.0": 1.0, "worker-1.0": 1.0},
         troubles=list(troubles),
     )
 

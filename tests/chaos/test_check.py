@@ -83,6 +83,7 @@ def a_good_run() -> Evidence:
             Take(10.0, ids[PLAIN], 0, "worker-0.0"),
             Take(14.0, ids[PLAIN], 1, "worker-1.0"),
         ],
+        serving={"worker-0.0": 1.0, "worker-1.0": 1.0},
         gauges={"worker-1": {"rose_batch_sequences": 0, "rose_kv_cache_usage_ratio": 0}},
         redis=RedisState(
             streams={"jobs:high": (0, 0), "jobs:low": (0, 0)},

@@ -60,6 +60,11 @@ class Topology(ABC):
     def concerned(self, proxy: str) -> tuple[str | None, frozenset[int] | None]:
         """The process and the partitions that a fault of this proxy concerns; None: all of them."""
 
+    def wait_ok(self) -> None:
+        """Until a server that was away takes part again."""
+        for node in self.nodes:
+            self.client(node).ping()
+
     def on(self, node: EmbeddedBroker) -> frozenset[int]:
         """The partitions that it holds."""
         return frozenset(p.index for p in self.partitions if self.node_of(p) is node)
@@ -130,6 +135,9 @@ class Cluster(Topology):
     def __enter__(self) -> Self:
         self._stack.enter_context(self._cluster)
         return self
+
+    def wait_ok(self) -> None:
+        self._cluster.wait_ok()
 
     @property
     def nodes(self) -> Sequence[EmbeddedBroker]:

@@ -28,6 +28,7 @@ async def restart(scene: Scene, fault: Fault) -> str:
         await asyncio.to_thread(node.stop)
         await asyncio.sleep(fault.amount)
         await asyncio.to_thread(node.start)
+        await asyncio.to_thread(scene.topology.wait_ok)
         ended = clock.now() + _BACK_S
         scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"from {began:.3f}, away for {clock.now() - began:.1f} s"
@@ -48,6 +49,7 @@ async def freeze(scene: Scene, fault: Fault) -> str:
             await asyncio.sleep(for_s - (clock.now() - began))
         finally:
             os.kill(pid, signal.SIGCONT)
+        await asyncio.to_thread(scene.topology.wait_ok)
         ended = clock.now() + _BACK_S
         scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"from {began:.3f} for {for_s:.1f} s"
