@@ -27,8 +27,16 @@ from tests.support.redis_users import PASSWORDS, allowed, filled_users, guarded_
 
 pytestmark = needs_redis_server
 
-#: Rights that doctor does not try: what any client of a cluster sends, and what gives up.
-UNTRIED = {"command", "cluster|slots", "cluster|shards", "unsubscribe", "sunsubscribe"}
+#: Rights that doctor does not try: what any client of a cluster sends, what gives up,
+#: and what a worker can do without.
+UNTRIED = {
+    "command",
+    "cluster|slots",
+    "cluster|shards",
+    "unsubscribe",
+    "sunsubscribe",
+    "acl|dryrun",
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +72,17 @@ def test_the_shipped_configuration_is_well_and_stays_untouched(
 ) -> None:
     found = examined(settings_of(shipped))
     assert wrong(found) == {}
-    expected = {"redis", "eviction", "durability", "memory", "rights", "write", "clock", "queue"}
+    expected = {
+        "redis",
+        "replay",
+        "eviction",
+        "durability",
+        "memory",
+        "rights",
+        "write",
+        "clock",
+        "queue",
+    }
     assert set(found) == expected
     assert admin.dbsize() == 0
 
@@ -94,6 +112,16 @@ def test_the_shipped_users_have_their_rights_and_may_not_ask_for_settings(
             "CONFIG SET appendfsync everysec",
             "CONFIG SET appendfsync always",
             {"durability": Verdict.WARN},
+        ),
+        (
+            "ACL SETUSER default resetkeys -@all",
+            "ACL SETUSER default ~* +@all",
+            {"replay": Verdict.FAIL},
+        ),
+        (
+            "ACL SETUSER default -xack",
+            "ACL SETUSER default +@all",
+            {"replay": Verdict.FAIL},
         ),
         ("CONFIG SET timeout 300", "CONFIG SET timeout 0", {"timeout": Verdict.WARN}),
         (
@@ -294,7 +322,7 @@ def test_the_command_tells_a_line_each_and_fails_when_one_does(
         admin.config_set("maxmemory-policy", "noeviction")
     # then
     assert well.returncode == 0, well.stdout
-    assert [json.loads(x)["verdict"] for x in well.stdout.splitlines()] == ["ok"] * 8
+    assert [json.loads(x)["verdict"] for x in well.stdout.splitlines()] == ["ok"] * 9
     assert ill.returncode == 1
     (line,) = [x for x in ill.stdout.splitlines() if x.startswith("fail")]
     assert "volatile-ttl" in line

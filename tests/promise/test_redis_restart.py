@@ -82,3 +82,26 @@ def test_jobs_and_streams_survive_kill_9(server: EmbeddedBroker) -> None:
             assert {job.status().attempts for job in (running, waiting)} == {1}
         with redis.Redis.from_url(server.url, protocol=2) as admin:
             assert [admin.xlen(stream) for stream in PARTITION.all_jobs] == [0] * 3
+
+
+@needs_redis_server
+@pytest.mark.parametrize(
+    ("default", "worker", "says"),
+    [
+        ((), (), "INFO rose.worker: a restart of Redis replays"),
+        (("resetkeys", "-@all"), (), "ERROR rose.worker: a restart of Redis would lose"),
+        (("resetkeys",), ("-acl|dryrun",), "WARNING rose.worker: cannot see whether a restart"),
+    ],
+)
+def test_a_worker_says_at_its_start_whether_a_restart_would_lose(
+    server: EmbeddedBroker, default: tuple[str, ...], worker: tuple[str, ...], says: str
+) -> None:
+    # given
+    with redis.Redis.from_url(server.url, protocol=2) as admin:
+        for user, rules in (("default", default), ("worker", worker)):
+            if rules:
+                admin.execute_command("ACL", "SETUSER", user, *rules)
+    # when
+    with serving("w", url("worker", server.port), queue=PARTITION.queue) as started:
+        # then
+        wait_until(lambda: says in started.log)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rose.errors import ConfigurationError
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS, broker_errors
+from rose_worker import durability
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
 from rose_worker.control import Control
@@ -70,6 +71,7 @@ class Worker:
         broker = Broker(self._settings, self.name)
         try:
             await broker.start()
+            durability.look_beside(self._settings)
             engine = await asyncio.to_thread(self._load)
             with broker_errors():
                 await at_least_one(

@@ -17,6 +17,7 @@ from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
 from rose.transport import broker_errors
 from rose.transport.connection import connect
+from rose.transport.replay import Replay, hello, primaries, replay_of
 from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Role, missing
@@ -35,9 +36,9 @@ def examine(settings: ProducerSettings, role: Role | None) -> Iterator[Finding]:
     try:
         with broker_errors():
             client = connect(settings)
-            for number, server in enumerate(_servers(client)):
-                yield from _examine_server(server, number)
             first = Partition(settings.queue)
+            for number, server in enumerate(primaries(client)):
+                yield from _examine_server(server, number, first)
             home = _home_of(client, first)
             yield from _examine_use(
                 home, first, role, sharded=isinstance(client, redis.RedisCluster)
@@ -46,14 +47,6 @@ def examine(settings: ProducerSettings, role: Role | None) -> Iterator[Finding]:
             client.close()
     except BrokerUnavailable as error:
         yield fail("redis", str(error), "start it, or set ROSE_REDIS_URL")
-
-
-def _servers(client: redis.Redis | redis.RedisCluster) -> list[redis.Redis]:
-    """Each that holds a part of the keys."""
-    if isinstance(client, redis.Redis):
-        return [client]
-    cluster: Any = client  # untyped
-    return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
 
 
 def _home_of(client: redis.Redis | redis.RedisCluster, partition: Partition) -> redis.Redis:
@@ -67,25 +60,40 @@ def _home_of(client: redis.Redis | redis.RedisCluster, partition: Partition) -> 
 # A server
 
 
-def _examine_server(server: redis.Redis, number: int) -> Iterator[Finding]:
+def _examine_server(server: redis.Redis, number: int, partition: Partition) -> Iterator[Finding]:
     server.ping()
-    hello = _pairs(_ask(server, "HELLO"))
+    about = hello(server)
     info = _info(server)
     where = f" (node {number + 1})" if number else ""
-    yield _version(str(hello.get("version") or info.get("redis_version") or ""), where)
-    if hello.get("role", info.get("role", "master")) != "master":
+    yield _version(str(about.get("version") or info.get("redis_version") or ""), where)
+    if about.get("role", info.get("role", "master")) != "master":
         yield fail("role", f"a replica{where}: it refuses writes", "name the primary in the URL")
     given = _settings(server, info)
     yield from _eviction(given, where)
     yield from _durability(given, info, where)
     yield from _memory(info, where)
+    replay = replay_of(server, partition)
+    yield from _replay(replay, where)
     unknown = [name for name, value in given.items() if value is None]
+    if replay is Replay.UNKNOWN:
+        unknown.append("the rights of the user default")
     if unknown:
         yield warn(
             "settings",
             f"{', '.join(unknown)} cannot be read{where}: the user may not CONFIG GET, or the "
             "service has none",
             "look as an administrator (--redis-url), or in the service's console",
+        )
+
+
+def _replay(replay: Replay, where: str) -> Iterator[Finding]:
+    if replay is Replay.WHOLE:
+        yield ok("replay", f"a restart replays all that scripts wrote{where}")
+    elif replay is Replay.LOSSY:
+        yield fail(
+            "replay",
+            f"the user default may not do what scripts did{where}: a restart loses it",
+            "ACL SETUSER default off resetpass ~* &* +@all, and in the ACL file: docs/redis.md",
         )
 
 
