@@ -240,7 +240,7 @@ def test_the_shipped_configuration_keeps_every_promise(admin: redis.Redis) -> No
         (["status"], "scaler", None, "rights of each part"),
         (["dead-letters", "list"], "producer", None, "rights of each part"),
         (["stream", "0-x"], "scaler", None, "no permissions"),
-        (["worker", "--engine=null", "--http-port=0"], "producer", None, "no permissions"),
+        (["worker", "--engine=null", "--http-port=0"], "producer", None, "rights of each"),
     ],
 )
 def test_a_user_who_may_not_is_told_in_one_line(
