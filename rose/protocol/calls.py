@@ -226,6 +226,15 @@ class Taken:
     cancel_requested: bool
     logged: int
     """tokens in its log"""
+    deadline_ms: int | None = None
+    """by Redis' clock; None if `submit` has noted none"""
+    now_ms: int = field(default=0, compare=False)
+    """Redis' clock at the take"""
+    taken_at: float = field(default_factory=time.monotonic, compare=False)
+
+    def seconds_until(self, time_ms: int) -> float:
+        """From now until a time by Redis' clock; the clock of this host does not count."""
+        return (time_ms - self.now_ms) / 1000 - (time.monotonic() - self.taken_at)
 
 
 class NotTaken(Enum):
@@ -251,10 +260,12 @@ def taken(reply: bytes) -> Taken | NotTaken:
     if outcome != b"TAKEN":
         return NotTaken.NOTHING_TO_DO
     try:
-        epoch, attempts, cancel_flag, logged = map(int, facts.split())
+        *numbers, deadline = facts.split()
+        epoch, attempts, cancel_flag, logged, now = map(int, numbers)
+        deadline_ms = None if deadline == b"-" else int(deadline)
     except ValueError as error:
         raise _malformed("take", error) from None
-    return Taken(epoch, attempts, cancel_flag == 1, logged)
+    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now)
 
 
 @dataclass(slots=True)

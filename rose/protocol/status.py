@@ -119,6 +119,12 @@ class QueueStatus:
     """how many jobs each worker holds: of those that live, and of dead ones that hold some still"""
     oldest_running_ms: int | None
     """when the oldest job that a worker holds was enqueued, Unix milliseconds"""
+    now_ms: int = 0
+    """Redis' clock, by which jobs are enqueued"""
+
+    def age_s(self, time_ms: int | None) -> float | None:
+        """How long ago a time by Redis' clock was."""
+        return None if time_ms is None else max(0.0, (self.now_ms - time_ms) / 1000)
 
 
 def job_not_found(job_id: str) -> JobNotFound:
@@ -134,10 +140,10 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     waiting = dict.fromkeys((priority.value for priority in Priority), 0)
     workers: Counter[str] = Counter()
     began: list[int] = []
-    dead = tokens = 0
+    dead = tokens = now_ms = 0
     name: str | None = None
     context: int | None = None
-    for streams, partition_dead, partition_tokens, model in replies:
+    for streams, partition_dead, partition_tokens, model, partition_now_ms in replies:
         for priority, (entries, oldest, held) in zip(Priority, streams, strict=True):
             counts = Counter({c.decode(errors="replace"): int(count) for c, count in held})
             del counts[RELEASED]
@@ -146,6 +152,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
             workers.update(counts)
             waiting[priority.value] += entries - counts.total()
         dead += partition_dead
+        now_ms = max(now_ms, partition_now_ms)
         with _written_by_us(f"what queue {queue} says of itself"):
             tokens += int(partition_tokens)
             if model[0] is not None:
@@ -160,4 +167,5 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         context_tokens=context,
         workers=dict(workers),
         oldest_running_ms=min(began, default=None),
+        now_ms=now_ms,
     )

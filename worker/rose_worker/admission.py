@@ -29,7 +29,7 @@ from rose.protocol import (
     partition_of,
     readable_job_id,
 )
-from rose.protocol.calls import Lease, NotTaken, Take, Taken, now_ms
+from rose.protocol.calls import Lease, NotTaken, Take, Taken
 from rose_worker.broker import Broker, DeadLetter
 from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
@@ -165,7 +165,7 @@ class Admission:
         deadline_ms = job.spec.deadline_ms
         if grant.cancel_requested:
             self._publisher.cancel(job.spec.id)
-        elif deadline_ms is not None and not self._set_deadline(job, deadline_ms):
+        elif deadline_ms is not None and not self._set_deadline(job, deadline_ms, grant):
             self._miss_deadline(job.spec.id)
         else:
             self._thread.add(prepared, alone=job.alone)
@@ -179,9 +179,13 @@ class Admission:
                 extra={"job": job.spec.id},
             )
 
-    def _set_deadline(self, job: HeldJob, deadline_ms: int) -> bool:
-        """Start the timer of the deadline. False if it has passed already."""
-        left_s = (deadline_ms - now_ms()) / 1000
+    def _set_deadline(self, job: HeldJob, deadline_ms: int, grant: Taken) -> bool:
+        """Start the timer of the deadline. False if it has passed already.
+
+        Redis' clock decides, at the submit as at the take. `deadline_ms`, which the producer wrote
+        by its own clock, counts for jobs that came without `submit`.
+        """
+        left_s = grant.seconds_until(grant.deadline_ms or deadline_ms)
         if left_s > 0:
             loop = asyncio.get_running_loop()
             job.deadline = loop.call_later(left_s, self._miss_deadline, job.spec.id)
@@ -235,7 +239,7 @@ def _spec(claim: Claim) -> JobSpec:
 
 def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alone: bool) -> HeldJob:
     entry = claim.entry
-    waited_s = max(0.0, (now_ms() - entry.enqueued_ms) / 1000)
+    waited_s = max(0.0, -grant.seconds_until(entry.enqueued_ms))
     return HeldJob(
         spec=spec,
         lease=Lease(entry.partition, entry.key, spec.id, grant.epoch),

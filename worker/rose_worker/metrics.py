@@ -7,7 +7,6 @@ of the queue: only the worker that reads the queue for all exports them (`rose_w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -211,8 +210,8 @@ class Metrics:
         values = {
             "queue_lag_jobs": sum(status.waiting.values()),
             "queue_pending_jobs": status.running,
-            "queue_oldest_pending_age_seconds": _age_s(status.oldest_running_ms),
-            "queue_oldest_waiting_age_seconds": _age_s(oldest_waiting_ms),
+            "queue_oldest_pending_age_seconds": status.age_s(status.oldest_running_ms) or 0.0,
+            "queue_oldest_waiting_age_seconds": status.age_s(oldest_waiting_ms) or 0.0,
             "queue_tokens": status.queued_tokens,
             "queue_lost_workers": lost_workers,
             "dead_letter_jobs": status.dead_letters,
@@ -246,7 +245,3 @@ class Metrics:
         family = Histogram(f"rose_{name}", help_text, buckets, ["model"], [(self._model,)])
         self.registry.register(family)
         return family.series(self._model)
-
-
-def _age_s(enqueued_ms: int | None) -> float:
-    return 0.0 if enqueued_ms is None else max(0.0, time.time() - enqueued_ms / 1000)

@@ -48,6 +48,8 @@ class Watch:
     lease_s: float = _LEASE_S
     _problems: dict[Partition, str] = field(default_factory=dict, init=False)
     """of the partitions that are not well"""
+    _one_is_well: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """since the start"""
     _sweep: Sweep = field(init=False)
     _unreadable: str | None = field(default=None, init=False)
 
@@ -71,6 +73,7 @@ class Watch:
             problem = await self._ask(partition)
             if problem is None:
                 self._problems.pop(partition, None)
+                self._one_is_well.set()
             else:
                 self._metrics.redis_errors["watch"].inc()
                 if partition not in self._problems:
@@ -93,6 +96,7 @@ class Watch:
         return None
 
     async def _read_for_all(self) -> None:
+        await self._one_is_well.wait()
         while True:
             well = [p for p in self._broker.partitions if p not in self._problems]
             try:

@@ -24,7 +24,7 @@ class Role(StrEnum):
 #: Commands by the kind of key that they are for.
 RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
     Role.PRODUCER: {
-        "": ("script|load",),
+        "": ("script|load", "time"),
         "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending", "xinfo|consumers"),
         "state": ("exists", "hmget", "hset", "expire", "persist"),
         "tokens": ("xadd", "xrange", "expire", "del"),

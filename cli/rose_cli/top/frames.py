@@ -95,7 +95,6 @@ class Top:
         workers.sort(key=lambda row: row.name)
         rate = sum(row.tokens_per_s for row in workers)
         self._history.append(rate)
-        began = status.oldest_running_ms
         return Frame(
             at=time.time(),
             queue=status.queue,
@@ -104,7 +103,7 @@ class Top:
             running=status.running,
             dead_letters=status.dead_letters,
             oldest_waiting_s=_oldest_waiting(scrapes, status),
-            oldest_running_s=None if began is None else max(0.0, time.time() - began / 1000),
+            oldest_running_s=status.age_s(status.oldest_running_ms),
             workers=workers,
             other_workers=len(answers) - len(scrapes),
             tokens_per_s=rate,

@@ -1,6 +1,6 @@
 -- Read how one partition stands.
 -- KEYS  load, model, dead, job streams, most urgent first        ARGV  group, alive ms
--- Reply: {streams, dead letters, queued tokens, {model's name, its context}}; of each stream {entries,
+-- Reply: {streams, dead letters, queued tokens, {model's name, its context}, now ms}; of each stream {entries,
 --        oldest entry that is held or "", {{consumer, entries it holds}, ...}}. A consumer that holds
 --        nothing is named if it has been heard of in the last `alive ms`.
 local load, model, dead = KEYS[1], KEYS[2], KEYS[3]
@@ -26,4 +26,4 @@ for i = 4, #KEYS do
   streams[#streams + 1] = {entries, oldest, held}
 end
 local tokens = redis.call('HGET', load, 'tokens') or '0'
-return {streams, redis.call('XLEN', dead), tokens, redis.call('HMGET', model, 'name', 'context_tokens')}
+return {streams, redis.call('XLEN', dead), tokens, redis.call('HMGET', model, 'name', 'context_tokens'), now_ms()}

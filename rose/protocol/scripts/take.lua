@@ -7,7 +7,8 @@
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; else ""
 -- Reply: per entry
---        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log>
+--        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log> <now ms> <deadline ms or "-">
+--                          both times are of Redis' clock
 --        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
 --        SUSPECT           the lease of the last take has lapsed without a new token: take it alone
 --        NOT_OWNER
@@ -21,14 +22,15 @@ local now = string.format('%d', now_ms())
 -- Scores and members of the jobs that this call begins.
 local begun = {}
 
-local function granted(epoch, attempts, cancel, logged)
-  return string.format('TAKEN %d %d %s %d', epoch or 0, attempts or 0, cancel and '1' or '0', logged)
+local function granted(epoch, attempts, cancel, logged, deadline)
+  return string.format('TAKEN %d %d %s %d %s %s', epoch or 0, attempts or 0, cancel and '1' or '0', logged,
+    now, is_count(deadline) and deadline or '-')
 end
 
 local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
   local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
-    'worker', 'take')
+    'worker', 'take', 'deadline_ms')
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- It was cancelled while it waited, or its worker died before the acknowledgement.
@@ -52,7 +54,7 @@ local function take(stream, state, tokens, entry, take_id)
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
-    return granted(known[8], known[7], known[6], logged)
+    return granted(known[8], known[7], known[6], logged, known[11])
   end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
@@ -62,7 +64,7 @@ local function take(stream, state, tokens, entry, take_id)
     'taken_at', logged, 'attempts', attempts + 1, 'epoch', epoch, 'worker', consumer, 'take', take_id,
     'started_ms', now)
   begun[#begun + 1], begun[#begun + 2] = now, string.match(state, ':state:(.*)$')
-  return granted(epoch, attempts + 1, known[6], logged)
+  return granted(epoch, attempts + 1, known[6], logged, known[11])
 end
 
 local function take_unread(stream, state, tokens, entry, take_id)
