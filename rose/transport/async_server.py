@@ -93,6 +93,10 @@ class AsyncServer:
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """The replies; raises the first error among them."""
+        return without_errors(await self.round_trip(commands))
+
+    async def round_trip(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies, errors among them."""
         if self._closed:
             raise closed()
         trip = _RoundTrip(commands)
@@ -105,12 +109,11 @@ class AsyncServer:
                 self._open(1)
             connection.send(trip)
         try:
-            replies = await trip.done
+            return await trip.done
         except asyncio.CancelledError:
             if self._blocking and trip.connection is not None:
                 trip.connection.end(redis.ConnectionError("cancelled"))  # or Redis would go on
             raise
-        return without_errors(replies)
 
     async def aclose(self) -> None:
         self._closed = True

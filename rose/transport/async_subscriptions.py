@@ -10,43 +10,39 @@ CONNECTION_LOST, or by None, which means: read the log.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import redis.asyncio
+from redis.exceptions import MovedError
 
 from rose.settings import QueueSettings
-from rose.transport.connection import connect_async
+from rose.transport.async_cluster import AsyncSlots, open_slots_async
+from rose.transport.connection import address_of, connect_async
 from rose.transport.failures import CONNECTION_LOST, closed
-from rose.transport.multiplexed import Inbox, MultiplexedConnection, SharedAttempt
-from rose.transport.redis_internals import (
-    AsyncConnector,
-    async_connector,
-    async_node,
-    find_nodes_async,
-)
+from rose.transport.multiplexed import Inbox, MultiplexedConnection
+from rose.transport.redis_internals import AsyncConnector, async_connector
+from rose.transport.slots import Node, slot_of_key
+from rose.transport.urls import Kind
 
 #: Messages kept for a listener that does not keep up.
 _INBOX_SIZE = 1000
-
-#: Thousands of listeners may have lost the same node.
-_EXPLORE_EVERY_S = 0.5
 
 
 class AsyncSubscriptions:
     """Belongs to one event loop. Connects at the first `listen`; `aclose` ends it for good."""
 
     def __init__(self, settings: QueueSettings, *, inbox_size: int = _INBOX_SIZE) -> None:
-        # For address and options: its own pool stays empty.
-        # No silent reconnect: what was published meanwhile must be read from the log.
-        self._redis = connect_async(settings)
+        self._slots: AsyncSlots | None = None
+        self._redis: redis.asyncio.Redis | None = None
+        if address_of(settings).kind is Kind.CLUSTER:
+            self._slots = open_slots_async(settings, settings.redis_timeout_s)
+        else:
+            # For address and options: its own pool stays empty.
+            self._redis = connect_async(settings)
         self._timeout_s = settings.redis_timeout_s
         self._inbox_size = inbox_size
-        self._connections: dict[str, MultiplexedConnection] = {}
-        self._exploring = SharedAttempt(self._explore)
-        self._explored = False
-        self._explored_at = -_EXPLORE_EVERY_S
+        self._connections: dict[Node | None, MultiplexedConnection] = {}
         self._closed = False
 
     @asynccontextmanager
@@ -63,43 +59,50 @@ class AsyncSubscriptions:
         try:
             connection = await self._connection(channel)
             subscription = await connection.subscribe(channel, inbox)
-        except CONNECTION_LOST:
-            self._explored = False  # the channel's node may be another now
+        except CONNECTION_LOST as error:
+            self._doubt(error)
             raise
         try:
             yield inbox
-        except CONNECTION_LOST:
-            self._explored = False
+        except CONNECTION_LOST as error:
+            self._doubt(error)
             raise
         finally:
             connection.leave(subscription, inbox)
 
     async def aclose(self) -> None:
         self._closed = True
-        await self._exploring.cancel()
+        if self._slots is not None:
+            await self._slots.aclose()
         for connection in self._connections.values():
             await connection.close()
-        await self._redis.aclose()
+        if self._redis is not None:
+            await self._redis.aclose()
+
+    def _doubt(self, error: Exception) -> None:
+        """The channel's node may be another now."""
+        if self._slots is None:
+            return
+        if isinstance(error, MovedError):
+            self._slots.table.moved(error)
+        self._slots.doubt()
 
     async def _connection(self, channel: str) -> MultiplexedConnection:
         if self._closed:
             raise closed()
-        client = self._redis
-        if isinstance(client, redis.asyncio.Redis):
-            return self._connection_to("", async_connector(client.connection_pool))
-        recently = asyncio.get_running_loop().time() - self._explored_at < _EXPLORE_EVERY_S
-        if not self._explored and not recently:
-            await self._exploring.make()
-        return self._connection_to(*async_node(client, channel))
-
-    def _connection_to(self, node: str, connector: AsyncConnector) -> MultiplexedConnection:
+        node = None if self._slots is None else await self._slots.node_of(slot_of_key(channel))
         connection = self._connections.get(node)
         if connection is None:
-            connection = MultiplexedConnection(connector, self._timeout_s, sharded=bool(node))
+            sharded = node is not None
+            connection = MultiplexedConnection(
+                self._connector(node), self._timeout_s, sharded=sharded
+            )
             self._connections[node] = connection
         return connection
 
-    async def _explore(self) -> None:
-        if isinstance(self._redis, redis.asyncio.RedisCluster):
-            await find_nodes_async(self._redis)
-        self._explored, self._explored_at = True, asyncio.get_running_loop().time()
+    def _connector(self, node: Node | None) -> AsyncConnector:
+        if self._slots is not None and node is not None:
+            return self._slots.connector(node)
+        if self._redis is None:
+            raise closed()
+        return async_connector(self._redis.connection_pool)

@@ -49,29 +49,78 @@ def connect(
         CONNECTION_LOST: no node of the cluster answers.
     """
     client: redis.Redis | redis.RedisCluster
-    client = _client(redis, _BehindSentinel, settings, retries, reply_timeout_s)
+    address = address_of(settings)
+    if address.kind is not Kind.CLUSTER:
+        client = _client(redis, _BehindSentinel, settings, reply_timeout_s)
+        return client
+    options = {**_options(redis, settings, reply_timeout_s), **address.options}
+    options["retry"] = redis.retry.Retry(NoBackoff(), retries)
+    # If one node is away, the partitions of the others go on.
+    options["require_full_coverage"] = False
+    with _valid_options():
+        nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]
+        client = redis.RedisCluster(startup_nodes=nodes, **options)
     return client
 
 
 def connect_async(
-    settings: QueueSettings, *, retries: int = 0, reply_timeout_s: float | None = None
-) -> redis.asyncio.Redis | redis.asyncio.RedisCluster:
-    """As `connect`, but connects to a cluster at the first call, too."""
-    client: redis.asyncio.Redis | redis.asyncio.RedisCluster
-    client = _client(redis.asyncio, _AsyncBehindSentinel, settings, retries, reply_timeout_s)
+    settings: QueueSettings, *, reply_timeout_s: float | None = None
+) -> redis.asyncio.Redis:
+    """As `connect`, but not to a cluster."""
+    client: redis.asyncio.Redis
+    client = _client(redis.asyncio, _AsyncBehindSentinel, settings, reply_timeout_s)
+    return client
+
+
+def connect_node(
+    settings: QueueSettings, node: tuple[str, int], reply_timeout_s: float
+) -> redis.Redis:
+    """To one node of a cluster. Connects at the first call. Raises: ConfigurationError"""
+    client: redis.Redis = _node(redis, settings, node, reply_timeout_s)
+    return client
+
+
+def connect_node_async(
+    settings: QueueSettings, node: tuple[str, int], reply_timeout_s: float
+) -> redis.asyncio.Redis:
+    """As `connect_node`."""
+    client: redis.asyncio.Redis = _node(redis.asyncio, settings, node, reply_timeout_s)
     return client
 
 
 def _client(
-    library: Any,
-    behind_sentinel: type,
-    settings: QueueSettings,
-    retries: int,
-    reply_timeout_s: float | None,
+    library: Any, behind_sentinel: type, settings: QueueSettings, reply_timeout_s: float | None
 ) -> Any:
     """`library`: redis or redis.asyncio, which name their classes alike."""
     address = address_of(settings)
-    options = {
+    options = _options(library, settings, reply_timeout_s)
+    with _valid_options():
+        if address.kind is Kind.SENTINEL:
+            own = {**options, **address.sentinel}
+            sentinel = library.Sentinel(address.nodes, sentinel_kwargs=own, **options)
+            return sentinel.master_for(
+                address.service, redis_class=behind_sentinel, **address.options
+            )
+        client = library.Redis.from_url(address.plain, **options)
+        try_options(client)
+        return client
+
+
+def _node(
+    library: Any, settings: QueueSettings, node: tuple[str, int], reply_timeout_s: float
+) -> Any:
+    options = {**_options(library, settings, reply_timeout_s), **address_of(settings).options}
+    options["socket_connect_timeout"] = min(reply_timeout_s, settings.redis_timeout_s)
+    with _valid_options():
+        client = library.Redis(host=node[0], port=node[1], **options)
+        try_options(client)
+        return client
+
+
+def _options(
+    library: Any, settings: QueueSettings, reply_timeout_s: float | None
+) -> dict[str, Any]:
+    return {
         "socket_timeout": reply_timeout_s or settings.redis_timeout_s,
         "socket_connect_timeout": settings.redis_timeout_s,
         "socket_keepalive": True,
@@ -82,22 +131,6 @@ def _client(
         "protocol": 2,
         "retry": library.retry.Retry(NoBackoff(), 0),
     }
-    with _valid_options():
-        if address.kind is Kind.CLUSTER:
-            options |= {**address.options, "retry": library.retry.Retry(NoBackoff(), retries)}
-            # If one node is away, the partitions of the others go on.
-            options["require_full_coverage"] = False
-            nodes = [library.cluster.ClusterNode(*node) for node in address.nodes]
-            return library.RedisCluster(startup_nodes=nodes, **options)
-        if address.kind is Kind.SENTINEL:
-            own = {**options, **address.sentinel}
-            sentinel = library.Sentinel(address.nodes, sentinel_kwargs=own, **options)
-            return sentinel.master_for(
-                address.service, redis_class=behind_sentinel, **address.options
-            )
-        client = library.Redis.from_url(address.plain, **options)
-        try_options(client)
-        return client
 
 
 def address_of(settings: QueueSettings) -> Address:

@@ -90,13 +90,19 @@ class SharedAttempt:
 
     async def make(self) -> None:
         """Raises: what the work raises."""
-        task = self._task
-        if task is None or task.done():
-            task = self._task = asyncio.create_task(self._run())
+        task = self.start()
         await asyncio.wait([task])
         if task.cancelled():
             raise closed()
         task.result()
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin, unless it is under way, and wait for nothing."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+            # Nobody may wait for it. Then its error is nobody's: the next attempt follows.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._task
 
     async def cancel(self) -> None:
         if self._task is not None:

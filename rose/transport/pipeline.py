@@ -8,7 +8,7 @@ connections; hiredis packs the commands and reads the replies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -94,9 +94,6 @@ class PipelinedConnection(asyncio.Protocol):
             self._on_lost(str(error) if error else self._reason)
 
 
-def field_of(fields: Sequence[bytes] | Mapping[bytes, bytes], name: bytes) -> bytes | None:
-    """From a stream's entry as Redis gives it: name, value, ...; the last of that name. A blocking
-    client of a cluster gives a mapping."""
-    if isinstance(fields, Mapping):
-        return fields.get(name)
+def field_of(fields: Sequence[bytes], name: bytes) -> bytes | None:
+    """From a stream's entry as Redis gives it: name, value, ...; the last of that name."""
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(name)

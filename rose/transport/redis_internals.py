@@ -8,20 +8,19 @@ tests/rose/transport/test_redis_internals.py fails first when redis-py changes a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import redis
 import redis.asyncio
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection as Connection
 from redis.connection import ConnectionPool, SSLConnection, parse_url
-from redis.crc import key_slot
-from redis.exceptions import ReadOnlyError, ResponseError, SlotNotCoveredError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 AsyncConnector = Callable[[], AsyncConnection]
 Connector = Callable[[], Connection]
@@ -58,8 +57,8 @@ def sentinels_of(client: redis.Redis | redis.asyncio.Redis) -> Sequence[Any]:
 # asyncio
 
 
-def async_connector(pool: AsyncConnectionPool | AsyncClusterNode) -> AsyncConnector:
-    """Makes connections like the pool's or the node's; their timeouts and repeats are ours."""
+def async_connector(pool: AsyncConnectionPool) -> AsyncConnector:
+    """Makes connections like the pool's; their timeouts and repeats are ours."""
     own = {"socket_timeout": None, "retry": AsyncRetry(NoBackoff(), 0)}
     options = {**pool.connection_kwargs, **own}
     return lambda: pool.connection_class(**options)
@@ -95,21 +94,6 @@ def close_connection(connection: AsyncConnection) -> None:
     connection._close()
 
 
-async def find_nodes_async(cluster: redis.asyncio.RedisCluster) -> None:
-    """Ask the cluster anew which node serves what. Raises: CONNECTION_LOST"""
-    client: Any = cluster
-    await client.aclose()
-    await client.initialize()
-
-
-def async_node(cluster: redis.asyncio.RedisCluster, key: str) -> tuple[str, AsyncConnector]:
-    """The name of the node that serves the key, and a connector to it. Raises: CONNECTION_LOST"""
-    node = cluster.get_node_from_key(key)
-    if node is None:
-        raise SlotNotCoveredError(f"no node of the cluster serves {key}")
-    return node.name, async_connector(node)
-
-
 # Blocking
 
 
@@ -118,22 +102,39 @@ def connector(pool: ConnectionPool) -> Connector:
     return lambda: pool.connection_class(**pool.connection_kwargs)
 
 
-def round_trip(pool: ConnectionPool, packed: bytes, commands: int) -> list[Any]:
-    """The replies to packed commands as Redis gave them, errors among them.
+def round_trips(trips: Sequence[tuple[ConnectionPool, bytes, int]]) -> list[list[Any]]:
+    """Packed commands to several servers, and how many they are. Returns the replies as each Redis
+    gave them, errors among them. All is sent before anything is read.
 
     Raises: CONNECTION_LOST: the commands may have been carried out.
     """
+    with ExitStack() as stack:
+        connections = [stack.enter_context(_pooled(pool)) for pool, _, _ in trips]
+        for connection, (_, packed, _) in zip(connections, trips, strict=True):
+            connection.send_packed_command([packed])
+        return [
+            _replies(connection, commands)
+            for connection, (_, _, commands) in zip(connections, trips, strict=True)
+        ]
+
+
+@contextmanager
+def _pooled(pool: ConnectionPool) -> Iterator[Connection]:
+    """A connection for a round trip. One that stopped halfway is closed."""
     connection = pool.get_connection()
     try:
-        connection.send_packed_command([packed])
-        replies = [_reply(connection) for _ in range(commands)]
-        if any(isinstance(reply, ReadOnlyError) for reply in replies):
-            connection.disconnect()  # the address may lead to another server now
+        yield connection
     except BaseException:
         connection.disconnect()
         raise
     finally:
         pool.release(connection)
+
+
+def _replies(connection: Connection, commands: int) -> list[Any]:
+    replies = [_reply(connection) for _ in range(commands)]
+    if any(isinstance(reply, ReadOnlyError) for reply in replies):
+        connection.disconnect()  # the address may lead to another server now
     return replies
 
 
@@ -142,14 +143,3 @@ def _reply(connection: Connection) -> Any:
         return connection.read_response(disconnect_on_error=False)
     except ResponseError as error:
         return error
-
-
-def find_nodes(cluster: redis.RedisCluster) -> None:
-    """Ask the cluster anew which node serves what. Raises: CONNECTION_LOST"""
-    cluster.nodes_manager.initialize()
-
-
-def node(cluster: redis.RedisCluster, key: str) -> tuple[str, Connector]:
-    """The name of the node that serves the key, and a connector to it. Raises: CONNECTION_LOST"""
-    found = cluster.nodes_manager.get_node_from_slot(key_slot(key.encode()))
-    return found.name, connector(cluster.get_redis_connection(found).connection_pool)

@@ -6,19 +6,19 @@ then the commands may have been carried out.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import redis
 import redis.asyncio
 
 from rose.settings import QueueSettings
+from rose.transport.async_cluster import AsyncCluster, open_slots_async
 from rose.transport.async_server import AsyncServer, ConnectionLimit, without_errors
+from rose.transport.cluster import Cluster, open_slots
 from rose.transport.connection import address_of, connect, connect_async
 from rose.transport.pipeline import Command, pack
-from rose.transport.redis_internals import async_connector, reply_timeout_s, round_trip
+from rose.transport.redis_internals import async_connector, reply_timeout_s, round_trips
 from rose.transport.urls import Kind
 
 #: Of commands that wait inside Redis each needs a connection.
@@ -28,42 +28,17 @@ _UNLIMITED = 10_000
 class AsyncPrimary(AsyncServer):
     """One server, or the primary that Sentinels name."""
 
-    def __init__(self, client: redis.asyncio.Redis, *, blocking: bool) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, limit: ConnectionLimit, *, blocking: bool
+    ) -> None:
         """`client`: for address and options; its own pool stays empty."""
         pool = client.connection_pool
-        limit = ConnectionLimit(_UNLIMITED) if blocking else ConnectionLimit()
         super().__init__(async_connector(pool), reply_timeout_s(pool), limit, blocking=blocking)
         self._client = client
 
     async def aclose(self) -> None:
         await super().aclose()
         await self._client.aclose()
-
-
-class AsyncCluster:
-    sharded = True
-
-    def __init__(self, client: redis.asyncio.RedisCluster) -> None:
-        self._client = client
-        self.aclose = client.aclose
-
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        if commands[0][0] == "SCRIPT":
-            return [await self._client.script_load(str(commands[0][2]))]  # on every primary
-        # redis-py converts the replies of commands whose name is in upper case.
-        lower_case = [(str(verb).lower(), *words) for verb, *words in commands]
-        try:
-            # redis-py's pipeline would close all connections of the client after a failure.
-            if len(lower_case) == 1:
-                return [await self._client.execute_command(*lower_case[0])]
-            pipeline = self._client.pipeline(transaction=False)
-            for words in lower_case:
-                pipeline.execute_command(*words)
-            replies = await pipeline.execute(raise_on_error=False)
-        except AttributeError as error:
-            # redis-py raises this if the connection is closed while it is opened.
-            raise redis.ConnectionError("closed while it was being opened") from error
-        return without_errors(replies)
 
 
 class Server:
@@ -77,50 +52,21 @@ class Server:
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         packed = b"".join(map(pack, commands))
-        return without_errors(round_trip(self._pool, packed, len(commands)))
-
-
-class Cluster:
-    """Thread-safe. Asks for the nodes at the first exchange."""
-
-    sharded = True
-
-    def __init__(self, connect: Callable[[], redis.Redis | redis.RedisCluster]) -> None:
-        self._connect = connect
-        self._client: Any = None
-        self._connecting = threading.Lock()
-
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        client = self._connected()
-        if commands[0][0] == "SCRIPT":
-            return [client.script_load(commands[0][2])]  # on every primary
-        if len(commands) == 1:
-            return [client.execute_command(*commands[0])]
-        pipeline = client.pipeline(transaction=False)
-        for words in commands:
-            pipeline.execute_command(*words)
-        return without_errors(pipeline.execute(raise_on_error=False))
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-
-    def _connected(self) -> Any:
-        with self._connecting:
-            if self._client is None:
-                self._client = self._connect()
-        return self._client
+        (replies,) = round_trips([(self._pool, packed, len(commands))])
+        return without_errors(replies)
 
 
 def open_server_async(
     settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
 ) -> AsyncServer | AsyncCluster:
     """Raises: ConfigurationError"""
-    retries = min(settings.redis_retries, 1)
-    client = connect_async(settings, retries=retries, reply_timeout_s=reply_timeout_s)
-    if isinstance(client, redis.asyncio.Redis):
-        return AsyncPrimary(client, blocking=blocking)
-    return AsyncCluster(client)
+    limit = ConnectionLimit(_UNLIMITED) if blocking else ConnectionLimit()
+    if address_of(settings).kind is Kind.CLUSTER:
+        timeout_s = reply_timeout_s or settings.redis_timeout_s
+        known = open_slots_async(settings, timeout_s)
+        return AsyncCluster(known, timeout_s, limit, blocking=blocking)
+    client = connect_async(settings, reply_timeout_s=reply_timeout_s)
+    return AsyncPrimary(client, limit, blocking=blocking)
 
 
 def open_server(
@@ -130,7 +76,6 @@ def open_server(
 ) -> Server | Cluster:
     """Raises: ConfigurationError"""
     if address_of(settings).kind is Kind.CLUSTER:
-        retries = min(settings.redis_retries, 1)
-        return Cluster(partial(connect, settings, retries=retries, reply_timeout_s=reply_timeout_s))
+        return Cluster(open_slots(settings, reply_timeout_s or settings.redis_timeout_s))
     client: Any = connect(settings, reply_timeout_s=reply_timeout_s)
     return Server(client)

@@ -17,12 +17,15 @@ from typing import Any
 
 import redis
 from redis.connection import AbstractConnection
+from redis.exceptions import MovedError
 
 from rose.settings import QueueSettings
-from rose.transport import redis_internals
-from rose.transport.connection import connect
+from rose.transport.cluster import Slots, open_slots
+from rose.transport.connection import address_of, connect
 from rose.transport.failures import CONNECTION_LOST
-from rose.transport.redis_internals import Connector
+from rose.transport.redis_internals import Connector, connector
+from rose.transport.slots import Node, slot_of_key
+from rose.transport.urls import Kind
 
 #: Idle connections kept for the next listeners, for each node.
 _MAX_IDLE = 32
@@ -102,9 +105,11 @@ class Subscriptions:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
-        self._idle: dict[str, list[BlockingInbox]] = {}
+        self._slots: Slots | None = None
+        if address_of(settings).kind is Kind.CLUSTER:
+            self._slots = open_slots(settings, settings.redis_timeout_s)
+        self._idle: dict[Node | None, list[BlockingInbox]] = {}
         self._process = os.getpid()
-        self._stale = False
 
     @contextmanager
     def listen(self, channel: str) -> Iterator[BlockingInbox]:
@@ -116,14 +121,14 @@ class Subscriptions:
         try:
             node, connector = self._node(channel)
             inbox = self._subscribed(node, connector, channel)
-        except CONNECTION_LOST:
-            self._stale = True
+        except CONNECTION_LOST as error:
+            self._doubt(error)
             raise
         try:
             yield inbox
-        except CONNECTION_LOST:
+        except CONNECTION_LOST as error:
             inbox.in_step = False
-            self._stale = True
+            self._doubt(error)
             raise
         finally:
             self._give_back(node, inbox)
@@ -132,16 +137,20 @@ class Subscriptions:
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
+        if self._slots is not None:
+            self._slots.close()
         if "_redis" in vars(self):
             self._redis.close()
 
     @cached_property
-    def _redis(self) -> redis.Redis | redis.RedisCluster:
+    def _redis(self) -> redis.Redis:
         # For address and options: its own pool stays empty.
         # No silent reconnect: what was published meanwhile must be read from the log.
-        return connect(self._settings)
+        client: Any = connect(self._settings)
+        primary: redis.Redis = client
+        return primary
 
-    def _subscribed(self, node: str, connector: Connector, channel: str) -> BlockingInbox:
+    def _subscribed(self, node: Node | None, connector: Connector, channel: str) -> BlockingInbox:
         while (inbox := self._take_idle(node)) is not None:
             try:
                 inbox.subscribe(channel)
@@ -150,7 +159,7 @@ class Subscriptions:
             else:
                 return inbox
         connection = connector()
-        inbox = BlockingInbox(connection, self._settings.redis_timeout_s, sharded=bool(node))
+        inbox = BlockingInbox(connection, self._settings.redis_timeout_s, sharded=node is not None)
         try:
             connection.connect()
             inbox.subscribe(channel)
@@ -159,7 +168,7 @@ class Subscriptions:
             raise
         return inbox
 
-    def _take_idle(self, node: str) -> BlockingInbox | None:
+    def _take_idle(self, node: Node | None) -> BlockingInbox | None:
         if self._process != os.getpid():  # after a fork: they are the parent's
             self._idle, self._process = {}, os.getpid()
         try:
@@ -167,23 +176,28 @@ class Subscriptions:
         except IndexError:
             return None
 
-    def _give_back(self, node: str, inbox: BlockingInbox) -> None:
+    def _give_back(self, node: Node | None, inbox: BlockingInbox) -> None:
         try:
             idle = self._idle.setdefault(node, [])
             if inbox.in_step and len(idle) < _MAX_IDLE:
                 inbox.unsubscribe()
                 idle.append(inbox)
                 return
-        except CONNECTION_LOST:
-            self._stale = True
+        except CONNECTION_LOST as error:
+            self._doubt(error)
         inbox.close()
 
-    def _node(self, channel: str) -> tuple[str, Connector]:
-        """Its name, "" where there is no cluster, and how to make a connection to it."""
-        client = self._redis
-        if isinstance(client, redis.Redis):
-            return "", redis_internals.connector(client.connection_pool)
-        if self._stale:
-            redis_internals.find_nodes(client)
-            self._stale = False
-        return redis_internals.node(client, channel)
+    def _node(self, channel: str) -> tuple[Node | None, Connector]:
+        """None where there is no cluster; and how to make a connection to it."""
+        if self._slots is not None:
+            node = self._slots.node_of(slot_of_key(channel))
+            return node, connector(self._slots.client_of(node).connection_pool)
+        return None, connector(self._redis.connection_pool)
+
+    def _doubt(self, error: Exception) -> None:
+        """The channel's node may be another now."""
+        if self._slots is None:
+            return
+        if isinstance(error, MovedError):
+            self._slots.table.moved(error)
+        self._slots.doubt()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import redis
@@ -76,6 +78,18 @@ class LocalCluster:
     def node_of(self, partition: Partition) -> EmbeddedBroker:
         """Where its slot was in the beginning."""
         return self.nodes[_slot(partition) // -(-_SLOTS // len(self.nodes))]
+
+    @contextmanager
+    def frozen(self, node: EmbeddedBroker) -> Iterator[None]:
+        """It refuses nothing and says nothing: the kernel accepts connections for it."""
+        with redis.Redis(port=node.port) as client:
+            pid = int(client.info("server")["process_id"])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            self.wait_ok()
 
     def move(self, partition: Partition, target: EmbeddedBroker) -> None:
         """Its slot and all its keys, as an operator who adds a node would."""

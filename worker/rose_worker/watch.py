@@ -76,7 +76,7 @@ class Watch:
                 self._one_is_well.set()
             else:
                 self._metrics.redis_errors["watch"].inc()
-                if partition not in self._problems:
+                if self._problems.get(partition, _NOT_YET) == _NOT_YET:
                     log.warning("partition %d is not well: %s", partition.index, problem)
                 self._problems[partition] = problem
             self._metrics.ready.set(self.check() is None)

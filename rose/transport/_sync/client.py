@@ -82,11 +82,15 @@ class RedisClient:
             return self.exchange([self._command(call, whole=True) for call in calls])
 
     def load_scripts(self, names: Iterable[str]) -> None:
-        """On every primary. Before the first pipeline: fakeredis hangs up on a pipeline that meets
-        an unknown script."""
+        """Before the first pipeline: fakeredis hangs up on a pipeline that meets an unknown script.
+
+        Not on a cluster: a node that lacks a script says so, and gets it with the call. One that
+        says nothing would hold up the start.
+        """
+        if self._server.sharded:
+            return
         for name in names:
-            source = load(name, sharded=self._server.sharded).source
-            self.execute("SCRIPT", "LOAD", source)
+            self.execute("SCRIPT", "LOAD", load(name).source)
 
     def _command(self, call: Call, *, whole: bool = False) -> Command:
         script = call.script.sharded if self._server.sharded else call.script

@@ -14,11 +14,9 @@ import hiredis
 import pytest
 import redis
 import redis.asyncio
-import redis.asyncio.cluster
 import redis.asyncio.sentinel
 from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
-from redis.cluster import NodesManager
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import NoScriptError, ReadOnlyError
 
@@ -42,15 +40,10 @@ def test_it_is_the_major_version_that_the_rest_was_written_for() -> None:
         (AbstractConnection.disconnect, []),
         (ConnectionPool.get_connection, []),
         (ConnectionPool.release, ["connection"]),
-        (NodesManager.initialize, []),
-        (NodesManager.get_node_from_slot, ["slot"]),
         (redis.RedisCluster.get_redis_connection, ["node"]),
         (redis.RedisCluster.get_primaries, []),
         (AsyncConnection.connect, []),
         (AsyncConnection._close, []),
-        (redis.asyncio.RedisCluster.get_node_from_key, ["key"]),
-        (redis.asyncio.RedisCluster.initialize, []),
-        (redis.asyncio.RedisCluster.aclose, []),
     ],
     ids=lambda value: getattr(value, "__qualname__", None),
 )
@@ -66,10 +59,6 @@ def test_pools_say_how_they_make_connections() -> None:
     for pool in (ConnectionPool(port=1), AsyncConnectionPool(port=1)):
         connection = pool.connection_class(**pool.connection_kwargs)
         assert connection.port == 1
-    node = redis.asyncio.cluster.ClusterNode("h", 1, socket_timeout=2)
-    assert node.connection_kwargs["socket_timeout"] == 2
-    assert issubclass(node.connection_class, AsyncConnection)
-    assert node.name == "h:1"
 
 
 def test_a_pool_behind_sentinels_knows_them() -> None:
