@@ -7,7 +7,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz sanitize test-servers
+.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz sanitize test-compose test-servers
 
 demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, and the proof
 	$(BIN)/rose demo
@@ -84,6 +84,11 @@ chaos: .venv/dev ## kills, partitions and pauses, while every token is checked
 
 chaos-bites: .venv/dev ## takes out one safeguard after another: the check must notice each time
 	$(BIN)/python -m tests.chaos --bite
+
+# As root, or where a Docker daemon answers. Where no registry does, stand-ins are made of Debian's
+# packages (apt-get install docker.io docker-compose debootstrap). COMPOSE='-k alerts' for a part.
+test-compose: .venv/dev ## docker-compose.yml for real: containers are killed, paused, cut off
+	$(BIN)/python -m pytest tests/compose --compose --durations 0 $(COMPOSE)
 
 # FUZZ='--messages 10000 --seed 1' for another run.
 fuzz: .venv/dev ## a million damaged messages through a worker

@@ -46,6 +46,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--wheel", type=Path, help="test this wheel, instead of one of this tree")
+    parser.addoption(
+        "--compose", action="store_true", help="bring docker-compose.yml up: make test-compose"
+    )
 
 
 @pytest.fixture(autouse=True)
