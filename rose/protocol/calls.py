@@ -14,13 +14,16 @@ from enum import Enum, auto
 from typing import Any, Literal
 
 from rose.errors import MalformedMessage, PromptTooLong, QueueFull
-from rose.protocol.codec import encode_event
+from rose.protocol.codec import MAX_JOB_BYTES, encode_event
 from rose.protocol.events import CancelledEvent, Event, FailedEvent
 from rose.protocol.jobs import JobSpec, Priority
 from rose.protocol.keys import GROUP, RELEASED, EntryKey, JobEntry, Partition
 from rose.protocol.scripts import Script, load
 
 Arg = str | bytes | int
+
+#: One fetch brings jobs of at most about so many bytes, so that it fits into the call's timeout.
+MAX_FETCH_BYTES = 4 * 2**20
 
 #: A worker that holds no job counts as alive for so long after it was last heard of.
 ALIVE_S = 15
@@ -177,8 +180,24 @@ def oldest_waiting(partition: Partition) -> Call:
     return Call(load("oldest_waiting"), partition.all_jobs, [GROUP])
 
 
-def fetch(partition: Partition, consumer: str, count: int, *, ageing_ms: int) -> Call:
-    return Call(load("fetch"), partition.all_jobs, [GROUP, consumer, count, ageing_ms])
+def fetch(
+    partition: Partition,
+    consumer: str,
+    count: int,
+    *,
+    ageing_ms: int,
+    max_bytes: int = MAX_FETCH_BYTES,
+) -> Call:
+    """`max_bytes`: of jobs in the reply, which the last one may exceed."""
+    args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
+    return Call(load("fetch"), partition.all_jobs, args)
+
+
+def reclaim(partition: Partition, *, lease_ms: int, interval_ms: int, patience_ms: int) -> Call:
+    """Give the entries of silent workers to `released`. `patience_ms`: how long workers may renew
+    their leases after a time in which they could not."""
+    args: list[Arg] = [GROUP, RELEASED, lease_ms, interval_ms, patience_ms]
+    return Call(load("reclaim"), [partition.reclaim, *partition.all_jobs], args)
 
 
 def new_take_id() -> str:

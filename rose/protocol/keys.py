@@ -95,6 +95,11 @@ class Partition:
         return self._key("running")
 
     @property
+    def reclaim(self) -> str:
+        """String: when somebody last looked for lapsed leases."""
+        return self._key("reclaim")
+
+    @property
     def load(self) -> str:
         """Hash: `tokens`, the estimated tokens of all jobs that have not ended."""
         return self._key("load")

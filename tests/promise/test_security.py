@@ -44,6 +44,8 @@ SPARE = {
     *(("ssubscribe", ""), ("sunsubscribe", ""), ("spublish", "")),
     # A worker's start asks it; MONITOR does not show what is for administrators.
     ("acl|dryrun", ""),
+    # Workers of earlier versions do, which share the queue during an upgrade.
+    ("xautoclaim", "jobs"),
     # Gives up what one has.
     ("unsubscribe", ""),
 }

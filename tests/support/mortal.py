@@ -24,8 +24,13 @@ class MortalEngine(NullEngine):
         return super().step(only)
 
 
-if __name__ == "__main__":
-    main.NullEngine = MortalEngine  # type: ignore[attr-defined]
+def run_with(engine: type[NullEngine]) -> None:
+    """Be a `rose worker` with this engine."""
+    main.NullEngine = engine  # type: ignore[attr-defined]
     words = (word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
     settings: dict[str, Any] = {name.replace("-", "_"): value for name, value in words}
     main.run(WorkerSettings(**settings))
+
+
+if __name__ == "__main__":
+    run_with(MortalEngine)

@@ -51,6 +51,7 @@ _SCRIPTS = (
     "leave",
     "oldest_waiting",
     "queue_status",
+    "reclaim",
     "release",
     "renew",
     "sweep",
@@ -75,8 +76,15 @@ _LAST_ID = "18446744073709551615-0"
 #: the lease lasts. Networks are not slower than this, however short the lease is.
 _MIN_REPLY_S = 1.0
 
-#: How long intake listens for new jobs before it looks for jobs of lost workers.
+#: How long intake listens for new jobs before it looks for released ones.
 _LISTEN_MS = 500
+
+#: Of an interval: a worker that is alone calls as often, and must not come a moment too early.
+_LOOK_AFTER = 0.8
+
+#: Of a lease: how long workers may renew after a time in which they could not. They renew three
+#: times a lease.
+_PATIENCE_PER_LEASE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,10 @@ class Fetched:
     entries: list[Entry]
     seen: list[bytes]
     """the last entry of each stream that anybody has read"""
+    redelivered: int
+    """how many of the entries another worker has had before"""
+    more: bool
+    """There may be more: it was as much as asked for, or as fits into one reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +183,16 @@ class Broker:
         await self._redis.run(calls.leave(partition, self.consumer))
 
     async def fetch(self, partition: Partition, count: int) -> Fetched:
-        """Read at most `count` new entries, the most urgent first, without waiting."""
+        """Read at most `count` entries without waiting: released ones first, then new ones, the
+        most urgent first."""
         call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
-        streams, seen = await self._redis.run(call)
+        streams, seen, redelivered, more = await self._redis.run(call)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in streams
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
-        return Fetched(entries, seen)
+        return Fetched(entries, seen, redelivered, bool(more))
 
     async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
         """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
@@ -211,21 +224,17 @@ class Broker:
         read = Entry(partition, EntryKey(take.entry.stream, entry_id.decode()), raw)
         return read, taken if isinstance(taken, Taken) else None
 
-    async def reclaim(
-        self, partition: Partition, stream: str, lease_s: float, start: str, count: int
-    ) -> tuple[str, list[Entry]]:
-        """Claim entries whose owner has been silent for a lease. Returns where the next search
-        begins, and the entries."""
-        idle_ms = int(lease_s * 1000)
-        next_start, claimed, *_ = await self._redis.execute(
-            "XAUTOCLAIM", stream, GROUP, self.consumer, idle_ms, start, "COUNT", count
+    async def reclaim(self, partition: Partition, *, lease_s: float, interval_s: float) -> int:
+        """Give the entries of silent workers to `released`, where `fetch` finds them first. Only
+        one call an interval looks for them, whichever worker makes it. Returns how many they
+        were."""
+        call = calls.reclaim(
+            partition,
+            lease_ms=int(lease_s * 1000),
+            interval_ms=int(interval_s * _LOOK_AFTER * 1000),
+            patience_ms=int(lease_s * _PATIENCE_PER_LEASE * 1000),
         )
-        entries = [
-            Entry(partition, EntryKey(stream, entry[0].decode()), field_of(entry[1], b"job"))
-            for entry in claimed
-            if entry is not None and entry[1] is not None
-        ]
-        return next_start.decode(), entries
+        return int(await self._redis.run(call))
 
     async def take(
         self, partition: Partition, takes: Sequence[Take], *, alone: bool = False

@@ -1,7 +1,7 @@
 """Fills free slots with new jobs and with jobs of workers that died or drained.
 
 Each partition has its own intake. An intake never asks for more jobs than there are free slots, and
-reserves those slots while it asks.
+reserves those slots while it asks. While a step takes longer than a lease it asks for none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rose.errors import RoseError
@@ -18,6 +19,7 @@ from rose.protocol.calls import Take
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker, Entry
+from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import Claim, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.settings import WorkerSettings
@@ -34,6 +36,7 @@ class Intake:
     _settings: WorkerSettings
     _partition: Partition
     _broker: Broker
+    _thread: EngineThread
     _table: JobTable
     _admission: Admission
     _metrics: Metrics
@@ -41,8 +44,8 @@ class Intake:
     _seen: list[bytes] | None = field(default=None, init=False)
     _heard: bool = field(default=False, init=False)
     """It has heard of jobs and has not fetched since."""
+    _hung: bool = field(default=False, init=False)
     _reclaim_due: float = field(default=0.0, init=False)
-    _reclaim_from: dict[str, str] = field(default_factory=dict, init=False)
 
     def drain(self) -> None:
         """Take nothing new. `run` returns when the current step is done."""
@@ -65,6 +68,10 @@ class Intake:
         """Do the next step. If Redis fails in the middle of it, the next call continues there."""
         await self._reclaim_if_due()
         claims = self._table.claims_of(self._partition)
+        if self._hangs:
+            await self._leave_to_others(claims)
+            return
+        self._hung = False
         fresh = [claim for claim in claims if not claim.suspect]
         if fresh:
             await self._admission.begin(self._partition, fresh)
@@ -85,17 +92,20 @@ class Intake:
         with self._table.reserve(self._table.free_slots) as count:
             fetched = await self._broker.fetch(self._partition, count)
             self._table.claim(fetched.entries)
+        self._metrics.redelivered.inc(fetched.redelivered)
         if heard and not fetched.entries:
             await _let_others()
-        # Fewer than asked for: there are no more, so listen for new ones.
-        self._seen = fetched.seen if len(fetched.entries) < count else None
+        self._seen = None if fetched.more else fetched.seen
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None
         heard = await self._broker.listen(self._partition, seen)
         self._heard = bool(heard)
         table = self._table
-        ready = table.free_slots and not table.replays_a_suspect and not self._draining
+        # The last slot is for the fetch, which takes the jobs of lost workers before new ones.
+        ready = table.free_slots > 1 and not (
+            table.replays_a_suspect or self._draining or self._hangs
+        )
         if len(heard) == 1 and ready:
             await self._take_the_only_one(heard[0], seen)
 
@@ -126,6 +136,25 @@ class Intake:
         places = zip(self._partition.all_jobs, seen, strict=True)
         self._seen = [last if stream == entry.key.stream else place for stream, place in places]
 
+    @property
+    def _hangs(self) -> bool:
+        """Whether a step takes so long that this worker may never finish it."""
+        settings = self._settings
+        return self._thread.stalled_s > min(settings.lease_s, settings.stall_timeout_s)
+
+    async def _leave_to_others(self, claims: Sequence[Claim]) -> None:
+        """Hand back what has not begun, and take nothing new until the step is done."""
+        if not self._hung:
+            self._hung = True
+            log.warning(
+                "a step has taken %.0f s: no new jobs until it ends", self._thread.stalled_s
+            )
+        if claims:
+            await self._broker.release(self._partition, [claim.job_entry for claim in claims])
+            for claim in claims:
+                self._table.drop_claim(claim)
+        await self._wait_for_change()
+
     async def _wait_for_change(self) -> None:
         try:
             async with asyncio.timeout(self._settings.reclaim_interval_s):
@@ -134,21 +163,18 @@ class Intake:
             return
 
     async def _reclaim_if_due(self) -> None:
-        """Take over jobs of lost workers. They go before new ones: they have waited a lease."""
+        """Have the jobs of lost workers released, whether this worker has slots for them or not."""
         now = time.monotonic()
         if now < self._reclaim_due:
             return
-        for stream in self._partition.all_jobs:
-            if self._table.free_slots == 0:
-                return  # it stays due until there is a slot
-            start = self._reclaim_from.get(stream, "0-0")
-            with self._table.reserve(self._table.free_slots) as count:
-                self._reclaim_from[stream], entries = await self._broker.reclaim(
-                    self._partition, stream, self._settings.lease_s, start, count
-                )
-                self._table.claim(entries)
-            self._metrics.redelivered.inc(len(entries))
-        self._reclaim_due = now + self._settings.reclaim_interval_s
+        interval_s = self._settings.reclaim_interval_s
+        released = await self._broker.reclaim(
+            self._partition, lease_s=self._settings.lease_s, interval_s=interval_s
+        )
+        self._reclaim_due = now + interval_s
+        if released:
+            log.info("%d leases have lapsed", released)
+            self._seen = None  # fetch, which takes them before new jobs
 
     async def _recreate_groups(self) -> None:
         try:

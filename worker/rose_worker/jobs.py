@@ -34,6 +34,11 @@ class Claim:
     """Every repeat of its take carries the same one, so that a lost reply costs nothing."""
 
     @property
+    def job_entry(self) -> JobEntry:
+        """A job whose id cannot be read is named `unreadable`."""
+        return JobEntry(self.entry.key, readable_job_id(self.entry.raw or b"") or "unreadable")
+
+    @property
     def size(self) -> int:
         """Bytes of the encoded job."""
         return len(self.entry.raw or b"")
@@ -86,13 +91,9 @@ class JobTable:
         return [job for job in self._jobs.values() if job.lease.partition == partition]
 
     def entries_of(self, partition: Partition) -> list[JobEntry]:
-        """The entries of all jobs and claims in a partition. A job whose id cannot be read is named
-        `unreadable`."""
+        """The entries of all jobs and claims in a partition."""
         held = [JobEntry(job.lease.entry, job.spec.id) for job in self.jobs_of(partition)]
-        return held + [
-            JobEntry(claim.entry.key, readable_job_id(claim.entry.raw or b"") or "unreadable")
-            for claim in self.claims_of(partition)
-        ]
+        return held + [claim.job_entry for claim in self.claims_of(partition)]
 
     def claims_of(self, partition: Partition) -> list[Claim]:
         """Oldest first."""

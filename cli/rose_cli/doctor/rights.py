@@ -49,6 +49,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "dead": ("xadd", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
         "running": ("zadd", "zrem", "zrangebyscore"),
+        "reclaim": ("get", "set"),
         "channel": ("publish",),
         "control": ("subscribe",),
     },
@@ -128,13 +129,14 @@ def _keys(partition: Partition) -> dict[str, str]:
         "dead": partition.dead,
         "reader": partition.reader,
         "running": partition.running,
+        "reclaim": partition.reclaim,
         "channel": partition.channel(nobody),
         "control": partition.control,
     }
 
 
 def _pattern(partition: Partition, kind: str) -> str:
-    one_of_a_kind = kind in ("load", "model", "dead", "reader", "running", "control")
+    one_of_a_kind = kind in ("load", "model", "dead", "reader", "running", "reclaim", "control")
     return partition.load.removesuffix("load") + kind + ("" if one_of_a_kind else ":*")
 
 

@@ -1,50 +1,92 @@
 #!lua flags=allow-oom
--- Read at most `count` new entries, the most urgent first. A stream's head counts as if it had come
--- `ageing ms` later for each level that its priority is below the first. So a job is never overtaken by
--- one that came more than levels * ageing later, and no job starves.
--- KEYS  job streams, most urgent first        ARGV  group, consumer, count, ageing ms
--- Reply: {{{stream, {entry, job or nil, entry, job or nil, ...}}, ...}, {last entry read, ...}}. A
---        stream may come several times. The second list has the last entry of each stream that anybody
---        has read: new entries come after it.
-local group, consumer, left, ageing = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+-- Read at most `count` entries: first those that dead and drained workers have left to `released`, then
+-- new ones, the most urgent first. A stream's head counts as if it had come `ageing ms` later for each
+-- level that its priority is below the first. So a job is never overtaken by one that came more than
+-- levels * ageing later, and no job starves.
+-- KEYS  job streams, most urgent first
+-- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
+--       entries
+-- Reply: {entries, last entry read of each stream, how many were released, 1 if there may be more}
+--        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
+--        times. New entries come after the last one that anybody has read.
+local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
+local released = ARGV[7]
+left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room), tonumber(job_bytes)
 
--- The time that the first unread entry counts as enqueued; nil if there is none.
-local function head(level, last)
-  local entry = redis.call('XRANGE', KEYS[level], '(' .. last, '+', 'COUNT', 1)[1]
-  return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
-end
-
-local heads, seen, waiting = {}, {}, 0
-for level = 1, #KEYS do
-  seen[level] = last_delivered(KEYS[level], group)
-  if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. KEYS[level]) end
-  heads[level] = head(level, seen[level])
-  if heads[level] then waiting = waiting + 1 end
-end
-
--- A flat list of ids and jobs, which a client parses faster than entries with fields.
-local function flat(entries)
-  local list = {}
-  for n, entry in ipairs(entries) do
-    list[n * 2 - 1], list[n * 2] = entry[1], job_of(entry)
-  end
-  return list
+local seen = {}
+for level, stream in ipairs(KEYS) do
+  seen[level] = last_delivered(stream, group)
+  if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
 end
 
 local fetched = {}
-while left > 0 and waiting > 0 do
+
+-- How many entries fit into the reply though each is as large as a job can be.
+local function portion()
+  return math.min(left, math.floor(room / job_bytes) + 1)
+end
+
+-- A flat list of ids and jobs, which a client parses faster than entries with fields.
+local function add(stream, entries)
+  local last = fetched[#fetched]
+  if not last or last[1] ~= stream then
+    last = {stream, {}}
+    fetched[#fetched + 1] = last
+  end
+  local list = last[2]
+  for _, entry in ipairs(entries) do
+    local job = job_of(entry)
+    list[#list + 1] = entry[1]
+    list[#list + 1] = job
+    room = room - (job and #job or 0)
+  end
+  left = left - #entries
+end
+
+local redelivered = 0
+for _, stream in ipairs(KEYS) do
+  local start = '-'
+  while left > 0 and room > 0 do
+    local pending = redis.call('XPENDING', stream, group, start, '+', portion(), released)
+    if #pending == 0 then break end
+    local ids = {}
+    for n, entry in ipairs(pending) do ids[n] = entry[1] end
+    start = '(' .. ids[#ids]
+    -- XCLAIM returns no entry that somebody has deleted.
+    local entries = redis.call('XCLAIM', stream, group, consumer, 0, unpack(ids))
+    add(stream, entries)
+    redelivered = redelivered + #entries
+  end
+end
+
+-- The time that the first unread entry counts as enqueued; nil if there is none.
+local function head(level)
+  local entry = redis.call('XRANGE', KEYS[level], '(' .. seen[level], '+', 'COUNT', 1)[1]
+  return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
+end
+
+local heads, waiting = {}, 0
+for level = 1, left > 0 and room > 0 and #KEYS or 0 do
+  heads[level] = head(level)
+  if heads[level] then waiting = waiting + 1 end
+end
+
+while left > 0 and room > 0 and waiting > 0 do
   local first
   for level = 1, #KEYS do
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
-  -- If only one stream has entries left, there is nothing to compare: read all at once.
-  local count = waiting == 1 and left or 1
+  -- If only one stream has entries left, there is nothing to compare: read many at once.
+  local count = waiting == 1 and portion() or 1
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', KEYS[first], '>')
-  local entries = entries_of(reply)
-  fetched[#fetched + 1] = {KEYS[first], flat(entries)}
-  left = left - #entries
-  seen[first] = entries[#entries][1]
-  heads[first] = waiting > 1 and head(first, seen[first]) or nil
+  local entries = reply and #reply > 0 and entries_of(reply) or {}
+  add(KEYS[first], entries)
+  if #entries > 0 then seen[first] = entries[#entries][1] end
+  if #entries < count then
+    heads[first] = nil
+  elseif waiting > 1 then
+    heads[first] = head(first)
+  end
   if not heads[first] then waiting = waiting - 1 end
 end
-return {fetched, seen}
+return {fetched, seen, redelivered, (left == 0 or room <= 0) and 1 or 0}

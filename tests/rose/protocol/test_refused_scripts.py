@@ -80,6 +80,12 @@ def release(bench: Bench) -> Call:
     return calls.release(bench.partition, leases[0].entry.stream, "w", held)
 
 
+def reclaim(bench: Bench) -> Call:
+    bench.client.submit_many(["x", "y"])
+    bench.fetch("w", 2)
+    return calls.reclaim(bench.partition, lease_ms=0, interval_ms=0, patience_ms=1000)
+
+
 def give_up(bench: Bench) -> Call:
     _, lease = bench.begin()
     failed = FailedEvent(index=0, code="crash_loop", message="as the test wishes")
@@ -156,7 +162,7 @@ SCRIPTS = (
     oldest_waiting,
     queue_status,
 )
-SCRIPTS += (release, renew, retry, submit, sweep, take)
+SCRIPTS += (reclaim, release, renew, retry, submit, sweep, take)
 PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {"dead_letter": give_up}
 ONLY_READ = {"oldest_waiting", "queue_status"}
 #: Redis lets everything run at `maxmemory` but what asks for more and ends nothing.
