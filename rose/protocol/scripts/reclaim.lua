@@ -46,8 +46,7 @@ local function release_lapsed(stream, consumer)
   return claim(stream, released, pending, RELEASE)
 end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = now_ms()
 local last = ask('GET', reclaim)
 local at, hold = string.match(last or '', '^(%d+) (%d+)$')
 at, hold = tonumber(at), tonumber(hold or '0')
