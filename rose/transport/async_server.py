@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ReadOnlyError
 
 from rose.transport.failures import closed
-from rose.transport.pipeline import Command, PipelinedConnection, pack
+from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import SUBSCRIPTION
 
@@ -26,9 +26,6 @@ _MAX_CONNECTIONS = 16
 
 #: Round trips in flight on a connection. When it is lost, so many are repeated.
 _MAX_IN_FLIGHT = 128
-
-#: A connection that nobody has used for so long is closed.
-_IDLE_S = 30.0
 
 
 class ConnectionLimit:
@@ -284,11 +281,11 @@ class _Connection:
         quiet_s = now - max(self._quiet_since, self._pipeline.heard_at)
         if self.due and quiet_s >= self._timeout_s:
             self.end(redis.TimeoutError("Redis does not answer"))
-        elif not self.due and quiet_s >= _IDLE_S:
+        elif not self.due and quiet_s >= IDLE_S:
             self.end(redis.ConnectionError("idle"))
         else:
             left_s = self._timeout_s - quiet_s if self.due else self._timeout_s
-            self._timer = self._loop.call_later(min(left_s, _IDLE_S), self._watch)
+            self._timer = self._loop.call_later(min(left_s, IDLE_S), self._watch)
 
 
 def without_errors(replies: list[Any]) -> list[Any]:

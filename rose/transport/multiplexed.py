@@ -17,7 +17,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from rose.transport.failures import CONNECTION_LOST, closed
-from rose.transport.pipeline import PipelinedConnection
+from rose.transport.pipeline import IDLE_S, PipelinedConnection
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import SUBSCRIPTION
 
@@ -155,6 +155,8 @@ class MultiplexedConnection:
         self._channels: dict[bytes, Subscription] = {}
         self._connecting = SharedAttempt(self._connect)
         self._connection: PipelinedConnection | None = None
+        self._left_at = 0.0
+        """when it had its last subscription"""
         self._timer: asyncio.TimerHandle | None = None
         self._outgoing: list[_Sent] = []
         self._due: deque[_Sent] = deque()
@@ -197,23 +199,31 @@ class MultiplexedConnection:
         current = self._channels.get(subscription.channel)
         if current is subscription and not subscription.inboxes:
             del self._channels[subscription.channel]
+            self._left_at = asyncio.get_running_loop().time()
             self._send(f"{self._prefix}UNSUBSCRIBE", subscription)
 
     async def close(self) -> None:
         await self._connecting.cancel()
-        if self._connection is not None:
-            self._connection.close()
-            self._lose("closed")
+        self._end("closed")
 
     async def _connect(self) -> None:
         if self._connection is None:
-            connection = PipelinedConnection(self._hear, self._lose)
+            connection = PipelinedConnection(self._hear, lambda why: self._lose(connection, why))
             await connection.open(self._connector(), self._timeout_s)
             self._connection = connection
             self._heard = True
+            self._left_at = asyncio.get_running_loop().time()
             self._watch(connection)
 
-    def _lose(self, reason: str) -> None:
+    def _end(self, reason: str) -> None:
+        """Nobody gets it any more."""
+        if self._connection is not None:
+            self._connection.close()
+            self._lose(self._connection, reason)
+
+    def _lose(self, connection: PipelinedConnection, reason: str) -> None:
+        if connection is not self._connection:
+            return
         lost = list(self._channels.values())
         self._connection = None
         if self._timer is not None:
@@ -276,14 +286,17 @@ class MultiplexedConnection:
             self._connection.send([sent.words for sent in batch])
 
     def _watch(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
-        """Ping a silent connection: it may be dead."""
+        """Ping a silent connection: it may be dead. Close one that nobody needs."""
+        loop = asyncio.get_running_loop()
         if pinged and not self._heard:
-            connection.close("Redis does not answer")
+            self._end("Redis does not answer")
+            return
+        if not self._channels and loop.time() - self._left_at >= IDLE_S:
+            self._end("idle")
             return
         silent, self._heard = not self._heard, False
         if silent:
             self._send("PING")
-        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(
             self._timeout_s, partial(self._watch, connection, pinged=silent)
         )

@@ -21,6 +21,9 @@ from rose.transport.redis_internals import close_connection, open_connection
 #: Bytes that wait to be sent; more is not given to a connection before it has sent most of them.
 _CONGESTED_BYTES = 1 << 20
 
+#: A connection that nobody has used for so long is closed.
+IDLE_S = 30.0
+
 Command = Sequence[str | bytes | int]
 
 #: Its annotation allows for one word only.

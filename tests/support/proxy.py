@@ -75,6 +75,11 @@ class Proxy:
     def cuts(self) -> int:
         return len(self.cut_log)
 
+    @property
+    def open(self) -> int:
+        """Connections."""
+        return len(self._links)
+
     def __enter__(self) -> Self:
         self._thread.start()
         self._server = self._on_loop(asyncio.start_server(self._serve, "127.0.0.1", 0)).result(10)

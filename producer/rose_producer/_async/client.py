@@ -20,7 +20,7 @@ from rose.protocol.status import (
     read_standing,
     read_status,
 )
-from rose_producer._async.concurrency import read_limit, sent_ahead
+from rose_producer._async.concurrency import Once, read_limit, sent_ahead
 from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
@@ -55,7 +55,7 @@ class AsyncClient:
             settings = ProducerSettings(**overrides)
         self.settings = settings
         self._redis = transport.AsyncRedisClient(self.settings)
-        self._has_scripts = False
+        self._scripts = Once(self._load_scripts)
         self._subscriptions = transport.AsyncSubscriptions(self.settings)
         self._reads = read_limit()
 
@@ -101,13 +101,14 @@ class AsyncClient:
         prepared = prepare_all(requests, self.settings)
         ids: list[str] = []
         with collecting(ids), transport.broker_errors():
-            if not self._has_scripts:
-                await self._redis.load_scripts(["submit"])
-                self._has_scripts = True
+            await self._scripts.done()
             waiting = batches(prepared, self.settings)
             async for batch, replies in sent_ahead(waiting, self._send):
                 batch.collect(replies, ids)
         return [AsyncJob(self, job_id) for job_id in ids]
+
+    async def _load_scripts(self) -> None:
+        await self._redis.load_scripts(["submit"])
 
     async def _send(self, batch: Batch) -> list[Any]:
         return await self._redis.run_many(batch.calls)

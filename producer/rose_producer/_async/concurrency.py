@@ -9,13 +9,34 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Reads of logs at a time, each with a connection: of thousands of streams that begin at once, or
-#: that have lost their connection together.
+#: Reads of logs at a time, each of up to a thousand events: of thousands of streams that begin at
+#: once, or that have lost their connection together.
 _READS = 50
 
 
 def read_limit() -> asyncio.Semaphore:
     return asyncio.Semaphore(_READS)
+
+
+class Once:
+    """Work that is done once for all who need it. After a failure, which all who wait are told, the
+    next one to come begins anew."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._attempt: asyncio.Future[None] | None = None
+
+    async def done(self) -> None:
+        """Raises: what the work raises."""
+        attempt = self._attempt
+        if attempt is None or (attempt.done() and _failed(attempt)):
+            attempt = self._attempt = asyncio.ensure_future(self._work())
+            attempt.add_done_callback(_failed)  # each who waits may have given up
+        await asyncio.shield(attempt)
+
+
+def _failed(attempt: asyncio.Future[None]) -> bool:
+    return attempt.cancelled() or attempt.exception() is not None
 
 
 async def sent_ahead(

@@ -21,7 +21,7 @@ from rose.protocol.status import (
     read_standing,
     read_status,
 )
-from rose_producer._sync.concurrency import read_limit, sent_ahead
+from rose_producer._sync.concurrency import Once, read_limit, sent_ahead
 from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
@@ -56,7 +56,7 @@ class Client:
             settings = ProducerSettings(**overrides)
         self.settings = settings
         self._redis = transport.RedisClient(self.settings)
-        self._has_scripts = False
+        self._scripts = Once(self._load_scripts)
         self._subscriptions = transport.Subscriptions(self.settings)
         self._reads = read_limit()
 
@@ -102,13 +102,14 @@ class Client:
         prepared = prepare_all(requests, self.settings)
         ids: list[str] = []
         with collecting(ids), transport.broker_errors():
-            if not self._has_scripts:
-                self._redis.load_scripts(["submit"])
-                self._has_scripts = True
+            self._scripts.done()
             waiting = batches(prepared, self.settings)
             for batch, replies in sent_ahead(waiting, self._send):
                 batch.collect(replies, ids)
         return [Job(self, job_id) for job_id in ids]
+
+    def _load_scripts(self) -> None:
+        self._redis.load_scripts(["submit"])
 
     def _send(self, batch: Batch) -> list[Any]:
         return self._redis.run_many(batch.calls)

@@ -15,6 +15,20 @@ def read_limit() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+class Once:
+    """Work that is done once. Threads that come at the same time may do it twice."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._is_done = False
+
+    def done(self) -> None:
+        """Raises: what the work raises."""
+        if not self._is_done:
+            self._work()
+            self._is_done = True
+
+
 def sent_ahead(items: Iterator[T], send: Callable[[T], R]) -> Iterator[tuple[T, R]]:
     """Yield each item with its reply."""
     for item in items:

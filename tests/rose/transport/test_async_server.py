@@ -106,7 +106,7 @@ async def test_a_redis_that_allows_few_clients_serves_all(
 async def test_idle_connections_are_closed_and_opened_again(
     own_redis: EmbeddedBroker, admin: redis.Redis
 ) -> None:
-    with mock.patch.object(async_server, "_IDLE_S", 0.3):
+    with mock.patch.object(async_server, "IDLE_S", 0.3):
         async with serving(own_redis.port, timeout_s=0.2) as server:
             # given
             for _ in range(2):
