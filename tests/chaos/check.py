@@ -16,6 +16,8 @@ from tests.chaos.plan import RAW_BASE, JobPlan, Kind
 
 #: Growth of Redis that is no leak: dead letters, scripts, its own tables.
 _MEMORY_SLACK = 1024 * 1024
+#: Of an asyncio client, to one server.
+MAX_CONNECTIONS = 64
 #: A clock is read shortly before or after the event that it dates.
 _AT_ONCE_S = 0.5
 
@@ -36,6 +38,7 @@ class Invariant(StrEnum):
     DEAD_LETTERS = "dead letters: the poison and garbage, each once, nothing else"
     EMPTY = "empty: no entry, pending entry or queued token is left"
     EXPIRY = "expiry: what has expired is gone with its key, and a dead letter is retried once"
+    CROWD = f"crowd: many streams in one client agree, over at most {MAX_CONNECTIONS} connections"
     GOES_ON = "goes on: with memory at its limit, one of several nodes frozen, or the listener dead"
     SLOTS = "slots: batch and KV cache of the workers are empty"
     MEMORY = "memory: Redis is back near its start, nothing stays for ever"
@@ -64,6 +67,7 @@ def check(evidence: Evidence) -> list[Finding]:
         _dead_letters,
         _redis_is_empty,
         _surprises,
+        _crowds,
         _stretches,
         _workers_are_idle,
         _memory,
@@ -318,6 +322,21 @@ def _redis_is_empty(evidence: Evidence) -> Iterator[Finding]:
 def _surprises(evidence: Evidence) -> Iterator[Finding]:
     for surprise in evidence.surprises:
         yield Finding(Invariant.EXPIRY, surprise)
+
+
+def _crowds(evidence: Evidence) -> Iterator[Finding]:
+    for crowd in evidence.crowds:
+        for raised in crowd.raised:
+            yield Finding(Invariant.CROWD, f"a stream raised {raised}", crowd.number)
+        events = [event for _, event in evidence.redis.logs.get(crowd.job_id, [])]
+        tokens = [token for event in events for token in event.get("token_ids", ())]
+        text = "".join(event.get("text", "") for event in events)
+        if [(list(ids), said) for ids, said in crowd.given] != [(tokens, text)]:
+            detail = f"{len(crowd.given)} varieties in {crowd.streams} streams, or not the log's"
+            yield Finding(Invariant.CROWD, detail, crowd.number)
+    for name, connections in evidence.connections.items():
+        if connections > MAX_CONNECTIONS:
+            yield Finding(Invariant.CROWD, f"{name} had {connections} connections at once")
 
 
 def _stretches(evidence: Evidence) -> Iterator[Finding]:

@@ -53,6 +53,8 @@ class Options(BaseModel):
     workers: int = 3
     producers: int = 2
     subscribers: int = 3
+    crowd: int = 2000
+    """streams of one client at once"""
     window: int = 220
     """jobs that wait or run at once"""
     slots: int = 24

@@ -64,6 +64,18 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """What many streams of one job, in one client, were given."""
+
+    number: int
+    job_id: str
+    streams: int
+    given: list[tuple[list[int], str]]
+    """tokens and text, each variety once"""
+    raised: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """A time in which the queue had to work on, though something was wrong."""
 
@@ -115,6 +127,9 @@ class Evidence:
     retried: frozenset[int] = frozenset()
     """as in `Scene.retried`"""
     surprises: list[str] = field(default_factory=list)
+    crowds: list[Crowd] = field(default_factory=list)
+    connections: Mapping[str, int] = field(default_factory=dict)
+    """the most that each process with an asyncio client had open at once"""
     stretches: list[Stretch] = field(default_factory=list)
     garbage: list[EntryKey] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
@@ -153,6 +168,10 @@ def read_takes(folder: Path) -> list[Take]:
         if what == "take"
     ]
     return sorted(takes, key=lambda take: take.at)
+
+
+def read_crowds(folder: Path) -> list[Crowd]:
+    return [Crowd(*entry) for _, entry in journal.read(folder, "crowd-*.jsonl")]
 
 
 def read_serving(folder: Path) -> dict[str, float]:

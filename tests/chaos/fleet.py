@@ -28,7 +28,9 @@ def counts(options: Options) -> dict[str, int]:
 
 
 def names(options: Options) -> list[str]:
-    return [f"{role}-{i}" for role, count in counts(options).items() for i in range(count)]
+    """Of all processes."""
+    roles = {**counts(options), "crowd": 1}
+    return [f"{role}-{i}" for role, count in roles.items() for i in range(count)]
 
 
 class Fleet:
@@ -52,6 +54,8 @@ class Fleet:
             for role, count in counts(options).items()
             for i in range(count)
         ]
+        context = partial(self._context, "crowd", 0, 0)
+        self.crowd = ManagedProcess("crowd", 0, context, folder)
         self.workers = [process for process in self.processes if process.role == "worker"]
         self._http = {worker.name: free_port() for worker in self.workers}
 
@@ -62,7 +66,7 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes:
+        for process in [*self.processes, self.crowd]:
             process.kill(End.OVER)
 
     def set_limit(self, limit: int) -> None:
@@ -70,6 +74,13 @@ class Fleet:
         new = self.folder / "limit.new"
         new.write_text(str(limit))
         new.rename(self.folder / LIMIT)
+
+    @property
+    def connections(self) -> dict[str, int]:
+        """The most that each asyncio client had open at once; on a cluster that is not known."""
+        clients = [p for p in self.processes if p.role != "worker" and not p.blocking]
+        proxies = self._topology.proxies
+        return {p.name: proxies[p.name].peak for p in [*clients, self.crowd] if p.name in proxies}
 
     def gauges(self, worker: ManagedProcess) -> dict[str, float]:
         """A worker's own samples; empty when it does not answer."""
@@ -86,7 +97,7 @@ class Fleet:
             of=count,
             incarnation=incarnation,
             http_port=self._http.get(name, 0),
-            blocking=index == count - 1,
+            blocking=index == count - 1 and role != "worker",
             skew_s=skew_s(self._options.seed, name),
         )
 

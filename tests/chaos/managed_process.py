@@ -86,6 +86,11 @@ class ManagedProcess:
         return self.lives[-1]
 
     @property
+    def blocking(self) -> bool:
+        """Whether it has the blocking client."""
+        return self._context(0).blocking
+
+    @property
     def up_s(self) -> float:
         """How long this life has lasted; 0 when it is over."""
         if self._popen is None or self._popen.poll() is not None:
@@ -143,6 +148,8 @@ class ManagedProcess:
             return False
         if self._poisoned:
             end = End.POISONED
+        elif self.role == "crowd" and self._popen.returncode == 0:
+            end = End.OVER
         elif self.role == "worker" and not self.serving and self._popen.returncode == 1:
             end = End.REFUSED
         else:

@@ -106,6 +106,7 @@ class FaultKind(StrEnum):
     RETRY = "dead letter retried"
     EXPIRE = "result expired, and its key used again"
     MEMORY = "memory limit of Redis reached"
+    CROWD = "2,000 streams in one client"
     KILL_LISTENER = "SIGKILL of the idle listener"
 
 
@@ -146,6 +147,7 @@ _DOSES = {
     FaultKind.EXPIRE: 20,
     FaultKind.MEMORY: 4,
     FaultKind.KILL_LISTENER: 5,
+    FaultKind.CROWD: 2,
 }
 #: They need jobs that have ended long before.
 _LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
@@ -172,6 +174,7 @@ _MIN_DOSES = {
     FaultKind.RETRY: 1,
     FaultKind.MEMORY: 1,
     FaultKind.KILL_LISTENER: 1,
+    FaultKind.CROWD: 1,
     FaultKind.CUT: 4,
     FaultKind.GARBAGE: 4,
 }

@@ -77,6 +77,8 @@ class Report:
             "outcomes": self._outcomes(),
             "faults": self.faults,
             "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
+            "streams_of_crowds": sum(crowd.streams for crowd in evidence.crowds),
+            "connections": dict(evidence.connections),
             "moves": self._moves(),
             "takeover_s": _summary(bounds.takeovers),
             "behind_s": _summary(bounds.behind),

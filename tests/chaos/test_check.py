@@ -11,7 +11,17 @@ from rose.protocol import EntryKey, Partition
 from tests.chaos.answers import null_answer
 from tests.chaos.check import Finding, Invariant, cause, check
 from tests.chaos.context import QUEUE
-from tests.chaos.evidence import Answer, Evidence, Raised, RedisState, Stretch, Take, Trouble, moves
+from tests.chaos.evidence import (
+    Answer,
+    Crowd,
+    Evidence,
+    Raised,
+    RedisState,
+    Stretch,
+    Take,
+    Trouble,
+    moves,
+)
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
 
@@ -167,6 +177,7 @@ def begun_at(at: float) -> Change:
 
 FIRST, SECOND, LAST = tokens(0, 5), tokens(1, 6, 7), finished(3)
 BROKEN = {"type": "error", "index": 3, "message": "the log has a hole"}
+AS_LOGGED = ([5, 6, 7], "5 6 7 ")
 INNOCENT = {"id": f"id-{PLAIN}", "entry": "8-0"}
 RESTING = {"rose_batch_sequences": 0, "rose_kv_cache_usage_ratio": 0}
 VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
@@ -210,6 +221,18 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
     "dead handle": (
         Invariant.EXPIRY,
         lambda run: run.surprises.append("the key of id-1 has outlived it"),
+    ),
+    "crowd disagrees": (
+        Invariant.CROWD,
+        lambda run: run.crowds.append(Crowd(PLAIN, f"id-{PLAIN}", 9, [AS_LOGGED, ([5], "5 ")], [])),
+    ),
+    "crowd raised": (
+        Invariant.CROWD,
+        lambda run: run.crowds.append(Crowd(PLAIN, f"id-{PLAIN}", 9, [AS_LOGGED], ["JobNotFound"])),
+    ),
+    "too many connections": (
+        Invariant.CROWD,
+        lambda run: setattr(run, "connections", {"crowd-0": 802}),
     ),
     "stands still": (
         Invariant.GOES_ON,
@@ -356,5 +379,15 @@ def test_what_expired_on_purpose_has_no_log_and_what_was_retried_no_dead_letter(
     assert check(run) != []
     # when
     run.expired, run.retried = frozenset({PLAIN}), frozenset({POISON})
+    # then
+    assert check(run) == []
+
+
+def test_a_crowd_that_saw_the_log_is_right() -> None:
+    # given
+    run = a_good_run()
+    # when
+    run.crowds = [Crowd(PLAIN, f"id-{PLAIN}", 22, [AS_LOGGED], [])]
+    run.connections = {"crowd-0": 64}
     # then
     assert check(run) == []

@@ -59,7 +59,7 @@ class Proxy:
         self.sources: set[str] = set()
         """the addresses under which Redis has seen its connections"""
         self.peak = 0
-        """the most connections that were open at once"""
+        """the most connections that were open at once, but for those in a silence"""
         self._redis_port = redis_port
         self._links: set[_Link] = set()
         self._passable = asyncio.Event()
@@ -158,7 +158,8 @@ class Proxy:
         self.sources.add(f"{host}:{port}")
         link = _Link(self, reader, writer, from_redis, to_redis)
         self._links.add(link)
-        self.peak = max(self.peak, len(self._links))
+        if self._passable.is_set():  # a silent proxy cannot tell whether a client has hung up
+            self.peak = max(self.peak, len(self._links))
         try:
             await link.run()
         except (ConnectionError, EOFError):

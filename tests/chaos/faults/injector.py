@@ -40,6 +40,7 @@ _CARRY_OUT: Mapping[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
     FaultKind.EXPIRE: jobs.expire,
     FaultKind.MEMORY: servers.fill_memory,
     FaultKind.KILL_LISTENER: processes.kill_listener,
+    FaultKind.CROWD: processes.crowd,
 }
 #: What is measured while they strike must be their doing: no other fault strikes meanwhile.
 _ALONE = {FaultKind.MEMORY, FaultKind.KILL_LISTENER}

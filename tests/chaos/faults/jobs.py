@@ -10,7 +10,7 @@ from rose.protocol import Partition, partition_of
 from rose_producer.dead_letters import DeadLetter, DeadLetters
 from tests.chaos.context import QUEUE, healed_file
 from tests.chaos.faults.scene import Scene
-from tests.chaos.plan import COPY_BASE, Fault, Kind
+from tests.chaos.plan import COPY_BASE, RAW_BASE, Fault, Kind
 
 #: A producer that dies submits its last jobs again; those before are not touched any more.
 _SETTLED = 100
@@ -29,7 +29,7 @@ async def expire(scene: Scene, fault: Fault) -> str:
 
 def _may_expire(scene: Scene, number: int) -> bool:
     job = scene.raw.plan.job(number)
-    latest = max((n for n in scene.progress.submitted if n < COPY_BASE), default=0)
+    latest = max((n for n in scene.progress.submitted if n < RAW_BASE), default=0)
     return (
         number < latest - _SETTLED
         and job.kind is Kind.PLAIN

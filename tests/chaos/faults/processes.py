@@ -22,7 +22,10 @@ from tests.chaos.plan import Fault
 _DRY_S = 20.0
 _LISTENS_S = 1.0
 _HEARD_S = 4.0
+_HEARD_PER_S = 1.0
 _POLL_S = 0.05
+#: The last job of a crowd has ended by then.
+_CROWD_S = 90.0
 #: After a hang a worker finds out what it has lost.
 _AFTERMATH_S = 0.5
 
@@ -53,7 +56,7 @@ async def kill_listener(scene: Scene, fault: Fault) -> str:
         said = await _kill(scene, "worker", replace(fault, target=index))
     finally:
         scene.holds = False
-    await scene.measure(str(fault.kind), _HEARD_S)
+    await scene.measure(str(fault.kind), _HEARD_S, least_per_s=_HEARD_PER_S)
     whom = "the listener" if name else "one of the idle"
     return f"{said}, {whom}{'' if dry else ', though jobs waited'}"
 
@@ -154,3 +157,14 @@ def _existing(path: Path) -> Iterator[None]:
         yield
     finally:
         path.unlink()
+
+
+async def crowd(scene: Scene, fault: Fault) -> str:
+    """A process with thousands of streams, which ends when all of them have."""
+    process, began = scene.fleet.crowd, clock.now()
+    async with process.lock:
+        process.start()
+        while not process.notice_end() and clock.now() < began + _CROWD_S:
+            await asyncio.sleep(_POLL_S)
+        process.kill()
+    return f"{process.life.end} after {clock.now() - began:.1f} s"

@@ -25,8 +25,9 @@ from tests.support.proxy import Proxy
 #: A process lives at least this long before a fault strikes it, so that it has jobs to lose.
 UP_S = 1.2
 _POLL_S = 0.02
+_ROLES = ("worker", "producer", "subscriber")
 #: Events that a fleet which works delivers at the very least.
-_LEAST_PER_S = 10
+LEAST_PER_S = 10.0
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Scene:
     def proxy(self, target: int, *roles: str) -> tuple[str, Proxy]:
         """Of a process, drawn among those of these roles, or among all."""
         proxies = self.topology.proxies
-        names = [name for name in proxies if not roles or name.partition("-")[0] in roles]
+        names = [name for name in proxies if name.partition("-")[0] in (roles or _ROLES)]
         names = names or list(proxies)  # those of nodes are everybody's
         name = names[target % len(names)]
         return name, proxies[name]
@@ -88,7 +89,12 @@ class Scene:
         return gauges.get("rose_fenced_appends_total", 0.0)
 
     async def measure(
-        self, what: str, for_s: float, partitions: frozenset[int] | None = None
+        self,
+        what: str,
+        for_s: float,
+        partitions: frozenset[int] | None = None,
+        *,
+        least_per_s: float = LEAST_PER_S,
     ) -> None:
         """What is delivered in so many seconds, of these partitions, while something is wrong."""
 
@@ -96,7 +102,7 @@ class Scene:
             counts = self.progress.events.items()
             return sum(n for index, n in counts if partitions is None or index in partitions)
 
-        least = round(for_s * _LEAST_PER_S)
+        least = round(for_s * least_per_s)
         began, before = clock.now(), delivered()
         await asyncio.sleep(for_s)
         self.stretches.append(Stretch(what, began, for_s, delivered() - before, least))
