@@ -76,3 +76,14 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    """As `tests/FILE.py::NAME`, or `::NAME` for another one of the same file."""
+    missing, file = [], ""
+    for named, test in re.findall(r"`(tests/[\w/]+\.py)?::(\w+)`", (ROOT / page).read_text()):
+        file = named or file
+        if not re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.MULTILINE):
+            missing.append(f"{file}::{test}")
+    assert missing == []
