@@ -80,6 +80,16 @@ class Publisher:
             await asyncio.sleep(_BLOCKED_S / 2)
             if self._waiting >= _MAX_PENDING:
                 self.collect()
+            for lane in self._lanes.values():
+                if lane.blocked:
+                    self._clear_suspects(lane)
+
+    def _clear_suspects(self, lane: _Lane) -> None:
+        """One that has a token has not killed this worker. To wait until the token is logged would
+        hold up the jobs of all partitions."""
+        for job in self._table.jobs_of(lane.partition):
+            if job.alone and job.logged > job.first_index:
+                self._table.progressed(job)
 
     async def flushed(self) -> None:
         """Wait until all that the engine has reported is in Redis."""
