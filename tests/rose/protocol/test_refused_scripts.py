@@ -1,9 +1,11 @@
-"""No script is ever half carried out: Redis refuses it before its first write, or not at all."""
+"""No script is ever half carried out: Redis refuses it before its first write, or not at all. And
+each may be repeated, since the reply to the first call may be lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -168,6 +170,9 @@ ONLY_READ = {"oldest_waiting", "queue_status"}
 #: Redis lets everything run at `maxmemory` but what asks for more and ends nothing.
 NEEDS_MEMORY = {"submit"}
 
+#: Whose caller goes by the reply, so that a repeat must answer what the first call did.
+SAY_THE_SAME = {"announce", "create_groups", "elect", "oldest_waiting", "renew", "retry"}
+
 TROUBLES = {
     "OOM": (out_of_memory, PREPARED.keys() - NEEDS_MEMORY),
     "READONLY": (read_only, ONLY_READ),
@@ -207,6 +212,43 @@ def test_a_refused_script_has_changed_and_said_nothing(
     bench.call(call)
     assert everything(bench) != before
     listener.close()
+
+
+def contents(bench: Bench) -> dict[bytes, object]:
+    """As `everything`, without the times at which entries were handed to somebody or looked at."""
+    found: dict[bytes, object] = {}
+    keys = bench.redis.scan_iter(f"rose:{{{bench.partition.queue}:0}}:*")
+    for key in set(keys) - {bench.partition.reclaim.encode()}:
+        if bench.redis.type(key) != b"stream":
+            found[key] = bench.redis.dump(key)
+            continue
+        groups: list[dict[str, Any]] = bench.redis.xinfo_groups(key)
+        owners = [
+            [(entry["message_id"], entry["consumer"]) for entry in held]
+            for group in groups
+            for held in [bench.redis.xpending_range(key, group["name"], "-", "+", 100)]
+        ]
+        found[key] = (bench.redis.xrange(key), [g["last-delivered-id"] for g in groups], owners)
+    return found
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_a_repeat_changes_and_says_nothing(bench: Bench, name: str) -> None:
+    # given
+    call = PREPARED[name](bench)
+    reply = bench.call(call)
+    after = contents(bench)
+    listener = bench.redis.pubsub(ignore_subscribe_messages=True)
+    listener.psubscribe(f"rose:{{{bench.partition.queue}:0}}:*")
+    listener.get_message(timeout=5)
+    # when
+    repeated = bench.call(call)
+    # then
+    assert contents(bench) == after
+    assert listener.get_message(timeout=0.05) is None
+    listener.close()
+    if name in SAY_THE_SAME:
+        assert repeated == reply
 
 
 def test_jobs_begin_go_on_and_end_out_of_memory(bench: Bench) -> None:
