@@ -186,11 +186,17 @@ def fetch(
     count: int,
     *,
     ageing_ms: int,
+    adopt: Iterable[EntryKey] | None = None,
     max_bytes: int = MAX_FETCH_BYTES,
 ) -> Call:
-    """`max_bytes`: of jobs in the reply, which the last one may exceed."""
+    """`adopt`: after a lost reply, all entries that the consumer knows it owns; the others that it
+    owns come first. `max_bytes`: of jobs in the reply, which the last one may exceed."""
+    streams = partition.all_jobs
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
-    return Call(load("fetch"), partition.all_jobs, args)
+    if adopt is not None:
+        args.append("adopt")
+        args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt)
+    return Call(load("fetch"), streams, args)
 
 
 def reclaim(partition: Partition, *, lease_ms: int, interval_ms: int, patience_ms: int) -> Call:

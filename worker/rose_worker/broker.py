@@ -182,10 +182,13 @@ class Broker:
         await self.elect_reader(partition, 0)
         await self._redis.run(calls.leave(partition, self.consumer))
 
-    async def fetch(self, partition: Partition, count: int) -> Fetched:
+    async def fetch(
+        self, partition: Partition, count: int, *, adopt: Iterable[EntryKey] | None = None
+    ) -> Fetched:
         """Read at most `count` entries without waiting: released ones first, then new ones, the
-        most urgent first."""
-        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms)
+        most urgent first. `adopt`: after a lost reply, all entries that this worker knows of; those
+        that it owns beside them come first."""
+        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms, adopt=adopt)
         streams, seen, redelivered, more = await self._redis.run(call)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)

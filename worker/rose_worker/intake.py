@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rose.errors import RoseError
-from rose.protocol import Partition, decode_job
+from rose.protocol import EntryKey, Partition, decode_job
 from rose.protocol.calls import Take
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.admission import Admission
@@ -22,6 +22,7 @@ from rose_worker.broker import Broker, Entry
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import Claim, JobTable
 from rose_worker.metrics import Metrics
+from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.intake")
@@ -39,12 +40,16 @@ class Intake:
     _thread: EngineThread
     _table: JobTable
     _admission: Admission
+    _publisher: Publisher
     _metrics: Metrics
     _draining: bool = field(default=False, init=False)
     _seen: list[bytes] | None = field(default=None, init=False)
     _heard: bool = field(default=False, init=False)
     """It has heard of jobs and has not fetched since."""
     _hung: bool = field(default=False, init=False)
+    _adopting: bool = field(default=False, init=False)
+    """A lost reply may have brought entries that this worker does not know of."""
+    _adopt_until: float = field(default=0.0, init=False)
     _reclaim_due: float = field(default=0.0, init=False)
 
     def drain(self) -> None:
@@ -59,6 +64,7 @@ class Intake:
                 outage.end()
             except BROKER_ERRORS as error:
                 self._metrics.redis_errors["intake"].inc()
+                self._adopt_from_now_on()
                 log.warning("intake waits for Redis: %s", error)
                 if str(error).startswith("NOGROUP"):
                     await self._recreate_groups()
@@ -90,12 +96,25 @@ class Intake:
     async def _fetch(self) -> None:
         heard, self._heard = self._heard, False
         with self._table.reserve(self._table.free_slots) as count:
-            fetched = await self._broker.fetch(self._partition, count)
+            adopt = self._known_entries() if self._adopting else None
+            fetched = await self._broker.fetch(self._partition, count, adopt=adopt)
             self._table.claim(fetched.entries)
+        self._adopting = self._adopting and time.monotonic() < self._adopt_until
         self._metrics.redelivered.inc(fetched.redelivered)
         if heard and not fetched.entries:
             await _let_others()
         self._seen = None if fetched.more else fetched.seen
+
+    def _adopt_from_now_on(self) -> None:
+        """A call may have read entries and its reply was lost. It may even be carried out later, if
+        it waits in front of a Redis that is held up: so look for such entries for a while."""
+        self._seen = None  # fetch
+        self._adopting = True
+        self._adopt_until = time.monotonic() + self._settings.redis_timeout_s
+
+    def _known_entries(self) -> list[EntryKey]:
+        held = [job.entry for job in self._table.entries_of(self._partition)]
+        return held + self._publisher.entries_of(self._partition)
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None

@@ -23,6 +23,7 @@ from rose.engine_records import StepOutput
 from rose.errors import InvalidParameter
 from rose.protocol import (
     CancelledEvent,
+    EntryKey,
     Event,
     FailedEvent,
     FinishedEvent,
@@ -96,6 +97,10 @@ class Publisher:
         self.collect()
         for lane in self._lanes.values():
             await lane.idle.wait()
+
+    def entries_of(self, partition: Partition) -> list[EntryKey]:
+        """Those of jobs whose last events may not be in Redis yet."""
+        return self._lanes[partition.index].entries
 
     def collect(self) -> None:
         """Take the engine's reports and encode their tokens."""
@@ -227,12 +232,17 @@ class _Lane:
         self.partition = partition
         self._metrics = metrics
         self._items: dict[HeldJob, Append] = {}
+        self._sending: Mapping[HeldJob, Append] = {}
         self.waiting = 0
         """events that are in no call yet"""
         self._sending_since: float | None = None
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
+
+    @property
+    def entries(self) -> list[EntryKey]:
+        return [job.lease.entry for job in (*self._sending, *self._items)]
 
     @property
     def blocked(self) -> bool:
@@ -269,8 +279,9 @@ class _Lane:
             # Encode the next events while the call is in flight.
             loop.call_soon(self._publisher.collect)
             self._sending_since = time.monotonic()
+            self._sending = items
             await self._send(items)
-            self._sending_since = None
+            self._sending, self._sending_since = {}, None
             self._publisher.collect()
             if not self._wake.is_set():
                 self.idle.set()

@@ -112,7 +112,7 @@ class _Service:
         self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
         admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
         self._intakes = [
-            Intake(settings, partition, broker, thread, table, admission, metrics)
+            Intake(settings, partition, broker, thread, table, admission, publisher, metrics)
             for partition in broker.partitions
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)

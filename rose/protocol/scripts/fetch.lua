@@ -1,17 +1,21 @@
 #!lua flags=allow-oom
--- Read at most `count` entries: first those that dead and drained workers have left to `released`, then
--- new ones, the most urgent first. A stream's head counts as if it had come `ageing ms` later for each
+-- Read at most `count` entries: first those that a call whose reply was lost has read for this consumer,
+-- then those that dead and drained workers have left to `released`, then new ones, the most urgent first. A stream's head counts as if it had come `ageing ms` later for each
 -- level that its priority is below the first. So a job is never overtaken by one that came more than
 -- levels * ageing later, and no job starves.
 -- KEYS  job streams, most urgent first
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
---       entries
+--       entries, "adopt" if a reply was lost; then, per entry that the consumer knows it owns:
+--       "<number of its stream> <entry>"
 -- Reply: {entries, last entry read of each stream, how many were released, 1 if there may be more}
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
 local released = ARGV[7]
 left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room), tonumber(job_bytes)
+
+-- Pending entries in one look: as many as a large batch.
+local MAX_PENDING = 100
 
 local seen = {}
 for level, stream in ipairs(KEYS) do
@@ -43,21 +47,43 @@ local function add(stream, entries)
   left = left - #entries
 end
 
-local redelivered = 0
-for _, stream in ipairs(KEYS) do
-  local start = '-'
-  while left > 0 and room > 0 do
-    local pending = redis.call('XPENDING', stream, group, start, '+', portion(), released)
-    if #pending == 0 then break end
-    local ids = {}
-    for n, entry in ipairs(pending) do ids[n] = entry[1] end
-    start = '(' .. ids[#ids]
+-- Claim those entries that fit. Returns how many they were.
+local function claim(stream, ids)
+  local count = 0
+  while ids[count + 1] and left > 0 and room > 0 do
+    local some = {unpack(ids, count + 1, math.min(#ids, count + portion()))}
     -- XCLAIM returns no entry that somebody has deleted.
-    local entries = redis.call('XCLAIM', stream, group, consumer, 0, unpack(ids))
-    add(stream, entries)
-    redelivered = redelivered + #entries
+    add(stream, redis.call('XCLAIM', stream, group, consumer, 0, unpack(some)))
+    count = count + #some
   end
+  return count
 end
+
+-- Claim what `owner` holds, but for what is in `known`. Returns how many entries.
+local function claim_from(owner, known)
+  local before = left
+  for level, stream in ipairs(KEYS) do
+    local start, pending = '-', nil
+    repeat
+      if left == 0 or room <= 0 then break end
+      pending = redis.call('XPENDING', stream, group, start, '+', MAX_PENDING, owner)
+      local ids = {}
+      for _, entry in ipairs(pending) do
+        if not known[level .. ' ' .. entry[1]] then ids[#ids + 1] = entry[1] end
+      end
+      claim(stream, ids)
+      if #pending > 0 then start = '(' .. pending[#pending][1] end
+    until #pending < MAX_PENDING
+  end
+  return before - left
+end
+
+if ARGV[8] == 'adopt' then
+  local known = {}
+  for n = 9, #ARGV do known[ARGV[n]] = true end
+  claim_from(consumer, known)
+end
+local redelivered = claim_from(released, {})
 
 -- The time that the first unread entry counts as enqueued; nil if there is none.
 local function head(level)
