@@ -68,7 +68,7 @@ class MalformedMessage(RoseError):
 class QueueFull(RoseError):
     """The queue holds as much as its limit allows; nothing was enqueued.
 
-    `depth` and `limit` count `unit` ("jobs" or "tokens").
+    `depth` and `limit` count `unit` ("jobs", "tokens" or "bytes").
     """
 
     code = "queue_full"

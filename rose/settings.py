@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, unquote, urlsplit
+
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -19,7 +21,23 @@ class QueueSettings(BaseSettings):
         default=1, ge=1, le=1024, description="partitions of the queue; the same everywhere"
     )
     result_ttl_s: int = Field(
-        default=3600, ge=1, description="how long a finished job's tokens and state are kept"
+        default=3600,
+        ge=1,
+        description="how long a finished job's tokens, state and idempotency key are kept",
+    )
+    max_queued_jobs: int | None = Field(
+        default=None,
+        ge=1,
+        description="jobs of a partition not yet ended above which submit is refused; workers hold "
+        "the limit of the queue (100,000 if not given), a producer may be stricter",
+    )
+    max_queued_tokens: int | None = Field(
+        default=None, ge=1, description="the same in estimated tokens (prompt and output)"
+    )
+    max_queued_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="the same in bytes of Redis' memory (1 GiB if workers are not given one)",
     )
     redis_timeout_s: float = Field(
         default=5.0, gt=0, description="longest wait for a connection or a reply"
@@ -27,3 +45,10 @@ class QueueSettings(BaseSettings):
     redis_retries: int = Field(
         default=5, ge=0, description="repeats of a call whose connection failed, with backoff"
     )
+
+    @property
+    def redis_user(self) -> str:
+        """The user that the URL names; "" if it names none."""
+        parts = urlsplit(self.redis_url.get_secret_value())
+        named = parse_qs(parts.query).get("username")
+        return named[0] if named else unquote(parts.username or "")

@@ -120,13 +120,17 @@ def requests(jobs: int, new_tokens: int = 1) -> list[Request]:
     return [Request(PROMPT, sampling={"max_new_tokens": new_tokens}) for _ in range(jobs)]
 
 
+#: More than any case enqueues.
+_NO_LIMIT: dict[str, Any] = {"max_queued_jobs": 10**8, "max_queued_bytes": 10**12}
+
+
 def open_client(url: str) -> AsyncClient:
-    return AsyncClient(redis_url=url, max_queued_jobs=None)
+    return AsyncClient(redis_url=url, **_NO_LIMIT)
 
 
 def start_worker(url: str, **settings: Any) -> WorkerProcess:
     """A worker that writes no line for each job, as one under such a load would be run."""
-    return WorkerProcess("bench", url, engine="null", log_level="warning", **settings)
+    return WorkerProcess("bench", url, engine="null", log_level="warning", **_NO_LIMIT, **settings)
 
 
 async def wait_ended(url: str, jobs: int) -> list[Ended]:
@@ -162,7 +166,7 @@ async def _round_trip(client: AsyncClient) -> float:
 
 
 def _submit_sync(url: str, jobs: int) -> float:
-    with Client(redis_url=url, max_queued_jobs=None) as client:
+    with Client(redis_url=url, **_NO_LIMIT) as client:
         client.submit_many(requests(_WARM_UP))
         batch = requests(jobs)
         began = time.perf_counter()

@@ -120,9 +120,7 @@ class DeadLetters:
                 "deadline_ms": None if passed else old.deadline_ms,
             }
         )
-        call = calls.retry(
-            partition, entry, letter.stream, job, encode_job(job), retry_of=old.id, now_ms=now
-        )
+        call = calls.retry(partition, entry, letter.stream, job, encode_job(job), retry_of=old.id)
         with transport.broker_errors():
             outcome = self._redis.run(call)
         if outcome != b"RETRIED":

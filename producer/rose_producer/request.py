@@ -23,8 +23,8 @@ from rose.protocol import (
 )
 from rose.protocol.calls import (
     Call,
+    QueueLimits,
     Submission,
-    SubmitLimits,
     now_ms,
     refusals,
     submit,
@@ -84,7 +84,6 @@ class Batch:
     _jobs: list[Submission]
     _members: list[list[int]]
     """of each call: the numbers of its jobs"""
-    _limits: SubmitLimits
 
     def collect(self, replies: Iterable[Sequence[Any]], ids: list[str]) -> None:
         """Add the ids under which the jobs are enqueued, from the calls' replies.
@@ -97,7 +96,7 @@ class Batch:
         for members, reply in zip(self._members, replies, strict=True):
             for number, refusal in refusals(reply).items():
                 try:
-                    outcomes[members[number]] = submitted_id(refusal, self._limits)
+                    outcomes[members[number]] = submitted_id(refusal)
                 except RoseError as error:
                     outcomes[members[number]] = error
         ids += (outcome for outcome in outcomes if isinstance(outcome, str))
@@ -134,19 +133,20 @@ def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
     members: dict[int, list[int]] = {}
     for number, job in enumerate(jobs):
         members.setdefault(partition_of(job.job_id), []).append(number)
-    now, ttl_s = now_ms(), settings.idempotency_ttl_s
-    limits = SubmitLimits(settings.max_queued_jobs, settings.max_queued_tokens)
+    limits = QueueLimits(
+        settings.max_queued_jobs, settings.max_queued_tokens, settings.max_queued_bytes
+    )
+    producer = settings.redis_user
     calls = [
         submit(
             Partition(settings.queue, index),
             [jobs[number] for number in numbers],
             limits=limits,
-            idempotency_ttl_s=ttl_s,
-            now_ms=now,
+            producer=producer,
         )
         for index, numbers in members.items()
     ]
-    return Batch(calls, jobs, list(members.values()), limits)
+    return Batch(calls, jobs, list(members.values()))
 
 
 def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) -> JobSpec:
@@ -154,11 +154,8 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
     if request.idempotency_key == "":
         raise InvalidParameter("idempotency_key: must not be empty; leave it out for none")
-    if request.job_id is not None and partition_of(request.job_id) >= settings.partitions:
-        raise InvalidParameter(
-            f"job_id: {request.job_id!r} is of partition {partition_of(request.job_id)}, and the "
-            f"queue has {settings.partitions}: begin it with a letter, or with another number"
-        )
+    if request.job_id is not None:
+        _check_partition(request.job_id, request, settings)
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
     job_id = request.job_id or new_job_id(_partition(request, settings))
     return job_from(
@@ -172,6 +169,21 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
             "traceparent": traceparent(settings.queue, job_id) if traced else None,
         }
     )
+
+
+def _check_partition(job_id: str, request: Request, settings: ProducerSettings) -> None:
+    """Raises: InvalidParameter: the id names a partition where the job cannot be."""
+    named = partition_of(job_id)
+    if named >= settings.partitions:
+        raise InvalidParameter(
+            f"job_id: {job_id!r} is of partition {named}, and the queue has "
+            f"{settings.partitions}: begin it with a letter, or with another number"
+        )
+    if request.idempotency_key is not None and named != (own := _partition(request, settings)):
+        raise InvalidParameter(
+            f"job_id: {job_id!r} is of partition {named}, and its idempotency_key belongs to "
+            f"partition {own}: begin the id with '{own}-', or leave one of them out"
+        )
 
 
 def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,15 +8,6 @@ from rose.settings import QueueSettings
 
 
 class ProducerSettings(QueueSettings):
-    max_queued_jobs: int | None = Field(
-        default=100_000, ge=1, description="jobs not yet ended above which submit is refused"
-    )
-    max_queued_tokens: int | None = Field(
-        default=None, ge=1, description="the same in estimated tokens (prompt and output)"
-    )
-    idempotency_ttl_s: int = Field(
-        default=86_400, ge=1, description="how long an idempotency key is remembered"
-    )
     reconnect_timeout_s: float = Field(
         default=60.0, gt=0, description="how long a stream rides out a Redis that is away"
     )

@@ -6,14 +6,16 @@ since it carries what makes a repeat harmless (job id, token index, epoch, entry
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, Literal
 
-from rose.errors import MalformedMessage, PromptTooLong, QueueFull
+from rose.errors import BrokerUnavailable, MalformedMessage, PromptTooLong, QueueFull
 from rose.protocol.codec import MAX_JOB_BYTES, encode_event
 from rose.protocol.events import CancelledEvent, Event, FailedEvent
 from rose.protocol.jobs import JobSpec, Priority
@@ -42,11 +44,25 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitLimits:
-    """Back-pressure: how much may wait. None means no limit."""
+class QueueLimits:
+    """Back-pressure: how much of what has not ended a partition may hold.
 
-    max_jobs: int | None = 100_000
+    The workers announce those of the queue, where None means no limit. A caller of `submit` may be
+    stricter; None means that it is not.
+    """
+
+    max_jobs: int | None = None
     max_tokens: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As a worker announces them."""
+        return {
+            "max_jobs": str(_value_or(self.max_jobs, "")),
+            "max_tokens": str(_value_or(self.max_tokens, "")),
+            "max_bytes": str(_value_or(self.max_bytes, "")),
+        }
 
 
 @dataclass(slots=True)
@@ -62,6 +78,8 @@ class Submission:
     """None if the prompt is text"""
     prompt_bytes: int | None
     """None if the prompt is not one text"""
+    deadline_ms: int | None
+    """by this host's clock"""
 
     @classmethod
     def of(
@@ -71,34 +89,38 @@ class Submission:
         prompt = job.prompt
         tokens = len(job.token_ids) or None
         size = len(prompt.encode()) if isinstance(prompt, str) else None
-        return cls(job.id, raw, job.token_estimate, priority, idempotency_key, tokens, size)
+        estimate, deadline = job.token_estimate, job.deadline_ms
+        return cls(job.id, raw, estimate, priority, idempotency_key, tokens, size, deadline)
 
 
 def submit(
     partition: Partition,
     jobs: Iterable[Submission],
     *,
-    limits: SubmitLimits,
-    idempotency_ttl_s: int,
-    now_ms: int,
+    limits: QueueLimits,
+    producer: str = "",
 ) -> Call:
-    """Redis serves nobody else while the script runs: pass hundreds of jobs, not thousands."""
+    """Redis serves nobody else while the script runs: pass hundreds of jobs, not thousands.
+
+    `producer`: whose idempotency keys they are: the user of Redis.
+    """
     streams = partition.all_jobs
     keys: list[str | bytes] = [partition.load, partition.model, *streams]
     args: list[Arg] = [
         len(streams),
         _value_or(limits.max_jobs, ""),
         _value_or(limits.max_tokens, ""),
-        idempotency_ttl_s,
-        now_ms,
+        _value_or(limits.max_bytes, ""),
     ]
+    now = now_ms()
     for job in jobs:
         keys.append(partition.state(job.job_id))
         if job.idempotency_key is not None:
-            keys.append(partition.idempotency(job.idempotency_key))
+            keys.append(partition.idempotency(job.idempotency_key, producer))
         args += (
             f"{_LEVEL[job.priority]} {job.cost} {_value_or(job.prompt_tokens, '-')} "
-            f"{_value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1}",
+            f"{_value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
+            f"{_ms_until(job.deadline_ms, now)}",
             job.raw,
         )
     return Call(load("submit"), keys, args)
@@ -117,32 +139,36 @@ def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:
         raise _malformed("submit", error) from None
 
 
-def submitted_id(reply: list[bytes], limits: SubmitLimits) -> str:
+def submitted_id(reply: list[bytes]) -> str:
     """The id under which the job is enqueued: an earlier one for a repeated idempotency key.
 
     Raises:
         QueueFull, PromptTooLong
+        BrokerUnavailable: the job stream takes no more entries.
         MalformedMessage: somebody else has written where submit.lua reads.
     """
     try:
         if reply[0] == b"FULL":
-            unit, depth = reply[1].decode(), int(reply[2])
-        elif reply[0] == b"TOO_LONG":
+            raise QueueFull(int(reply[2]), int(reply[3]), reply[1].decode())
+        if reply[0] == b"BLOCKED":
+            raise BrokerUnavailable(
+                f"{reply[1].decode()} takes no more entries, since somebody has written one with "
+                "the last possible id: nothing was enqueued; a worker mends that within seconds, "
+                "try again"
+            )
+        if reply[0] == b"TOO_LONG":
             least, context = int(reply[1]), int(reply[2])
         else:
             return reply[1].decode()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _malformed("submit", error) from None
-    if reply[0] == b"FULL":
-        limit = limits.max_jobs if unit == "jobs" else limits.max_tokens
-        raise QueueFull(depth, limit or 0, unit)
     raise PromptTooLong(
         f"the prompt is at least {least} tokens, the model's context is {context} and must hold "
         "a new token too: shorten the prompt"
     )
 
 
-def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Call:
+def cancel(partition: Partition, job_id: str) -> Call:
     return Call(
         load("cancel"),
         [
@@ -151,8 +177,15 @@ def cancel(partition: Partition, job_id: str, *, now_ms: int, ttl_s: int) -> Cal
             partition.load,
             partition.control,
         ],
-        [job_id, encode_event(CancelledEvent(index=0)), now_ms, ttl_s],
+        [control_message(job_id), encode_event(CancelledEvent(index=0))],
     )
+
+
+@lru_cache(maxsize=4096)
+def control_message(job_id: str) -> str:
+    """What asks the worker of this job to stop it. It is no id: whoever may publish on the channel
+    may also listen there, and who knows an id may read the job's tokens."""
+    return hashlib.sha256(job_id.encode()).hexdigest()
 
 
 def create_groups(partition: Partition) -> Call:
@@ -442,14 +475,13 @@ def retry(
     raw: bytes,
     *,
     retry_of: str,
-    now_ms: int,
 ) -> Call:
     """`letter`: the id of its entry in the stream of dead letters; `job`: has a new id; `stream`:
     the job stream that it came from."""
     return Call(
         load("retry"),
         [partition.dead, stream, partition.state(job.id), partition.load],
-        [letter, raw, retry_of, job.token_estimate, now_ms],
+        [letter, raw, retry_of, job.token_estimate, _ms_until(job.deadline_ms, now_ms())],
     )
 
 
@@ -460,6 +492,11 @@ def now_ms() -> int:
 
 def _malformed(script: str, error: Exception) -> MalformedMessage:
     return MalformedMessage(f"the reply to {script} is not what it should be: {error}")
+
+
+def _ms_until(deadline_ms: int | None, now: int) -> int | str:
+    """Redis' clock need not be this host's: it is told how much time is left."""
+    return "-" if deadline_ms is None else max(0, deadline_ms - now)
 
 
 def _value_or(value: int | None, absent: str) -> int | str:

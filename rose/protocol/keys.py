@@ -22,6 +22,7 @@ GROUP = "workers"
 RELEASED = "released"
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PRODUCER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
 
 
@@ -72,9 +73,15 @@ class Partition:
     def channel(self, job_id: str) -> str:
         return self._key(f"channel:{job_id}")
 
-    def idempotency(self, key: str) -> str:
+    def idempotency(self, key: str, producer: str = "") -> str:
+        """`producer`: the user of Redis whose key it is, so that no other user can guess it; "" and
+        Redis' own `default` have no name of their own."""
         # The caller's key may have any length and hold any character, so it is hashed.
-        return self._key(f"idempotency:{hashlib.sha256(key.encode()).hexdigest()}")
+        name = _digest(key)
+        if producer not in ("", "default"):
+            own = producer if _PRODUCER_NAME.fullmatch(producer) else _digest(producer)
+            name = f"{own}:{name}"
+        return self._key(f"idempotency:{name}")
 
     @property
     def dead(self) -> str:
@@ -101,13 +108,19 @@ class Partition:
 
     @property
     def load(self) -> str:
-        """Hash: `tokens`, the estimated tokens of all jobs that have not ended."""
+        """Hash: `tokens` and `bytes` of all jobs that have not ended; `cancelled` and
+        `cancelled_bytes` of the entries whose jobs were cancelled while they waited."""
         return self._key("load")
 
     @property
     def model(self) -> str:
-        """Hash: what the workers serve (name, context_tokens, max_bytes_per_token)."""
+        """Hash: what the workers serve (name, context_tokens, max_bytes_per_token), and the queue's
+        limits (max_jobs, max_tokens, max_bytes)."""
         return self._key("model")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=1024)

@@ -58,7 +58,7 @@ def broker_errors() -> Iterator[None]:
     except OutOfMemoryError as error:
         raise RedisFull(
             "Redis is out of memory (maxmemory): nothing was enqueued; jobs go on, "
-            "try again when some of it has ended and expired, or give Redis more"
+            "try again when some have ended and expired, or give Redis more"
         ) from error
     except BROKER_ERRORS as error:
         reason = str(error) or type(error).__name__

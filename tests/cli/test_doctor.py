@@ -182,7 +182,7 @@ def test_a_user_with_a_right_too_few(
 def test_a_worker_is_no_producer(shipped: EmbeddedBroker) -> None:
     found = examined(settings_of(shipped, "worker"), Role.PRODUCER)
     assert found["rights"].verdict is Verdict.FAIL
-    assert "EXISTS on rose:{default:0}:state:*" in found["rights"].says
+    assert "SET on rose:{default:0}:idempotency:*" in found["rights"].says
 
 
 def test_a_user_without_scripts_is_told_once(shipped: EmbeddedBroker, admin: redis.Redis) -> None:

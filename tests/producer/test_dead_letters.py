@@ -132,7 +132,7 @@ def test_a_retry_whose_reply_was_lost_enqueues_once(desk: Desk) -> None:
     entry = desk.give_up(job()).partition(":")[2]
     stream = partition.jobs(Priority.NORMAL)
     raw = encode_job(spec)
-    call = calls.retry(partition, entry, stream, spec, raw, retry_of="0-old", now_ms=1)
+    call = calls.retry(partition, entry, stream, spec, raw, retry_of="0-old")
     # when: the client library sends it twice
     outcomes = [desk.client._redis.run(call), desk.client._redis.run(call)]
     # then
@@ -140,7 +140,7 @@ def test_a_retry_whose_reply_was_lost_enqueues_once(desk: Desk) -> None:
     assert [new.id for _, new in desk.waiting()] == ["0-new"]
     assert desk.client.queue_status().queued_tokens == spec.token_estimate
     # and somebody else's retry of the same letter finds nothing
-    other = calls.retry(partition, entry, stream, job("0-other"), raw, retry_of="", now_ms=1)
+    other = calls.retry(partition, entry, stream, job("0-other"), raw, retry_of="")
     assert desk.client._redis.run(other) == b"GONE"
     assert len(desk.waiting()) == 1
 

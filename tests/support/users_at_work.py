@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from rose.errors import JobCancelled, JobFailed, PromptTooLong
-from rose.protocol import GROUP, Partition
+from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
+from rose.sampling import SamplingParams
 from rose_producer import AsyncClient, Client, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import wait_until
@@ -39,6 +40,10 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
     by_worker = url("worker", proxies["worker"].port)
     slow: dict[str, Any] = {"queue": QUEUE, **SLOW}
     with Client(by_producer) as client:
+        admin.hset(PARTITION.state("0-late"), "cancel", "1")
+        late = client.submit("z", job_id="0-late", max_new_tokens=1)
+        raw = encode_job(JobSpec(id="0-raw", prompt="x", sampling=SamplingParams(max_new_tokens=1)))
+        admin.xadd(PARTITION.jobs(Priority.NORMAL), {"job": raw})
         waiting, spoilt = client.submit_many(["x", "y"])
         for job in (waiting, spoilt):
             admin.set(PARTITION.tokens(job.id), "not a log")
@@ -47,6 +52,8 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             waiting.result(90)
         with serving("first", by_worker, max_context=2000, **slow) as victim:
             wait_until(lambda: spoilt.status().status == "failed")
+            for job in (late, client.job("0-raw")):
+                assert job.result(90).finish_reason == "length"
             with pytest.raises(JobFailed, match="somebody else"):
                 spoilt.result(90)
             chat = [{"role": "user", "content": "x" * 2000}]

@@ -58,6 +58,10 @@ _SCRIPTS = (
     "take",
 )
 
+#: What may wait and run in a partition where the settings do not say.
+_MAX_QUEUED_JOBS = 100_000
+_MAX_QUEUED_BYTES = 2**30
+
 #: Log entries per read. A log may hold a million tokens.
 _LOG_CHUNK = 1000
 
@@ -126,6 +130,11 @@ class Broker:
         self.consumer = consumer
         self.partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
         self._ttl_s = settings.result_ttl_s
+        self._limits = calls.QueueLimits(
+            settings.max_queued_jobs or _MAX_QUEUED_JOBS,
+            settings.max_queued_tokens,
+            settings.max_queued_bytes or _MAX_QUEUED_BYTES,
+        )
         self._ageing_ms = int(settings.ageing_s * 1000)
         self._dead_letters_kept = settings.dead_letters_kept
         self._dead_letter_ttl_s = settings.dead_letter_ttl_s
@@ -169,6 +178,7 @@ class Broker:
             "name": model.name,
             "context_tokens": model.context_tokens,
             "max_bytes_per_token": str(model.max_bytes_per_token or ""),
+            **self._limits.facts,
         }
         await self._redis.run(calls.announce(partition, facts))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
+from rose_worker.jobs import JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 
@@ -25,6 +26,7 @@ _LISTEN_S = 5.0
 class Control:
     _broker: Broker
     _publisher: Publisher
+    _table: JobTable
     _metrics: Metrics
 
     async def run(self) -> None:
@@ -46,5 +48,7 @@ class Control:
             while True:
                 message = await inbox.get(_LISTEN_S)
                 if message is not None:
-                    # Anybody may publish here. Ids that this worker does not hold are ignored.
-                    self._publisher.cancel(message.decode(errors="replace"))
+                    # Anybody may publish here. What means no job of this worker is ignored.
+                    job_id = self._table.named_by(message.decode(errors="replace"))
+                    if job_id is not None:
+                        self._publisher.cancel(job_id)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
-from rose.protocol.calls import Lease, Taken, new_take_id
+from rose.protocol.calls import Lease, Taken, control_message, new_take_id
 from rose_worker.broker import Entry
 
 
@@ -82,6 +82,13 @@ class JobTable:
 
     def get(self, job_id: str) -> HeldJob | None:
         return self._jobs.get(job_id)
+
+    def named_by(self, message: str) -> str | None:
+        """The id of the held job that a message on the control channel means: by its hash, or as
+        older clients publish it."""
+        if message in self._jobs:
+            return message
+        return next((job_id for job_id in self._jobs if control_message(job_id) == message), None)
 
     def holds(self, job: HeldJob) -> bool:
         """Whether it is this very take of the job, not a later one."""

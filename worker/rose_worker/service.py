@@ -116,7 +116,7 @@ class _Service:
             for partition in broker.partitions
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
-        self._control = Control(broker, publisher, metrics)
+        self._control = Control(broker, publisher, table, metrics)
         self._watch = Watch(broker, metrics, engine.model)
         self._http = HttpServer(
             settings.http_host,

@@ -26,10 +26,10 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
     Role.PRODUCER: {
         "": ("script|load", "time"),
         "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending", "xinfo|consumers"),
-        "state": ("exists", "hmget", "hset", "expire", "persist"),
-        "tokens": ("xadd", "xrange", "expire", "del"),
+        "state": ("hmget", "hset", "del"),
+        "tokens": ("xadd", "xrange", "del"),
         "idempotency": ("get", "set"),
-        "load": ("hget", "hincrby"),
+        "load": ("hmget", "hincrby"),
         "model": ("hmget",),
         "dead": ("xlen",),
         "channel": ("subscribe", "publish"),
@@ -42,9 +42,10 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
             *("xgroup|create", "xgroup|delconsumer", "xinfo|groups", "xinfo|consumers"),
             *("xautoclaim", "xclaim", "xack", "xdel"),
         ),
-        "state": ("hmget", "hset", "hincrby", "hdel", "expire"),
+        "state": ("hmget", "hset", "hincrby", "hdel", "expire", "persist"),
         "tokens": ("xadd", "xrange", "xrevrange", "expire", "del"),
-        "load": ("hget", "hincrby"),
+        "idempotency": ("get", "expire"),
+        "load": ("hmget", "hincrby"),
         "model": ("hmget", "hset"),
         "dead": ("xadd", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
@@ -64,7 +65,6 @@ _HARMLESS = {
     "expire": ("{}", "never"),
     "get": ("{}",),
     "hdel": ("{}", "field"),
-    "hget": ("{}", "field"),
     "hincrby": ("{}", "field", "some"),
     "hmget": ("{}", "field"),
     "hset": ("{}", "field", "value", "odd"),
@@ -103,7 +103,8 @@ def missing(server: redis.Redis, partition: Partition, role: Role, *, sharded: b
 
     Raises: RedisError: it cannot be asked.
     """
-    keys = _keys(partition)
+    user = server.get_connection_kwargs().get("username") or ""
+    keys = _keys(partition, user)
     lacks = []
     for kind, names in RIGHTS[role].items():
         for name in names:
@@ -115,7 +116,7 @@ def missing(server: redis.Redis, partition: Partition, role: Role, *, sharded: b
     return lacks
 
 
-def _keys(partition: Partition) -> dict[str, str]:
+def _keys(partition: Partition, user: str) -> dict[str, str]:
     """One of each kind; nobody has those that take a name."""
     nobody = f"doctor-{secrets.token_hex(8)}"
     return {
@@ -123,7 +124,7 @@ def _keys(partition: Partition) -> dict[str, str]:
         "jobs": partition.state(nobody).replace(":state:", ":jobs:"),
         "state": partition.state(nobody),
         "tokens": partition.tokens(nobody),
-        "idempotency": partition.idempotency(nobody),
+        "idempotency": partition.idempotency(nobody, user),
         "load": partition.load,
         "model": partition.model,
         "dead": partition.dead,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
-from rose.protocol.calls import cancel, now_ms, queue_status
+from rose.protocol.calls import cancel, queue_status
 from rose.protocol.status import (
     STATUS_FIELDS,
     JobStatus,
@@ -208,13 +208,7 @@ class AsyncJob:
         Raises:
             JobNotFound, BrokerUnavailable
         """
-        settings = self._client.settings
-        call = cancel(
-            self._client._partition(self.id),
-            self.id,
-            now_ms=now_ms(),
-            ttl_s=settings.result_ttl_s,
-        )
+        call = cancel(self._client._partition(self.id), self.id)
         with transport.broker_errors():
             outcome = await self._client._redis.run(call)
         if outcome == b"UNKNOWN":

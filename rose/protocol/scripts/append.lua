@@ -50,7 +50,7 @@ while key < #KEYS do
       outcome = 'GAP'
     elseif ends and not is_terminal(known[4]) and complete then
       now = now or string.format('%d', now_ms())
-      end_job(state, tokens, load, status, ARGV[arg + 1 + events], now, ttl_s)
+      end_job(state, tokens, status, ARGV[arg + 1 + events], now, ttl_s)
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -61,7 +61,7 @@ while key < #KEYS do
     -- Repeats acknowledge too: the first call may have stopped before it did.
     if ends and outcome ~= 'GAP' then
       acknowledge(KEYS[key + 2], group, entry)
-      ended[#ended + 1] = string.match(state, ':state:(.*)$')
+      ended[#ended + 1] = id_of(state)
     end
   end
   if outcome then
@@ -70,5 +70,8 @@ while key < #KEYS do
   end
   item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
 end
-if #ended > 0 then ask('ZREM', running, unpack(ended)) end
+if #ended > 0 then
+  give_back(load)
+  ask('ZREM', running, unpack(ended))
+end
 return reply

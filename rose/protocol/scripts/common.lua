@@ -7,7 +7,9 @@
 --   attempts  takes since the log last grew     taken_at  tokens in the log at the last take
 --   tokens    tokens in the log                 cost    its share of load.tokens
 --   worker    who took it last                  take    the id of that take
---   cancel    "1" once asked for                enqueued_ms, started_ms, ended_ms
+--   cancel    "1" once asked for                bytes   its share of load.bytes
+--   key       its idempotency key               deadline_ms, enqueued_ms, started_ms, ended_ms
+--   tombstone bytes of its entry, once it was cancelled while it waited
 
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
@@ -38,6 +40,15 @@ end
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function id_of(state)
+  return string.match(state, ':state:(.*)$')
+end
+
+-- What a job that has not ended takes in Redis: itself, and about this much for its state.
+local function bytes_of(job)
+  return #job + 1024
 end
 
 local function owns(stream, group, consumer, entry)
@@ -98,19 +109,57 @@ local function add_event(tokens, id, event)
   error(stored)
 end
 
--- End a job: log the terminal event, then give back what the job held. The caller acknowledges the
--- entry afterwards, never before.
-local function end_job(state, tokens, load, status, event, now_ms, ttl_s)
-  local known = redis.call('HMGET', state, 'tokens', 'cost')
+-- A job's state, its log and its idempotency key expire together. The key may stand for another job by
+-- now.
+local function expire(state, tokens, key, ttl_s)
+  redis.call('EXPIRE', state, ttl_s)
+  redis.call('EXPIRE', tokens, ttl_s)
+  if key and string.find(key, '^[%w_.:-]+$') then
+    local name = string.gsub(state, ':state:.*$', ':idempotency:' .. key)
+    if ask('GET', name) == id_of(state) then redis.call('EXPIRE', name, ttl_s) end
+  end
+end
+
+-- If somebody else has written into the hash `load`, the limits are wrong, but no job is.
+local function add_to(load, field, count)
+  if count ~= 0 then redis.pcall('HINCRBY', load, field, count) end
+end
+
+-- What the jobs that this call has ended give back to `load`.
+local given_back = {tokens = 0, bytes = 0}
+
+local function give_back(load)
+  add_to(load, 'tokens', -given_back.tokens)
+  add_to(load, 'bytes', -given_back.bytes)
+end
+
+-- End a job: log the terminal event, then note what the job held. The caller acknowledges the entry
+-- afterwards, never before, and calls `give_back` once for all jobs. Without `ttl_s` nothing of the job
+-- expires yet.
+local function end_job(state, tokens, status, event, now, ttl_s)
+  local known = redis.call('HMGET', state, 'tokens', 'cost', 'bytes', 'key')
   local last = (is_count(known[1]) and known[1] or '0') .. '-1'
   if not add_event(tokens, last, event) then
     -- The log is lost, but the job must end.
     redis.call('DEL', tokens)
     redis.call('XADD', tokens, last, 'event', event)
   end
-  redis.call('HSET', state, 'status', status, 'ended_ms', now_ms)
-  redis.call('EXPIRE', state, ttl_s)
-  redis.call('EXPIRE', tokens, ttl_s)
-  if is_count(known[2]) then redis.pcall('HINCRBY', load, 'tokens', -tonumber(known[2])) end
+  redis.call('HSET', state, 'status', status, 'ended_ms', now)
+  if ttl_s then expire(state, tokens, known[4], ttl_s) end
+  if is_count(known[2]) then given_back.tokens = given_back.tokens + known[2] end
+  if is_count(known[3]) then given_back.bytes = given_back.bytes + known[3] end
   redis.call(PUBLISH, channel_of(state), event)
+end
+
+-- The entry of a job that has ended goes: its state, log and key may expire now. If the job was
+-- cancelled while it waited, its entry does not fill the stream any more.
+local function bury(state, tokens, ttl_s)
+  local known = redis.call('HMGET', state, 'key', 'tombstone')
+  expire(state, tokens, known[1], ttl_s)
+  if is_count(known[2]) then
+    local load = string.gsub(state, ':state:.*$', ':load')
+    redis.call('HDEL', state, 'tombstone')
+    add_to(load, 'cancelled', -1)
+    add_to(load, 'cancelled_bytes', -tonumber(known[2]))
+  end
 end

@@ -20,8 +20,11 @@ if state then
   local own = not known[3] or (known[2] == stream and known[3] == entry)
   if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)
-    end_job(state, tokens, load, 'failed', event, string.format('%d', now), ttl_s)
+    end_job(state, tokens, 'failed', event, string.format('%d', now), ttl_s)
+    give_back(load)
     ask('ZREM', running, job_id)
+  elseif own then
+    bury(state, tokens, ttl_s)
   end
 end
 redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,

@@ -25,5 +25,5 @@ for i = 4, #KEYS do
   if not pending.err then oldest, held = pending[2] or '', consumers(KEYS[i]) end
   streams[#streams + 1] = {entries, oldest, held}
 end
-local tokens = redis.call('HGET', load, 'tokens') or '0'
+local tokens = redis.call('HMGET', load, 'tokens')[1] or '0'
 return {streams, redis.call('XLEN', dead), tokens, redis.call('HMGET', model, 'name', 'context_tokens'), now_ms()}

@@ -1,23 +1,49 @@
 -- Enqueue jobs, each of them once. A job id that exists is not enqueued again (a client repeats a call
--- after a lost reply), and neither is an idempotency key.
+-- after a lost reply), and neither is an idempotency key whose job exists.
 -- KEYS  load, model, job streams, most urgent first; per job: state, and its idempotency key if it has
 --       one
--- ARGV  number of job streams, max jobs, max tokens, idempotency ttl s, now ms; "" means no limit;
---       per job: "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key>", job;
---       "-" for a figure that is not known
+-- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; per job:
+--       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
+--       deadline>", job; "-" for a figure that is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
---        EXISTS id; TOO_LONG least context; FULL unit depth
+--        EXISTS id; TOO_LONG least context; FULL unit depth limit; BLOCKED stream
 local load, model = KEYS[1], KEYS[2]
-local streams, max_jobs, max_tokens, idempotency_ttl, now_ms = unpack(ARGV, 1, 5)
-streams, max_jobs, max_tokens = tonumber(streams), tonumber(max_jobs), tonumber(max_tokens)
+local streams, now = tonumber(ARGV[1]), now_ms()
+local ANNOUNCED = {'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes'}
+-- Where workers have announced no limits (none has come yet, or they are of an older version) and the
+-- caller gives none.
+local MAX_JOBS_UNKNOWN = 100000
 
-local limits = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token')
-local context, bytes_per_token = tonumber(limits[1] or ''), tonumber(limits[2] or '')
-local depth, queued = 0, 0
-if max_jobs then
-  for i = 3, streams + 2 do depth = depth + redis.call('XLEN', KEYS[i]) end
+local facts = redis.call('HMGET', model, unpack(ANNOUNCED))
+local is_older = facts[1] and not facts[3]
+local context, bytes_per_token = tonumber(facts[1] or ''), tonumber(facts[2] or '')
+
+-- The queue's limit, which its workers have announced, or a stricter one of the caller; nil for none.
+local function limit(own, announced)
+  own, announced = tonumber(own), tonumber(announced or '')
+  return own and announced and math.min(own, announced) or own or announced
 end
-if max_tokens then queued = tonumber(redis.call('HGET', load, 'tokens') or '0') end
+local max_jobs = limit(ARGV[2], facts[3] or ARGV[2] == '' and MAX_JOBS_UNKNOWN)
+local max_tokens, max_bytes = limit(ARGV[3], facts[4] or ''), limit(ARGV[4], facts[5] or '')
+
+local entries = 0
+for i = 3, streams + 2 do entries = entries + redis.call('XLEN', KEYS[i]) end
+local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelled_bytes')
+for i = 1, 4 do held[i] = tonumber(held[i] or '0') or 0 end
+
+-- A job has an entry until it has ended. Without one there is nothing to count, whatever a lost worker
+-- or an older one has left in the counts.
+if entries == 0 then
+  for i, field in ipairs({'tokens', 'bytes', 'cancelled', 'cancelled_bytes'}) do
+    add_to(load, field, -held[i])
+    held[i] = 0
+  end
+end
+
+-- Jobs that were cancelled while they waited do not count, though their entries are still there. But
+-- no more of them than the limit itself: else who submits and cancels in turn fills Redis.
+local depth = math.max(0, entries - math.min(held[3], max_jobs or held[3]))
+local tokens, bytes = held[1], held[2] + math.max(0, held[4] - (max_bytes or held[4]))
 
 -- Refuse prompts that are certainly too long, as far as one can tell without a tokenizer. The worker
 -- decides the rest.
@@ -30,33 +56,60 @@ local function too_long(prompt_tokens, prompt_bytes)
   if least and least >= context then return {'TOO_LONG', tostring(least), tostring(context)} end
 end
 
-local function id_of(state)
-  return string.match(state, ':state:(.*)$')
-end
-
-local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, job)
-  local known = idempotency and redis.call('GET', idempotency)
-  if known then return {'EXISTS', known} end
-  if redis.call('EXISTS', state) == 1 then return {'EXISTS', id_of(state)} end
-  local refused = too_long(prompt_tokens, prompt_bytes)
-  if refused then return refused end
-  if max_jobs and depth >= max_jobs then return {'FULL', 'jobs', tostring(depth)} end
-  if max_tokens and queued + tonumber(cost) > max_tokens then
-    return {'FULL', 'tokens', tostring(queued)}
+local function full(unit, count, more, most)
+  if most and count + more > most then
+    return {'FULL', unit, string.format('%d', count), string.format('%d', most)}
   end
-
-  local entry = redis.call('XADD', stream, '*', 'job', job)
-  redis.call('HSET', state, 'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', 0,
-    'attempts', 0, 'tokens', 0, 'cost', cost, 'enqueued_ms', now_ms)
-  redis.call('HINCRBY', load, 'tokens', cost)
-  if idempotency then redis.call('SET', idempotency, id_of(state), 'EX', idempotency_ttl) end
-  depth, queued = depth + 1, queued + tonumber(cost)
 end
 
-local reply, key = {}, streams + 3
-for i = 6, #ARGV, 2 do
-  local stream, cost, prompt_tokens, prompt_bytes, has_key =
-    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d)$')
+-- Whether a job has this state: its status, if so. A hash without one is what a cancel has left there
+-- that came too late. A key of another type is somebody else's, and no job can have it.
+local function exists(state)
+  local known = ask('HMGET', state, 'status', 'cancel')
+  return not known or known[1], known and known[2]
+end
+
+local function store(state, idempotency, stream, entry, cost, deadline_in, size)
+  local fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', 0, 'attempts', 0, 'tokens', 0,
+    'cost', cost, 'bytes', size, 'enqueued_ms', string.format('%d', now)}
+  local function add(field, value)
+    fields[#fields + 1], fields[#fields + 2] = field, value
+  end
+  if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now + deadline_in)) end
+  if idempotency then
+    add('key', string.match(idempotency, ':idempotency:(.*)$'))
+    -- It expires with the job's result, never before; workers that do not know so leave it.
+    local to_live = is_older and {'EX', 86400} or {}
+    redis.call('SET', idempotency, id_of(state), unpack(to_live))
+  end
+  redis.call('HSET', state, unpack(fields))
+end
+
+local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, job)
+  local earlier = idempotency and ask('GET', idempotency)
+  if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
+  local known, cancelled = exists(state)
+  if known then return {'EXISTS', id_of(state)} end
+  local size = bytes_of(job)
+  local refused = too_long(prompt_tokens, prompt_bytes) or full('jobs', depth, 1, max_jobs)
+    or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes, size, max_bytes)
+  if refused then return refused end
+
+  local entry = redis.pcall('XADD', stream, '*', 'job', job)
+  if entry.err then
+    -- Somebody has written an entry with the last possible id. A worker mends that.
+    if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
+    error(entry)
+  end
+  if cancelled then redis.call('DEL', state) end
+  store(state, idempotency, stream, entry, cost, deadline_in, size)
+  depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
+end
+
+local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
+for i = 5, #ARGV, 2 do
+  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in =
+    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+)$')
   local state, idempotency = KEYS[key], nil
   key = key + 1
   if has_key == '1' then
@@ -64,10 +117,12 @@ for i = 6, #ARGV, 2 do
     key = key + 1
   end
   local outcome = submit(KEYS[tonumber(stream) + 2], state, idempotency, cost, prompt_tokens,
-    prompt_bytes, ARGV[i + 1])
+    prompt_bytes, deadline_in, ARGV[i + 1])
   if outcome then
-    table.insert(outcome, 1, (i - 6) / 2)
+    table.insert(outcome, 1, (i - 5) / 2)
     reply[#reply + 1] = outcome
   end
 end
+add_to(load, 'tokens', tokens - before_tokens)
+add_to(load, 'bytes', bytes - before_bytes)
 return reply

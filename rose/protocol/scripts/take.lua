@@ -34,8 +34,7 @@ local function take(stream, state, tokens, entry, take_id)
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- It was cancelled while it waited, or its worker died before the acknowledgement.
-    redis.call('EXPIRE', state, ttl_s)
-    redis.call('EXPIRE', tokens, ttl_s)
+    bury(state, tokens, ttl_s)
     acknowledge(stream, group, entry)
     return 'ENDED'
   end
@@ -63,7 +62,9 @@ local function take(stream, state, tokens, entry, take_id)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
     'taken_at', logged, 'attempts', attempts + 1, 'epoch', epoch, 'worker', consumer, 'take', take_id,
     'started_ms', now)
-  begun[#begun + 1], begun[#begun + 2] = now, string.match(state, ':state:(.*)$')
+  -- A cancel that came before the first take lets the state expire, in case there is no such job.
+  if not known[1] then redis.call('PERSIST', state) end
+  begun[#begun + 1], begun[#begun + 2] = now, id_of(state)
   return granted(epoch, attempts + 1, known[6], logged, known[11])
 end
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.errors import (
+    BrokerUnavailable,
     InvalidParameter,
     JobNotFound,
     JobTooLarge,
@@ -22,7 +23,7 @@ from rose.errors import (
     RoseError,
 )
 from rose.protocol import MAX_JOB_BYTES, decode_event, decode_job, encode_job, readable_job_id
-from rose.protocol.calls import NotTaken, SubmitLimits, Taken, submitted_id, taken
+from rose.protocol.calls import NotTaken, Taken, submitted_id, taken
 from rose.protocol.status import (
     STATUS_FIELDS,
     JobStatus,
@@ -130,10 +131,13 @@ def test_a_report_is_short_however_much_is_wrong(wrong: dict[str, Any]) -> None:
     assert len(str(caught.value)) < 1000
 
 
-@given(st.lists(st.binary(max_size=20) | st.sampled_from([b"FULL", b"TOO_LONG", b"jobs", b"7"])))
+WORDS = [b"FULL", b"TOO_LONG", b"BLOCKED", b"jobs", b"7"]
+
+
+@given(st.lists(st.binary(max_size=20) | st.sampled_from(WORDS)))
 def test_any_reply_to_submit_is_an_id_or_an_error(reply: list[bytes]) -> None:
-    with contextlib.suppress(QueueFull, PromptTooLong, MalformedMessage):
-        assert isinstance(submitted_id(reply, SubmitLimits()), str)
+    with contextlib.suppress(QueueFull, PromptTooLong, BrokerUnavailable, MalformedMessage):
+        assert isinstance(submitted_id(reply), str)
 
 
 @given(st.binary(max_size=40) | st.from_regex(rb"TAKEN( [0-9]{1,3}| x){0,5}", fullmatch=True))

@@ -100,3 +100,11 @@ def test_a_run_with_a_gap_is_logged_up_to_it_and_does_not_end_the_job(bench: Ben
     # then
     assert bench.publish([run]) == ["GAP"]
     assert (job.status().tokens, job.status().status) == (1, "running")
+
+
+def test_a_key_of_another_type_where_the_state_would_be_is_no_place_for_a_job(
+    bench: Bench,
+) -> None:
+    bench.redis.set(bench.partition.state("0-mine"), "x")
+    assert bench.client.submit("x", job_id="0-mine").id == "0-mine"
+    assert bench.lengths() == [0, 0, 0]

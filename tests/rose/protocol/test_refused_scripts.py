@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 import rose.protocol.scripts
 from rose.protocol import GROUP, JobEntry, JobSpec, Priority, calls, encode_job
-from rose.protocol.calls import Call, NotTaken, Submission, SubmitLimits, Take
+from rose.protocol.calls import Call, NotTaken, QueueLimits, Submission, Take
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import FailedEvent, FinishedEvent
 from tests.conftest import needs_redis_server
@@ -39,14 +39,12 @@ def bench(server: EmbeddedBroker, queue: str) -> Iterator[Bench]:
 def submit(bench: Bench) -> Call:
     job = JobSpec(id="0-new", prompt="x")
     one = Submission.of(job, encode_job(job), Priority.NORMAL, idempotency_key="k")
-    return calls.submit(
-        bench.partition, [one], limits=SubmitLimits(), idempotency_ttl_s=60, now_ms=1
-    )
+    return calls.submit(bench.partition, [one], limits=QueueLimits())
 
 
 def cancel(bench: Bench) -> Call:
     job = bench.client.submit("x")
-    return calls.cancel(bench.partition, job.id, now_ms=1, ttl_s=60)
+    return calls.cancel(bench.partition, job.id)
 
 
 def fetch(bench: Bench) -> Call:
@@ -105,7 +103,6 @@ def retry(bench: Bench) -> Call:
         job,
         encode_job(job),
         retry_of="0-old",
-        now_ms=1,
     )
 
 
