@@ -65,10 +65,13 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             listeners = Listeners(by_producer, moving.id)
             wait_until(lambda: listeners.have(5))
             assert client.queue_status().running == 1
+            wait_until(lambda: admin.exists(PARTITION.reader))
             victim.kill()
             logs = victim.log
         with serving("second", by_worker, grace_s=0, **slow) as drained:
             wait_until(lambda: moving.status().epoch == 2)
+            # It has asked for how long the victim is the elected reader still.
+            wait_until(lambda: "cmdstat_pttl" in admin.info("commandstats"))
             assert drained.terminate() == 0
             logs += drained.log
         admin.delete(PARTITION.reader)  # the victim's lease; it would lapse by itself
