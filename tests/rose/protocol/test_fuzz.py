@@ -167,7 +167,7 @@ def test_any_state_of_a_queue_is_a_status_or_an_error(
     tokens: bytes | None, name: bytes | None, context: bytes | None, consumer: bytes
 ) -> None:
     held: list[Any] = [3, b"5-0", [[consumer, b"2"]]]
-    reply = [[held, [0, b"", []], [1, b"", []]], 4, tokens or b"0", [name, context]]
+    reply = [[held, [0, b"", []], [1, b"", []]], 4, tokens or b"0", [name, context], 7]
     with contextlib.suppress(MalformedMessage):
         status = read_queue_status("q", [reply, reply])
         assert isinstance(status, QueueStatus)
