@@ -46,8 +46,8 @@ _RETRIES = 10
 _EXTRA = 30
 #: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
-#: The queue's own keys: three streams, dead letters, load, model.
-_OWN_KEYS = 6
+#: The queue's own keys: three streams, dead letters, load, model, reclaim.
+_OWN_KEYS = 7
 
 
 class ChaosRun:
