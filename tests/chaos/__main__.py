@@ -1,7 +1,7 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--old COMMIT] [--json]
-                          [--topology one|cluster]
+                          [--topology one|cluster|sentinel]
     python -m tests.chaos --without renewal|fencing|log      must fail
     python -m tests.chaos --bite                             all three of them, and says what broke
 
@@ -29,6 +29,7 @@ from rose.errors import RoseError
 from tests.chaos.answers import null_answer, rose_answers
 from tests.chaos.check import Invariant, check
 from tests.chaos.context import Options, Sabotage, TopologyName
+from tests.chaos.losses import without_losses
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 
@@ -59,7 +60,8 @@ async def _carry_out(options: Options, folder: Path) -> Report:
     else:
         err.print("now the same jobs undisturbed")
         evidence.answers = await rose_answers(jobs)
-    return Report(run, evidence, check(evidence), wall_s)
+    violations, losses = without_losses(evidence, check(evidence))
+    return Report(run, evidence, violations, losses, wall_s)
 
 
 class _Ticker:

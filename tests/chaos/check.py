@@ -53,6 +53,8 @@ class Finding:
     invariant: Invariant
     detail: str
     number: int | None = None
+    missing: bool = False
+    """something is not there that should be"""
 
 
 def check(evidence: Evidence) -> list[Finding]:
@@ -173,7 +175,9 @@ def _submissions(evidence: Evidence) -> Iterator[Finding]:
     ids: dict[int, str] = {}
     for number, job_id in evidence.submitted:
         if ids.setdefault(number, job_id) != job_id:
-            yield Finding(Invariant.DOUBLED, f"submitted as {ids[number]} and {job_id}", number)
+            yield Finding(
+                Invariant.DOUBLED, f"submitted as {ids[number]} and {job_id}", number, missing=True
+            )
     by_client = sum(number < RAW_BASE for number in ids)
     expected = by_client + evidence.raw_entries
     if evidence.redis.entries_added != expected:
@@ -181,6 +185,7 @@ def _submissions(evidence: Evidence) -> Iterator[Finding]:
             Invariant.DOUBLED,
             f"{evidence.redis.entries_added} entries were added for {by_client} jobs and "
             f"{evidence.raw_entries} raw entries",
+            missing=evidence.redis.entries_added < expected,
         )
 
 
@@ -299,7 +304,7 @@ def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
         place = (letter["stream"], letter["entry"])
         got[("poison", letter["id"]) if is_poison else place] += 1
     for where, name in (expected - got).elements():
-        yield Finding(Invariant.DEAD_LETTERS, f"none for {where} {name}")
+        yield Finding(Invariant.DEAD_LETTERS, f"none for {where} {name}", missing=True)
     numbers = {job_id: number for number, job_id in evidence.submitted}
     for letter in evidence.redis.dead:
         key = (letter["stream"], letter["entry"])

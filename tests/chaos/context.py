@@ -36,7 +36,7 @@ REDIS_TIMEOUT_S = 2.0
 #: Where a producer finds out how far it may go: a number in a file.
 LIMIT = "limit"
 
-TopologyName = Literal["one", "cluster"]
+TopologyName = Literal["one", "cluster", "sentinel"]
 Sabotage = Literal["renewal", "fencing", "log"]
 
 

@@ -15,6 +15,8 @@ from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan
 
 _CHUNK = 500
+#: PTTL of a key that has expired just now.
+_GONE = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,10 @@ class Evidence:
     crowds: list[Crowd] = field(default_factory=list)
     connections: Mapping[str, int] = field(default_factory=dict)
     """the most that each process with an asyncio client had open at once"""
+    failovers: list[tuple[float, float]] = field(default_factory=list)
+    """from the death of the primary until there was another"""
+    near_failovers: frozenset[int] = frozenset()
+    """jobs that had to do with Redis then"""
     stretches: list[Stretch] = field(default_factory=list)
     garbage: list[EntryKey] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
@@ -241,6 +247,8 @@ def expire_all(client: redis.Redis, partitions: Iterable[Partition], state: Redi
             pipeline.pttl(key)
         mortal = []
         for key, ttl_ms in zip(chunk, pipeline.execute(), strict=True):
+            if ttl_ms == _GONE:
+                continue
             if ttl_ms > 0:
                 mortal.append(key)
             elif any(part in key for part in (":state:", ":tokens:", ":idempotency:")):

@@ -105,6 +105,7 @@ class FaultKind(StrEnum):
     TWINS = "equal entry ids in two streams"
     RETRY = "dead letter retried"
     EXPIRE = "result expired, and its key used again"
+    FAILOVER = "failover by a Sentinel"
     MEMORY = "memory limit of Redis reached"
     CROWD = "2,000 streams in one client"
     KILL_LISTENER = "SIGKILL of the idle listener"
@@ -149,6 +150,7 @@ _DOSES = {
     FaultKind.KILL_LISTENER: 5,
     FaultKind.CROWD: 2,
 }
+_FAILOVERS = 5
 #: They need jobs that have ended long before.
 _LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
 _POISONS = 15
@@ -213,10 +215,12 @@ class Plan:
             linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
 
-    def faults(self) -> list[Fault]:
+    def faults(self, *, failovers: bool = False) -> list[Fault]:
         """The whole schedule, in order."""
         draw = random.Random(f"{self.seed}:faults")
-        kinds = [kind for kind, count in self.doses().items() for _ in range(count)]
+        kinds = [
+            kind for kind, count in self.doses(failovers=failovers).items() for _ in range(count)
+        ]
         kinds.sort(key=lambda kind: draw.uniform(0.5 if kind in _LATE else 0.0, 1.0))
         return [
             Fault(
@@ -230,11 +234,13 @@ class Plan:
             for number, kind in enumerate(kinds)
         ]
 
-    def doses(self) -> dict[FaultKind, int]:
+    def doses(self, *, failovers: bool = False) -> dict[FaultKind, int]:
+        """`failovers`: there is a Sentinel."""
         share = self.jobs / _FULL
+        kinds = _DOSES | ({FaultKind.FAILOVER: _FAILOVERS} if failovers else {})
         return {
             kind: max(_MIN_DOSES.get(kind, 2), round(count * share))
-            for kind, count in _DOSES.items()
+            for kind, count in kinds.items()
         }
 
     def _kind(self, number: int, drawn: float) -> Kind:

@@ -36,6 +36,8 @@ class Report:
     run: ChaosRun
     evidence: Evidence
     findings: Sequence[Finding]
+    losses: Sequence[Finding]
+    """what a failover may lose"""
     wall_s: float
 
     @property
@@ -79,6 +81,7 @@ class Report:
             "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
             "streams_of_crowds": sum(crowd.streams for crowd in evidence.crowds),
             "connections": dict(evidence.connections),
+            "lost_with_failovers": self._losses(),
             "moves": self._moves(),
             "takeover_s": _summary(bounds.takeovers),
             "behind_s": _summary(bounds.behind),
@@ -104,6 +107,11 @@ class Report:
         """Jobs begun on again, by what befell the worker that had them."""
         causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence))
         return {str(why): count for why, count in causes.items()}
+
+    def _losses(self) -> dict[str, int]:
+        counts = Counter(loss.invariant.name.lower() for loss in self.losses)
+        jobs = {loss.number for loss in self.losses if loss.number is not None}
+        return {**counts, "jobs": len(jobs)} if jobs or counts else {}
 
     def _outcomes(self) -> dict[str, int]:
         last = [events[-1] for events in self.evidence.delivered.values() if events]

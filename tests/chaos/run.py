@@ -30,11 +30,12 @@ from tests.chaos.faults import FaultInjector
 from tests.chaos.faults.scene import Scene
 from tests.chaos.fleet import Fleet, names
 from tests.chaos.journal import Journal
+from tests.chaos.losses import numbers_near
 from tests.chaos.managed_process import End, watch
 from tests.chaos.plan import Plan
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
-from tests.chaos.topology import Cluster, OneServer
+from tests.chaos.topology import Cluster, OneServer, Sentinel, Topology
 from tests.chaos.versions import checked_out
 
 _START_S = 120.0
@@ -54,7 +55,7 @@ class ChaosRun:
     def __init__(self, options: Options, folder: Path, on_tick: Callable[[ChaosRun], None]) -> None:
         self.options = options
         self.folder = folder
-        self.topology = Cluster() if options.topology == "cluster" else OneServer(names(options))
+        self.topology = _topology(options)
         self.plan = Plan(options.seed, options.jobs, len(self.topology.partitions))
         self.progress = Progress(folder)
         self._on_tick = on_tick
@@ -89,7 +90,9 @@ class ChaosRun:
 
     async def _feed_jobs(self, fleet: Fleet) -> None:
         """Feed jobs until all have ended and every fault has struck."""
-        faults = asyncio.create_task(self.injector.run(self.plan.faults()))
+        faults = asyncio.create_task(
+            self.injector.run(self.plan.faults(failovers=self.options.topology == "sentinel"))
+        )
         limit = 0
         try:
             while not (faults.done() and self._all_ended(limit)):
@@ -138,6 +141,8 @@ class ChaosRun:
             expired=frozenset(self.scene.expired),
             retried=frozenset(self.scene.retried),
             surprises=self.scene.surprises,
+            failovers=self.scene.failovers,
+            near_failovers=numbers_near(self.folder, self.scene.failovers),
             stretches=self.scene.stretches,
             garbage=raw.garbage,
             failures=raw.failures,
@@ -214,13 +219,15 @@ class ChaosRun:
 
     async def _ping(self, node: EmbeddedBroker) -> None:
         """Notes when Redis itself is held up, by the machine or its disk."""
-        client, whose = self.topology.client(node), self.topology.on(node)
+        client = self.topology.client(node)
         while True:
             began = time.time()
             with contextlib.suppress(redis.RedisError):
                 await asyncio.to_thread(client.ping)
             if time.time() - began > _HELD_UP_S:
-                trouble = Trouble(began, time.time() + 1.0, "Redis was held up", None, whose)
+                trouble = Trouble(
+                    began, time.time() + 1.0, "Redis was held up", None, self.topology.on(node)
+                )
                 self._stalls.append(trouble)
             await asyncio.sleep(_TICK_S)
 
@@ -252,3 +259,13 @@ async def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:
 
 def _at_rest(gauges: dict[str, float]) -> bool:
     return gauges.get("rose_batch_sequences") == 0 == gauges.get("rose_kv_cache_usage_ratio")
+
+
+def _topology(options: Options) -> Topology:
+    match options.topology:
+        case "one":
+            return OneServer(names(options))
+        case "cluster":
+            return Cluster()
+        case "sentinel":
+            return Sentinel()

@@ -74,10 +74,17 @@ class Subscriber:
             except (BrokerUnavailable, JobNotFound) as error:
                 if not self._may_be_unknown(job.number, error):
                     self._raised.write(job.number, job_id, clock.now(), repr(error))
+                    self._give_up(job.number, job_id, error)
                 await asyncio.sleep(_AGAIN_S)
             except RoseError as error:
                 failure = {"type": "error", "index": self._cursor.get(job.number, 0)}
                 self._write(job.number, job_id, failure | {"message": repr(error)})
+
+    def _give_up(self, number: int, job_id: str, error: RoseError) -> None:
+        """With a failover a job may be forgotten: it is not waited for until the run's end."""
+        if isinstance(error, JobNotFound) and self._context.options.topology == "sentinel":
+            failure = {"type": "error", "index": self._cursor.get(number, 0)}
+            self._write(number, job_id, failure | {"message": repr(error)})
 
     def _may_be_unknown(self, number: int, error: RoseError) -> bool:
         """A job that was added past the client has no state until a worker sees it."""

@@ -1,4 +1,4 @@
-"""Which Redis a run has: one server or a cluster, and the proxies on the way to it.
+"""Which Redis a run has: one server, a cluster, or a primary with a replica; and its proxies.
 
 On one server each process has a proxy of its own. The nodes of a cluster announce one address each
 to everybody, so there each node has a proxy, and what befalls it befalls the partitions on it.
@@ -20,6 +20,7 @@ from tests.chaos.context import QUEUE
 from tests.chaos.evidence import Trouble
 from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
+from tests.support.sentinel import LocalSentinel
 
 #: A subscriber that does not read is hung up on.
 _OPTIONS = {"appendfsync": "always", "client-output-buffer-limit": "pubsub 256kb 64kb 2"}
@@ -59,6 +60,10 @@ class Topology(ABC):
     @abstractmethod
     def concerned(self, proxy: str) -> tuple[str | None, frozenset[int] | None]:
         """The process and the partitions that a fault of this proxy concerns; None: all of them."""
+
+    def fail_over(self) -> None:
+        """Where there is a replica: it takes the place of its primary, which dies."""
+        raise NotImplementedError(f"{type(self).__name__} has no replica")
 
     def wait_ok(self) -> None:
         """Until a server that was away takes part again."""
@@ -122,6 +127,41 @@ class OneServer(Topology):
 
     def concerned(self, proxy: str) -> tuple[str | None, frozenset[int] | None]:
         return proxy, None
+
+
+class Sentinel(Topology):
+    """A primary and its replica."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        # The backlog would count as growth.
+        self._servers = LocalSentinel(_OPTIONS | {"repl-backlog-size": "64kb"})
+        self.proxies = {f"node-{i}": proxy for i, proxy in enumerate(self._servers.proxies)}
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._servers)
+        return self
+
+    @property
+    def nodes(self) -> Sequence[EmbeddedBroker]:
+        """The primary: the replica is written to by it alone."""
+        return [self._servers.nodes[self._servers.primary]]
+
+    def url(self, process: str) -> str:
+        return self._servers.url
+
+    @property
+    def direct_url(self) -> str:
+        return self._servers.url
+
+    def fail_over(self) -> None:
+        self._servers.fail_over()
+
+    def node_of(self, partition: Partition) -> EmbeddedBroker:
+        return self.nodes[0]
+
+    def concerned(self, proxy: str) -> tuple[str | None, frozenset[int] | None]:
+        return None, None
 
 
 class Cluster(Topology):

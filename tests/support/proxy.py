@@ -253,8 +253,11 @@ class _Link:
 
     def _count_commands(self, data: bytes) -> int:
         """Those that end in `data`."""
-        self._commands.feed(data)
         count = 0
-        while self._commands.gets() is not False:
-            count += 1
+        try:
+            self._commands.feed(data)
+            while self._commands.gets() is not False:
+                count += 1
+        except hiredis.ProtocolError:  # a replica says other things
+            self._commands = hiredis.Reader()
         return count

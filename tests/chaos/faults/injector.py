@@ -38,6 +38,7 @@ _CARRY_OUT: Mapping[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
     FaultKind.TWINS: entries.add,
     FaultKind.RETRY: jobs.retry,
     FaultKind.EXPIRE: jobs.expire,
+    FaultKind.FAILOVER: servers.fail_over,
     FaultKind.MEMORY: servers.fill_memory,
     FaultKind.KILL_LISTENER: processes.kill_listener,
     FaultKind.CROWD: processes.crowd,

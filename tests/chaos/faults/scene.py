@@ -48,6 +48,7 @@ class Scene:
     surprises: list[str] = field(default_factory=list)
     """What an expired job or a dead letter should not have done."""
     stretches: list[Stretch] = field(default_factory=list)
+    failovers: list[tuple[float, float]] = field(default_factory=list)
     holds: bool = False
     """No more jobs are submitted, until it does not."""
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -70,3 +70,14 @@ async def fill_memory(scene: Scene, fault: Fault) -> str:
         ended = clock.now() + _BACK_S
         scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"{scene.stretches[-1].events} events in {_FULL_S:.0f} s"
+
+
+async def fail_over(scene: Scene, fault: Fault) -> str:
+    """The primary dies for good, as far as its clients are concerned; a Sentinel names another."""
+    async with scene.redis_lock:
+        began = clock.now()
+        await asyncio.to_thread(scene.topology.fail_over)
+        ended = clock.now()
+        scene.failovers.append((began, ended))
+        scene.troubles.append(Trouble(began, ended + _BACK_S, str(fault.kind)))
+    return f"from {began:.3f}, in {ended - began:.1f} s"

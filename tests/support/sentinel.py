@@ -1,0 +1,101 @@
+"""Redis in company, on loopback: a primary, its replica, and a Sentinel that swaps them."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import redis
+from redis.exceptions import RedisError
+
+from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
+from tests.support.bench import wait_until
+from tests.support.proxy import Proxy
+
+_SERVICE = "rose"
+#: Longer than the silences that are no failover.
+_DOWN_AFTER_MS = 5000
+
+
+class LocalSentinel:
+    """Everybody, the Sentinel and the replica too, is led to a proxy in front of each server."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = [dict(options), dict(options)]
+        self.nodes = [EmbeddedBroker(fake=False, options=own) for own in self._options]
+        self.proxies = [Proxy(node.port) for node in self.nodes]
+        self.primary = 0
+        self._port = free_port()
+        self._stack = ExitStack()
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self._port}/{_SERVICE}/0"
+
+    def __enter__(self) -> Self:
+        for proxy, options in zip(self.proxies, self._options, strict=True):
+            self._stack.enter_context(proxy)
+            options |= {
+                "replica-announce-ip": "127.0.0.1",
+                "replica-announce-port": str(proxy.port),
+            }
+        self._follow_primary(1)
+        for node in self.nodes:
+            self._stack.enter_context(node)
+        self._watch()
+        wait_until(self._is_whole, 30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def fail_over(self) -> None:
+        """The primary dies, the replica takes its place, and the dead one comes back as a replica.
+
+        What was written in the last moment and had not reached the replica is lost.
+        """
+        dead, heir = self.primary, 1 - self.primary
+        self.nodes[dead].stop()
+        wait_until(lambda: self._named() == self.proxies[heir].port, 30)
+        self.primary = heir
+        self._options[heir].pop("replicaof", None)
+        self._follow_primary(dead)
+        self.nodes[dead].start()
+        wait_until(self._is_whole, 30)
+
+    def _follow_primary(self, index: int) -> None:
+        self._options[index]["replicaof"] = f"127.0.0.1 {self.proxies[self.primary].port}"
+
+    def _watch(self) -> None:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        config = Path(folder, "sentinel.conf")
+        config.write_text(
+            f"port {self._port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor {_SERVICE} 127.0.0.1 {self.proxies[0].port} 1\n"
+            f"sentinel down-after-milliseconds {_SERVICE} {_DOWN_AFTER_MS}\n"
+            f"sentinel failover-timeout {_SERVICE} 6000\n"
+        )
+        command = [find_redis_server() or "redis-server", str(config), "--sentinel"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+
+    def _named(self) -> int | None:
+        """The port of the primary, as the Sentinel says."""
+        with redis.Redis(port=self._port, protocol=2) as client:
+            address = client.sentinel_get_master_addr_by_name(_SERVICE)
+        return int(address[1]) if address else None
+
+    def _is_whole(self) -> bool:
+        """The replica follows, and the Sentinel knows it."""
+        try:
+            with redis.Redis(port=self.nodes[1 - self.primary].port, protocol=2) as replica:
+                follows = replica.info("replication").get("master_link_status") == "up"
+            with redis.Redis(port=self._port, protocol=2) as client:
+                known = client.sentinel_slaves(_SERVICE)
+        except RedisError:  # not yet up
+            return False
+        return follows and any(not replica["is_sdown"] for replica in known)
