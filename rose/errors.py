@@ -33,12 +33,17 @@ class RoseError(Exception):
     """Root of the tree: `except RoseError` catches everything raised here on purpose.
 
     `code` is the stable, machine-readable name of the error: it travels in error events and in
-    `--json` output. `accepted` holds the ids of jobs that the failing call had enqueued before:
-    only `submit_many` fills it.
+    `--json` output.
+
+    Submitting fills two more. `accepted` holds the ids of jobs that the failing call had enqueued
+    before. `in_doubt` holds those that it has sent without learning whether they are enqueued:
+    they are the requests after the accepted ones, in order. Who submits them again with these ids
+    as `job_id` enqueues none twice.
     """
 
     code = "error"
     accepted: tuple[str, ...] = ()
+    in_doubt: tuple[str, ...] = ()
 
 
 class InvalidRequest(RoseError, ValueError):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rose.errors import InvalidParameter, RoseError
+from rose.errors import InvalidParameter, MalformedMessage, RedisFull, RoseError
 from rose.protocol import (
     ChatMessage,
     JobSpec,
@@ -85,6 +85,10 @@ class Batch:
     _members: list[list[int]]
     """of each call: the numbers of its jobs"""
 
+    @property
+    def ids(self) -> list[str]:
+        return [job.job_id for job in self._jobs]
+
     def collect(self, replies: Iterable[Sequence[Any]], ids: list[str]) -> None:
         """Add the ids under which the jobs are enqueued, from the calls' replies.
 
@@ -119,14 +123,44 @@ def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[
         yield _batch(batch, settings)
 
 
-@contextmanager
-def collecting(ids: list[str]) -> Iterator[None]:
-    """Put the ids of the jobs that were enqueued before into an error."""
-    try:
-        yield
-    except RoseError as error:
-        error.accepted = tuple(ids)
-        raise
+class Enqueued:
+    """What a bulk submit has enqueued, and what it has sent without an answer so far."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._unanswered: Batch | None = None
+
+    def sending(self, batch: Batch) -> None:
+        self._unanswered = batch
+
+    def collect(self, batch: Batch, replies: Iterable[Sequence[Any]]) -> None:
+        """Raises: as `Batch.collect`."""
+        try:
+            batch.collect(replies, self.ids)
+        except MalformedMessage:
+            raise  # nobody knows
+        except RoseError:
+            self._unanswered = None
+            raise
+        self._unanswered = None
+
+    @contextmanager
+    def told_by_errors(self) -> Iterator[None]:
+        """An error says what has become of the jobs."""
+        try:
+            yield
+        except RoseError as error:
+            error.accepted = tuple(self.ids)
+            error.in_doubt = self._in_doubt(error)
+            raise
+
+    def _in_doubt(self, error: RoseError) -> tuple[str, ...]:
+        batch = self._unanswered
+        # A call that was refused for want of memory has enqueued nothing; others of the
+        # same batch may have.
+        if batch is None or (isinstance(error, RedisFull) and len(batch.calls) == 1):
+            return ()
+        return tuple(job_id for job_id in batch.ids if job_id not in self.ids)
 
 
 def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
@@ -24,10 +25,10 @@ from rose_producer._async.concurrency import Once, read_limit, sent_ahead
 from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
+    Enqueued,
     PromptLike,
     Request,
     batches,
-    collecting,
     prepare_all,
 )
 from rose_producer.results import AsyncEvents, Result, ResultBuilder
@@ -85,7 +86,9 @@ class AsyncClient:
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
 
         Raises:
-            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, BrokerUnavailable
+            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull
+            BrokerUnavailable: if `error.in_doubt` names the job, it may be enqueued; submit it
+                again with that `job_id`, and it is not enqueued twice.
         """
         request = Request(
             prompt, priority, deadline_s, metadata or {}, idempotency_key, job_id, sampling
@@ -96,21 +99,23 @@ class AsyncClient:
         """Enqueue many, hundreds to a round trip. All are checked before any is sent.
 
         Raises:
-            as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
+            as `submit`; `error.accepted` names the jobs that were enqueued before a refusal, and
+            `error.in_doubt` those after them of which nobody knows.
         """
         prepared = prepare_all(requests, self.settings)
-        ids: list[str] = []
-        with collecting(ids), transport.broker_errors():
+        enqueued = Enqueued()
+        with enqueued.told_by_errors(), transport.broker_errors():
             await self._scripts.done()
             waiting = batches(prepared, self.settings)
-            async for batch, replies in sent_ahead(waiting, self._send):
-                batch.collect(replies, ids)
-        return [AsyncJob(self, job_id) for job_id in ids]
+            async for batch, replies in sent_ahead(waiting, partial(self._send, enqueued)):
+                enqueued.collect(batch, replies)
+        return [AsyncJob(self, job_id) for job_id in enqueued.ids]
 
     async def _load_scripts(self) -> None:
         await self._redis.load_scripts(["submit"])
 
-    async def _send(self, batch: Batch) -> list[Any]:
+    async def _send(self, enqueued: Enqueued, batch: Batch) -> list[Any]:
+        enqueued.sending(batch)
         return await self._redis.run_many(batch.calls)
 
     def job(self, job_id: str) -> AsyncJob:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
@@ -25,10 +26,10 @@ from rose_producer._sync.concurrency import Once, read_limit, sent_ahead
 from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
+    Enqueued,
     PromptLike,
     Request,
     batches,
-    collecting,
     prepare_all,
 )
 from rose_producer.results import Events, Result, ResultBuilder
@@ -86,7 +87,9 @@ class Client:
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
 
         Raises:
-            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, BrokerUnavailable
+            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull
+            BrokerUnavailable: if `error.in_doubt` names the job, it may be enqueued; submit it
+                again with that `job_id`, and it is not enqueued twice.
         """
         request = Request(
             prompt, priority, deadline_s, metadata or {}, idempotency_key, job_id, sampling
@@ -97,21 +100,23 @@ class Client:
         """Enqueue many, hundreds to a round trip. All are checked before any is sent.
 
         Raises:
-            as `submit`; `error.accepted` names the jobs that were enqueued before a refusal.
+            as `submit`; `error.accepted` names the jobs that were enqueued before a refusal, and
+            `error.in_doubt` those after them of which nobody knows.
         """
         prepared = prepare_all(requests, self.settings)
-        ids: list[str] = []
-        with collecting(ids), transport.broker_errors():
+        enqueued = Enqueued()
+        with enqueued.told_by_errors(), transport.broker_errors():
             self._scripts.done()
             waiting = batches(prepared, self.settings)
-            for batch, replies in sent_ahead(waiting, self._send):
-                batch.collect(replies, ids)
-        return [Job(self, job_id) for job_id in ids]
+            for batch, replies in sent_ahead(waiting, partial(self._send, enqueued)):
+                enqueued.collect(batch, replies)
+        return [Job(self, job_id) for job_id in enqueued.ids]
 
     def _load_scripts(self) -> None:
         self._redis.load_scripts(["submit"])
 
-    def _send(self, batch: Batch) -> list[Any]:
+    def _send(self, enqueued: Enqueued, batch: Batch) -> list[Any]:
+        enqueued.sending(batch)
         return self._redis.run_many(batch.calls)
 
     def job(self, job_id: str) -> Job:
