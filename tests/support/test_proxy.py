@@ -176,7 +176,7 @@ def test_what_was_said_in_silence_arrives_late(proxy: Proxy, echo: Echo) -> None
                 end.settimeout(10)
                 assert read(end, len(_QUESTION) + 5) == b"echo:" + _QUESTION
     assert heard_meanwhile == b""
-    assert proxy.peak == 2
+    assert proxy.peak == 1  # those of a silence do not count
     assert modes(proxy) == []
 
 
