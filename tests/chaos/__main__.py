@@ -2,8 +2,8 @@
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--old COMMIT] [--json]
                           [--topology one|cluster|sentinel]
-    python -m tests.chaos --without renewal|fencing|log      must fail
-    python -m tests.chaos --bite                             all three of them, and says what broke
+    python -m tests.chaos --without renewal|fencing|log|memory|clock      must fail
+    python -m tests.chaos --bite                             all of them, and says what broke
 
 Exit status 0 only if every invariant held (with --bite: only if each sabotage was noticed), 2 if
 there was no run, for want of a redis-server, say.
@@ -40,6 +40,8 @@ _BITES: dict[Sabotage, Invariant] = {
     "renewal": Invariant.MOVED,
     "fencing": Invariant.LOG,
     "log": Invariant.LOST,
+    "memory": Invariant.GOES_ON,
+    "clock": Invariant.OUTCOMES,
 }
 #: The built-in model takes seconds to load and shares the cores with everybody.
 _ROSE: dict[str, Any] = {"workers": 2, "window": 60, "min_step_s": 0.02, "patience_s": 90.0}

@@ -37,7 +37,7 @@ REDIS_TIMEOUT_S = 2.0
 LIMIT = "limit"
 
 TopologyName = Literal["one", "cluster", "sentinel"]
-Sabotage = Literal["renewal", "fencing", "log"]
+Sabotage = Literal["renewal", "fencing", "log", "memory", "clock"]
 
 
 class Options(BaseModel):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import time
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,12 +20,21 @@ _STORED = """if known[1] ~= epoch then index = tonumber(known[2] or '0') or 0 en
     outcome = 'FENCED'"""
 
 
+#: Scripts that bring work to an end run though Redis has no memory left.
+_ALLOWED = re.compile(r"^#!lua flags=allow-oom\n")
+
+
 def apply(what: Sabotage, folder: Path) -> None:
     """In a worker; `folder` is its own to write to. `log` concerns subscribers alone."""
     if what == "renewal":
         _no_renewal()
     elif what == "fencing":
-        _no_fencing(folder)
+        _patched(folder, {"append": (_FENCED, _STORED)})
+    elif what == "memory":
+        names = ("append", "fetch", "take", "reclaim", "renew")
+        _patched(folder, dict.fromkeys(names, (_ALLOWED, "#!lua\n")))
+    elif what == "clock":
+        _own_clock()
 
 
 def _no_renewal() -> None:
@@ -35,17 +46,28 @@ def _no_renewal() -> None:
     setattr(LeaseKeeper, "run", sleep_on)  # noqa: B010 - says that it is on purpose
 
 
-def _no_fencing(folder: Path) -> None:
-    """Append takes the tokens of a worker that has lost the job. Retries stay idempotent."""
+def _own_clock() -> None:
+    """A worker judges deadlines by its own clock rather than by Redis'."""
+    from rose.protocol.calls import Taken
+
+    def seconds_until(_: Taken, at_ms: int) -> float:
+        return at_ms / 1000 - time.time()
+
+    setattr(Taken, "seconds_until", seconds_until)  # noqa: B010
+
+
+def _patched(folder: Path, changes: Mapping[str, tuple[re.Pattern[str], str]]) -> None:
+    """From now on the scripts are those in `folder`, in some of which something is different."""
     import rose.protocol.scripts
 
     folder.mkdir()
     for script in Path(str(files("rose.protocol.scripts"))).glob("*.lua"):
         shutil.copy(script, folder)
-    append = folder / "append.lua"
-    source, patched = _FENCED.subn(_STORED, append.read_text())
-    if patched != 1:
-        raise ValueError("the sabotage does not fit append.lua any more: change _FENCED")
-    append.write_text(source)
+    for name, (pattern, replacement) in changes.items():
+        script = folder / f"{name}.lua"
+        source, patched = pattern.subn(replacement, script.read_text())
+        if patched != 1:
+            raise ValueError(f"the sabotage does not fit {name}.lua any more: {pattern.pattern}")
+        script.write_text(source)
     setattr(rose.protocol.scripts, "files", lambda _: folder)  # noqa: B010
     rose.protocol.scripts.load.cache_clear()
