@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -17,10 +18,11 @@ import redis
 from rose.settings import QueueSettings
 from rose.transport import slots
 from rose.transport.async_server import without_errors
+from rose.transport.blocking_pool import BlockingPool
 from rose.transport.connection import address_of, connect_node
 from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST
 from rose.transport.pipeline import Command, pack
-from rose.transport.redis_internals import round_trips
+from rose.transport.redis_internals import connector, round_trips
 from rose.transport.slots import Exchange, Node, SlotTable
 
 #: Clients of one node; the timeout is of connections and replies.
@@ -113,9 +115,10 @@ class Cluster:
 
     sharded = True
 
-    def __init__(self, known: Slots) -> None:
+    def __init__(self, known: Slots, *, blocking: bool = False) -> None:
         self._slots = known
-        self.close = known.close
+        self._blocking = blocking
+        self._pools: dict[Node, BlockingPool] = {}
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """In one round trip to each node, all at once."""
@@ -129,16 +132,32 @@ class Cluster:
                 break
         return without_errors(exchange.replies)
 
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self._slots.close()
+
     def _make(self, exchange: Exchange) -> None:
         trips = exchange.trips()
-        pools = [self._slots.client_of(to.node).connection_pool for to, _ in trips]
+        pools = [self._pool(to.node) for to, _ in trips]
         packed = [(b"".join(map(pack, commands)), len(commands)) for _, commands in trips]
         try:
-            outcomes = round_trips(
-                [(pool, *words) for pool, words in zip(pools, packed, strict=True)]
-            )
+            with ExitStack() as stack:
+                # In one order for all threads: nobody waits for one who waits for him.
+                for node in sorted({to.node for to, _ in trips}):
+                    stack.enter_context(self._pool(node).turns)
+                outcomes = round_trips(
+                    [(pool, *words) for pool, words in zip(pools, packed, strict=True)]
+                )
         except CONNECTION_LOST:
             self._slots.doubt()  # it may have a successor
             raise
         for (destination, _), replies in zip(trips, outcomes, strict=True):
             exchange.answer(destination, replies)
+
+    def _pool(self, node: Node) -> BlockingPool:
+        pool = self._pools.get(node)
+        if pool is None:
+            made = connector(self._slots.client_of(node).connection_pool)
+            pool = self._pools.setdefault(node, BlockingPool(made, blocking=self._blocking))
+        return pool

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 import redis.asyncio
@@ -102,7 +102,26 @@ def connector(pool: ConnectionPool) -> Connector:
     return lambda: pool.connection_class(**pool.connection_kwargs)
 
 
-def round_trips(trips: Sequence[tuple[ConnectionPool, bytes, int]]) -> list[list[Any]]:
+def reopen_if_dead(connection: Connection) -> None:
+    """For one that was idle. Raises: CONNECTION_LOST"""
+    connection.connect()
+    try:
+        dead = connection.can_read()  # nobody has asked: it has been closed
+    except (redis.ConnectionError, redis.TimeoutError, OSError):
+        dead = True
+    if dead:
+        connection.disconnect()
+        connection.connect()
+
+
+class Pool(Protocol):
+    def get_connection(self) -> Connection:
+        """Raises: CONNECTION_LOST"""
+
+    def release(self, connection: Connection) -> None: ...
+
+
+def round_trips(trips: Sequence[tuple[Pool, bytes, int]]) -> list[list[Any]]:
     """Packed commands to several servers, and how many they are. Returns the replies as each Redis
     gave them, errors among them. All is sent before anything is read.
 
@@ -119,7 +138,7 @@ def round_trips(trips: Sequence[tuple[ConnectionPool, bytes, int]]) -> list[list
 
 
 @contextmanager
-def _pooled(pool: ConnectionPool) -> Iterator[Connection]:
+def _pooled(pool: Pool) -> Iterator[Connection]:
     """A connection for a round trip. One that stopped halfway is closed."""
     connection = pool.get_connection()
     try:

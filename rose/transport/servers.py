@@ -15,10 +15,11 @@ import redis.asyncio
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncCluster, open_slots_async
 from rose.transport.async_server import AsyncServer, ConnectionLimit, without_errors
+from rose.transport.blocking_pool import BlockingPool
 from rose.transport.cluster import Cluster, open_slots
 from rose.transport.connection import address_of, connect, connect_async
 from rose.transport.pipeline import Command, pack
-from rose.transport.redis_internals import async_connector, reply_timeout_s, round_trips
+from rose.transport.redis_internals import async_connector, connector, reply_timeout_s, round_trips
 from rose.transport.urls import Kind
 
 #: Of commands that wait inside Redis each needs a connection.
@@ -46,14 +47,20 @@ class Server:
 
     sharded = False
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._pool = client.connection_pool
-        self.close = client.close
+    def __init__(self, client: redis.Redis, *, blocking: bool) -> None:
+        """`client`: for address and options; its own pool stays empty."""
+        self._client = client
+        self._pool = BlockingPool(connector(client.connection_pool), blocking=blocking)
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         packed = b"".join(map(pack, commands))
-        (replies,) = round_trips([(self._pool, packed, len(commands))])
+        with self._pool.turns:
+            (replies,) = round_trips([(self._pool, packed, len(commands))])
         return without_errors(replies)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._client.close()
 
 
 def open_server_async(
@@ -70,12 +77,11 @@ def open_server_async(
 
 
 def open_server(
-    settings: QueueSettings,
-    reply_timeout_s: float | None,
-    blocking: bool,  # noqa: ARG001 - each round trip has a connection to itself anyway
+    settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
 ) -> Server | Cluster:
     """Raises: ConfigurationError"""
     if address_of(settings).kind is Kind.CLUSTER:
-        return Cluster(open_slots(settings, reply_timeout_s or settings.redis_timeout_s))
+        known = open_slots(settings, reply_timeout_s or settings.redis_timeout_s)
+        return Cluster(known, blocking=blocking)
     client: Any = connect(settings, reply_timeout_s=reply_timeout_s)
-    return Server(client)
+    return Server(client, blocking=blocking)

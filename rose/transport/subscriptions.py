@@ -3,12 +3,12 @@
     with subscriptions.listen(channel) as inbox:
         message = inbox.get(timeout_s=5)
 
-The blocking form of `rose.transport.async_subscriptions`, without threads of its own.
+The blocking form of `rose.transport.async_subscriptions`. No thread reads for another: each
+listener has a connection while it listens.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,15 +20,13 @@ from redis.connection import AbstractConnection
 from redis.exceptions import MovedError
 
 from rose.settings import QueueSettings
+from rose.transport.blocking_pool import IdleConnections
 from rose.transport.cluster import Slots, open_slots
 from rose.transport.connection import address_of, connect
 from rose.transport.failures import CONNECTION_LOST
 from rose.transport.redis_internals import Connector, connector
 from rose.transport.slots import Node, slot_of_key
 from rose.transport.urls import Kind
-
-#: Idle connections kept for the next listeners, for each node.
-_MAX_IDLE = 32
 
 
 class BlockingInbox:
@@ -108,8 +106,7 @@ class Subscriptions:
         self._slots: Slots | None = None
         if address_of(settings).kind is Kind.CLUSTER:
             self._slots = open_slots(settings, settings.redis_timeout_s)
-        self._idle: dict[Node | None, list[BlockingInbox]] = {}
-        self._process = os.getpid()
+        self._idle: dict[Node | None, IdleConnections[BlockingInbox]] = {}
 
     @contextmanager
     def listen(self, channel: str) -> Iterator[BlockingInbox]:
@@ -135,8 +132,7 @@ class Subscriptions:
 
     def close(self) -> None:
         for idle in self._idle.values():
-            while idle:
-                idle.pop().close()
+            idle.close()
         if self._slots is not None:
             self._slots.close()
         if "_redis" in vars(self):
@@ -151,7 +147,7 @@ class Subscriptions:
         return primary
 
     def _subscribed(self, node: Node | None, connector: Connector, channel: str) -> BlockingInbox:
-        while (inbox := self._take_idle(node)) is not None:
+        while (inbox := self._idle_at(node).take()) is not None:
             try:
                 inbox.subscribe(channel)
             except CONNECTION_LOST:  # while it was idle, perhaps: try with the next
@@ -168,23 +164,21 @@ class Subscriptions:
             raise
         return inbox
 
-    def _take_idle(self, node: Node | None) -> BlockingInbox | None:
-        if self._process != os.getpid():  # after a fork: they are the parent's
-            self._idle, self._process = {}, os.getpid()
-        try:
-            return self._idle.get(node, []).pop()
-        except IndexError:
-            return None
+    def _idle_at(self, node: Node | None) -> IdleConnections[BlockingInbox]:
+        idle = self._idle.get(node)
+        if idle is None:
+            idle = self._idle.setdefault(node, IdleConnections(BlockingInbox.close))
+        return idle
 
     def _give_back(self, node: Node | None, inbox: BlockingInbox) -> None:
-        try:
-            idle = self._idle.setdefault(node, [])
-            if inbox.in_step and len(idle) < _MAX_IDLE:
+        if inbox.in_step:
+            try:
                 inbox.unsubscribe()
-                idle.append(inbox)
+            except CONNECTION_LOST as error:
+                self._doubt(error)
+            else:
+                self._idle_at(node).keep(inbox)
                 return
-        except CONNECTION_LOST as error:
-            self._doubt(error)
         inbox.close()
 
     def _node(self, channel: str) -> tuple[Node | None, Connector]:
