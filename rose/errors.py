@@ -22,6 +22,7 @@ A message says what was wrong, with which value, and what to do about it.
     │   └── RedisFull              Redis is at its memory limit: try again later
     ├── ConfigurationError         a setting is wrong
     └── ModelError
+        ├── ModelConflict          the queue's workers serve another model
         ├── ModelNotFound          nothing loadable at that path or name
         └── UnsupportedModel       the engine would compute wrong answers for it
 """
@@ -137,6 +138,10 @@ class ConfigurationError(RoseError):
 
 class ModelError(RoseError):
     code = "model_error"
+
+
+class ModelConflict(ModelError):
+    code = "model_conflict"
 
 
 class ModelNotFound(ModelError):

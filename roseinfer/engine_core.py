@@ -63,6 +63,7 @@ class EngineCore:
     def __init__(self, loaded: LoadedModel, options: CacheOptions, gpu: GpuOptions) -> None:
         model, tokenizer = loaded.model, loaded.tokenizer
         self.model, self.tokenizer, self.model_name = model, tokenizer, loaded.name
+        self.fingerprint = loaded.fingerprint
         self.device: torch.device = model.device
         self.vocab_size = limits.vocab_size(model)
         self.eos_token_ids = limits.eos_token_ids(model, tokenizer)

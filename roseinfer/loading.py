@@ -21,6 +21,7 @@ from transformers.utils import logging as hf_logging
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.demo_model import MODEL_PATH
+from roseinfer.fingerprint import fingerprint
 from roseinfer.sources import resolve
 
 _DTYPES = {
@@ -37,6 +38,8 @@ class LoadedModel:
     model: Any
     tokenizer: Any | None
     name: str
+    fingerprint: str = ""
+    """see roseinfer.fingerprint; empty if it did not come from files"""
 
 
 def load(
@@ -52,7 +55,9 @@ def load(
         source, name = str(checkpoint_path), Path(checkpoint_path).name
     target = parse_device(device)
     model = load_model(source, target, parse_dtype(dtype, target))
-    return LoadedModel(model, load_tokenizer(tokenizer_name or source), name)
+    tokenizer = load_tokenizer(tokenizer_name or source)
+    own = fingerprint(resolve(source), resolve(tokenizer_name or source), model)
+    return LoadedModel(model, tokenizer, name, own)
 
 
 def parse_device(name: str | None) -> torch.device:

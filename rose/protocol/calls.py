@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -29,6 +29,9 @@ MAX_FETCH_BYTES = 4 * 2**20
 
 #: A worker that holds no job counts as alive for so long after it was last heard of.
 ALIVE_S = 15
+
+#: No entry comes after this id. (To XREADGROUP the largest possible id means ">".)
+_LAST_ID = "18446744073709551615-0"
 
 #: The number of a priority's stream among those of a partition.
 _LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
@@ -192,11 +195,52 @@ def create_groups(partition: Partition) -> Call:
     return Call(load("create_groups"), partition.all_jobs, [GROUP])
 
 
-def announce(partition: Partition, facts: Mapping[str, Arg]) -> Call:
-    """Say what the workers serve: `submit` reads it."""
-    return Call(
-        load("announce"), [partition.model], [arg for fact in facts.items() for arg in fact]
-    )
+def announce(
+    partition: Partition,
+    consumer: str,
+    facts: Mapping[str, Arg],
+    *,
+    mode: Literal["join", "replace", "keep"],
+) -> Call:
+    """Say that a worker lives and what it serves, which `submit` reads. `facts` have at least
+    `name` and `fingerprint`, which may be empty.
+
+    "join" is refused where other workers serve another model; "replace" makes this model the
+    queue's, after which "keep" tells the workers of the other one so.
+    """
+    args: list[Arg] = [GROUP, consumer, RELEASED, ALIVE_S * 1000, _LAST_ID, mode]
+    args += [arg for fact in facts.items() for arg in fact]
+    return Call(load("announce"), [partition.model, partition.jobs(Priority.NORMAL)], args)
+
+
+class Standing(StrEnum):
+    """Of a worker in its queue."""
+
+    SERVES = "SERVES"
+    REFUSED = "REFUSED"
+    """The queue has another model, and workers that live."""
+    REPLACED = "REPLACED"
+    """The queue has another model since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    standing: Standing
+    model: str
+    """the queue's"""
+    fingerprint: str
+
+
+def announced(reply: Sequence[bytes]) -> Announced:
+    """Reads the reply to `announce`.
+
+    Raises: MalformedMessage
+    """
+    try:
+        standing, model, fingerprint = (word.decode() for word in reply)
+        return Announced(Standing(standing), model, fingerprint)
+    except ValueError as error:
+        raise _malformed("announce", error) from None
 
 
 def queue_status(partition: Partition) -> Call:
@@ -259,12 +303,16 @@ def take(
     consumer: str,
     *,
     ttl_s: int,
+    model: str = "",
     mode: Literal["", "alone", "unread"] = "",
 ) -> Call:
-    """`mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
-    job, and takes it if it is that job."""
+    """`model`: its fingerprint; a text that another one has begun is not taken.
+
+    `mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
+    job, and takes it if it is that job.
+    """
     keys = [partition.running]
-    args: list[Arg] = [GROUP, consumer, ttl_s, mode]
+    args: list[Arg] = [GROUP, consumer, ttl_s, mode, model]
     for item in takes:
         keys += (
             item.entry.stream,
@@ -304,7 +352,15 @@ class NotTaken(Enum):
     """Somebody else has written into the job's state or its log."""
 
 
-def taken(reply: bytes) -> Taken | NotTaken:
+@dataclass(frozen=True, slots=True)
+class OfOtherModel:
+    """Not taken: another model has written a part of the text."""
+
+    logged: int
+    """tokens in its log"""
+
+
+def taken(reply: bytes) -> Taken | NotTaken | OfOtherModel:
     """Reads one item of the reply to `take`.
 
     Raises:
@@ -315,9 +371,11 @@ def taken(reply: bytes) -> Taken | NotTaken:
         return NotTaken.SUSPECT
     if outcome == b"MALFORMED":
         return NotTaken.MALFORMED
-    if outcome != b"TAKEN":
+    if outcome not in (b"TAKEN", b"OTHER_MODEL"):
         return NotTaken.NOTHING_TO_DO
     try:
+        if outcome == b"OTHER_MODEL":
+            return OfOtherModel(int(facts))
         *numbers, deadline = facts.split()
         epoch, attempts, cancel_flag, logged, now = map(int, numbers)
         deadline_ms = None if deadline == b"-" else int(deadline)

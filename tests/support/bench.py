@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_job, encode_event
-from rose.protocol.calls import Lease, NotTaken, Take, Taken
+from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
 
@@ -59,7 +59,7 @@ class Bench:
 
     def take(
         self, worker: str, job: JobEntry, *, alone: bool = True, take_id: str | None = None
-    ) -> Taken | NotTaken:
+    ) -> Taken | NotTaken | OfOtherModel:
         """`take_id`: that of an earlier call, to repeat it."""
         take = Take(*job, take_id) if take_id else Take(*job)
         call = calls.take(self.partition, [take], worker, ttl_s=60, mode="alone" if alone else "")

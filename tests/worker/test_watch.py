@@ -15,6 +15,7 @@ from rose.protocol import GROUP, RELEASED, Partition, Priority
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
+from rose_worker.jobs import JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import cancel_all
@@ -22,6 +23,7 @@ from rose_worker.watch import Watch
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, until
 
+MODEL = ModelInfo("m", 100, 4, "cpu", "float32")
 INTERVAL_S = 0.05
 #: It lapses when a test says so.
 LEASE_S = 300
@@ -32,9 +34,8 @@ class Watcher:
 
     def __init__(self, settings: WorkerSettings, name: str) -> None:
         self.broker = Broker(settings, name)
-        model = ModelInfo("m", 100, 4, "cpu", "float32")
-        self.metrics = Metrics(model, capacity=1)
-        self.watch = Watch(self.broker, self.metrics, model, INTERVAL_S, LEASE_S)
+        self.metrics = Metrics(MODEL, capacity=1)
+        self.watch = Watch(self.broker, self.metrics, MODEL, JobTable(1), INTERVAL_S, LEASE_S)
         self._running: asyncio.Task[None] | None = None
 
     def says(self, line: str) -> bool:
@@ -113,11 +114,11 @@ async def test_an_idle_worker_is_heard_of_and_takes_nothing(
         (info,) = bench.redis.xinfo_consumers(normal, GROUP)
         return int(info["idle"])
 
-    await worker.broker.report_alive(bench.partition)
+    await worker.broker.announce(bench.partition, MODEL, "keep")
     await until(lambda: idle_ms() > 300)
     silent_ms = idle_ms()
     # when
-    await worker.broker.report_alive(bench.partition)
+    await worker.broker.announce(bench.partition, MODEL, "keep")
     # then
     assert idle_ms() < silent_ms
     status = bench.client.queue_status()
@@ -188,7 +189,7 @@ async def test_a_killed_worker_is_lost_and_a_drained_one_is_not(
     killed, drained, reader = watchers("killed"), watchers("drained"), watchers("reader")
     for worker in (killed, drained, reader):
         await worker.broker.start()
-        await worker.broker.report_alive(bench.partition)
+        await worker.broker.announce(bench.partition, MODEL, "keep")
     bench.fetch(RELEASED, 1)
     assert await reader.broker.lost_workers(bench.partition) == 0
     # when: two fall silent, one of them after a word

@@ -29,7 +29,7 @@ from rose.protocol import (
     partition_of,
     readable_job_id,
 )
-from rose.protocol.calls import Lease, NotTaken, Take, Taken
+from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
 from rose_worker.broker import Broker, DeadLetter
 from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
@@ -101,11 +101,17 @@ class Admission:
         for (claim, _), outcome in zip(untaken, outcomes, strict=True):
             match outcome:
                 case Taken():
-                    claim.grant = outcome
+                    claim.grant, claim.logged = outcome, outcome.logged
                 case NotTaken.SUSPECT:
                     claim.suspect = True
                 case NotTaken.NOTHING_TO_DO:
                     self._table.drop_claim(claim)
+                case OfOtherModel(logged):
+                    claim.logged = logged
+                    refused[claim] = _ModelChanged(
+                        "another model has begun its text, and this queue serves "
+                        f"{self._engine.model.name} now: retry it, so that it begins anew"
+                    )
                 case NotTaken.MALFORMED:
                     refused[claim] = MalformedMessage(
                         "somebody else has written into the job's state or its token log"
@@ -200,7 +206,7 @@ class Admission:
                 claim.entry,
                 readable_job_id(claim.entry.raw or b""),
                 FailedEvent(
-                    index=claim.grant.logged if claim.grant else 0,
+                    index=claim.logged,
                     code=error.code,
                     message=str(error),
                 ),
@@ -223,6 +229,10 @@ class Admission:
 
 class _CrashLoop(RoseError):
     code = "crash_loop"
+
+
+class _ModelChanged(RoseError):
+    code = "model_changed"
 
 
 def _spec(claim: Claim) -> JobSpec:

@@ -26,7 +26,7 @@ from rose.protocol import (
     Priority,
     calls,
 )
-from rose.protocol.calls import Append, NotTaken, Swept, Take, Taken
+from rose.protocol.calls import Announced, Append, NotTaken, OfOtherModel, Swept, Take, Taken
 from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import (
     CALL,
@@ -72,9 +72,6 @@ _FORGET_S = 3600
 #: Events per append call; the events of one job may exceed it. A step brings one event per slot,
 #: but after an outage there may be thousands, and Redis serves nobody else while a script runs.
 _MAX_EVENTS = 500
-
-#: No entry comes after this id. (To XREADGROUP the largest possible id means ">".)
-_LAST_ID = "18446744073709551615-0"
 
 #: A call that is not answered within a third of a lease is given up, so that another follows while
 #: the lease lasts. Networks are not slower than this, however short the lease is.
@@ -148,6 +145,7 @@ class Broker:
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._forget_due = 0.0
+        self._fingerprint = ""
 
     async def start(self) -> None:
         """Get at least one partition ready. The others follow when their nodes answer.
@@ -172,15 +170,24 @@ class Broker:
         """Create the consumer groups, at entry 0 so that they see jobs that came before them."""
         await self._redis.run(calls.create_groups(partition))
 
-    async def announce_model(self, partition: Partition, model: ModelInfo) -> None:
-        """Tell submitters what the model can hold, so that submit refuses what it cannot."""
+    async def announce(
+        self, partition: Partition, model: ModelInfo, mode: Literal["join", "replace", "keep"]
+    ) -> Announced:
+        """Say that this worker lives and what it serves. Submitters learn what the model can hold,
+        so that submit refuses what it cannot.
+
+        Raises: RedisError, MalformedMessage
+        """
+        self._fingerprint = model.fingerprint
         facts: dict[str, str | bytes | int] = {
             "name": model.name,
+            "fingerprint": model.fingerprint,
             "context_tokens": model.context_tokens,
             "max_bytes_per_token": str(model.max_bytes_per_token or ""),
             **self._limits.facts,
         }
-        await self._redis.run(calls.announce(partition, facts))
+        call = calls.announce(partition, self.consumer, facts, mode=mode)
+        return calls.announced(await self._redis.run(call))
 
     async def close(self) -> None:
         for client in (self._redis, self._reader, self.subscriptions):
@@ -228,8 +235,7 @@ class Broker:
     ) -> tuple[Entry, Taken | None] | tuple[None, None]:
         """Read the next entry of the stream of `take.entry`, and take it if it is that one. None if
         the stream has no unread entry."""
-        call = calls.take(partition, [take], self.consumer, ttl_s=self._ttl_s, mode="unread")
-        reply = await self._redis.run(call)
+        reply = await self._redis.run(self._take(partition, [take], "unread"))
         if not reply:
             return None, None
         entry_id, raw, outcome = reply
@@ -251,13 +257,19 @@ class Broker:
 
     async def take(
         self, partition: Partition, takes: Sequence[Take], *, alone: bool = False
-    ) -> list[Taken | NotTaken]:
+    ) -> list[Taken | NotTaken | OfOtherModel]:
         """Begin on jobs. Returns an outcome for each, in order."""
         if not takes:
             return []
         mode: Literal["", "alone"] = "alone" if alone else ""
-        call = calls.take(partition, takes, self.consumer, ttl_s=self._ttl_s, mode=mode)
-        return [calls.taken(item) for item in await self._redis.run(call)]
+        reply = await self._redis.run(self._take(partition, takes, mode))
+        return [calls.taken(item) for item in reply]
+
+    def _take(
+        self, partition: Partition, takes: Sequence[Take], mode: Literal["", "alone", "unread"]
+    ) -> calls.Call:
+        model, ttl_s = self._fingerprint, self._ttl_s
+        return calls.take(partition, takes, self.consumer, ttl_s=ttl_s, model=model, mode=mode)
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
         """The logged events of a job that this worker has taken, so that nobody else appends."""
@@ -341,15 +353,6 @@ class Broker:
         """Raises: RedisError, MalformedMessage"""
         reply = await self._redis.run(calls.sweep(partition, positions, again_s=again_s))
         return calls.swept(partition, reply)
-
-    async def report_alive(self, partition: Partition) -> None:
-        """Let `queue_status` list this worker though it may hold nothing.
-
-        Reading its own pending entries resets a consumer's idle time. None comes after `_LAST_ID`.
-        """
-        stream = partition.jobs(Priority.NORMAL)
-        read = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1)
-        await self._redis.execute(*read, "STREAMS", stream, _LAST_ID)
 
     async def lost_workers(self, partition: Partition) -> int:
         """How many have been silent for so long that they must be dead, and are not yet forgotten.

@@ -24,6 +24,9 @@ class ModelInfo:
     dtype: str
     decoder: str = "none"
     """which decoder computes the model, and why not the compiled one"""
+    fingerprint: str = ""
+    """of weights, tokenizer and dtype: workers with the same one may go on with each other's texts;
+    empty if it is not known"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ class Intake:
                 self._table.hold(claim)
                 raise
             if claim.grant is not None:
+                claim.logged = claim.grant.logged
                 self._table.hold(claim)
             elif read is not None:
                 self._table.claim([read])

@@ -28,6 +28,8 @@ class Claim:
     """set once it has been decoded"""
     grant: Taken | None = None
     """set once it has been taken"""
+    logged: int = 0
+    """tokens in its log, as far as its take has told"""
     suspect: bool = False
     """The lease of the last take has lapsed without a new token: take it alone."""
     take_id: str = field(default_factory=new_take_id)
@@ -75,6 +77,7 @@ class JobTable:
         self._claims: dict[EntryKey, Claim] = {}
         self._reserved = 0
         self._jobs: dict[str, HeldJob] = {}
+        self._closed: set[Partition] = set()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -129,8 +132,17 @@ class JobTable:
         self._signal()
         return True
 
+    def close(self, partition: Partition, *, closed: bool) -> None:
+        """While any partition is closed nothing new is taken. What is held goes on."""
+        if closed:
+            self._closed.add(partition)
+        else:
+            self._closed.discard(partition)
+
     @property
     def free_slots(self) -> int:
+        if self._closed:
+            return 0
         return max(0, self.capacity - len(self._jobs) - len(self._claims) - self._reserved)
 
     @contextmanager

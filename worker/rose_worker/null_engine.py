@@ -30,7 +30,9 @@ class NullEngine:
     def __init__(self, settings: WorkerSettings) -> None:
         self.capacity = settings.max_batch_size
         self._context = settings.max_context or _CONTEXT
-        self.model = ModelInfo("null", self._context, 1, "cpu", "none")
+        # It echoes whatever the model is called; a name lets tests and trials have several.
+        name = "null" if settings.model is None else f"null:{settings.model}"
+        self.model = ModelInfo(name, self._context, 1, "cpu", "none", fingerprint=name)
         self._running: dict[str, _Echo] = {}
         self._step_sequences = 0
 

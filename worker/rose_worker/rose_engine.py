@@ -47,6 +47,7 @@ class RoseEngine:
             max_bytes_per_token=engine.max_bytes_per_token,
             device=str(engine.device),
             dtype=str(engine.model.dtype).removeprefix("torch."),
+            fingerprint=engine.fingerprint,
             decoder=engine.decoder_description,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import signal
@@ -24,11 +25,12 @@ from rose_worker.engine_thread import EngineThread
 from rose_worker.http import HttpServer
 from rose_worker.intake import Intake
 from rose_worker.jobs import JobTable
+from rose_worker.joining import join
 from rose_worker.leases import LeaseKeeper
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
-from rose_worker.tasks import at_least_one, cancel_all, in_time
+from rose_worker.tasks import cancel_all, in_time
 from rose_worker.watch import Watch
 
 if TYPE_CHECKING:
@@ -73,11 +75,8 @@ class Worker:
             await broker.start()
             durability.look_beside(self._settings)
             engine = await asyncio.to_thread(self._load)
-            with broker_errors():
-                await at_least_one(
-                    broker.announce_model(partition, engine.model)
-                    for partition in broker.partitions
-                )
+            if not await self._join(broker, engine):
+                return
             service = _Service(self._settings, broker, engine)
             try:
                 await service.run(self._stop)
@@ -86,6 +85,12 @@ class Worker:
                 await service.close()
         finally:
             await broker.close()
+
+    async def _join(self, broker: Broker, engine: Engine) -> bool:
+        """False if a signal came while it waited for workers with another model to leave."""
+        waiting = join(broker, engine.model, replace=self._settings.replace_model)
+        with broker_errors():
+            return await in_time(waiting, math.inf, self._stop)
 
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
@@ -117,7 +122,7 @@ class _Service:
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, table, metrics)
-        self._watch = Watch(broker, metrics, engine.model)
+        self._watch = Watch(broker, metrics, engine.model, table)
         self._http = HttpServer(
             settings.http_host,
             settings.http_port,

@@ -20,6 +20,11 @@ class WorkerSettings(QueueSettings):
         default=None, description="model folder or hub name; the built-in model if not given"
     )
     tokenizer: str | None = Field(default=None, description="tokenizer, where not the model's own")
+    replace_model: bool = Field(
+        default=False,
+        description="join though other workers of the queue serve another model: from then on they "
+        "take no new jobs",
+    )
     device: str | None = Field(default=None, description="cpu, cuda, cuda:1; the best if not given")
     dtype: str | None = Field(
         default=None, description="float32, bfloat16 or float16; what suits the device if not given"

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 
 from rose.errors import MalformedMessage
 from rose.protocol import Partition
-from rose.protocol.calls import ALIVE_S
+from rose.protocol.calls import ALIVE_S, Standing
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
+from rose_worker.jobs import JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.sweep import Sweep
 
@@ -44,6 +45,7 @@ class Watch:
     _broker: Broker
     _metrics: Metrics
     _model: ModelInfo
+    _table: JobTable
     interval_s: float = _INTERVAL_S
     lease_s: float = _LEASE_S
     _problems: dict[Partition, str] = field(default_factory=dict, init=False)
@@ -75,7 +77,6 @@ class Watch:
                 self._problems.pop(partition, None)
                 self._one_is_well.set()
             else:
-                self._metrics.redis_errors["watch"].inc()
                 if self._problems.get(partition, _NOT_YET) == _NOT_YET:
                     log.warning("partition %d is not well: %s", partition.index, problem)
                 self._problems[partition] = problem
@@ -86,13 +87,17 @@ class Watch:
         """What is wrong with a partition."""
         try:
             async with asyncio.timeout(_ANSWER_S):
-                if partition in self._problems:  # at first, and after its data may have gone
-                    await self._broker.announce_model(partition, self._model)
-                await self._broker.report_alive(partition)
+                announced = await self._broker.announce(partition, self._model, "keep")
         except TimeoutError:
+            self._metrics.redis_errors["watch"].inc()
             return f"Redis: no answer within {_ANSWER_S:g} s"
-        except BROKER_ERRORS as error:
+        except (*BROKER_ERRORS, MalformedMessage) as error:
+            self._metrics.redis_errors["watch"].inc()
             return f"Redis: {error}"
+        replaced = announced.standing is Standing.REPLACED
+        self._table.close(partition, closed=replaced)
+        if replaced:
+            return f"the queue serves {announced.model} now: this worker takes no new jobs, stop it"
         return None
 
     async def _read_for_all(self) -> None:

@@ -1,5 +1,36 @@
 #!lua flags=allow-oom
--- Say what the workers serve. A script for the same reason as create_groups.lua.
--- KEYS  model        ARGV  field, value, ...
-redis.call('HSET', KEYS[1], unpack(ARGV))
-return 'OK'
+-- Say that this worker lives, and what it serves: submitters read the facts. All workers of a queue serve
+-- one model. The fingerprint tells models apart; workers that announce none are told apart by name.
+-- A script for the same reason as create_groups.lua.
+-- KEYS  model, the job stream on which workers show that they live
+-- ARGV  group, consumer, consumer that owns released entries, alive ms, an id that no entry has, mode;
+--       field, value, ...
+--       mode: "join" is refused if other workers live and serve another model; "replace" makes this
+--       model the queue's; "keep" says that this worker still lives
+-- Reply: {outcome, the queue's model, its fingerprint or ""}
+--        SERVES   this worker's model is the queue's
+--        REFUSED  the queue has another model, and workers that live
+--        REPLACED the queue has had another model since
+local model, stream = KEYS[1], KEYS[2]
+local group, consumer, released, alive_ms, no_entry, mode = unpack(ARGV, 1, 6)
+local facts = {}
+for n = 7, #ARGV, 2 do facts[ARGV[n]] = ARGV[n + 1] end
+
+local function others_live()
+  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    local other = by_name(info)
+    if other.name ~= consumer and other.name ~= released and other.idle < tonumber(alive_ms) then return true end
+  end
+  return false
+end
+
+local known = ask('HMGET', model, 'name', 'fingerprint') or {}
+local name, fingerprint = known[1], known[2] or ''
+local same = not name or name == facts.name
+if fingerprint ~= '' and facts.fingerprint ~= '' then same = fingerprint == facts.fingerprint end
+if not same and mode == 'join' and others_live() then return {'REFUSED', name, fingerprint} end
+-- Reading its own pending entries resets a consumer's idle time. There is none after the last id.
+redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, no_entry)
+if not same and mode == 'keep' then return {'REPLACED', name, fingerprint} end
+if mode ~= 'keep' or not name or fingerprint == '' then redis.call('HSET', model, unpack(ARGV, 7)) end
+return {'SERVES', facts.name, facts.fingerprint}

@@ -3,7 +3,7 @@
 -- before. From then on nobody else appends to its log. A repeat with the same take id, while this
 -- consumer still has the job, answers what the first call did and changes nothing.
 -- KEYS  running; per entry: stream, state, tokens
--- ARGV  group, consumer, ttl s, mode; per entry: entry, take id
+-- ARGV  group, consumer, ttl s, mode, fingerprint of the model or ""; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; else ""
 -- Reply: per entry
@@ -11,12 +11,14 @@
 --                          both times are of Redis' clock
 --        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
 --        SUSPECT           the lease of the last take has lapsed without a new token: take it alone
+--        OTHER_MODEL <tokens in the log>
+--                          another model has written these tokens; nothing has changed
 --        NOT_OWNER
 --        MALFORMED         somebody else has written into its state or its log
 --        Mode "unread": {entry that was read, its job or nil, one of these, or "" if it is another
 --        entry}, or {} if there was none to read.
 local running = KEYS[1]
-local group, consumer, ttl_s, mode = unpack(ARGV, 1, 4)
+local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
 local now = string.format('%d', now_ms())
 
 -- Scores and members of the jobs that this call begins.
@@ -30,7 +32,7 @@ end
 local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
   local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
-    'worker', 'take', 'deadline_ms')
+    'worker', 'take', 'deadline_ms', 'model')
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- It was cancelled while it waited, or its worker died before the acknowledgement.
@@ -55,13 +57,17 @@ local function take(stream, state, tokens, entry, take_id)
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
     return granted(known[8], known[7], known[6], logged, known[11])
   end
+  -- The worker is told of a cancelled one, so that it ends it.
+  if logged > 0 and model ~= '' and (known[12] or '') ~= '' and known[12] ~= model and not known[6] then
+    return string.format('OTHER_MODEL %d', logged)
+  end
   local progress = not known[5] or logged > tonumber(known[5])
   local attempts = progress and 0 or tonumber(known[7] or '0')
   if attempts > 0 and mode ~= 'alone' then return 'SUSPECT' end
   local epoch = string.format('%d', tonumber(known[8] or '0') + 1)
   redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
     'taken_at', logged, 'attempts', attempts + 1, 'epoch', epoch, 'worker', consumer, 'take', take_id,
-    'started_ms', now)
+    'model', model, 'started_ms', now)
   -- A cancel that came before the first take lets the state expire, in case there is no such job.
   if not known[1] then redis.call('PERSIST', state) end
   begun[#begun + 1], begun[#begun + 2] = now, id_of(state)
@@ -80,11 +86,11 @@ end
 
 local reply = {}
 if mode == 'unread' then
-  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], ARGV[5], ARGV[6])
+  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], ARGV[6], ARGV[7])
 else
   for item = 0, (#KEYS - 1) / 3 - 1 do
     reply[item + 1] = take(KEYS[item * 3 + 2], KEYS[item * 3 + 3], KEYS[item * 3 + 4],
-      ARGV[item * 2 + 5], ARGV[item * 2 + 6])
+      ARGV[item * 2 + 6], ARGV[item * 2 + 7])
   end
 end
 if #begun > 0 then ask('ZADD', running, unpack(begun)) end

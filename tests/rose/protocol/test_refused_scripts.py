@@ -146,7 +146,8 @@ def create_groups(bench: Bench) -> Call:
 
 
 def announce(bench: Bench) -> Call:
-    return calls.announce(bench.partition, {"name": "m", "context_tokens": 9})
+    facts = {"name": "m", "fingerprint": "f", "context_tokens": 9}
+    return calls.announce(bench.partition, "w", facts, mode="join")
 
 
 SCRIPTS = (

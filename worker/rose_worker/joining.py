@@ -1,0 +1,63 @@
+"""Joins a queue: all of its workers serve one model.
+
+A worker of another model waits until those that live have left, or have been silent for so long
+that they count as dead. Unless it is told to replace their model: then they take no new jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Literal
+
+from rose.errors import ModelConflict
+from rose.protocol import Partition
+from rose.protocol.calls import ALIVE_S, Standing
+from rose_worker.broker import Broker
+from rose_worker.engine import ModelInfo
+from rose_worker.tasks import at_least_one
+
+log = logging.getLogger("rose.worker")
+
+#: A worker that was killed counts as alive for a while. Longer than that, somebody must act.
+_PATIENCE_S = ALIVE_S + 5.0
+
+_AGAIN_S = 1.0
+
+
+async def join(
+    broker: Broker, model: ModelInfo, *, replace: bool, patience_s: float = _PATIENCE_S
+) -> None:
+    """Raises:
+    ModelConflict: other workers still serve another model.
+    RedisError, MalformedMessage
+    """
+    mode: Literal["join", "replace"] = "replace" if replace else "join"
+    give_up_at = time.monotonic() + patience_s
+    told = False
+    while True:
+        try:
+            return await at_least_one(
+                _announce(broker, partition, model, mode) for partition in broker.partitions
+            )
+        except ModelConflict as error:
+            if time.monotonic() > give_up_at:
+                raise
+            if not told:
+                log.warning("waiting for up to %.0f s: %s", patience_s, error)
+                told = True
+        await asyncio.sleep(_AGAIN_S)
+
+
+async def _announce(
+    broker: Broker, partition: Partition, model: ModelInfo, mode: Literal["join", "replace"]
+) -> None:
+    announced = await broker.announce(partition, model, mode)
+    if announced.standing is Standing.REFUSED:
+        raise ModelConflict(
+            f"queue {partition.queue} is served by workers with {announced.model} "
+            f"({announced.fingerprint or 'of an older version'}), and this one has {model.name} "
+            f"({model.fingerprint}): stop them first, take another queue, or set "
+            "ROSE_REPLACE_MODEL=true (docs/operations.md, A new model)"
+        )
