@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,31 @@ def test_jobs_go_on_when_the_clock_of_redis_is_set(
         # then
         assert job.result(90).token_ids == echoed(b"abc", 200)
         assert after.result(90).token_ids == echoed(b"de", 200)
+
+
+@needs_compiler
+def test_a_takeover_is_not_late_after_redis_was_set_back(
+    clocked: tuple[EmbeddedBroker, RedisClock], queue: str
+) -> None:
+    # given
+    broker, clock = clocked
+    slow = {"queue": queue, "lease_s": 1, **SLOW}
+    with (
+        Client(redis_url=broker.url, queue=queue) as client,
+        serving("victim", broker.url, **slow) as victim,
+    ):
+        job = client.submit("abc", max_new_tokens=200)
+        wait_until(lambda: running(job, tokens=5))
+        with serving("other", broker.url, **slow):
+            # when
+            clock.set(-HOUR_S)
+            victim.kill()
+            killed_at = time.monotonic()
+            wait_until(lambda: job.status().epoch == 2)
+            taken_over_s = time.monotonic() - killed_at
+            # then: within two leases, on a busy machine too; not in an hour
+            assert taken_over_s < 60
+            assert job.result(90).token_ids == echoed(b"abc", 200)
 
 
 @needs_compiler
