@@ -15,6 +15,8 @@ from tests.deploy.files import ROOT, services
 from tests.support.bench import wait_until
 
 WORKERS = 2
+#: A model must load, perhaps on a busy machine.
+_WELL_S = 300
 
 _SLOW = ROOT / "tests" / "compose" / "slow.yml"
 #: Services without an image at hand where no registry answers are left out: Grafana.
@@ -53,7 +55,7 @@ class Stack:
                 self.do("unpause", container)
         scaled = ("--scale", f"worker={WORKERS}")
         self.compose("up", "--detach", "--no-build", *scaled, *words, *_SERVICES)
-        wait_until(lambda: all(self.health(one) == "healthy" for one in self.all()), 120)
+        wait_until(lambda: all(self.health(one) == "healthy" for one in self.all()), _WELL_S)
 
     # Containers
 

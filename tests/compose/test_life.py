@@ -65,7 +65,7 @@ def test_every_container_starts_again_after_a_restart(stack: Stack) -> None:
         # when
         stack.do("restart", *stack.all())
         # then: runc before 1.1.8 forgets the options of a tmpfs at the second start
-        wait_until(lambda: all(stack.health(one) == "healthy" for one in stack.all()), 120)
+        wait_until(lambda: all(stack.health(one) == "healthy" for one in stack.all()), 300)
 
 
 def test_the_load_profile_submits_and_stops_at_once(stack: Stack) -> None:
