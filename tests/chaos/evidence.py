@@ -130,6 +130,8 @@ class Evidence:
     """as in `Scene.retried`"""
     surprises: list[str] = field(default_factory=list)
     crowds: list[Crowd] = field(default_factory=list)
+    unfinished_crowds: int = 0
+    """as in `Scene.unfinished_crowds`"""
     connections: Mapping[str, int] = field(default_factory=dict)
     """the most that each process with an asyncio client had open at once"""
     failovers: list[tuple[float, float]] = field(default_factory=list)
@@ -177,7 +179,10 @@ def read_takes(folder: Path) -> list[Take]:
 
 
 def read_crowds(folder: Path) -> list[Crowd]:
-    return [Crowd(*entry) for _, entry in journal.read(folder, "crowd-*.jsonl")]
+    return [
+        Crowd(number, job_id, streams, [(tokens, text) for tokens, text in given], raised)
+        for _, (number, job_id, streams, given, raised) in journal.read(folder, "crowd-*.jsonl")
+    ]
 
 
 def read_serving(folder: Path) -> dict[str, float]:

@@ -149,6 +149,7 @@ class ChaosRun:
             lives=[life for process in [*fleet.processes, fleet.crowd] for life in process.lives],
             takes=read_takes(self.folder),
             crowds=read_crowds(self.folder),
+            unfinished_crowds=self.scene.unfinished_crowds,
             connections=fleet.connections,
             serving=read_serving(self.folder),
             raised=read_raised(self.folder),

@@ -230,6 +230,10 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
         Invariant.CROWD,
         lambda run: run.crowds.append(Crowd(PLAIN, f"id-{PLAIN}", 9, [AS_LOGGED], ["JobNotFound"])),
     ),
+    "crowd never ended": (
+        Invariant.CROWD,
+        lambda run: setattr(run, "unfinished_crowds", 1),
+    ),
     "too many connections": (
         Invariant.CROWD,
         lambda run: setattr(run, "connections", {"crowd-0": 802}),

@@ -166,5 +166,5 @@ async def crowd(scene: Scene, fault: Fault) -> str:
         process.start()
         while not process.notice_end() and clock.now() < began + _CROWD_S:
             await asyncio.sleep(_POLL_S)
-        process.kill()
+        scene.unfinished_crowds += process.kill()
     return f"{process.life.end} after {clock.now() - began:.1f} s"

@@ -27,7 +27,7 @@ UP_S = 1.2
 _POLL_S = 0.02
 _ROLES = ("worker", "producer", "subscriber")
 #: Events that a fleet which works delivers at the very least.
-LEAST_PER_S = 10.0
+LEAST_PER_S = 20.0
 
 
 @dataclass
@@ -49,6 +49,8 @@ class Scene:
     """What an expired job or a dead letter should not have done."""
     stretches: list[Stretch] = field(default_factory=list)
     failovers: list[tuple[float, float]] = field(default_factory=list)
+    unfinished_crowds: int = 0
+    """whose streams had not all ended when their jobs must have"""
     holds: bool = False
     """No more jobs are submitted, until it does not."""
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
