@@ -173,6 +173,9 @@ class ManagedProcess:
     def _over(self, end: End) -> None:
         life = self.life
         life.ended, life.end = time.time(), end
+        if end is End.POISONED:  # it may be noticed late
+            poisoned = journal.read(self._folder, f"{life.name}.jsonl")
+            life.ended = max(at for _, (at, what, *_) in poisoned if what == "poisoned")
         if self._popen is not None:
             life.exit_code = self._popen.returncode
             if self._popen.stdin is not None:
