@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
@@ -18,6 +16,7 @@ from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_producer import Client, ProducerSettings
 from tests.support.bench import Bench, create_groups, wait_until
 from tests.support.proxy import Proxy
+from tests.support.troubles import frozen
 
 _SLOTS = 16384
 
@@ -81,15 +80,10 @@ class LocalCluster:
 
     @contextmanager
     def frozen(self, node: EmbeddedBroker) -> Iterator[None]:
-        """It refuses nothing and says nothing: the kernel accepts connections for it."""
-        with redis.Redis(port=node.port) as client:
-            pid = int(client.info("server")["process_id"])
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        """Silent, and afterwards a part of the cluster again."""
+        with frozen(node.port):
             yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
-            self.wait_ok()
+        self.wait_ok()
 
     def move(self, partition: Partition, target: EmbeddedBroker) -> None:
         """Its slot and all its keys, as an operator who adds a node would."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +11,18 @@ import redis
 
 from rose_cli.demo.broker import free_port
 from tests.support.proxy import Proxy
+
+
+@contextmanager
+def frozen(port: int) -> Iterator[None]:
+    """It refuses nothing and says nothing: the kernel accepts connections for it."""
+    with redis.Redis(port=port) as client:
+        pid = int(client.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
