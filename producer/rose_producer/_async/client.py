@@ -21,7 +21,7 @@ from rose.protocol.status import (
     read_standing,
     read_status,
 )
-from rose_producer._async.concurrency import Once, read_limit, sent_ahead
+from rose_producer._async.concurrency import Once, read_limits, sent_ahead
 from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
@@ -58,7 +58,7 @@ class AsyncClient:
         self._redis = transport.AsyncRedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
         self._subscriptions = transport.AsyncSubscriptions(self.settings)
-        self._reads = read_limit()
+        self._reads = read_limits()
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,7 +135,7 @@ class AsyncClient:
     async def _log_after(self, cursor: LogCursor, job_id: str) -> list[Event]:
         """What the log holds after the cursor, at most a chunk of it."""
         partition = self._partition(job_id)
-        async with self._reads:
+        async with self._reads[partition.index]:
             standing, entries = await self._redis.exchange(
                 [
                     ("HMGET", partition.state(job_id), "status", "tokens"),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Reads of logs at a time, each of up to a thousand events: of thousands of streams that begin at
-#: once, or that have lost their connection together.
+#: Reads of logs at a time in a partition, each of up to a thousand events: of thousands of streams
+#: that begin at once, or that have lost their connection together.
 _READS = 50
 
 
-def read_limit() -> asyncio.Semaphore:
-    return asyncio.Semaphore(_READS)
+def read_limits() -> defaultdict[int, asyncio.Semaphore]:
+    """By partition: the streams of a silent node must not hold up those of the others."""
+    return defaultdict(lambda: asyncio.Semaphore(_READS))
 
 
 class Once:

@@ -22,7 +22,7 @@ from rose.protocol.status import (
     read_standing,
     read_status,
 )
-from rose_producer._sync.concurrency import Once, read_limit, sent_ahead
+from rose_producer._sync.concurrency import Once, read_limits, sent_ahead
 from rose_producer.cursor import LogCursor, Patience, Verdict
 from rose_producer.request import (
     Batch,
@@ -59,7 +59,7 @@ class Client:
         self._redis = transport.RedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
         self._subscriptions = transport.Subscriptions(self.settings)
-        self._reads = read_limit()
+        self._reads = read_limits()
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +136,7 @@ class Client:
     def _log_after(self, cursor: LogCursor, job_id: str) -> list[Event]:
         """What the log holds after the cursor, at most a chunk of it."""
         partition = self._partition(job_id)
-        with self._reads:
+        with self._reads[partition.index]:
             standing, entries = self._redis.exchange(
                 [
                     ("HMGET", partition.state(job_id), "status", "tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
@@ -10,9 +11,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def read_limit() -> AbstractContextManager[None]:
+def read_limits() -> defaultdict[int, AbstractContextManager[None]]:
     """None: a thread has a connection of its own."""
-    return nullcontext()
+    return defaultdict(nullcontext)
 
 
 class Once:
