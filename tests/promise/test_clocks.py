@@ -29,6 +29,28 @@ def clocked(tmp_path: Path) -> Iterator[tuple[EmbeddedBroker, RedisClock]]:
         yield pair
 
 
+# A producer's
+
+
+@pytest.mark.parametrize("skew_s", [-HOUR_S, HOUR_S])
+def test_a_deadline_of_a_producer_with_a_wrong_clock_holds(
+    client: Client, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, skew_s: int
+) -> None:
+    # given
+    right = time.time
+    start_worker(**SLOW)
+    # when
+    monkeypatch.setattr(time, "time", lambda: right() + skew_s)
+    soon = client.submit("x", max_new_tokens=100_000, deadline_s=0.5)
+    later = client.submit("ab", max_new_tokens=50, deadline_s=60)
+    monkeypatch.undo()
+    # then
+    assert later.result(90).token_ids == echoed(b"ab", 50)
+    with pytest.raises(DeadlineExceeded):
+        soon.result(30)
+    assert abs((later.status().enqueued_ms or 0) / 1000 - right()) < 600
+
+
 # A worker's
 
 
@@ -90,7 +112,7 @@ def test_jobs_go_on_when_the_clock_of_redis_is_set(
         wait_until(lambda: running(job, tokens=5))
         # when
         clock.set(offset_s)
-        after = client.submit("de", max_new_tokens=200)
+        after = client.submit("de", max_new_tokens=200, deadline_s=60)
         # then
         assert job.result(90).token_ids == echoed(b"abc", 200)
         assert after.result(90).token_ids == echoed(b"de", 200)
