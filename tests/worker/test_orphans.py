@@ -55,7 +55,7 @@ def test_an_orphan_begins_before_the_jobs_that_wait_though_ten_thousand_are_held
     settings = {"lease_s": 5, **SLOW}
     with full_workers(broker, partition, 10_000):
         victim = start_worker(max_batch_size=1, **settings)
-        orphan = client.submit("ab", max_new_tokens=200)
+        orphan = client.submit("ab", max_new_tokens=1_000)
         wait_until(lambda: running(orphan, tokens=2))
         start_worker(max_batch_size=2, **settings)
         long = client.submit("cd", max_new_tokens=100_000)
@@ -66,7 +66,7 @@ def test_an_orphan_begins_before_the_jobs_that_wait_though_ten_thousand_are_held
         # then: it moves while most of them still wait
         wait_until(lambda: orphan.status().epoch == 2)
         assert newer[-100].status().status == "queued"
-        assert orphan.result(90).token_ids == echoed(b"ab", 200)
+        assert orphan.result(90).token_ids == echoed(b"ab", 1_000)
 
 
 def test_a_worker_whose_step_hangs_takes_nothing_more_and_loses_what_it_has(
