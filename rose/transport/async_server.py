@@ -19,7 +19,7 @@ from redis.exceptions import ReadOnlyError
 from rose.transport.failures import closed
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack
 from rose.transport.redis_internals import AsyncConnector
-from rose.transport.retry import SUBSCRIPTION
+from rose.transport.retry import CONNECTION
 
 #: Connections of a client for round trips, over all nodes of a cluster.
 _MAX_CONNECTIONS = 16
@@ -84,7 +84,7 @@ class AsyncServer:
         self._in_flight = 1 if blocking else _MAX_IN_FLIGHT
         self._connections: list[_Connection] = []
         self._openings: set[asyncio.Task[None]] = set()
-        self._failures = 0
+        self._failures, self._failed_at = 0, 0.0
         self._waiting: deque[_RoundTrip] = deque()
         self._closed = False
 
@@ -148,7 +148,8 @@ class AsyncServer:
         connection = _Connection(self._timeout_s, self._on_free, self._on_end)
         try:
             if self._failures:
-                await asyncio.sleep(SUBSCRIPTION.pause_s(self._failures))
+                again_at = self._failed_at + CONNECTION.pause_s(self._failures)
+                await asyncio.sleep(again_at - asyncio.get_running_loop().time())
             await connection.open(self._connector())
         except asyncio.CancelledError:
             self._limit.give_back()
@@ -156,6 +157,7 @@ class AsyncServer:
         except Exception as error:  # noqa: BLE001 - those who wait are told
             self._limit.give_back()
             self._failures += 1
+            self._failed_at = asyncio.get_running_loop().time()
             if not self._connections and len(self._openings) == 1:
                 self._fail_waiting(error)
         else:

@@ -34,6 +34,9 @@ STREAM = Backoff(first_s=0.05, longest_s=2.0)
 #: For a connection for subscriptions. Many streams may wait for it.
 SUBSCRIPTION = Backoff(first_s=0.05, longest_s=0.5)
 
+#: For a connection for round trips. Many callers may wait for it, and each has pauses of its own.
+CONNECTION = Backoff(first_s=0.02, longest_s=0.2)
+
 #: For a worker's loops, which go on until Redis is back.
 WORKER = Backoff(first_s=0.1, longest_s=1.0)
 
