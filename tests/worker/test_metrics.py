@@ -116,12 +116,12 @@ def check_gauges(
 def check_times(metrics: dict[str, float], jobs: list[Job], seen: list[list[float]]) -> None:
     """Each sum lies between two others that are below and above it whatever the machine does: a
     take is in Redis before its job's wait is measured, a first token is counted before the second
-    is sent, an end is dated before it is stored. Redis' times are whole milliseconds."""
+    is sent. Redis' times are whole milliseconds. It dates the ends, too, but how long the reply to
+    a take was under way no worker knows."""
     states = [job.status() for job in jobs]
     rounding = 0.002 * len(jobs)
     enqueued = sum(state.enqueued_ms or 0 for state in states) / 1000
     taken = sum(state.started_ms or 0 for state in states) / 1000
-    ended = sum(state.ended_ms or 0 for state in states) / 1000
     first, second = (sum(times[n] for times in seen) for n in (0, 1))
     least = taken - enqueued - rounding
     wait = metrics["rose_queue_wait_seconds_sum"]
@@ -133,7 +133,6 @@ def check_times(metrics: dict[str, float], jobs: list[Job], seen: list[list[floa
     assert least <= wait <= first - enqueued + rounding
     assert wait <= ttft <= second - enqueued + rounding
     assert ttft + metrics["rose_inter_token_latency_seconds_sum"] <= duration + 1e-6
-    assert ended - enqueued - rounding <= duration
 
 
 def test_every_series_is_there_before_its_first_event(metrics: Metrics) -> None:
