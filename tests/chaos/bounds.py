@@ -17,8 +17,9 @@ from tests.chaos.managed_process import End, Life
 from tests.chaos.spans import Spans
 
 #: From the loss of a worker until each of its jobs runs on: the lease, a look for lapsed leases
-#: and a free slot; then each suspect in its turn, which is a call and a step for each.
-TAKEOVER_S = LEASE_S + 2.0 + 2.5
+#: and a free slot; then each suspect in its turn, which is a call and a step for each. Two workers
+#: may be lost at once, and all their jobs be suspects: 48 turns of a tenth of a second.
+TAKEOVER_S = LEASE_S + 2.0 + 5.0
 #: A job may be behind one that came later, by the order of the queue, for no longer: a worker may
 #: have fetched it and died.
 BEHIND_S = TAKEOVER_S

@@ -49,7 +49,8 @@ class Report:
     def faults(self) -> dict[str, int]:
         """By kind, as they were carried out; cuts are counted by connection."""
         counts: dict[str, int] = {}
-        for kind in FaultKind:
+        planned = self.run.plan.doses(failovers=self.run.options.topology == "sentinel")
+        for kind in planned:
             counts[kind.value] = self.run.injector.done[kind]
             if kind is FaultKind.CUT:
                 counts[kind.value] = sum(self.evidence.cuts.values())
@@ -66,6 +67,7 @@ class Report:
             "ok": not self.findings,
             "seed": self.run.options.seed,
             "engine": self.run.options.engine,
+            "topology": self.run.options.topology,
             "without": self.run.options.sabotage,
             "beside": self.run.options.old,
             "jobs": len(self._jobs),
@@ -137,6 +139,9 @@ def show(report: Report, out: Console) -> None:
     for invariant, count in report.violations.items():
         table.add_row(invariant, f"[red]{count}[/]" if count else "0")
     out.print(table)
+    for name in ("takeover_s", "behind_s", "connections", "lost_with_failovers"):
+        figures = ", ".join(f"{key} {value}" for key, value in result[name].items())
+        out.print(f"{name.replace('_', ' ')}: {figures or 'none'}", soft_wrap=True)
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     out.print(
         f"{result['jobs']} jobs and {result['raw_jobs']} more past the client, "
