@@ -139,6 +139,7 @@ async def measure(name: str) -> tuple[list[float], int]:
                 seen = concerned if of_one_worker else streams
                 await until(lambda: all(stream.came[-1] > over for stream in seen))
                 moved = [(await stream.job.status()).epoch > 1 for stream in streams]
+                proxy.speak(lost=True)
                 return [stream.gap_s(began) for stream in seen], sum(moved)
 
 
