@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.queue.cases.compared import Drain, Latency, Submit, Tokens
+from benchmarks.queue.cases.idle import Idle
 from benchmarks.queue.cases.sigkill import Sigkill
 from benchmarks.queue.cases.subscribers import Subscribers
 from benchmarks.queue.cases.waiting import Waiting
@@ -26,7 +27,7 @@ from benchmarks.queue.plain import Plain
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, options
 
-_CASES = ("submit", "drain", "tokens", "latency", "waiting", "subscribers", "sigkill")
+_CASES = ("submit", "drain", "tokens", "latency", "idle", "waiting", "subscribers", "sigkill")
 _SLOW = {"waiting", "subscribers", "sigkill"}
 _WITH_PEERS = {"submit", "drain", "latency", "sigkill"}
 
@@ -43,6 +44,7 @@ class Scale:
     long_jobs: int = 64
     long_tokens: int = 2000
     round_trips: int = 500
+    idle_workers: tuple[int, int] = (1, 100)
     waiting: tuple[int, int] = (10_000, 1_000_000)
     subscribers: int = 2000
     streamed_tokens: int = 50
@@ -69,6 +71,7 @@ _SCALES = {
         long_jobs=8,
         long_tokens=50,
         round_trips=20,
+        idle_workers=(1, 3),
         waiting=(500, 1000),
         subscribers=20,
         streamed_tokens=10,
@@ -84,6 +87,7 @@ def build(scale: Scale, batch: int, peers: list[Peer]) -> dict[str, Case]:
         "drain": Drain(scale.drained_jobs, [plain, ours, *peers]),
         "tokens": Tokens(scale.long_jobs, scale.long_tokens, plain, scale.submitted_jobs),
         "latency": Latency(scale.round_trips, [plain, ours, *peers]),
+        "idle": Idle(scale.idle_workers, scale.round_trips, ours),
         "waiting": Waiting(scale.waiting, scale.drained_jobs, ours),
         "subscribers": Subscribers(scale.subscribers, scale.streamed_tokens),
         "sigkill": Sigkill(scale.killed_tokens, peers),

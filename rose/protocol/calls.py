@@ -27,6 +27,10 @@ Arg = str | bytes | int
 #: One fetch brings jobs of at most about so many bytes, so that it fits into the call's timeout.
 MAX_FETCH_BYTES = 4 * 2**20
 
+#: How long the name of a listener stands without a word from it, and the note that others wait: as
+#: in common.lua.
+LISTENER_MS, WAITING_MS = 1000, 3000
+
 #: A worker that holds no job counts as alive for so long after it was last heard of.
 ALIVE_S = 15
 
@@ -263,17 +267,23 @@ def fetch(
     count: int,
     *,
     ageing_ms: int,
+    wait: bool = False,
     adopt: Iterable[EntryKey] | None = None,
     max_bytes: int = MAX_FETCH_BYTES,
 ) -> Call:
-    """`adopt`: after a lost reply, all entries that the consumer knows it owns; the others that it
-    owns come first. `max_bytes`: of jobs in the reply, which the last one may exceed."""
+    """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
+    that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
+    reply, which the last one may exceed."""
     streams = partition.all_jobs
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
-    if adopt is not None:
-        args.append("adopt")
-        args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt)
-    return Call(load("fetch"), streams, args)
+    args += ("wait" if wait else "", "" if adopt is None else "adopt")
+    args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
+    return Call(load("fetch"), [*partition.idle, *streams], args)
+
+
+def hand_on(partition: Partition, consumer: str, *, leaves: bool) -> Call:
+    """Let the next idle worker listen. `leaves`: this one cannot where nobody else waits."""
+    return Call(load("hand_on"), partition.idle, [consumer, "leaves" if leaves else ""])
 
 
 def reclaim(partition: Partition, *, lease_ms: int, interval_ms: int, patience_ms: int) -> Call:

@@ -102,6 +102,16 @@ class Partition:
         return self._key("running")
 
     @property
+    def idle(self) -> tuple[str, str, str]:
+        """Who listens for new jobs (string), whose turn it is next (sorted set), and whether others
+        wait for that (string). The turn stays until it is taken, the others expire."""
+        return self._key("idle:listener"), self.turn, self._key("idle:waiting")
+
+    @property
+    def turn(self) -> str:
+        return self._key("idle:turn")
+
+    @property
     def reclaim(self) -> str:
         """String: when somebody last looked for lapsed leases."""
         return self._key("reclaim")

@@ -243,7 +243,11 @@ def _read_jobs(
 
 def expire_all(client: redis.Redis, partitions: Iterable[Partition], state: RedisState) -> None:
     """Let the time to live of every job's keys on a node pass at once, and see what stays."""
-    own = {key for p in partitions for key in (*p.all_jobs, p.dead, p.load, p.model, p.reclaim)}
+    own = {
+        key
+        for p in partitions
+        for key in (*p.all_jobs, p.dead, p.load, p.model, p.reclaim, *p.idle)
+    }
     keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]
     for start in range(0, len(keys), _CHUNK):
         chunk = [key for key in keys[start : start + _CHUNK] if key not in own]

@@ -47,8 +47,8 @@ _RETRIES = 10
 _EXTRA = 30
 #: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
-#: The queue's own keys: three streams, dead letters, load, model, reclaim.
-_OWN_KEYS = 7
+#: The queue's own keys: three streams, dead letters, load, model, reclaim, three of idle workers.
+_OWN_KEYS = 10
 
 
 class ChaosRun:

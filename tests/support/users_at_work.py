@@ -75,7 +75,11 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             assert drained.terminate() == 0
             logs += drained.log
         admin.delete(PARTITION.reader)  # the victim's lease; it would lapse by itself
-        with serving("third", by_worker, **slow) as last:
+        with (
+            serving("third", by_worker, **slow) as last,
+            serving("idle", by_worker, **slow) as idle,
+        ):
+            wait_until(lambda: admin.exists(PARTITION.idle[2]))  # one of them waits for its turn
             assert_echo(listeners.events(), "ab", 100)
             admin.script_flush()
             running = client.submit("x", max_new_tokens=100_000)
@@ -86,8 +90,8 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
                 running.result(90)
             asyncio.run(use_async(by_producer))
             look_after_dead_letters(proxies["operator"])
-            assert last.terminate() == 0
-            return logs + last.log
+            assert (last.terminate(), idle.terminate()) == (0, 0)
+            return logs + last.log + idle.log
 
 
 async def use_async(given: ProducerSettings) -> None:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-import redis
 
 from rose.protocol.calls import fetch, take
 from rose.protocol.keys import Partition
@@ -16,7 +15,7 @@ from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
-from tests.support.echo import echoed, has_no_jobs, serving
+from tests.support.echo import echoed, serving
 from tests.support.proxy import Proxy
 
 pytestmark = needs_redis_server
@@ -85,18 +84,3 @@ def test_what_a_lost_reply_of_fetch_has_read_does_not_wait_for_a_lease(
         assert job.result(30).token_ids == echoed(b"ab", 256)
         assert (job.status().epoch, job.status().attempts) == (1, 1)
     assert served.proxy.cuts == 3
-
-
-def test_an_entry_that_a_lost_reading_take_has_read_beside_is_adopted(
-    serve: Callable[..., Served], raw: redis.Redis, partition: Partition
-) -> None:
-    # given: the worker hears of one job, another one is read first and its reply is lost
-    served = serve()
-    jobs = []
-    for _ in range(20):
-        served.proxy.swallow = SHA_OF_TAKE
-        jobs += [served.client.submit("ab") for _ in range(3)]
-    # then
-    for job in jobs:
-        assert job.result(30).token_ids == echoed(b"ab", 256)
-    assert has_no_jobs(raw, partition)

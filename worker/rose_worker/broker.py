@@ -7,6 +7,7 @@ for another.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,17 @@ from rose.protocol import (
     Priority,
     calls,
 )
-from rose.protocol.calls import Announced, Append, NotTaken, OfOtherModel, Swept, Take, Taken
+from rose.protocol.calls import (
+    LISTENER_MS,
+    WAITING_MS,
+    Announced,
+    Append,
+    NotTaken,
+    OfOtherModel,
+    Swept,
+    Take,
+    Taken,
+)
 from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import (
     CALL,
@@ -48,6 +59,7 @@ _SCRIPTS = (
     "elect",
     "fetch",
     "forget",
+    "hand_on",
     "leave",
     "oldest_waiting",
     "queue_status",
@@ -80,6 +92,10 @@ _MIN_REPLY_S = 1.0
 #: How long intake listens for new jobs before it looks for released ones.
 _LISTEN_MS = 500
 
+#: How long an idle worker waits for its turn to listen before it looks whether somebody listens. A
+#: listener that was killed is replaced within this and the second for which its name stands.
+_MAX_WAIT_S = 1.0
+
 #: Of an interval: a worker that is alone calls as often, and must not come a moment too early.
 _LOOK_AFTER = 0.8
 
@@ -111,6 +127,8 @@ class Fetched:
     """how many of the entries another worker has had before"""
     more: bool
     """There may be more: it was as much as asked for, or as fits into one reply."""
+    listens: bool
+    """This worker is the one of its partition that is to listen for new jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +158,7 @@ class Broker:
         reply_s = min(settings.redis_timeout_s, max(_MIN_REPLY_S, settings.lease_s / 3))
         self._redis = AsyncRedisClient(settings, reply_timeout_s=reply_s, repeats=0)
         self._reader = AsyncRedisClient(
-            settings, reply_timeout_s=reply_s + _LISTEN_MS / 1000, repeats=0, blocking=True
+            settings, reply_timeout_s=reply_s + _MAX_WAIT_S, repeats=0, blocking=True
         )
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
@@ -200,19 +218,26 @@ class Broker:
         await self._redis.run(calls.leave(partition, self.consumer))
 
     async def fetch(
-        self, partition: Partition, count: int, *, adopt: Iterable[EntryKey] | None = None
+        self,
+        partition: Partition,
+        count: int,
+        *,
+        wait: bool = False,
+        adopt: Iterable[EntryKey] | None = None,
     ) -> Fetched:
         """Read at most `count` entries without waiting: released ones first, then new ones, the
-        most urgent first. `adopt`: after a lost reply, all entries that this worker knows of; those
-        that it owns beside them come first."""
-        call = calls.fetch(partition, self.consumer, count, ageing_ms=self._ageing_ms, adopt=adopt)
-        streams, seen, redelivered, more = await self._redis.run(call)
+        most urgent first. `wait`: none where another worker listens. `adopt`: after a lost reply,
+        all entries that this worker knows of; those that it owns beside them come first."""
+        call = calls.fetch(
+            partition, self.consumer, count, ageing_ms=self._ageing_ms, wait=wait, adopt=adopt
+        )
+        streams, seen, redelivered, more, listens = await self._redis.run(call)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in streams
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
-        return Fetched(entries, seen, redelivered, bool(more))
+        return Fetched(entries, seen, redelivered, bool(more), bool(listens))
 
     async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
         """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
@@ -230,18 +255,39 @@ class Broker:
             for entry_id, fields in entries
         ]
 
+    async def wait_for_turn(self, partition: Partition) -> bool:
+        """Wait at most a second until it is this worker's turn to listen. False if it is not."""
+        longest_s = random.uniform(0.5, 1) * _MAX_WAIT_S  # noqa: S311 - jitter, no secret
+        command = ("BZPOPMIN", partition.turn, f"{longest_s:.3f}")
+        return bool(await self._reader.execute(*command))
+
+    async def somebody_listens(self, partition: Partition) -> bool:
+        """Whether another worker listens and will hand on to those that wait, as far as one can
+        tell by two short commands. A fetch tells for certain."""
+        listener, _, waiting = partition.idle
+        looks = [("PTTL", listener), ("PTTL", waiting)]
+        listener_ms, waiting_ms = map(int, await self._redis.exchange(looks))
+        return 0 < listener_ms <= LISTENER_MS and WAITING_MS / 2 < waiting_ms <= WAITING_MS
+
+    async def hand_on(self, partition: Partition) -> None:
+        """Let the next idle worker listen: this one does something else."""
+        await self._redis.run(calls.hand_on(partition, self.consumer, leaves=True))
+
     async def take_unread(
         self, partition: Partition, take: Take
-    ) -> tuple[Entry, Taken | None] | tuple[None, None]:
+    ) -> tuple[Entry | None, Taken | None, bool]:
         """Read the next entry of the stream of `take.entry`, and take it if it is that one. None if
-        the stream has no unread entry."""
-        reply = await self._redis.run(self._take(partition, [take], "unread"))
+        the stream has no unread entry. And let the next idle worker listen: False, or True if
+        nobody else waits and this one is to go on."""
+        call = self._take(partition, [take], "unread")
+        next_one = calls.hand_on(partition, self.consumer, leaves=False)
+        reply, listens = await self._redis.run_many([call, next_one])
         if not reply:
-            return None, None
+            return None, None, bool(listens)
         entry_id, raw, outcome = reply
         taken = calls.taken(outcome)
         read = Entry(partition, EntryKey(take.entry.stream, entry_id.decode()), raw)
-        return read, taken if isinstance(taken, Taken) else None
+        return read, taken if isinstance(taken, Taken) else None, bool(listens)
 
     async def reclaim(self, partition: Partition, *, lease_s: float, interval_s: float) -> int:
         """Give the entries of silent workers to `released`, where `fetch` finds them first. Only

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rose.errors import RoseError
 from rose.protocol import EntryKey, Partition, decode_job
@@ -27,9 +27,11 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.intake")
 
-#: Every idle worker hears of a new job, and one of them gets it. The others pause up to this long
-#: before they listen again, so that a hundred idle workers do not keep Redis busy.
-_MAX_MISSED_PAUSE_S = 0.01
+#: Whoever listens and takes longer to begin on what it has heard of lets another one listen.
+_MAX_DEAF_S = 0.005
+
+#: How long jobs that are heard of one by one may keep intake from a fetch.
+_MAX_UNFETCHED_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +46,12 @@ class Intake:
     _metrics: Metrics
     _draining: bool = field(default=False, init=False)
     _seen: list[bytes] | None = field(default=None, init=False)
-    _heard: bool = field(default=False, init=False)
-    """It has heard of jobs and has not fetched since."""
+    _waits: bool = field(default=False, init=False)
+    """Another idle worker of the partition listens for new jobs; this one waits for its turn."""
+    _turn_came: bool = field(default=False, init=False)
+    """It is this worker's turn to listen, or it listens: it must hand on if it does neither."""
+    _fetch_due: float = field(default=0.0, init=False)
+    _handing_on: asyncio.Task[None] | None = field(default=None, init=False)
     _hung: bool = field(default=False, init=False)
     _adopting: bool = field(default=False, init=False)
     """A lost reply may have brought entries that this worker does not know of."""
@@ -69,10 +75,12 @@ class Intake:
                 if str(error).startswith("NOGROUP"):
                     await self._recreate_groups()
                 await asyncio.sleep(outage.next_pause_s(error))
+        await self._hand_on()
 
     async def _fill(self) -> None:
         """Do the next step. If Redis fails in the middle of it, the next call continues there."""
-        await self._reclaim_if_due()
+        if not self._waits:  # whoever listens looks
+            await self._reclaim_if_due()
         claims = self._table.claims_of(self._partition)
         if self._hangs:
             await self._leave_to_others(claims)
@@ -80,35 +88,69 @@ class Intake:
         self._hung = False
         fresh = [claim for claim in claims if not claim.suspect]
         if fresh:
-            await self._admission.begin(self._partition, fresh)
+            await self._begin(self._admission.begin(self._partition, fresh))
         elif self._table.replays_a_suspect:
             # The suspect may kill this worker, which would charge every job that began now.
             await self._wait_for_change()
         elif claims:
-            await self._admission.begin_alone(self._partition, claims[0])
+            await self._begin(self._admission.begin_alone(self._partition, claims[0]))
         elif self._table.free_slots == 0:
             await self._wait_for_change()
         elif self._seen is not None:
             await self._listen(self._seen)
+        elif self._waits:
+            await self._wait_for_turn()
         else:
             await self._fetch()
 
-    async def _fetch(self) -> None:
-        heard, self._heard = self._heard, False
+    async def _begin(self, admission: Coroutine[Any, Any, None]) -> None:
+        timer = asyncio.get_running_loop().call_later(_MAX_DEAF_S, self._hand_on_beside)
+        try:
+            await admission
+        finally:
+            timer.cancel()
+            if self._handing_on is not None:
+                await self._handing_on
+                self._handing_on = None
+
+    async def _fetch(self, *, wait: bool = False) -> None:
+        """`wait`: nothing, where another worker listens."""
         with self._table.reserve(self._table.free_slots) as count:
             adopt = self._known_entries() if self._adopting else None
-            fetched = await self._broker.fetch(self._partition, count, adopt=adopt)
+            fetched = await self._broker.fetch(
+                self._partition, count, wait=wait and adopt is None, adopt=adopt
+            )
             self._table.claim(fetched.entries)
+        self._fetch_due = time.monotonic() + _MAX_UNFETCHED_S
         self._adopting = self._adopting and time.monotonic() < self._adopt_until
         self._metrics.redelivered.inc(fetched.redelivered)
-        if heard and not fetched.entries:
-            await _let_others()
-        self._seen = None if fetched.more else fetched.seen
+        self._turn_came = fetched.listens
+        self._seen = fetched.seen if fetched.listens and not fetched.more else None
+        self._waits = not fetched.listens and not fetched.more
+
+    async def _wait_for_turn(self) -> None:
+        self._turn_came = await self._broker.wait_for_turn(self._partition)
+        if self._turn_came or not await self._broker.somebody_listens(self._partition):
+            self._waits = False
+            await self._fetch(wait=not self._turn_came)
+
+    async def _hand_on(self) -> None:
+        """Let the next idle worker listen, if it was this one's turn."""
+        if not self._turn_came:
+            return
+        self._turn_came, self._seen = False, None
+        try:
+            await self._broker.hand_on(self._partition)
+        except BROKER_ERRORS as error:
+            log.warning("another worker listens in a second only: %s", error)
+
+    def _hand_on_beside(self) -> None:
+        self._handing_on = asyncio.create_task(self._hand_on())
 
     def _adopt_from_now_on(self) -> None:
         """A call may have read entries and its reply was lost. It may even be carried out later, if
         it waits in front of a Redis that is held up: so look for such entries for a while."""
-        self._seen = None  # fetch
+        self._seen, self._waits, self._turn_came = None, False, False  # fetch
         self._adopting = True
         self._adopt_until = time.monotonic() + self._settings.redis_timeout_s
 
@@ -119,11 +161,13 @@ class Intake:
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None
         heard = await self._broker.listen(self._partition, seen)
-        self._heard = bool(heard)
         table = self._table
-        # The last slot is for the fetch, which takes the jobs of lost workers before new ones.
-        ready = table.free_slots > 1 and not (
-            table.replays_a_suspect or self._draining or self._hangs
+        # A fetch takes the jobs of lost workers before new ones, so it comes now and then, and for
+        # the last slot.
+        ready = (
+            table.free_slots > 1
+            and time.monotonic() < self._fetch_due
+            and not (table.replays_a_suspect or self._draining or self._hangs)
         )
         if len(heard) == 1 and ready:
             await self._take_the_only_one(heard[0], seen)
@@ -138,7 +182,9 @@ class Intake:
         take = Take(entry.key, spec.id, claim.take_id)
         with self._table.reserve(1):
             try:
-                read, claim.grant = await self._broker.take_unread(self._partition, take)
+                read, claim.grant, self._turn_came = await self._broker.take_unread(
+                    self._partition, take
+                )
             except BROKER_ERRORS:
                 # The call may have taken it. Admission asks again with the same take id: it is
                 # granted then as in the lost reply, or the entry is not ours.
@@ -149,12 +195,11 @@ class Intake:
                 self._table.hold(claim)
             elif read is not None:
                 self._table.claim([read])
-        if read is None:
-            await _let_others()
-        self._heard = False
-        last = (read or entry).key.id.encode()
-        places = zip(self._partition.all_jobs, seen, strict=True)
-        self._seen = [last if stream == entry.key.stream else place for stream, place in places]
+        if self._turn_came and read is not None:
+            last = read.key.id.encode()
+            places = zip(self._partition.all_jobs, seen, strict=True)
+            self._seen = [last if name == entry.key.stream else place for name, place in places]
+        self._waits = not self._turn_came
 
     @property
     def _hangs(self) -> bool:
@@ -176,6 +221,7 @@ class Intake:
         await self._wait_for_change()
 
     async def _wait_for_change(self) -> None:
+        await self._hand_on()
         try:
             async with asyncio.timeout(self._settings.reclaim_interval_s):
                 await self._table.changed()
@@ -201,7 +247,3 @@ class Intake:
             await self._broker.create_groups(self._partition)
         except BROKER_ERRORS as error:
             log.warning("intake cannot create the consumer groups: %s", error)
-
-
-async def _let_others() -> None:
-    await asyncio.sleep(random.uniform(0, _MAX_MISSED_PAUSE_S))  # noqa: S311 - jitter, no secret

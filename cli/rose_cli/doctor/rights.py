@@ -51,6 +51,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "reader": ("get", "set", "pttl", "pexpire"),
         "running": ("zadd", "zrem", "zrangebyscore"),
         "reclaim": ("get", "set"),
+        "idle": ("get", "set", "pttl", "exists", "del", "zadd", "bzpopmin"),
         "channel": ("publish",),
         "control": ("subscribe",),
     },
@@ -58,6 +59,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
 
 #: What follows the command, {} being the key: nothing here changes anything.
 _HARMLESS = {
+    "bzpopmin": ("{}", "never"),
     "del": ("{}",),
     "eval": ("return 1", "1", "{}"),
     "evalsha": ("0" * 40, "1", "{}"),
@@ -131,6 +133,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "reader": partition.reader,
         "running": partition.running,
         "reclaim": partition.reclaim,
+        "idle": partition.state(nobody).replace(":state:", ":idle:"),
         "channel": partition.channel(nobody),
         "control": partition.control,
     }

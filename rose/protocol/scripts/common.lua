@@ -163,3 +163,38 @@ local function bury(state, tokens, ttl_s)
     add_to(load, 'cancelled_bytes', -tonumber(known[2]))
   end
 end
+
+-- Idle workers take turns: the one that `listener` names listens for new jobs, the others wait for a
+-- member of the sorted set `turn`. `waiting` exists while there are such others.
+
+-- How long the name of a listener stands without a word from it. Idle workers look more often.
+local LISTENER_MS = 1000
+local WAITING_MS = 3000
+
+-- The other worker that listens now, if there is one. A longer time to live is from before Redis' clock
+-- was set back.
+local function other_listener(listener, consumer)
+  local holder = ask('GET', listener)
+  if not holder or holder == consumer then return nil end
+  local left = redis.call('PTTL', listener)
+  return left > 0 and left <= LISTENER_MS and holder or nil
+end
+
+local function wait_for_turn(waiting)
+  local left = redis.call('PTTL', waiting)
+  if left < WAITING_MS / 2 or left > WAITING_MS then redis.call('SET', waiting, '1', 'PX', WAITING_MS) end
+end
+
+-- Whoever has heard of jobs lets the next one listen before it works. If nobody waits it listens on
+-- itself, as soon as it can, but not if it `leaves`. Returns whether it does.
+local function hand_on(listener, turn, waiting, consumer, leaves)
+  if other_listener(listener, consumer) then return false end
+  local others = redis.call('EXISTS', waiting) == 1
+  if others or leaves then
+    redis.call('DEL', listener)
+    if others then redis.call('ZADD', turn, 0, 'next') end
+    return false
+  end
+  redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
+  return true
+end

@@ -1,24 +1,32 @@
 #!lua flags=allow-oom
 -- Read at most `count` entries: first those that a call whose reply was lost has read for this consumer,
--- then those that dead and drained workers have left to `released`, then new ones, the most urgent first. A stream's head counts as if it had come `ageing ms` later for each
--- level that its priority is below the first. So a job is never overtaken by one that came more than
--- levels * ageing later, and no job starves.
--- KEYS  job streams, most urgent first
+-- then those that dead and drained workers have left to `released`, then new ones, the most urgent first.
+-- A stream's head counts as if it had come `ageing ms` later for each level that its priority is below the
+-- first. So a job is never overtaken by one that came more than levels * ageing later, and no job starves.
+-- KEYS  listener, turn, waiting, job streams, most urgent first
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
---       entries, "adopt" if a reply was lost; then, per entry that the consumer knows it owns:
+--       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost; then, per entry that the consumer knows it owns:
 --       "<number of its stream> <entry>"
--- Reply: {entries, last entry read of each stream, how many were released, 1 if there may be more}
+-- Reply: {entries, last entry read of each stream, how many were released, 1 if there may be more, 1 if this
+--         worker listens from now on}
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
 local released = ARGV[7]
+local listener, turn, waiting_key = unpack(KEYS, 1, 3)
+local streams = {unpack(KEYS, 4)}
 left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room), tonumber(job_bytes)
 
 -- Pending entries in one look: as many as a large batch.
 local MAX_PENDING = 100
 
+if ARGV[8] == 'wait' and other_listener(listener, consumer) then
+  wait_for_turn(waiting_key)
+  return {{}, {}, 0, 0, 0}
+end
+
 local seen = {}
-for level, stream in ipairs(KEYS) do
+for level, stream in ipairs(streams) do
   seen[level] = last_delivered(stream, group)
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
 end
@@ -62,7 +70,7 @@ end
 -- Claim what `owner` holds, but for what is in `known`. Returns how many entries.
 local function claim_from(owner, known)
   local before = left
-  for level, stream in ipairs(KEYS) do
+  for level, stream in ipairs(streams) do
     local start, pending = '-', nil
     repeat
       if left == 0 or room <= 0 then break end
@@ -78,35 +86,35 @@ local function claim_from(owner, known)
   return before - left
 end
 
-if ARGV[8] == 'adopt' then
+if ARGV[9] == 'adopt' then
   local known = {}
-  for n = 9, #ARGV do known[ARGV[n]] = true end
+  for n = 10, #ARGV do known[ARGV[n]] = true end
   claim_from(consumer, known)
 end
 local redelivered = claim_from(released, {})
 
 -- The time that the first unread entry counts as enqueued; nil if there is none.
 local function head(level)
-  local entry = redis.call('XRANGE', KEYS[level], '(' .. seen[level], '+', 'COUNT', 1)[1]
+  local entry = redis.call('XRANGE', streams[level], '(' .. seen[level], '+', 'COUNT', 1)[1]
   return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
 end
 
 local heads, waiting = {}, 0
-for level = 1, left > 0 and room > 0 and #KEYS or 0 do
+for level = 1, left > 0 and room > 0 and #streams or 0 do
   heads[level] = head(level)
   if heads[level] then waiting = waiting + 1 end
 end
 
 while left > 0 and room > 0 and waiting > 0 do
   local first
-  for level = 1, #KEYS do
+  for level = 1, #streams do
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
   -- If only one stream has entries left, there is nothing to compare: read many at once.
   local count = waiting == 1 and portion() or 1
-  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', KEYS[first], '>')
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', streams[first], '>')
   local entries = reply and #reply > 0 and entries_of(reply) or {}
-  add(KEYS[first], entries)
+  add(streams[first], entries)
   if #entries > 0 then seen[first] = entries[#entries][1] end
   if #entries < count then
     heads[first] = nil
@@ -115,4 +123,14 @@ while left > 0 and room > 0 and waiting > 0 do
   end
   if not heads[first] then waiting = waiting - 1 end
 end
-return {fetched, seen, redelivered, (left == 0 or room <= 0) and 1 or 0}
+
+local listens = false
+if #fetched > 0 then
+  listens = hand_on(listener, turn, waiting_key, consumer, left == 0)
+elseif other_listener(listener, consumer) then
+  wait_for_turn(waiting_key)
+else
+  redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
+  listens = true
+end
+return {fetched, seen, redelivered, (left == 0 or room <= 0) and 1 or 0, listens and 1 or 0}

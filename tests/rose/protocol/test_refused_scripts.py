@@ -80,6 +80,10 @@ def release(bench: Bench) -> Call:
     return calls.release(bench.partition, leases[0].entry.stream, "w", held)
 
 
+def hand_on(bench: Bench) -> Call:
+    return calls.hand_on(bench.partition, "w", leaves=False)
+
+
 def reclaim(bench: Bench) -> Call:
     bench.client.submit_many(["x", "y"])
     bench.fetch("w", 2)
@@ -162,7 +166,7 @@ SCRIPTS = (
     oldest_waiting,
     queue_status,
 )
-SCRIPTS += (reclaim, release, renew, retry, submit, sweep, take)
+SCRIPTS += (hand_on, reclaim, release, renew, retry, submit, sweep, take)
 PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {"dead_letter": give_up}
 ONLY_READ = {"oldest_waiting", "queue_status"}
 #: Redis lets everything run at `maxmemory` but what asks for more and ends nothing.

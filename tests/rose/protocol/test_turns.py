@@ -1,0 +1,83 @@
+"""Idle workers take turns: one of them listens, and hands on before it works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rose.protocol import calls
+from rose.protocol.calls import LISTENER_MS, WAITING_MS
+from tests.support.bench import Bench
+
+
+def fetch(bench: Bench, worker: str, *, wait: bool = False) -> tuple[int, bool]:
+    """How many jobs it has got, and whether it is to listen."""
+    call = calls.fetch(bench.partition, worker, 2, ageing_ms=1000, wait=wait)
+    streams, *_, listens = bench.call(call)
+    return sum(len(flat) // 2 for _, flat in streams), bool(listens)
+
+
+def hand_on(bench: Bench, worker: str, *, leaves: bool = False) -> bool:
+    return bool(bench.call(calls.hand_on(bench.partition, worker, leaves=leaves)))
+
+
+def turn(bench: Bench) -> Any:
+    return bench.redis.zpopmin(bench.partition.turn)
+
+
+def test_one_idle_worker_listens_and_hands_on_before_it_works(bench: Bench) -> None:
+    # given
+    assert fetch(bench, "w1") == (0, True)
+    assert fetch(bench, "w2") == (0, False)
+    listener, _, waiting = bench.partition.idle
+    assert LISTENER_MS / 2 < bench.redis.pttl(listener) <= LISTENER_MS
+    assert WAITING_MS / 2 < bench.redis.pttl(waiting) <= WAITING_MS
+    assert turn(bench) == []
+    # when: it hears of a job
+    bench.client.submit("x")
+    assert fetch(bench, "w1") == (1, False)
+    # then: it is another one's turn, and its own no more
+    assert turn(bench) == [(b"next", 0.0)]
+    assert fetch(bench, "w2") == (0, True)
+    assert fetch(bench, "w1") == (0, False)
+    assert fetch(bench, "w2") == (0, True)
+
+
+def test_a_worker_that_is_alone_listens_on_while_it_works(bench: Bench) -> None:
+    # given
+    assert fetch(bench, "w1") == (0, True)
+    bench.client.submit("x")
+    # when / then
+    assert fetch(bench, "w1") == (1, True)
+    assert hand_on(bench, "w1")
+    assert turn(bench) == []
+    # but not where it has no slot left: whoever comes listens at once
+    bench.client.submit_many(["x", "y"])
+    assert fetch(bench, "w1") == (2, False)
+    assert fetch(bench, "w2") == (0, True)
+
+
+def test_a_worker_that_waits_reads_nothing_where_another_one_listens(bench: Bench) -> None:
+    # given
+    assert fetch(bench, "w1") == (0, True)
+    bench.client.submit("x")
+    # when / then: its waiting is noted, so that the listener hands on
+    assert fetch(bench, "w2", wait=True) == (0, False)
+    assert not hand_on(bench, "w1")
+    assert turn(bench) == [(b"next", 0.0)]
+    assert fetch(bench, "w2", wait=True) == (1, False)
+
+
+def test_nobody_hands_on_for_another(bench: Bench) -> None:
+    assert fetch(bench, "w1") == (0, True)
+    assert fetch(bench, "w2") == (0, False)
+    assert not hand_on(bench, "w2", leaves=True)
+    assert turn(bench) == []
+    assert fetch(bench, "w1") == (0, True)
+
+
+def test_a_listener_from_before_the_clock_was_set_back_counts_for_nothing(bench: Bench) -> None:
+    # given: a worker that was killed, and an hour until its name expires
+    assert fetch(bench, "dead") == (0, True)
+    bench.redis.pexpire(bench.partition.idle[0], 3_600_000)
+    # then
+    assert fetch(bench, "w", wait=True) == (0, True)
