@@ -34,6 +34,8 @@ from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 
 _BITE_JOBS = 250
+#: Streams of one client at once; in a short run fewer.
+_CROWD, _CROWD_PER_JOB = 2000, 5
 _BITE_PATIENCE_S = 25.0
 #: What must break, whatever else does.
 _BITES: dict[Sabotage, Invariant] = {
@@ -113,6 +115,7 @@ def _holds(args: argparse.Namespace) -> bool:
         sabotage=args.without,
         topology=args.topology,
         old=args.old,
+        crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(engine | patience),
     )
     report = _run(options)

@@ -62,6 +62,11 @@ class Options(BaseModel):
     patience_s: float = 45.0
     """this long without an event: nothing will come any more"""
 
+    @property
+    def faults(self) -> dict[str, bool]:
+        """What the plan must know of the run."""
+        return {"failovers": self.topology == "sentinel", "old": self.old is not None}
+
 
 class Context(BaseModel):
     """Who a process is, and where the run's files are."""

@@ -98,7 +98,7 @@ class Fleet:
             incarnation=incarnation,
             http_port=self._http.get(name, 0),
             blocking=index == count - 1 and role != "worker",
-            skew_s=skew_s(self._options.seed, name),
+            skew_s=0.0 if self._options.old else skew_s(self._options.seed, name),
         )
 
 

@@ -49,7 +49,7 @@ class Report:
     def faults(self) -> dict[str, int]:
         """By kind, as they were carried out; cuts are counted by connection."""
         counts: dict[str, int] = {}
-        planned = self.run.plan.doses(failovers=self.run.options.topology == "sentinel")
+        planned = self.run.plan.doses(**self.run.options.faults)
         for kind in planned:
             counts[kind.value] = self.run.injector.done[kind]
             if kind is FaultKind.CUT:

@@ -90,9 +90,7 @@ class ChaosRun:
 
     async def _feed_jobs(self, fleet: Fleet) -> None:
         """Feed jobs until all have ended and every fault has struck."""
-        faults = asyncio.create_task(
-            self.injector.run(self.plan.faults(failovers=self.options.topology == "sentinel"))
-        )
+        faults = asyncio.create_task(self.injector.run(self.plan.faults(**self.options.faults)))
         limit = 0
         try:
             while not (faults.done() and self._all_ended(limit)):
