@@ -247,6 +247,11 @@ def announced(reply: Sequence[bytes]) -> Announced:
         raise _malformed("announce", error) from None
 
 
+def room(partition: Partition) -> Call:
+    """Raises OutOfMemoryError where Redis is at its memory limit."""
+    return Call(load("room"), [partition.load], [])
+
+
 def queue_status(partition: Partition) -> Call:
     keys = [partition.load, partition.model, partition.dead, *partition.all_jobs]
     return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000])

@@ -127,7 +127,7 @@ def test_the_shipped_users_have_their_rights_and_may_not_ask_for_settings(
         (
             "CONFIG SET maxmemory 1",
             "CONFIG SET maxmemory 0",
-            {"memory": Verdict.WARN, "write": Verdict.FAIL},
+            {"memory": Verdict.FAIL, "write": Verdict.FAIL},
         ),
         (
             "REPLICAOF 127.0.0.1 1",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, OutOfMemoryError
 
 from rose.protocol import (
     GROUP,
@@ -66,6 +66,7 @@ _SCRIPTS = (
     "reclaim",
     "release",
     "renew",
+    "room",
     "sweep",
     "take",
 )
@@ -399,6 +400,14 @@ class Broker:
         """Raises: RedisError, MalformedMessage"""
         reply = await self._redis.run(calls.sweep(partition, positions, again_s=again_s))
         return calls.swept(partition, reply)
+
+    async def is_full(self, partition: Partition) -> bool:
+        """Whether Redis is at its memory limit and refuses new jobs."""
+        try:
+            await self._redis.run(calls.room(partition))
+        except OutOfMemoryError:
+            return True
+        return False
 
     async def lost_workers(self, partition: Partition) -> int:
         """How many have been silent for so long that they must be dead, and are not yet forgotten.

@@ -83,6 +83,9 @@ class Metrics:
 
     def _make_gauges(self) -> None:
         self.ready = self._gauge("ready", "1 while Redis is reached and jobs can be taken, else 0")
+        self.redis_full = self._gauge(
+            "redis_full", "1 while Redis is at its memory limit and refuses new jobs, else 0"
+        )
         self._batch = self._gauge("batch_sequences", "Requests in the running batch")
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")

@@ -38,6 +38,7 @@ _RETRY_S = 0.5
 _LEASE_S = 3 * _INTERVAL_S
 
 _NOT_YET = "Redis has not answered yet"
+_FULL = "Redis is out of memory (maxmemory): new jobs are refused, those that are there go on"
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +51,8 @@ class Watch:
     lease_s: float = _LEASE_S
     _problems: dict[Partition, str] = field(default_factory=dict, init=False)
     """of the partitions that are not well"""
+    _full: set[Partition] = field(default_factory=set, init=False)
+    """those whose Redis takes no new jobs; they are well otherwise, and drain"""
     _one_is_well: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     """since the start"""
     _sweep: Sweep = field(init=False)
@@ -61,10 +64,11 @@ class Watch:
 
     def check(self) -> str | None:
         """What keeps this worker from being ready."""
+        problems = dict.fromkeys(self._full, _FULL) | self._problems
         if len(self._broker.partitions) == 1:
-            return next(iter(self._problems.values()), self._unreadable)
-        problems = [f"partition {p.index}: {problem}" for p, problem in self._problems.items()]
-        return "\n".join(problems) or self._unreadable
+            return next(iter(problems.values()), self._unreadable)
+        lines = [f"partition {p.index}: {problem}" for p, problem in problems.items()]
+        return "\n".join(lines) or self._unreadable
 
     async def run(self) -> None:
         parts = (self._attend(partition) for partition in self._broker.partitions)
@@ -88,6 +92,7 @@ class Watch:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 announced = await self._broker.announce(partition, self._model, "keep")
+                self._note_room(partition, full=await self._broker.is_full(partition))
         except TimeoutError:
             self._metrics.redis_errors["watch"].inc()
             return f"Redis: no answer within {_ANSWER_S:g} s"
@@ -99,6 +104,14 @@ class Watch:
         if replaced:
             return f"the queue serves {announced.model} now: this worker takes no new jobs, stop it"
         return None
+
+    def _note_room(self, partition: Partition, *, full: bool) -> None:
+        if full and partition not in self._full:
+            log.warning("partition %d: %s", partition.index, _FULL)
+            self._full.add(partition)
+        elif not full:
+            self._full.discard(partition)
+        self._metrics.redis_full.set(bool(self._full))
 
     async def _read_for_all(self) -> None:
         await self._one_is_well.wait()

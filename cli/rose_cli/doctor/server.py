@@ -189,12 +189,18 @@ def _memory(info: dict[str, Any], where: str) -> Iterator[Finding]:
         return
     used, most = int(info["used_memory"]), int(info.get("maxmemory", 0))
     says = f"{used >> 20} MiB used{f' of {most >> 20} MiB' if most else ', no limit'}{where}"
-    if most and used > _FULL * most:
+    if most and used >= most:
+        yield fail(
+            "memory",
+            f"{says}: it is full, and refuses new jobs; those that are there go on",
+            "raise maxmemory, or lower ROSE_RESULT_TTL_S and ROSE_MAX_QUEUED_BYTES",
+        )
+    elif most and used > _FULL * most:
         yield warn(
             "memory",
             says,
-            "when it is full writes are refused: raise maxmemory, or lower ROSE_RESULT_TTL_S or "
-            "ROSE_MAX_QUEUED_JOBS",
+            "when it is full new jobs are refused: raise maxmemory, or lower ROSE_RESULT_TTL_S or "
+            "ROSE_MAX_QUEUED_BYTES",
         )
     else:
         yield ok("memory", says)
