@@ -160,8 +160,8 @@ def submitted_id(reply: list[bytes]) -> str:
         if reply[0] == b"BLOCKED":
             raise BrokerUnavailable(
                 f"{reply[1].decode()} takes no more entries, since somebody has written one with "
-                "the last possible id: nothing was enqueued; a worker mends that within seconds, "
-                "try again"
+                "the last possible id: nothing was enqueued; a worker makes it anew when the jobs "
+                "in it have ended, try again then"
             )
         if reply[0] == b"TOO_LONG":
             least, context = int(reply[1]), int(reply[2])

@@ -46,6 +46,8 @@ SPARE = {
     ("acl|dryrun", ""),
     # Workers of earlier versions do, which share the queue during an upgrade.
     ("xautoclaim", "jobs"),
+    # A stream that a hostile entry has blocked is made anew.
+    ("del", "jobs"),
     # Gives up what one has.
     ("unsubscribe", ""),
 }

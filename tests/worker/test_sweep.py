@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from rose.errors import JobFailed
+from rose.errors import BrokerUnavailable, JobFailed
 from rose.protocol import GROUP, Partition, Priority
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
@@ -176,3 +176,28 @@ async def test_what_a_leaving_worker_owns_unknowingly_is_released(
     assert {item["consumer"] for item in pending} == {b"released"}
     names = [info["name"] for info in bench.redis.xinfo_consumers(stream, GROUP)]
     assert names == [b"released"]
+
+
+@needs_redis_server
+def test_an_entry_with_the_last_possible_id_blocks_a_stream_for_a_moment_only(
+    raw: redis.Redis, client: Client, partition: Partition, start_worker: StartWorker
+) -> None:
+    # given: a foreign one, after which Redis takes no other; jobs before it and beside it
+    start_worker()
+    raw.xadd(partition.jobs(Priority.NORMAL), {"job": b"x"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    wait_until(lambda: raw.xlen(partition.dead) == 1)
+    # then: the worker goes on
+    assert client.submit("ab", priority="high", max_new_tokens=3).result(90).token_ids == echoed(
+        b"ab", 3
+    )
+
+    # and makes the stream anew
+    def submitted() -> str | None:
+        try:
+            return client.submit("ab", job_id="0-again", max_new_tokens=3).id
+        except BrokerUnavailable as error:
+            assert "last possible id" in str(error)  # noqa: PT017 - until it is made anew
+            return None
+
+    wait_until(submitted)
+    assert client.job("0-again").result(90).token_ids == echoed(b"ab", 3)

@@ -40,7 +40,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "jobs": (
             *("eval", "evalsha", "exists", "xlen", "xpending", "xrange", "xread", "xreadgroup"),
             *("xgroup|create", "xgroup|delconsumer", "xinfo|groups", "xinfo|consumers"),
-            *("xautoclaim", "xclaim", "xack", "xdel"),
+            *("xautoclaim", "xclaim", "xack", "xdel", "del"),
         ),
         "state": ("hmget", "hset", "hincrby", "hdel", "expire", "persist"),
         "tokens": ("xadd", "xrange", "xrevrange", "expire", "del"),

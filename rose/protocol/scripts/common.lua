@@ -72,6 +72,15 @@ local function last_delivered(stream, group)
   end
 end
 
+-- No entry can come after one with this id, which anybody may write.
+local LAST_ID = '18446744073709551615-18446744073709551615'
+
+-- The first entry after `last`; nil if there is none.
+local function entry_after(stream, last)
+  if last == LAST_ID then return nil end -- XRANGE would call it an error
+  return redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+end
+
 -- The entries that XREADGROUP read from one stream. Redis replies {{stream, entries}}; fakeredis
 -- replies {stream, entries}.
 local function entries_of(reply)

@@ -95,7 +95,7 @@ local redelivered = claim_from(released, {})
 
 -- The time that the first unread entry counts as enqueued; nil if there is none.
 local function head(level)
-  local entry = redis.call('XRANGE', streams[level], '(' .. seen[level], '+', 'COUNT', 1)[1]
+  local entry = entry_after(streams[level], seen[level])
   return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
 end
 

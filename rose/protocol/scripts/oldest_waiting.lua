@@ -5,7 +5,7 @@
 local oldest = {}
 for level, stream in ipairs(KEYS) do
   local last = last_delivered(stream, ARGV[1])
-  local entry = last and redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+  local entry = last and entry_after(stream, last)
   oldest[level] = entry and entry[1] or ''
 end
 return oldest

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Look, a portion in each call, for what a foreign command, a restored backup or a failover may leave:
 -- entries that were delivered and that no pending list holds go to `released`; jobs that workers have
--- begun and whose entries are gone are named, so that the caller ends them.
+-- begun and whose entries are gone are named, so that the caller ends them. A stream that takes no more
+-- entries, since somebody has written one with the last possible id, is made anew once it is empty.
 -- KEYS  running, job streams
 -- ARGV  group, consumer that owns released entries, entries to look at in each stream, bytes to read in
 --       each, jobs to look at, ms for which a job is not looked at again; per stream: the entry after
@@ -15,6 +16,12 @@ local max_entries, max_bytes, max_jobs, again_ms = tonumber(ARGV[3]), tonumber(A
 -- Returns how many were released, and where to go on.
 local function release_unowned(stream, after)
   local last = last_delivered(stream, group)
+  if last == LAST_ID and redis.call('XLEN', stream) == 0 then
+    -- Nothing can be enqueued there any more, and nothing is left. XSETID cannot set it back.
+    redis.call('DEL', stream)
+    redis.call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
+    return 0, ''
+  end
   local entries, bytes, released = 0, 0, 0
   while last and after ~= last and entries < max_entries and bytes < max_bytes do
     -- One by one: together they may be large, and XRANGE has no way to leave out what they hold.
