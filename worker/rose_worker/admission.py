@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rose.errors import (
     DeadlineExceeded,
@@ -35,6 +36,7 @@ from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import Claim, HeldJob, JobTable
 from rose_worker.metrics import Metrics
+from rose_worker.preparation import Preparation
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
 
@@ -56,7 +58,13 @@ class Admission:
     _table: JobTable
     _publisher: Publisher
     _metrics: Metrics
+    _preparation: Preparation = field(default_factory=Preparation, init=False)
     _one_suspect: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the tokenizer has worked on one prompt; any thread may ask."""
+        return self._preparation.stalled_s
 
     async def begin_alone(self, partition: Partition, suspect: Claim) -> None:
         """Start a suspect while every other job pauses. Only one suspect runs at a time.
@@ -128,18 +136,28 @@ class Admission:
             for claim, spec, grant in claims
         ]
 
-        def prepare_all() -> list[Prepared | RoseError]:
-            return [
-                self._prepare(spec, grant, log_events)
-                for (_, spec, grant), log_events in zip(claims, logs, strict=True)
-            ]
-
+        works = [
+            partial(self._prepare, spec, grant, log_events)
+            for (_, spec, grant), log_events in zip(claims, logs, strict=True)
+        ]
         small = sum(claim.size for claim, _, _ in claims) <= _MAX_INLINE_BYTES and not any(logs)
         small = small and not any(spec.sampling.constraint is not None for _, spec, _ in claims)
-        prepared = prepare_all() if small else await asyncio.to_thread(prepare_all)
+        prepared: list[Prepared | RoseError | None]
+        if small:
+            prepared = [work() for work in works]
+        else:
+            limit_s = self._settings.stall_timeout_s
+            prepared = await self._preparation.run(works, limit_s)
         refused: dict[Claim, RoseError] = {}
         for (claim, spec, grant), result in zip(claims, prepared, strict=True):
-            if isinstance(result, RoseError):
+            if result is None:
+                self._table.abandon(claim)
+                log.error(
+                    "job %s hangs the tokenizer: its lease is left to lapse",
+                    spec.id,
+                    extra={"job": spec.id},
+                )
+            elif isinstance(result, RoseError):
                 refused[claim] = result
             elif self._table.drop_claim(claim):
                 self._run(_held(claim, spec, grant, result, alone=alone), grant, result)

@@ -156,7 +156,9 @@ class Intake:
 
     def _known_entries(self) -> list[EntryKey]:
         held = [job.entry for job in self._table.entries_of(self._partition)]
-        return held + self._publisher.entries_of(self._partition)
+        streams = self._partition.all_jobs
+        abandoned = [entry for entry in self._table.abandoned if entry.stream in streams]
+        return held + abandoned + self._publisher.entries_of(self._partition)
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None

@@ -75,6 +75,7 @@ class JobTable:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._claims: dict[EntryKey, Claim] = {}
+        self._abandoned: set[EntryKey] = set()
         self._reserved = 0
         self._jobs: dict[str, HeldJob] = {}
         self._closed: set[Partition] = set()
@@ -118,12 +119,23 @@ class JobTable:
         """Add claims. An entry that is held already comes again when its renewal was late."""
         held = {job.lease.entry for job in self._jobs.values()}
         for entry in entries:
+            self._abandoned.discard(entry.key)
             if entry.key not in held:
                 self._claims.setdefault(entry.key, Claim(entry))
 
     def hold(self, claim: Claim) -> None:
         """Add a claim whose take has been sent already, answered or not."""
         self._claims[claim.entry.key] = claim
+
+    def abandon(self, claim: Claim) -> None:
+        """Remove a claim and leave its lease to lapse, so that an attempt is charged."""
+        self._abandoned.add(claim.entry.key)
+        self.drop_claim(claim)
+
+    @property
+    def abandoned(self) -> set[EntryKey]:
+        """This worker may still own these, and does nothing with them."""
+        return self._abandoned
 
     def drop_claim(self, claim: Claim) -> bool:
         """Remove a claim that becomes a job, was given up or is lost. False if it is gone."""

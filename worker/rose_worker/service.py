@@ -115,7 +115,9 @@ class _Service:
         )
         self._tracing = _tracing(settings, broker, engine)
         self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
-        admission = Admission(settings, broker, engine, thread, table, publisher, metrics)
+        self._admission = admission = Admission(
+            settings, broker, engine, thread, table, publisher, metrics
+        )
         self._intakes = [
             Intake(settings, partition, broker, thread, table, admission, publisher, metrics)
             for partition in broker.partitions
@@ -222,6 +224,8 @@ class _Service:
             return "the engine thread has ended"
         if self._thread.stalled_s > self._settings.stall_timeout_s:
             return f"a step has taken {self._thread.stalled_s:.0f} s"
+        if self._admission.stalled_s > self._settings.stall_timeout_s:
+            return f"the tokenizer has taken {self._admission.stalled_s:.0f} s for a prompt"
         return None
 
 
