@@ -14,7 +14,7 @@ from tests.chaos.evidence import Crowd, Evidence, Take, Trouble, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, JobPlan, Kind
 
-#: Growth of Redis that is no leak: dead letters, scripts, its own tables.
+#: Growth of a Redis that is no leak: dead letters, scripts, its own tables.
 _MEMORY_SLACK = 1024 * 1024
 #: Of an asyncio client, to one server.
 MAX_CONNECTIONS = 64
@@ -376,7 +376,7 @@ def _memory(evidence: Evidence) -> Iterator[Finding]:
     for key in state.unknown:
         yield Finding(Invariant.MEMORY, f"{key} is left")
     more = state.memory_after - state.memory_before
-    if more > _MEMORY_SLACK:
+    if more > _MEMORY_SLACK * state.nodes:
         yield Finding(Invariant.MEMORY, f"{more} bytes more than at the start")
 
 

@@ -111,6 +111,8 @@ class RedisState:
     version: str = ""
     memory_before: int = 0
     memory_after: int = 0
+    nodes: int = 1
+    """servers"""
 
 
 @dataclass

@@ -129,7 +129,7 @@ class ChaosRun:
         nodes = [self.topology.client(node) for node in self.topology.nodes]
         own_keys = _OWN_KEYS * len(self.topology.partitions)
         await _wait(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
-        state.memory_after = self._memory()
+        state.memory_after, state.nodes = self._memory(), len(nodes)
         return Evidence(
             plan=self.plan,
             drain_limit_s=DRAIN_LIMIT_S,

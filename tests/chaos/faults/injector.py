@@ -69,6 +69,8 @@ class FaultInjector:
                 await asyncio.sleep(_GAP_S)
 
     async def _strike(self, fault: Fault, gate: asyncio.Semaphore, permits: int) -> None:
+        if fault.kind in _ALONE:
+            await self.scene.workers_serve()
         try:
             detail = await _CARRY_OUT[fault.kind](self.scene, fault)
         finally:

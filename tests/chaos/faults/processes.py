@@ -50,8 +50,7 @@ async def kill_listener(scene: Scene, fault: Fault) -> str:
         await asyncio.sleep(_LISTENS_S)
         async with scene.redis_lock:
             partition, client = scene.partition(fault.target)
-            key = partition.load.removesuffix("load") + "listener"
-            name: Any = await asyncio.to_thread(client.get, key)
+            name: Any = await asyncio.to_thread(client.get, partition.idle[0])
         index = int(name.decode().partition("-")[2].partition(".")[0]) if name else fault.target
         said = await _kill(scene, "worker", replace(fault, target=index))
     finally:

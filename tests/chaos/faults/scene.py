@@ -25,6 +25,7 @@ from tests.support.proxy import Proxy
 #: A process lives at least this long before a fault strikes it, so that it has jobs to lose.
 UP_S = 1.2
 _POLL_S = 0.02
+_SERVE_S = 40.0
 _ROLES = ("worker", "producer", "subscriber")
 #: Events that a fleet which works delivers at the very least.
 LEAST_PER_S = 20.0
@@ -85,6 +86,14 @@ class Scene:
     def partition(self, target: int) -> tuple[Partition, redis.Redis]:
         partition = self.topology.partitions[target % len(self.topology.partitions)]
         return partition, self.topology.client_of(partition)
+
+    async def workers_serve(self) -> None:
+        """Until all of them do, or it takes too long. So what is measured is the fault's doing."""
+        deadline = clock.now() + _SERVE_S
+        while clock.now() < deadline:
+            if all(worker.up_s > UP_S and worker.serving for worker in self.fleet.workers):
+                return
+            await asyncio.sleep(_POLL_S)
 
     async def fenced(self, worker: ManagedProcess) -> float:
         """How many appends of this life have been refused."""

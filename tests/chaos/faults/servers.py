@@ -38,6 +38,7 @@ async def freeze(scene: Scene, fault: Fault) -> str:
     """The kernel accepts for it, and nobody answers. The other nodes of a cluster go on."""
     async with scene.redis_lock:
         _, client, whose = scene.node(fault.target)
+        await scene.workers_serve()
         others = frozenset(p.index for p in scene.topology.partitions) - whose
         for_s = _FROZEN_S if others else 0.5 + 3.5 * fault.amount
         pid = int((await asyncio.to_thread(client.info, "server"))["process_id"])
