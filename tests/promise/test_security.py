@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,8 @@ SPARE = {
     ("xautoclaim", "jobs"),
     # A stream that a hostile entry has blocked is made anew.
     ("del", "jobs"),
+    # When somebody's script does not end.
+    ("script|kill", ""),
     # Gives up what one has.
     ("unsubscribe", ""),
 }
@@ -149,6 +153,9 @@ def test_no_password_is_logged(workload: Done) -> None:
         ("producer", ["HSET", "{p}model", "context_tokens", "1"]),
         ("producer", ["EVAL", "return redis.call('DEL', KEYS[1])", "1", "{p}jobs:normal"]),
         ("producer", ["EVAL", "return redis.call('GET', 'other')", "0"]),
+        ("producer", ["GET", "{p}idempotency:other:x"]),
+        ("producer", ["EVAL", "return redis.call('GET', KEYS[1])", "1", "{p}idempotency:other:x"]),
+        ("producer", ["SCRIPT", "KILL"]),
         ("producer", ["PSUBSCRIBE", "*"]),
         ("producer", ["SUBSCRIBE", "other"]),
         ("worker", ["SET", "{p}idempotency:x", "0-x"]),
@@ -200,6 +207,32 @@ def test_there_is_no_way_in_without_a_password(server: EmbeddedBroker, user: str
         for password in ("", "nopass", f"{user.upper()}_SHA256"):
             with pytest.raises(redis.AuthenticationError, match="invalid username-password"):
                 nobody.execute_command("AUTH", user, password)
+
+
+def test_an_operator_ends_a_script_that_does_not_end(
+    server: EmbeddedBroker, admin: redis.Redis
+) -> None:
+    # given: a producer whose script holds Redis up
+    admin.config_set("busy-reply-threshold", 100)
+    key = PARTITION.load
+    with (
+        redis.Redis.from_url(url("producer", server.port), protocol=2, socket_timeout=60) as bad,
+        redis.Redis.from_url(url("operator", server.port), protocol=2) as operator,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        endless = pool.submit(bad.execute_command, "EVAL", "while true do end", "1", key)
+
+        def killed() -> bool:
+            with contextlib.suppress(ResponseError):  # NOTBUSY: it has not begun
+                return bool(operator.execute_command("SCRIPT KILL"))
+            return False
+
+        # when
+        wait_until(killed)
+        # then
+        with pytest.raises(ResponseError, match="killed by user"):
+            endless.result(60)
+        assert admin.ping()
 
 
 def test_the_template_is_no_acl_file() -> None:

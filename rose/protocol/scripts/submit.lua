@@ -97,7 +97,7 @@ local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_by
 
   local entry = redis.pcall('XADD', stream, '*', 'job', job)
   if entry.err then
-    -- Somebody has written an entry with the last possible id. A worker mends that.
+    -- Somebody has written an entry with the last possible id.
     if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
     error(entry)
   end

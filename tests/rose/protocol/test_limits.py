@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+import redis
 
-from rose.errors import QueueFull
+from rose.errors import BrokerUnavailable, QueueFull
+from rose.protocol import Partition, Priority
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, Request
+from tests.conftest import needs_redis_server
 from tests.support.bench import Bench
 
 LIMITS = ("max_queued_jobs", "max_queued_tokens", "max_queued_bytes")
@@ -127,3 +130,18 @@ def test_what_a_worker_announces_as_empty_is_no_limit(bench: Bench) -> None:
     bench.redis.hset(bench.partition.model, "max_jobs", "")
     # then
     assert bench.client.submit("x").status().status == "queued"
+
+
+@needs_redis_server
+def test_a_stream_that_takes_no_more_entries_is_named(broker: EmbeddedBroker, queue: str) -> None:
+    # given: an entry with the last possible id
+    with Client(redis_url=broker.url, queue=queue) as client, redis.Redis(port=broker.port) as raw:
+        stream = Partition(queue).jobs(Priority.HIGH)
+        raw.xadd(stream, {"job": b"x"}, id=f"{2**64 - 1}-{2**64 - 1}")
+        # when
+        with pytest.raises(BrokerUnavailable, match="jobs:high takes no more") as blocked:
+            client.submit_many([Request("x", priority=p) for p in ("normal", "high", "low")])
+        # then: the others are enqueued and counted
+        assert len(blocked.value.accepted) == 2
+        assert blocked.value.in_doubt == ()
+        assert client.queue_status().queued_tokens > 500
