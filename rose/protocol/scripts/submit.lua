@@ -13,9 +13,10 @@ local ANNOUNCED = {'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tok
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
 -- caller gives none.
 local MAX_JOBS_UNKNOWN = 100000
+-- Longer than any job waits and runs.
+local KEY_DAYS = 30
 
 local facts = redis.call('HMGET', model, unpack(ANNOUNCED))
-local is_older = facts[1] and not facts[3]
 local context, bytes_per_token = tonumber(facts[1] or ''), tonumber(facts[2] or '')
 
 -- The queue's limit, which its workers have announced, or a stricter one of the caller; nil for none.
@@ -78,9 +79,8 @@ local function store(state, idempotency, stream, entry, cost, deadline_in, size)
   if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now + deadline_in)) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))
-    -- It expires with the job's result, never before; workers that do not know so leave it.
-    local to_live = is_older and {'EX', 86400} or {}
-    redis.call('SET', idempotency, id_of(state), unpack(to_live))
+    -- It expires with the job's result; this is for a worker of an older version, which leaves it.
+    redis.call('SET', idempotency, id_of(state), 'EX', KEY_DAYS * 86400)
   end
   redis.call('HSET', state, unpack(fields))
 end
