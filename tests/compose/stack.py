@@ -53,6 +53,8 @@ class Stack:
         for container in self.all():
             if self.state(container)["Paused"]:
                 self.do("unpause", container)
+        # Compose gives up at once where a container is unhealthy, though it is about to recover.
+        wait_until(lambda: all(self.health(one) != "unhealthy" for one in self.all()), _WELL_S)
         scaled = ("--scale", f"worker={WORKERS}")
         self.compose("up", "--detach", "--no-build", *scaled, *words, *_SERVICES)
         wait_until(lambda: all(self.health(one) == "healthy" for one in self.all()), _WELL_S)
