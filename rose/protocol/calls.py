@@ -335,6 +335,8 @@ def take(
             partition.tokens(item.job_id),
         )
         args += (item.entry.id, item.take_id)
+    if mode == "unread":
+        keys.append(partition.waiting)
     return Call(load("take"), keys, args)
 
 

@@ -105,11 +105,15 @@ class Partition:
     def idle(self) -> tuple[str, str, str]:
         """Who listens for new jobs (string), whose turn it is next (sorted set), and whether others
         wait for that (string). The turn stays until it is taken, the others expire."""
-        return self._key("idle:listener"), self.turn, self._key("idle:waiting")
+        return self._key("idle:listener"), self.turn, self.waiting
 
     @property
     def turn(self) -> str:
         return self._key("idle:turn")
+
+    @property
+    def waiting(self) -> str:
+        return self._key("idle:waiting")
 
     @property
     def reclaim(self) -> str:

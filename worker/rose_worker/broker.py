@@ -278,17 +278,14 @@ class Broker:
         self, partition: Partition, take: Take
     ) -> tuple[Entry | None, Taken | None, bool]:
         """Read the next entry of the stream of `take.entry`, and take it if it is that one. None if
-        the stream has no unread entry. And let the next idle worker listen: False, or True if
-        nobody else waits and this one is to go on."""
-        call = self._take(partition, [take], "unread")
-        next_one = calls.hand_on(partition, self.consumer, leaves=False)
-        reply, listens = await self._redis.run_many([call, next_one])
-        if not reply:
-            return None, None, bool(listens)
-        entry_id, raw, outcome = reply
+        the stream has no unread entry. The last value: whether other idle workers wait."""
+        others, *read = await self._redis.run(self._take(partition, [take], "unread"))
+        if not read:
+            return None, None, bool(others)
+        entry_id, raw, outcome = read
         taken = calls.taken(outcome)
-        read = Entry(partition, EntryKey(take.entry.stream, entry_id.decode()), raw)
-        return read, taken if isinstance(taken, Taken) else None, bool(listens)
+        entry = Entry(partition, EntryKey(take.entry.stream, entry_id.decode()), raw)
+        return entry, taken if isinstance(taken, Taken) else None, bool(others)
 
     async def reclaim(self, partition: Partition, *, lease_s: float, interval_s: float) -> int:
         """Give the entries of silent workers to `released`, where `fetch` finds them first. Only

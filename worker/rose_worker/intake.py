@@ -30,8 +30,9 @@ log = logging.getLogger("rose.intake")
 #: Whoever listens and takes longer to begin on what it has heard of lets another one listen.
 _MAX_DEAF_S = 0.005
 
-#: How long jobs that are heard of one by one may keep intake from a fetch.
-_MAX_UNFETCHED_S = 1.0
+#: How long jobs that are heard of one by one may keep intake from a fetch, which also tells the
+#: other idle workers that this one listens.
+_MAX_UNFETCHED_S = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +76,7 @@ class Intake:
                 if str(error).startswith("NOGROUP"):
                     await self._recreate_groups()
                 await asyncio.sleep(outage.next_pause_s(error))
+        await self._handed_on()
         await self._hand_on()
 
     async def _fill(self) -> None:
@@ -109,9 +111,7 @@ class Intake:
             await admission
         finally:
             timer.cancel()
-            if self._handing_on is not None:
-                await self._handing_on
-                self._handing_on = None
+            await self._handed_on()
 
     async def _fetch(self, *, wait: bool = False) -> None:
         """`wait`: nothing, where another worker listens."""
@@ -145,7 +145,12 @@ class Intake:
             log.warning("another worker listens in a second only: %s", error)
 
     def _hand_on_beside(self) -> None:
-        self._handing_on = asyncio.create_task(self._hand_on())
+        if self._handing_on is None or self._handing_on.done():
+            self._handing_on = asyncio.create_task(self._hand_on())
+
+    async def _handed_on(self) -> None:
+        if self._handing_on is not None:
+            await self._handing_on
 
     def _adopt_from_now_on(self) -> None:
         """A call may have read entries and its reply was lost. It may even be carried out later, if
@@ -184,9 +189,7 @@ class Intake:
         take = Take(entry.key, spec.id, claim.take_id)
         with self._table.reserve(1):
             try:
-                read, claim.grant, self._turn_came = await self._broker.take_unread(
-                    self._partition, take
-                )
+                read, claim.grant, others = await self._broker.take_unread(self._partition, take)
             except BROKER_ERRORS:
                 # The call may have taken it. Admission asks again with the same take id: it is
                 # granted then as in the lost reply, or the entry is not ours.
@@ -197,11 +200,13 @@ class Intake:
                 self._table.hold(claim)
             elif read is not None:
                 self._table.claim([read])
-        if self._turn_came and read is not None:
+        if others:
+            self._waits = True
+            self._hand_on_beside()  # while the job begins
+        elif read is not None:
             last = read.key.id.encode()
             places = zip(self._partition.all_jobs, seen, strict=True)
             self._seen = [last if name == entry.key.stream else place for name, place in places]
-        self._waits = not self._turn_came
 
     @property
     def _hangs(self) -> bool:

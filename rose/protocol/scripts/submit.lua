@@ -8,7 +8,7 @@
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; FULL unit depth limit; BLOCKED stream
 local load, model = KEYS[1], KEYS[2]
-local streams, now = tonumber(ARGV[1]), now_ms()
+local streams = tonumber(ARGV[1])
 local ANNOUNCED = {'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes'}
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
 -- caller gives none.
@@ -72,11 +72,11 @@ end
 
 local function store(state, idempotency, stream, entry, cost, deadline_in, size)
   local fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', 0, 'attempts', 0, 'tokens', 0,
-    'cost', cost, 'bytes', size, 'enqueued_ms', string.format('%d', now)}
+    'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   local function add(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value
   end
-  if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now + deadline_in)) end
+  if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now_ms() + deadline_in)) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))
     -- It expires with the job's result; this is for a worker of an older version, which leaves it.

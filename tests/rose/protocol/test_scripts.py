@@ -87,13 +87,13 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
     # when: three workers have heard of the first one
     first, second, third = (take_unread(worker) for worker in ("w1", "w2", "w3"))
     # then: the second reads the next one, whose id it cannot know yet, and nothing is left
-    assert first[0].decode() == entries[0]
-    assert decode_job(first[1]).id == jobs[0].id
-    assert calls.taken(first[2]) == Taken(1, 1, False, 0)
-    assert second[0].decode() == entries[1]
-    assert decode_job(second[1]).id == jobs[1].id
-    assert calls.taken(second[2]) is NotTaken.NOTHING_TO_DO
-    assert third == []
+    assert first[1].decode() == entries[0]
+    assert decode_job(first[2]).id == jobs[0].id
+    assert calls.taken(first[3]) == Taken(1, 1, False, 0)
+    assert second[1].decode() == entries[1]
+    assert decode_job(second[2]).id == jobs[1].id
+    assert calls.taken(second[3]) is NotTaken.NOTHING_TO_DO
+    assert third == [0]
     assert isinstance(bench.take("w2", JobEntry(EntryKey(stream, entries[1]), jobs[1].id)), Taken)
 
 
@@ -140,10 +140,10 @@ def test_a_repeated_reading_take_reads_no_second_entry(bench: Bench) -> None:
     # when
     answers = [bench.call(call) for _ in range(3)]
     # then
-    assert answers[0][0] == entry
-    assert decode_job(answers[0][1]).id == first.id
-    assert [calls.taken(answer[2]) for answer in answers] == [Taken(1, 1, False, 0)] * 3
-    assert [answer[:2] for answer in answers] == [answers[0][:2]] * 3
+    assert answers[0][1] == entry
+    assert decode_job(answers[0][2]).id == first.id
+    assert [calls.taken(answer[3]) for answer in answers] == [Taken(1, 1, False, 0)] * 3
+    assert [answer[:3] for answer in answers] == [answers[0][:3]] * 3
     assert bench.redis.xpending(stream, GROUP)["pending"] == 1
 
 
