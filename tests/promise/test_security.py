@@ -46,8 +46,9 @@ SPARE = {
     *(("ssubscribe", ""), ("sunsubscribe", ""), ("spublish", "")),
     # A worker's start asks it; MONITOR does not show what is for administrators.
     ("acl|dryrun", ""),
-    # Workers of earlier versions do, which share the queue during an upgrade.
-    ("xautoclaim", "jobs"),
+    # Clients and workers of the version before do, which share the queue during an upgrade.
+    *(("xautoclaim", "jobs"), ("hget", "load"), ("exists", "state"), ("expire", "state")),
+    *(("persist", "state"), ("expire", "tokens")),
     # A stream that a hostile entry has blocked is made anew.
     ("del", "jobs"),
     # When somebody's script does not end.
