@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 import redis
 
 from rose.protocol import GROUP, Partition
+from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
+from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs
 
 
@@ -79,3 +86,28 @@ def test_an_entry_read_while_draining_is_handed_back(
     for job in jobs:
         assert len(job.result(90).token_ids) == 256
     assert has_no_jobs(raw, partition)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_at_once_while_it_loads_its_model(
+    broker: EmbeddedBroker, tmp_path: Path, signum: signal.Signals
+) -> None:
+    # given: a model that takes an hour
+    began = tmp_path / "began"
+    program = (
+        "import asyncio, pathlib, sys, time\n"
+        "from rose_worker.service import Worker\n"
+        "from rose_worker.settings import WorkerSettings\n"
+        "def load(): pathlib.Path(sys.argv[1]).touch(); time.sleep(3600)\n"
+        "asyncio.run(Worker(WorkerSettings(redis_url=sys.argv[2]), load).run())\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", program, began, broker.url])
+    try:
+        wait_until(began.exists)
+        # when
+        os.kill(worker.pid, signum)
+        # then
+        assert worker.wait(20) == 128 + signum
+    finally:
+        worker.kill()
+        worker.wait()

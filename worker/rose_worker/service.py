@@ -67,14 +67,13 @@ class Worker:
             BrokerUnavailable, ModelError, ConfigurationError: the worker cannot start.
             the engine's exception: the engine failed while it served. The leases lapse.
         """
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self._on_signal, signum)
+        _on_signals(_end)
         broker = Broker(self._settings, self.name)
         try:
             await broker.start()
             durability.look_beside(self._settings)
             engine = await asyncio.to_thread(self._load)
+            _on_signals(self._drain)
             if not await self._join(broker, engine):
                 return
             service = _Service(self._settings, broker, engine)
@@ -92,12 +91,25 @@ class Worker:
         with broker_errors():
             return await in_time(waiting, math.inf, self._stop)
 
-    def _on_signal(self, signum: int) -> None:
+    def _drain(self, signum: int) -> None:
         if self._stop.is_set():
             self._hurry.set()
         what = "handing back" if self._hurry.is_set() else "draining"
         log.info("%s: %s", signal.Signals(signum).name, what)
         self._stop.set()
+
+
+def _on_signals(handler: Callable[[int], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, handler, signum)
+
+
+def _end(signum: int) -> None:
+    """At once: a worker that does not serve yet holds nothing, and nobody can interrupt the thread
+    that loads a model."""
+    log.info("%s: ended before it served", signal.Signals(signum).name)
+    os._exit(128 + signum)
 
 
 class _Service:
