@@ -110,6 +110,23 @@ local function acknowledge(stream, group, entry)
   redis.call('XDEL', stream, entry)
 end
 
+-- The ids of XPENDING's reply.
+local function ids_of(pending)
+  local ids = {}
+  for n, entry in ipairs(pending) do ids[n] = entry[1] end
+  return ids
+end
+
+-- Give entries to the consumer that owns released ones, where the next fetch of any worker finds them.
+-- An idle time of a day lets a worker of any version and any lease take them. An entry that somebody has
+-- deleted is dropped from the pending list. `...`: FORCE, for entries that no pending list holds.
+local function give_to(released, stream, group, ids, ...)
+  if #ids == 0 then return end
+  local words = {unpack(ids)}
+  for _, word in ipairs({'IDLE', 86400000, 'JUSTID', ...}) do words[#words + 1] = word end
+  redis.call('XCLAIM', stream, group, released, 0, unpack(words))
+end
+
 -- Append an event to a log. False if somebody else has written there and the event does not fit.
 local function add_event(tokens, id, event)
   local stored = redis.pcall('XADD', tokens, id, 'event', event)

@@ -11,10 +11,7 @@ local released = 0
 for _, stream in ipairs(KEYS) do
   repeat
     local pending = redis.call('XPENDING', stream, group, '-', '+', MAX_ENTRIES, consumer)
-    for _, entry in ipairs(pending) do
-      -- An entry that somebody has deleted is dropped from the pending list.
-      redis.call('XCLAIM', stream, group, released_to, 0, entry[1], 'IDLE', 86400000, 'JUSTID')
-    end
+    give_to(released_to, stream, group, ids_of(pending))
     released = released + #pending
   until #pending < MAX_ENTRIES
   redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)

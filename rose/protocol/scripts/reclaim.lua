@@ -19,31 +19,23 @@ local MAX_ENTRIES = 1000
 -- A worker that listens or waits looks less often than its interval says.
 local MIN_GAP = 2000
 
--- An idle time of a day lets a worker of any version and any lease take it.
-local RELEASE = {'IDLE', 86400000, 'JUSTID'}
-
--- Claim pending entries of a worker: `words` follow the ids. Returns how many they are.
-local function claim(stream, owner, pending, words)
-  if #pending == 0 then return 0 end
-  local ids = {}
-  for n, entry in ipairs(pending) do ids[n] = entry[1] end
-  for _, word in ipairs(words) do ids[#ids + 1] = word end
-  redis.call('XCLAIM', stream, group, owner, 0, unpack(ids))
-  return #pending
-end
-
 local function restart_leases(stream, consumer)
   local start = '-'
   repeat
     local pending = redis.call('XPENDING', stream, group, start, '+', MAX_ENTRIES, consumer)
-    claim(stream, consumer, pending, {'JUSTID'})
-    if #pending > 0 then start = '(' .. pending[#pending][1] end
+    local ids = ids_of(pending)
+    if #ids > 0 then
+      start = '(' .. ids[#ids]
+      ids[#ids + 1] = 'JUSTID'
+      redis.call('XCLAIM', stream, group, consumer, 0, unpack(ids))
+    end
   until #pending < MAX_ENTRIES
 end
 
 local function release_lapsed(stream, consumer)
   local pending = redis.call('XPENDING', stream, group, 'IDLE', lease, '-', '+', MAX_ENTRIES, consumer)
-  return claim(stream, released, pending, RELEASE)
+  give_to(released, stream, group, ids_of(pending))
+  return #pending
 end
 
 local now = now_ms()

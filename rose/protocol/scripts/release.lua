@@ -17,8 +17,7 @@ for i = 2, #KEYS do
       redis.call('HSET', state, 'status', 'queued')
       redis.call('HDEL', state, 'worker')
     end
-    -- An idle time of a day lets the next reclaim of any worker take it, whatever its lease.
-    redis.call('XCLAIM', stream, group, released_to, 0, entry, 'IDLE', 86400000, 'JUSTID')
+    give_to(released_to, stream, group, {entry})
     released = released + 1
   end
 end

@@ -29,7 +29,7 @@ local function release_unowned(stream, after)
     if not entry then return released, '' end
     after, entries, bytes = entry[1], entries + 1, bytes + #(job_of(entry) or '')
     if #redis.call('XPENDING', stream, group, after, after, 1) == 0 then
-      redis.call('XCLAIM', stream, group, released_to, 0, after, 'IDLE', 86400000, 'FORCE', 'JUSTID')
+      give_to(released_to, stream, group, {after}, 'FORCE')
       released = released + 1
     end
   end
