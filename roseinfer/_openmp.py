@@ -4,7 +4,9 @@ Imported first: the environment is read when torch loads. libgomp's threads busy
 other about a millisecond by default. A decode step has hundreds of short parallel regions; where
 the cores are shared with anything else, threads then burn the very time slices that the one they
 wait for needs, and a step takes ten times as long. Sleeping at once costs a wake-up for each
-region. A short spin suits both.
+region. A short spin suits both, of about 0.1 ms. With the cores to itself, a step
+of a Llama of 135M then sleeps three times, as with three times the spin. On crowded cores nearly
+each of its 300 waits burns all of the spin.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import re
 from pathlib import Path
 
-_SPINS = "10000"
+_SPINS = "3000"
 _RUNTIME = re.compile(r"lib(gomp|omp|iomp5)\b[^/]*\.(so|dylib)[^/]*")
 
 if "OMP_WAIT_POLICY" not in os.environ:

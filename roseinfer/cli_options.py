@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rose.errors import InvalidParameter, RoseError
 from rose.sampling import PARAMETERS, SamplingParams
-from roseinfer.sources import resolve
+from roseinfer.sources import check
 
 if TYPE_CHECKING:
     from roseinfer import InferenceEngine
@@ -49,7 +49,7 @@ def _add_model_flags(options: argparse.ArgumentParser) -> None:
     model = options.add_argument_group("model")
     model.add_argument(
         "--checkpoint-path",
-        help="a model's folder or its name on the hub (default: the built-in model)",
+        help="a model's folder, its GGUF file or its name on the hub (default: the built-in model)",
     )
     model.add_argument("--tokenizer-name", help="where the tokenizer is, if not with the model")
     model.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
@@ -86,7 +86,7 @@ def _flag(name: str) -> str:
 def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
     """The engine that the model flags ask for."""
     if arguments.checkpoint_path is not None:
-        resolve(arguments.checkpoint_path)
+        check(arguments.checkpoint_path)
     # Here and not above: it takes seconds to load, and most mistakes can be seen without it.
     from roseinfer import InferenceEngine
 

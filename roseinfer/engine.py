@@ -32,7 +32,7 @@ class InferenceEngine(EngineCore):
         gpu: GpuOptions | None = None,
         loaded: LoadedModel | None = None,
     ) -> None:
-        """Load a folder or a hub name; None loads the built-in model.
+        """Load a folder, a GGUF file or a hub name; None loads the built-in model.
 
         `device` None is CUDA where there is one. `dtype` None is float32 on CPU and the
         checkpoint's own on CUDA. `kv_cache_tokens` None takes a share of the free memory. With a

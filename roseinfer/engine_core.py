@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,12 +92,23 @@ class EngineCore:
         """Token ids of a plain prompt. Raises InvalidParameter without a tokenizer."""
         return tokenization.encode(self.tokenizer, text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(tokenization.chat_template(self.tokenizer))
+
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of each token of the tokenizer by its id, special ones as their names; None if
+        there is no tokenizer, or an unusual one. Takes up to a second; any thread may call it."""
+        return self._grammars.token_bytes()
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Token ids of a conversation (`role` and `content` each), ready for the answer.
 
         Raises InvalidParameter if the model has no chat template or it refuses the messages.
         """
-        return tokenization.encode_chat(self.tokenizer, messages)
+        return tokenization.encode_chat(self.tokenizer, messages, tools)
 
     def new_session(
         self,

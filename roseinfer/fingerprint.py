@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from transformers.utils.hub import cached_file
 
+from roseinfer.gguf.header import read_header
+from roseinfer.sources import gguf_file
+
 #: Elements of each tensor, evenly spaced: training moves all of them, if only a little.
 _SAMPLES = 64
 
@@ -29,9 +32,13 @@ _TOKENIZER_FILES = (
 
 
 def fingerprint(source: str, tokenizer_source: str, model: Any) -> str:
-    """Of a model that was just loaded. Both sources are folders or names on the hub."""
+    """Of a model that was just loaded. Both sources are folders, GGUF files or names on the hub."""
     digest = hashlib.sha256(str(model.dtype).encode())
     for where, names in ((source, _MODEL_FILES), (tokenizer_source, _TOKENIZER_FILES)):
+        if (gguf := gguf_file(where)) is not None:
+            digest.update(b"\0gguf\0")
+            digest.update(_header(gguf))
+            continue
         for name in names:
             path = _file(where, name)
             if path is not None:
@@ -39,6 +46,12 @@ def fingerprint(source: str, tokenizer_source: str, model: Any) -> str:
                 digest.update(path.read_bytes())
     _add_weights(digest, model)
     return digest.hexdigest()[:16]
+
+
+def _header(path: Path) -> bytes:
+    """All of a GGUF file but its weights."""
+    with path.open("rb") as file:
+        return file.read(read_header(path).data_start)
 
 
 def _file(source: str, name: str) -> Path | None:

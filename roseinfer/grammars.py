@@ -10,6 +10,7 @@ exceeds a bound has an error from then on, and its request ends with that error.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -24,6 +25,8 @@ from torch import Tensor
 from rose.errors import InvalidParameter
 from rose.sampling import Grammar
 from roseinfer.device_transfer import to_device
+
+log = logging.getLogger("rose.grammars")
 
 # Errors quote the grammar, whose length is up to the user.
 _MAX_REPORT_LENGTH = 300
@@ -59,6 +62,21 @@ class GrammarCompiler:
         if matcher.is_error():
             raise InvalidParameter(_report(grammar.kind, matcher.get_error()))
         return Matcher(grammar.kind, matcher, vocabulary.vocab_size)
+
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of each token by its id: special ones are their names, ids that the tokenizer
+        lacks are empty. None if there is no tokenizer, or one that cannot be used."""
+        if self._tokenizer is None:
+            return None
+        try:
+            with self._lock:
+                vocabulary = self._vocabulary
+        except InvalidParameter as error:
+            log.warning("the bytes of single tokens are not known: %s", error)
+            return None
+        known = set(self._tokenizer.get_vocab().values())
+        ids = range(max(known, default=-1) + 1)
+        return [vocabulary.decode_bytes([i]) if i in known else b"" for i in ids]
 
     @cached_property
     def _vocabulary(self) -> LLTokenizer:

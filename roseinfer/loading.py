@@ -1,4 +1,6 @@
-"""Finding and loading a checkpoint: a local folder or a hub name, safetensors only, no remote code.
+"""Finding and loading a checkpoint: a local folder or a hub name with safetensors, or a GGUF file.
+
+No pickle is read, and no code that comes with a model is run.
 
 Errors of transformers and the tokenizers library for a bad checkpoint become ModelNotFound or
 UnsupportedModel with one line that says what to do.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.fingerprint import fingerprint
-from roseinfer.sources import resolve
+from roseinfer.gguf import checkpoint as gguf
+from roseinfer.gguf.header import Header, read_header
+from roseinfer.sources import gguf_file, model_name, resolve
 
 _DTYPES = {
     "float32": torch.float32,
@@ -52,11 +56,15 @@ def load(
     if checkpoint_path is None:
         source, name = str(MODEL_PATH), "built-in"
     else:
-        source, name = str(checkpoint_path), Path(checkpoint_path).name
+        source, name = str(checkpoint_path), model_name(str(checkpoint_path))
+    source = resolve(source)
+    tokenizer_source = resolve(tokenizer_name or source)
     target = parse_device(device)
-    model = load_model(source, target, parse_dtype(dtype, target))
-    tokenizer = load_tokenizer(tokenizer_name or source)
-    own = fingerprint(resolve(source), resolve(tokenizer_name or source), model)
+    from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
+    with gguf.load_once() if from_gguf else nullcontext():
+        model = load_model(source, target, parse_dtype(dtype, target))
+        tokenizer = load_tokenizer(tokenizer_source)
+    own = fingerprint(source, tokenizer_source, model)
     return LoadedModel(model, tokenizer, name, own)
 
 
@@ -74,7 +82,8 @@ def parse_device(name: str | None) -> torch.device:
 
 
 def parse_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
-    """The dtype called `name`. None means float32 on CPU and the checkpoint's own on CUDA."""
+    """The dtype called `name`. None means float32 on CPU and the checkpoint's own on CUDA, which
+    is bfloat16 for a GGUF file."""
     if name is None:
         return torch.float32 if device.type == "cpu" else None
     if name not in _DTYPES:
@@ -89,36 +98,81 @@ def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> 
     weights are incomplete.
     """
     source = resolve(source)
-    config = _load_config(source)
+    with _place(source) as place:
+        config = _load_config(place)
+        model, info = _load_weights(place, config, device, dtype)
+    _check_complete(config, info)
+    if place.header is not None:
+        gguf.check_weights(place.header, model)
+    return model.to(device).eval()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where transformers finds a model, and what it must be told to read it."""
+
+    source: str
+    """as whoever loads it calls it"""
+    folder: str
+    """or the name on the hub"""
+    arguments: dict[str, str]
+    header: Header | None = None
+    """of a GGUF file"""
+
+
+@contextmanager
+def _place(source: str) -> Iterator[_Place]:
+    """Raises ModelNotFound and UnsupportedModel for a file that cannot be a model."""
+    path = gguf_file(source)
+    if path is None:
+        yield _Place(source, source, {})
+        return
+    header = read_header(path)
+    with gguf.alone(path) as (folder, arguments):
+        yield _Place(source, folder, arguments, header)
+
+
+def _load_weights(
+    place: _Place, config: Any, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers says of its loading."""
+    chosen: torch.dtype | str = dtype or "auto"
+    arguments: dict[str, Any] = dict(place.arguments)
+    if place.header is not None:
+        # Quantized weights have no type of their own to take over.
+        chosen = dtype or torch.bfloat16
+        arguments |= gguf.MODEL_ARGUMENTS
     with _quiet():
         try:
             model, info = AutoModelForCausalLM.from_pretrained(
-                source,
+                place.folder,
                 config=config,
                 attn_implementation=IMPLEMENTATION,
-                dtype=dtype or "auto",
+                dtype=chosen,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
                 # Straight to the device, without a copy in main memory.
                 device_map={"": device} if device.type == "cuda" and _has_accelerate() else None,
+                **arguments,
             )
         except OSError as error:
             raise ModelNotFound(
-                f"no safetensors weights at {source!r}: {_first_line(error)}"
+                f"no safetensors weights at {place.source!r}: {_first_line(error)}"
             ) from error
         except Exception as error:
             raise _unsupported(config, error) from error
-    _check_complete(config, info)
-    return model.to(device).eval()
+    return model, info
 
 
 def load_tokenizer(source: str) -> Any:
     """The fast tokenizer at `source`. Raises ModelNotFound or UnsupportedModel."""
     source = resolve(source)
-    with _quiet():
+    with _place(source) as place, _quiet():
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(
+                place.folder, trust_remote_code=False, **place.arguments
+            )
         except Exception as error:
             raise ModelNotFound(
                 f"no tokenizer at {source!r}: {_first_line(error)}; "
@@ -131,18 +185,24 @@ def load_tokenizer(source: str) -> Any:
     return tokenizer
 
 
-def _load_config(source: str) -> Any:
-    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+def _load_config(place: _Place) -> Any:
+    source, folder = place.source, Path(place.folder)
+    if place.header is None and folder.is_dir() and not (folder / "config.json").is_file():
         raise ModelNotFound(f"no model in the folder {source!r}: it has no config.json")
     with _quiet():
         try:
-            return AutoConfig.from_pretrained(source, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(
+                place.folder, trust_remote_code=False, **place.arguments
+            )
         except OSError as error:
             raise ModelNotFound(f"no model at {source!r}: {_first_line(error)}") from error
         except Exception as error:
             raise UnsupportedModel(
                 f"the configuration at {source!r} cannot be read: {_first_line(error)}"
             ) from error
+    if place.header is not None:
+        gguf.check_config(place.header, config)
+    return config
 
 
 def _unsupported(config: Any, error: Exception) -> UnsupportedModel:

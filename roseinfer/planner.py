@@ -16,13 +16,16 @@ from collections.abc import Iterable
 
 from roseinfer.batch import Chunk
 from roseinfer.kv_cache import BlockPool
+from roseinfer.prefill_pace import PrefillPace
 from roseinfer.session import InferenceSession
 
 
 class Planner:
     """The sessions that are waiting or running, and the blocks of those that run."""
 
-    def __init__(self, pool: BlockPool, max_batch_size: int, max_step_tokens: int) -> None:
+    def __init__(
+        self, pool: BlockPool, pace: PrefillPace, max_batch_size: int, max_step_tokens: int
+    ) -> None:
         self.max_batch_size = max_batch_size
         self.max_step_tokens = max(max_step_tokens, max_batch_size)
         self.waiting: deque[InferenceSession] = deque()
@@ -30,7 +33,7 @@ class Planner:
         self.preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
-        self._pool = pool
+        self._pool, self._pace = pool, pace
 
     def remove(self, session: InferenceSession) -> None:
         """Forget one that is running or waiting; its blocks are the caller's to release."""
@@ -46,17 +49,12 @@ class Planner:
         """A step's chunks: one token for each decoding session, then prefill, oldest first."""
         self._make_room()
         self._admit()
-        budget = self.max_step_tokens
         ready = [s for s in self.running if not s.waits]
-        decoding = [s for s in ready if s.num_pending == 1]
-        chunks = [Chunk(session, 1) for session in decoding]
-        budget -= len(chunks)
-        for session in ready:
-            count = min(session.num_pending, budget)
-            if session.num_pending > 1 and count > 0:
-                chunks.append(Chunk(session, count))
-                budget -= count
-        return chunks
+        chunks = [Chunk(session, 1) for session in ready if session.num_pending == 1]
+        decoding = [s for s in self.running if s.waits or s.num_pending == 1]
+        prefilling = [s for s in ready if s.num_pending > 1]
+        budget = self.max_step_tokens - len(chunks)
+        return chunks + self._pace.chunks(prefilling, decoding, budget)
 
     def plan_alone(
         self, session: InferenceSession, arrivals: Iterable[InferenceSession]

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 import torch
 
@@ -20,8 +20,10 @@ from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk
 from roseinfer.engine_core import EngineCore
 from roseinfer.planner import Planner
+from roseinfer.prefill_pace import PrefillPace
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
+from roseinfer.step_costs import StepCosts, StepSize
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ class _LaunchedStep:
 
     chunks: list[Chunk]
     sampled: SampledTokens
+    size: StepSize
+    began: float
 
 
 @dataclass(slots=True)
@@ -50,6 +54,8 @@ class Scheduler:
     Several schedulers may share an engine; they then share its KV cache.
     """
 
+    _streams: ClassVar[bool] = True  # somebody waits for each token
+
     def __init__(
         self,
         engine: EngineCore,
@@ -58,6 +64,8 @@ class Scheduler:
         *,
         keep_finished: bool = True,
         overlap: bool | None = None,
+        itl_target_ms: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """At most `max_batch_size` sessions and `max_step_tokens` tokens share a step.
 
@@ -67,6 +75,10 @@ class Scheduler:
 
         With `overlap`, a step is launched before the results of the last one are collected, and
         `step` returns the outputs of the step before it. None overlaps on a GPU only.
+
+        `itl_target_ms` is for the inter-token latency of requests that decode while others' prompts
+        are computed, see `PrefillPace`. 0 is no target. None is three times a decode step on CPU,
+        and no target on a GPU or for an `OfflineScheduler`. `clock` tells seconds.
         """
         for name, value in (
             ("max_batch_size", max_batch_size),
@@ -74,17 +86,24 @@ class Scheduler:
         ):
             if value < 1:
                 raise ConfigurationError(f"{name}={value} is not possible: it must be at least 1")
+        if itl_target_ms is not None and not 0 <= itl_target_ms < float("inf"):
+            raise ConfigurationError(f"itl_target_ms={itl_target_ms} must be at least 0")
         if overlap and not engine.runs_ahead:
             raise ConfigurationError(
                 "overlap=True is not possible: this engine's runner needs every token on the host"
             )
         if overlap is None:
             overlap = engine.runs_ahead and engine.device.type == "cuda"
+        if itl_target_ms is None and not (self._streams and engine.device.type == "cpu"):
+            itl_target_ms = 0
         self.engine = engine
         self._steps_ahead = 1 if overlap else 0
         self._keep_finished = keep_finished
         self._pool = engine.cache.pool
-        self._planner = Planner(self._pool, max_batch_size, max_step_tokens)
+        self._clock, self._collected_at = clock, clock()
+        self._costs = StepCosts()
+        pace = PrefillPace(self._costs, itl_target_ms / 1e3 if itl_target_ms is not None else None)
+        self._planner = Planner(self._pool, pace, max_batch_size, max_step_tokens)
         self._sessions: dict[str, InferenceSession] = {}
         self._ended: list[InferenceSession] = []  # finished before their first step
         self._launched: deque[_LaunchedStep] = deque()  # oldest first
@@ -245,6 +264,7 @@ class Scheduler:
         if not chunks:
             return False
         after = self._launched[-1].sampled if self._launched else None
+        size, began = StepSize.of(chunks), self._clock()
         try:
             logits = self._timed("forward", self.engine.forward, chunks, after)
             sampled = self._timed("sample", self.engine.sample, logits)
@@ -258,7 +278,7 @@ class Scheduler:
             chunk.session.computed += chunk.count
         for session in sampled.sessions:
             session.ahead += 1
-        self._launched.append(_LaunchedStep(chunks, sampled))
+        self._launched.append(_LaunchedStep(chunks, sampled, size, began))
         return True
 
     def _shrink(self, tokens: int) -> None:
@@ -282,8 +302,15 @@ class Scheduler:
         while len(self._launched) > keep:
             step = self._launched.popleft()
             sampled = self._timed("sample", step.sampled.wait)
+            self._note_cost(step)
             outputs += self._timed("postprocess", self._postprocess, step.chunks, sampled)
         return outputs
+
+    def _note_cost(self, step: _LaunchedStep) -> None:
+        """A device that was still at work on the last step began later than the launch."""
+        began, self._collected_at = max(step.began, self._collected_at), self._clock()
+        prefill = any(chunk.count > 1 for chunk in step.chunks)
+        self._costs.note(step.size, self._collected_at - began, prefill=prefill)
 
     def _postprocess(
         self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, SampledToken]
@@ -318,6 +345,7 @@ class Scheduler:
             session.finish_reason,
             (sampled.logprob,) * taken if sampled.logprob is not None else None,
             session.error,
+            session.cached_tokens if session.finished else None,
         )
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:
@@ -336,6 +364,8 @@ class OnlineScheduler(Scheduler):
 
 class OfflineScheduler(Scheduler):
     """The scheduler of a batch job: add everything, then `run` to the end."""
+
+    _streams = False
 
     def run(self) -> dict[str, str]:
         """Step until nothing is unfinished; the text of every request by id, in order of arrival.

@@ -67,6 +67,7 @@ class InferenceSession:
         self.computed = 0
         self.ahead = 0
         self.blocks: list[int] = []
+        self.cached_tokens: int | None = None  # of the prompt, found at the first admission
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
         self.finish_reason: FinishReason | None = None
         self.text = ""
@@ -175,6 +176,8 @@ class InferenceSession:
         self.blocks = pool.match(self.tokens, limit=self.num_known - 1)
         self._serials = [pool.serial(block) for block in self.blocks]
         self.computed = len(self.blocks) * pool.block_size
+        if not self.admissions:  # later it finds what it has computed itself
+            self.cached_tokens = min(self.computed, self.prompt_length)
         return self.computed
 
     def register_full_blocks(self, pool: BlockPool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,15 @@ def encode(tokenizer: Any | None, text: str) -> list[int]:
     return ids
 
 
-def encode_chat(tokenizer: Any | None, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def encode_chat(
+    tokenizer: Any | None,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[int]:
     """Token ids of a conversation, up to where the assistant's answer begins.
+
+    `messages` and `tools` are as in OpenAI's API for chats. A template that mentions no tools
+    leaves them out.
 
     Raises InvalidParameter if the model has no chat template or its template refuses `messages`.
     """
@@ -28,16 +36,53 @@ def encode_chat(tokenizer: Any | None, messages: Sequence[Mapping[str, str]]) ->
         raise InvalidParameter("this model has no chat template: send a plain prompt instead")
     if not messages:
         raise InvalidParameter("messages is empty: a chat needs at least one message")
-    conversation = [dict(message) for message in messages]
+    template = chat_template(tokenizer, tools)
+    conversation = [_for_template(message, template) for message in messages]
     try:
         ids: list[int] = tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=True, tokenize=True, return_dict=False
+            conversation,
+            tools=[dict(tool) for tool in tools] or None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
         )
     except Exception as error:
         # Templates are programs of the model's authors: whatever they raise is about the messages.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InvalidParameter(f"the chat template refused the messages: {reason}") from error
     return ids
+
+
+def chat_template(tokenizer: Any | None, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The text of the model's chat template, "" if it has none. Some models have one of their own
+    for tools."""
+    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+        return ""
+    text: str = tokenizer.get_chat_template(tools=list(tools) or None)
+    return text
+
+
+def _for_template(message: Mapping[str, Any], template: str) -> dict[str, Any]:
+    """A message as templates expect it: arguments of calls as objects, and `developer`, which is a
+    newer name of `system`, only where the template knows it."""
+    fields = dict(message)
+    if fields["role"] == "developer" and "developer" not in template:
+        fields["role"] = "system"
+    if calls := fields.get("tool_calls"):
+        fields["tool_calls"] = [_parsed(call) for call in calls]
+    return fields
+
+
+def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    function["arguments"] = json.loads(function["arguments"], parse_float=_number)
+    return {**call, "function": function}
+
+
+def _number(text: str) -> float | str:
+    """Templates write JSON again, which has no infinity: a number beyond floats stays text."""
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def _required(tokenizer: Any | None) -> Any:

@@ -18,8 +18,9 @@ from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutp
 from roseinfer.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
+from roseinfer.sampled_tokens import SampledTokens
 from roseinfer.sampling import sample_tokens
-from roseinfer.session import InferenceSession, SamplingRequest
+from roseinfer.session import SamplingRequest
 
 VOCAB = 300
 WAYS = ("compiled", "torch")  # to sample on a CPU
@@ -119,7 +120,7 @@ def construct(config_name: str, model_name: str, **extra: Any) -> Any:
     return getattr(transformers, model_name)(config).eval()
 
 
-def engine_run_by(run_by: str, model: Any, **options: int) -> InferenceEngine:
+def engine_run_by(run_by: str, model: Any, **options: Any) -> InferenceEngine:
     """An engine whose runner is "compiled" or "transformers", whatever it would choose itself;
     or "triton": our kernels, interpreted, or on a GPU where TRITON_INTERPRET=0 asks for one."""
     if run_by == "triton":
@@ -278,7 +279,7 @@ def logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list
     seen: dict[str, list[torch.Tensor]] = {}
     sample = engine.sample
 
-    def record(logits: StepLogits) -> dict[InferenceSession, int]:
+    def record(logits: StepLogits) -> SampledTokens:
         for session, row in zip(logits.sessions, logits.values, strict=False):
             seen.setdefault(session.request_id, []).append(row.clone())
         return sample(logits)

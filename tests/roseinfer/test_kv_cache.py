@@ -10,7 +10,15 @@ from rose.errors import PromptTooLong
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.batch import Chunk
 from roseinfer.kv_cache import BlockPool, CacheExhausted
-from tests.roseinfer.models import drain, greedy, prompts, run_alone, tiny_llama, tokens
+from tests.roseinfer.models import (
+    byte_tokenizer,
+    drain,
+    greedy,
+    prompts,
+    run_alone,
+    tiny_llama,
+    tokens,
+)
 
 
 class Colliding(int):
@@ -117,6 +125,39 @@ def test_a_repeated_prompt_hits_and_changes_nothing(engine: InferenceEngine) -> 
     assert results[0] == results[1]
     stats = scheduler.stats()
     assert (stats.prefix_query_tokens, stats.prefix_hit_tokens) == (140, 64)
+
+
+def test_a_request_says_how_much_of_its_prompt_was_cached(engine: InferenceEngine) -> None:
+    # given
+    prompt = prompts(70)[0]
+    first = run_alone(engine, prompt, greedy(8))
+    # when: the same, one that has its beginning, and one that goes on with logged tokens
+    again = run_alone(engine, prompt, greedy(8))
+    other = run_alone(engine, prompt[:40] + prompt[:30], greedy(8))
+    scheduler = OnlineScheduler(engine)
+    logged = tokens(first)[:7]
+    name = scheduler.add_request(prompt[:60], params=greedy(30), generated_ids=prompt[60:])
+    longer = drain(scheduler)[name]
+    ended = scheduler.add_request(prompt, params=greedy(7), generated_ids=logged)
+    (nothing,) = drain(scheduler)[ended]
+    # then: whole blocks of 16, never more than the prompt, and only with the end
+    assert [output.cached_tokens for output in first] == [None] * 7 + [0]
+    assert again[-1].cached_tokens == 64
+    assert other[-1].cached_tokens == 32
+    assert longer[-1].cached_tokens == 60
+    assert nothing.cached_tokens is None
+
+
+def test_a_preempted_request_does_not_count_what_it_computed_itself() -> None:
+    # given: a cache that holds no two of them to the end
+    engine = InferenceEngine.from_model(tiny_llama(), byte_tokenizer(), kv_cache_tokens=128)
+    scheduler = OnlineScheduler(engine, 2)
+    names = [scheduler.add_request(prompt, params=greedy(40)) for prompt in prompts(40, 41)]
+    # when
+    outputs = drain(scheduler)
+    # then
+    assert scheduler.stats().preemptions > 0
+    assert [outputs[name][-1].cached_tokens for name in names] == [0, 0]
 
 
 def test_a_prompt_of_whole_blocks_still_computes_its_last_token(engine: InferenceEngine) -> None:

@@ -1,6 +1,6 @@
 """Whatever shares the engine with a request, and however often it loses its place: its own tokens.
 
-Every mixture of chunked prefill, batches, shared prefixes, preemption, steps alone, aborts, and
+Every mixture of prompts cut anyhow, batches, shared prefixes, preemption, steps alone, aborts, and
 crashes after which a request goes on with the tokens it has.
 """
 
@@ -18,6 +18,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from tests.roseinfer.clocks import ErraticClock
 from tests.roseinfer.models import (
     CASES,
     build,
@@ -64,13 +65,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Mixture:
-    """In every `alone_every`th step (0: never) the youngest request is stepped alone."""
+    """In every `alone_every`th step (0: never) the youngest request is stepped alone.
+
+    What steps seem to take decides how prompts are cut; `clock_seed` says it.
+    """
 
     requests: tuple[Request, ...]
     room: int
     max_batch_size: int
     max_step_tokens: int
     alone_every: int
+    clock_seed: int
 
 
 @st.composite
@@ -84,6 +89,7 @@ def mixtures(draw: st.DrawFn) -> Mixture:
         max_batch_size=draw(st.integers(3, 8)),
         max_step_tokens=draw(st.sampled_from((11, 5, 64))),
         alone_every=draw(st.sampled_from((0, 3))),
+        clock_seed=draw(st.integers(0, 99)),
     )
 
 
@@ -111,7 +117,8 @@ class Play:
         self.held = self.pool.allocate(self.pool.total - mixture.room)
         self.mixture, self.params, self.overlap = mixture, params, overlap
         limits = mixture.max_batch_size, mixture.max_step_tokens
-        self.scheduler = OnlineScheduler(engine, *limits, overlap=overlap)
+        clock = ErraticClock(mixture.clock_seed)
+        self.scheduler = OnlineScheduler(engine, *limits, overlap=overlap, clock=clock)
         self.ids: list[list[int]] = [[] for _ in mixture.requests]
         self.due = {index: request.arrival for index, request in enumerate(mixture.requests)}
         self.fates = {i: request.fate for i, request in enumerate(mixture.requests) if request.fate}

@@ -91,7 +91,7 @@ print(len(before), _openmp.mapped_runtimes() == before)
 
 @pytest.mark.parametrize(
     ("given", "spins"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
 )
 def test_threads_spin_briefly_unless_told_otherwise(
     given: dict[str, str], spins: str, monkeypatch: pytest.MonkeyPatch

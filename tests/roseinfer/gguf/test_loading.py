@@ -1,0 +1,173 @@
+"""A GGUF file gives the tokens that transformers gives for it, or is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("gguf", reason="needs the extra gguf")
+
+from gguf import GGMLQuantizationType as Type
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+from rose.errors import UnsupportedModel
+from roseinfer import InferenceEngine
+from roseinfer.demo_model import MODEL_PATH
+from tests.roseinfer.models import answers, build, prompts, reference, tiny_llama
+from tests.support.gguf_files import write_gguf
+
+COUNT = 16
+PROMPTS = prompts(5, 20, 33)
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(MODEL_PATH)
+
+
+@pytest.fixture
+def write(tmp_path: Path, tokenizer: Any) -> Write:
+    def of(model: Any, kind: Type = Type.F32, **options: Any) -> Path:
+        return write_gguf(tmp_path / "some model.gguf", model, tokenizer, kind, **options)
+
+    return of
+
+
+def load(path: Path, **options: Any) -> InferenceEngine:
+    return InferenceEngine(path, device="cpu", kv_cache_tokens=2048, **options)
+
+
+def of_transformers(path: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        gguf_file=path.name,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.float32,
+    ).eval()
+
+
+def check_tokens(path: Path) -> InferenceEngine:
+    # given
+    model = of_transformers(path)
+    expected = [reference(model, prompt, COUNT) for prompt in PROMPTS]
+    assert len({token for ids in expected for token in ids}) >= 4, "it repeats itself"
+    # when
+    engine = load(path)
+    # then
+    assert answers(engine, PROMPTS, COUNT) == expected
+    return engine
+
+
+@pytest.mark.parametrize(
+    "kind", [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_1, Type.Q8_0]
+)
+def test_each_type_of_weights(write: Write, kind: Type) -> None:
+    model = tiny_llama(vocab_size=2048, num_key_value_heads=1)
+    engine = check_tokens(write(model, kind))
+    assert engine.model_name == "some model"
+    assert engine.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K])
+def test_blocks_of_256_weights(write: Write, kind: Type) -> None:
+    check_tokens(write(tiny_llama(vocab_size=2048, hidden_size=256, intermediate_size=256), kind))
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma2"])
+def test_other_architectures(write: Write, architecture: str) -> None:
+    changes: dict[str, Any] = {"vocab_size": 2048, "rms_norm_eps": 1e-6}
+    if architecture == "qwen3":
+        changes["head_dim"] = 128  # what transformers takes for granted
+    if architecture == "gemma2":
+        changes["query_pre_attn_scalar"] = 256
+    model = build(architecture, **changes)
+    with torch.no_grad():  # where it is the head as well, it would repeat the last token
+        model.get_input_embeddings().weight.mul_(0.03)
+    check_tokens(write(model, Type.Q8_0))
+
+
+def test_the_built_in_model_says_the_same(write: Write, tokenizer: Any) -> None:
+    # given: what its folder of safetensors says
+    own = load(MODEL_PATH)
+    chat = [{"role": "user", "content": "Tell me a story about a café, please."}]
+    # when: the tokenizer comes from the file too
+    engine = load(write(AutoModelForCausalLM.from_pretrained(MODEL_PATH, dtype=torch.float32)))
+    # then
+    assert engine.encode_chat(chat) == own.encode_chat(chat)
+    assert engine.generate("Once upon a time") == own.generate("Once upon a time")
+    assert engine.eos_token_ids == own.eos_token_ids == {tokenizer.eos_token_id}
+    assert engine.max_bytes_per_token == own.max_bytes_per_token
+
+
+def test_what_lies_beside_the_file_is_left_alone(write: Write) -> None:
+    # given
+    path = write(tiny_llama(vocab_size=2048))
+    expected = load(path).encode("Once upon a time")
+    # when: another model is there too
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        text = (MODEL_PATH / name).read_text().replace("Ġtime", "Ġtjme")
+        (path.parent / name).write_text(text.replace('"llama"', '"mamba"'))
+    # then
+    assert load(path).encode("Once upon a time") == expected
+
+
+def test_its_fingerprint(write: Write, tmp_path: Path) -> None:
+    # given
+    first = load(path := write(tiny_llama(vocab_size=2048))).fingerprint
+    # when
+    copied = load(Path(shutil.copy(path, tmp_path / "elsewhere.gguf"))).fingerprint
+    other_weights = load(write(tiny_llama(vocab_size=2048, initializer_range=0.2))).fingerprint
+    other_end = load(write(tiny_llama(vocab_size=2048), more={"tokenizer.no": 5})).fingerprint
+    # then
+    assert copied == first
+    assert len({first, other_weights, other_end}) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"rope.scaling.type": "yarn"}, "rotary embedding is scaled"),
+        ({"attention.sliding_window": 8}, "sliding window of 8"),
+    ],
+)
+def test_what_transformers_passes_over(write: Write, more: dict[str, Any], said: str) -> None:
+    path = write(tiny_llama(vocab_size=2048), more=more)
+    with pytest.raises(UnsupportedModel, match=said):
+        load(path)
+
+
+def test_a_base_frequency_that_is_not_read(write: Write) -> None:
+    """transformers reads none for this architecture."""
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    model = build("starcoder2", vocab_size=2048, sliding_window=None, rope_parameters=rope)
+    model.config.rms_norm_eps = model.config.norm_epsilon
+    with pytest.raises(UnsupportedModel, match=r"rope\.freq_base of 1e\+06"):
+        load(write(model))
+
+
+def test_biases_that_have_no_place(write: Write) -> None:
+    model = tiny_llama(vocab_size=2048, attention_bias=True)
+    with pytest.raises(UnsupportedModel, match="numbers, and a llama of this size has"):
+        load(write(model))
+
+
+def test_a_tensor_that_is_not_there(write: Write) -> None:
+    path = write(tiny_llama(vocab_size=2048), leave_out="ffn_down")
+    with pytest.raises(UnsupportedModel, match="missing"):
+        load(path)
+
+
+def test_half_precision(write: Write) -> None:
+    assert load(write(tiny_llama(vocab_size=2048)), dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_nothing_is_said_while_it_loads(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    load(write(tiny_llama(vocab_size=2048)))
+    assert capfd.readouterr() == ("", "")
