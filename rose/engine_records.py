@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from msgspec import Meta
 
-from rose.sampling import MAX_TOP_LOGPROBS, Number
-
-_Ranked = Annotated[tuple[int, Number], Field(strict=False)]
+from rose.sampling import MAX_TOP_LOGPROBS
 
 FinishReason = Literal["eos", "stop", "length", "error"]
 
@@ -22,8 +20,8 @@ class TokenLogprob(NamedTuple):
     temperature, penalties and filters. `top` holds (token id, logarithm) pairs of the likeliest
     tokens, as many as were asked for, the likeliest first."""
 
-    logprob: Number
-    top: Annotated[tuple[_Ranked, ...], Field(max_length=MAX_TOP_LOGPROBS, strict=False)]
+    logprob: float
+    top: Annotated[tuple[tuple[int, float], ...], Meta(max_length=MAX_TOP_LOGPROBS)]
 
 
 # Not frozen: making a frozen one takes 2.0 us instead of 0.5, and there is one for every token.
@@ -35,6 +33,8 @@ class StepOutput:
     `text` is the text that became certain. `finish_reason` comes with the last tokens, or with
     none. "error" means that the request's own parameters stop it, and `error` says why.
     `logprobs`, one for each of `token_ids`, are there for a request that asks for them.
+    `cached_tokens`, which comes with `finish_reason`, counts the prompt tokens that this engine did
+    not compute, since an earlier request had; None where it has no cache for them, or had no need.
     """
 
     request_id: str
@@ -44,6 +44,7 @@ class StepOutput:
     finish_reason: FinishReason | None
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ A message says what was wrong, with which value, and what to do about it.
     ├── QueueFull                  back-pressure: try again later
     ├── JobNotFound                no such job, or its result has expired
     ├── DeadLetterNotFound         retried, purged or trimmed before
+    ├── FileNotFound               no such file, or it has expired
+    │   └── FileGone               the file is known, but the storage does not have its content
+    ├── BatchNotFound              no such batch, or it ended long ago
+    ├── StorageUnavailable         the storage of files cannot be read or written
     ├── JobFailed                  the job ended with an error
     │   ├── JobCancelled
     │   └── DeadlineExceeded
@@ -95,6 +99,24 @@ class JobNotFound(RoseError):
 
 class DeadLetterNotFound(RoseError):
     code = "dead_letter_not_found"
+
+
+class FileNotFound(RoseError):
+    code = "file_not_found"
+
+
+class FileGone(FileNotFound):
+    code = "file_gone"
+
+
+class BatchNotFound(RoseError):
+    code = "batch_not_found"
+
+
+class StorageUnavailable(RoseError):
+    """The disk is full, the object store is away, or it refuses us: try again later."""
+
+    code = "storage_unavailable"
 
 
 class JobFailed(RoseError):

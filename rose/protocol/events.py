@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import Meta
 
 from rose.engine_records import TokenLogprob
 from rose.errors import (
@@ -19,12 +20,16 @@ from rose.errors import (
 #: Values of a job's `status` after which nothing more happens to it.
 TERMINAL_STATUSES = frozenset({"finished", "failed", "cancelled"})
 
+_Count = Annotated[int, Meta(ge=0)]
 
-class _Event(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
-    index: int = Field(ge=0)
+# A subscriber reads one for every token: msgspec decodes and checks it in a tenth of the time that
+# msgpack and pydantic take together.
+class _Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
+    index: _Count
     """How many tokens came before this event."""
+
+    is_terminal: ClassVar[bool] = True
 
     @property
     def cursor(self) -> int:
@@ -32,58 +37,59 @@ class _Event(BaseModel):
         return self.index
 
     @property
-    def is_terminal(self) -> bool:
-        return True
-
-    @property
     def entry_id(self) -> str:
         """Its place in the token log. A terminal event sorts after the last token."""
         return f"{self.cursor}-{1 if self.is_terminal else 0}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written: its fields and its type, without those that are None."""
+        fields = {name: getattr(self, name) for name in ("index", "type", *self.__struct_fields__)}
+        return {name: value for name, value in fields.items() if value is not None}
 
-class TokenEvent(_Event):
+
+class TokenEvent(_Event, frozen=True, kw_only=True, gc=False, tag="tokens"):
     """Tokens `index` to `index + len(token_ids) - 1`, and the text they add.
 
     `text` is never half a character: it lags behind while one is incomplete, or while it might
     be the beginning of a stop string.
     """
 
-    type: Literal["tokens"] = "tokens"
-    token_ids: tuple[int, ...] = Field(min_length=1, strict=False, fail_fast=True)
+    type: ClassVar[Literal["tokens"]] = "tokens"
+    is_terminal: ClassVar[bool] = False
+
+    token_ids: Annotated[tuple[int, ...], Meta(min_length=1)]
     text: str
-    logprobs: tuple[TokenLogprob, ...] | None = Field(default=None, strict=False, fail_fast=True)
+    logprobs: tuple[TokenLogprob, ...] | None = None
     """One for each of `token_ids`, if the job asks for them."""
 
     @property
     def cursor(self) -> int:
         return self.index + len(self.token_ids)
 
-    @property
-    def is_terminal(self) -> bool:
-        return False
 
-
-class FinishedEvent(_Event):
+class FinishedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="finished"):
     """Complete. `reason`: the model ended (eos), a stop string or id came, or the length is up."""
 
-    type: Literal["finished"] = "finished"
+    type: ClassVar[Literal["finished"]] = "finished"
+
     reason: Literal["eos", "stop", "length"]
-    prompt_tokens: int = Field(ge=0)
+    prompt_tokens: _Count
+    cached_tokens: _Count | None = None
+    """Of the prompt, found in the prefix cache of its last worker; None if that does not say."""
 
 
-class CancelledEvent(_Event):
-    type: Literal["cancelled"] = "cancelled"
+class CancelledEvent(_Event, frozen=True, kw_only=True, gc=False, tag="cancelled"):
+    type: ClassVar[Literal["cancelled"]] = "cancelled"
 
 
-class FailedEvent(_Event):
-    type: Literal["failed"] = "failed"
+class FailedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="failed"):
+    type: ClassVar[Literal["failed"]] = "failed"
+
     code: str
     message: str
 
 
-Event = Annotated[
-    TokenEvent | FinishedEvent | CancelledEvent | FailedEvent, Field(discriminator="type")
-]
+Event = TokenEvent | FinishedEvent | CancelledEvent | FailedEvent
 
 _BY_CODE: dict[str, type[RoseError]] = {
     PromptTooLong.code: PromptTooLong,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from rose.errors import InvalidParameter
+from rose.protocol.chat import ChatMessage, Tools, tools_size
 from rose.sampling import POSSIBLE, SamplingParams, TokenId
 from rose.validation import describe
 
@@ -28,24 +30,19 @@ class Priority(StrEnum):
     LOW = "low"
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class ChatMessage(_Message):
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
+_Messages = Annotated[tuple[ChatMessage, ...], Field(strict=False, fail_fast=True)]
+_MESSAGES: TypeAdapter[tuple[ChatMessage, ...]] = TypeAdapter(_Messages)
 Prompt = (
     Annotated[str, Field(min_length=1)]
-    | Annotated[tuple[ChatMessage, ...], Field(min_length=1, strict=False, fail_fast=True)]
+    | Annotated[_Messages, Field(min_length=1)]
     | Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False, fail_fast=True)]
 )
 
 
-class JobSpec(_Message):
+class JobSpec(BaseModel):
     """One prompt job. `prompt` is text, chat messages, or token ids."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     v: Literal[1] = 1
     id: str = Field(pattern=JOB_ID_PATTERN)
@@ -56,6 +53,14 @@ class JobSpec(_Message):
     metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
     """W3C trace context of whoever submitted it; left out where nobody traces."""
+    tools: Tools = ()
+    """What the chat template tells the model that it can call."""
+
+    @model_validator(mode="after")
+    def _tools_are_for_a_chat(self) -> Self:
+        if self.tools and not self.messages:
+            raise PydanticCustomError("tools", "tools are only for a prompt of chat messages")
+        return self
 
     @property
     def token_estimate(self) -> int:
@@ -63,7 +68,8 @@ class JobSpec(_Message):
         if isinstance(self.prompt, str):
             prompt = len(self.prompt.encode()) // 4 + 1
         elif isinstance(self.prompt[0], ChatMessage):
-            prompt = sum(len(m.content.encode()) // 4 + 4 for m in self.messages)
+            prompt = sum(message.token_estimate for message in self.messages)
+            prompt += tools_size(self.tools) // 4 if self.tools else 0
         else:
             prompt = len(self.prompt)
         return prompt + self.sampling.max_new_tokens
@@ -94,4 +100,15 @@ def job_from(fields: Mapping[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         message = describe(error, whole="job", inner="sampling", possible=_POSSIBLE)
-        raise InvalidParameter(message) from None
+        raise InvalidParameter(message + _wrong_in_messages(fields.get("prompt"))) from None
+
+
+def _wrong_in_messages(prompt: Any) -> str:
+    """What is wrong with a prompt that can only be a chat, to be added to a report."""
+    is_chat = isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping)
+    try:
+        if is_chat:
+            _MESSAGES.validate_python(prompt)
+    except ValidationError as error:
+        return f": {describe(error, whole='prompt')}"
+    return ""

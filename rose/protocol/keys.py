@@ -23,6 +23,7 @@ RELEASED = "released"
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PRODUCER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_FINGERPRINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
 
 
@@ -123,14 +124,77 @@ class Partition:
     @property
     def load(self) -> str:
         """Hash: `tokens` and `bytes` of all jobs that have not ended; `cancelled` and
-        `cancelled_bytes` of the entries whose jobs were cancelled while they waited."""
+        `cancelled_bytes` of the entries whose jobs were cancelled while they waited; `generated`:
+        all tokens that were ever logged."""
         return self._key("load")
 
     @property
     def model(self) -> str:
-        """Hash: what the workers serve (name, context_tokens, max_bytes_per_token), and the queue's
-        limits (max_jobs, max_tokens, max_bytes)."""
+        """Hash: what the workers serve (name, context_tokens, max_bytes_per_token, chat,
+        tool_format, vocabulary), and the queue's limits (max_jobs, max_tokens, max_bytes)."""
         return self._key("model")
+
+    @property
+    def workers(self) -> str:
+        """Hash: how many slots each worker has, by its name. One that leaves takes its own out."""
+        return self._key("workers")
+
+    def vocabulary(self, fingerprint: str) -> str:
+        """String: the bytes of each token of the model with this fingerprint."""
+        known = _FINGERPRINT.fullmatch(fingerprint)
+        return self._key(f"vocabulary:{fingerprint if known else _digest(fingerprint)}")
+
+
+class BulkKeys:
+    """The keys of files and batches. They share the hash tag `{bulk}`, so one script may change a
+    file and a batch together."""
+
+    _PREFIX = "rose:gateway:{bulk}:"
+
+    #: Sorted set: the ids of files that expire, by when (Unix seconds).
+    EXPIRING = _PREFIX + "expiring"
+    #: Sorted set: paths in the storage that no file has, by when they may be deleted (Unix ms).
+    GARBAGE = _PREFIX + "garbage"
+
+    @classmethod
+    def file(cls, file_id: str) -> str:
+        """Hash: what is known of a file."""
+        return f"{cls._PREFIX}file:{file_id}"
+
+    @classmethod
+    def files(cls, owner: str, purpose: str = "") -> str:
+        """Sorted set: the ids of an owner's files, all or those of one purpose. All scores are 0,
+        because the ids sort by time."""
+        return f"{cls._PREFIX}files:{owner}:{purpose}"
+
+    #: Sorted set: the ids of batches that have not ended, by when the lease of their runner ends
+    #: (Unix ms).
+    UNFINISHED = _PREFIX + "unfinished"
+
+    @classmethod
+    def batch(cls, batch_id: str) -> str:
+        """Hash: what is known of a batch."""
+        return f"{cls._PREFIX}batch:{batch_id}"
+
+    @classmethod
+    def batches(cls, owner: str) -> str:
+        """Sorted set: the ids of an owner's batches, as `files` has those of files."""
+        return f"{cls._PREFIX}batches:{owner}"
+
+    @classmethod
+    def ended(cls, batch_id: str) -> str:
+        """Bitmap: the lines of a batch that have ended, that of line 1 first."""
+        return f"{cls._PREFIX}ended:{batch_id}"
+
+    @classmethod
+    def failed(cls, batch_id: str) -> str:
+        """Bitmap: those of them that have failed."""
+        return f"{cls._PREFIX}failed:{batch_id}"
+
+    @classmethod
+    def parts(cls, batch_id: str) -> str:
+        """Hash: the parts of a batch whose answers are stored, by their numbers."""
+        return f"{cls._PREFIX}parts:{batch_id}"
 
 
 def _digest(text: str) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from rose.errors import JobNotFound, MalformedMessage
 from rose.protocol.jobs import Priority
 from rose.protocol.keys import RELEASED
+
+
+class Hand(NamedTuple):
+    """Whose hand a text is in, from one of its tokens on."""
+
+    from_token: int
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class JobStatus:
     ended_ms: int | None
     retry_of: str | None
     """the dead job that this one repeats"""
+    hands: tuple[Hand, ...] = ()
+    """the workers that have had it, the first one first; of very many the last"""
 
 
 STATUS_FIELDS = (
@@ -45,6 +53,7 @@ STATUS_FIELDS = (
     "started_ms",
     "ended_ms",
     "retry_of",
+    "hands",
 )
 
 
@@ -55,9 +64,11 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
         JobNotFound
         MalformedMessage: somebody else has written into the job's state.
     """
-    with _written_by_us(f"the state of job {job_id}"):
+    with written_by_us(f"the state of job {job_id}"):
         values = [None if field is None else field.decode() for field in fields]
-        status, tokens, epoch, attempts, worker, cancel, enqueued, started, ended, retry_of = values
+        status, tokens, epoch, attempts, worker, cancel, *times = values[:-2]
+        retry_of, hands = values[-2:]
+        enqueued, started, ended = (int_or_none(time) for time in times)
         if status is None:
             raise job_not_found(job_id)
         return JobStatus(
@@ -68,11 +79,18 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
             int(attempts or 0),
             worker,
             cancel == "1",
-            _int_or_none(enqueued),
-            _int_or_none(started),
-            _int_or_none(ended),
+            enqueued,
+            started,
+            ended,
             retry_of,
+            _hands(hands or ""),
         )
+
+
+def _hands(lines: str) -> tuple[Hand, ...]:
+    """Raises: ValueError"""
+    parts = (line.partition(" ") for line in lines.splitlines())
+    return tuple(Hand(int(from_token), worker) for from_token, _, worker in parts)
 
 
 def read_standing(job_id: str, fields: Sequence[Any]) -> tuple[str | None, int]:
@@ -82,13 +100,13 @@ def read_standing(job_id: str, fields: Sequence[Any]) -> tuple[str | None, int]:
     Raises:
         MalformedMessage: somebody else has written into the job's state.
     """
-    with _written_by_us(f"the state of job {job_id}"):
+    with written_by_us(f"the state of job {job_id}"):
         status, tokens = fields
         return None if status is None else status.decode(), int(tokens or 0)
 
 
 @contextmanager
-def _written_by_us(what: str) -> Iterator[None]:
+def written_by_us(what: str) -> Iterator[None]:
     """Raises: MalformedMessage: it is not what this protocol writes."""
     try:
         yield
@@ -96,8 +114,37 @@ def _written_by_us(what: str) -> Iterator[None]:
         raise MalformedMessage(f"{what} is not what the protocol says: {error}") from None
 
 
-def _int_or_none(value: str | None) -> int | None:
+def int_or_none(value: str | bytes | None) -> int | None:
     return None if value is None else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What the workers of a queue serve, as they have announced it."""
+
+    name: str
+    fingerprint: str
+    """of weights, tokenizer and dtype; "" if it is not known"""
+    context_tokens: int | None
+    chat: bool
+    """False where it is certain that it has no chat template"""
+    tool_format: str
+    """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
+    way that is not known"""
+    workers: int
+    """that have been heard of lately, or hold jobs"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker that lives, or a dead one that still holds jobs."""
+
+    jobs: int
+    """that it holds"""
+    slots: int | None
+    """jobs that it decodes at once; None where it has not said so"""
+    silent_ms: int
+    """since it was last heard of: one that lives speaks every 5 s at least"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +168,12 @@ class QueueStatus:
     """when the oldest job that a worker holds was enqueued, Unix milliseconds"""
     now_ms: int = 0
     """Redis' clock, by which jobs are enqueued"""
+    served: ServedModel | None = None
+    """None before the first worker came"""
+    by_worker: dict[str, WorkerStatus] = field(default_factory=dict)
+    """the same workers"""
+    generated_tokens: int = 0
+    """that were ever logged: two looks and `now_ms` of each are a rate"""
 
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
@@ -138,34 +191,61 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         MalformedMessage: somebody else has written into the queue's hashes.
     """
     waiting = dict.fromkeys((priority.value for priority in Priority), 0)
-    workers: Counter[str] = Counter()
+    workers: dict[str, WorkerStatus] = {}
     began: list[int] = []
-    dead = tokens = now_ms = 0
-    name: str | None = None
-    context: int | None = None
-    for streams, partition_dead, partition_tokens, model, partition_now_ms in replies:
-        for priority, (entries, oldest, held) in zip(Priority, streams, strict=True):
-            counts = Counter({c.decode(errors="replace"): int(count) for c, count in held})
-            del counts[RELEASED]
-            if counts.total():
+    dead = tokens = generated = now_ms = 0
+    facts: Sequence[str] | None = None
+    for streams, partition_dead, load_tokens, model, partition_now_ms, load_generated in replies:
+        for priority, (entries, oldest, consumers) in zip(Priority, streams, strict=True):
+            held = 0
+            for name, jobs, silent_ms, slots in consumers:
+                worker = name.decode(errors="replace")
+                if worker == RELEASED:
+                    continue
+                held += int(jobs)
+                with written_by_us(f"what worker {worker} says of itself"):
+                    here = WorkerStatus(int(jobs), int_or_none(slots or None), int(silent_ms))
+                workers[worker] = _together(workers.get(worker), here)
+            if held:
                 began.append(int(oldest.partition(b"-")[0]))
-            workers.update(counts)
-            waiting[priority.value] += entries - counts.total()
+            waiting[priority.value] += entries - held
         dead += partition_dead
         now_ms = max(now_ms, partition_now_ms)
-        with _written_by_us(f"what queue {queue} says of itself"):
-            tokens += int(partition_tokens)
+        with written_by_us(f"what queue {queue} says of itself"):
+            tokens += int(load_tokens)
+            generated += int(load_generated)
             if model[0] is not None:
-                name, context = model[0].decode(), int(model[1] or 0)
+                facts = [(fact or b"").decode() for fact in model]
+    served = None if facts is None else _served(queue, facts, len(workers))
     return QueueStatus(
         queue=queue,
         waiting=waiting,
-        running=workers.total(),
+        running=sum(worker.jobs for worker in workers.values()),
         dead_letters=dead,
         queued_tokens=tokens,
-        model=name,
-        context_tokens=context,
-        workers=dict(workers),
+        model=served.name if served else None,
+        context_tokens=served.context_tokens if served else None,
+        workers={name: worker.jobs for name, worker in workers.items()},
         oldest_running_ms=min(began, default=None),
         now_ms=now_ms,
+        served=served,
+        by_worker=workers,
+        generated_tokens=generated,
     )
+
+
+def _together(before: WorkerStatus | None, more: WorkerStatus) -> WorkerStatus:
+    """What two streams say of one worker. It has the same slots for all partitions."""
+    if before is None:
+        return more
+    said = [slots for slots in (before.slots, more.slots) if slots is not None]
+    silent_ms = min(before.silent_ms, more.silent_ms)
+    return WorkerStatus(before.jobs + more.jobs, max(said, default=None), silent_ms)
+
+
+def _served(queue: str, facts: Sequence[str], workers: int) -> ServedModel:
+    """Raises: MalformedMessage"""
+    name, context, fingerprint, chat, tool_format = facts
+    with written_by_us(f"what queue {queue} says of itself"):
+        context_tokens = int(context) if context else None
+        return ServedModel(name, fingerprint, context_tokens, chat != "0", tool_format, workers)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rose.transport.failures import CONNECTION_LOST as CONNECTION_LOST
     from rose.transport.failures import broker_errors as broker_errors
     from rose.transport.pipeline import field_of as field_of
+    from rose.transport.retry import BATCH as BATCH
     from rose.transport.retry import CALL as CALL
     from rose.transport.retry import STREAM as STREAM
     from rose.transport.retry import WORKER as WORKER
@@ -30,7 +31,7 @@ __getattr__ = loader(
         "async_subscriptions": ["AsyncSubscriptions"],
         "failures": ["BROKER_ERRORS", "CONNECTION_LOST", "broker_errors"],
         "pipeline": ["field_of"],
-        "retry": ["CALL", "STREAM", "WORKER", "Outage"],
+        "retry": ["BATCH", "CALL", "STREAM", "WORKER", "Outage"],
         "subscriptions": ["Subscriptions"],
     },
 )

@@ -68,6 +68,7 @@ class AsyncSubscriptions:
             self._doubt(error)
             raise
         finally:
+            inbox.close()
             connection.leave(subscription, inbox)
 
     async def aclose(self) -> None:

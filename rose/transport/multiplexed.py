@@ -21,6 +21,8 @@ from rose.transport.pipeline import IDLE_S, PipelinedConnection
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import SUBSCRIPTION
 
+_MESSAGES = (b"message", b"smessage")
+
 
 class Inbox:
     """The messages of one listener; memory is bounded, since the log has them all."""
@@ -31,6 +33,9 @@ class Inbox:
         self._overflowed = False
         self._lost: str | None = None
         self._waiter: asyncio.Future[None] | None = None
+        # Set anew only when it has fired: a message comes much earlier than it, nearly always.
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
 
     def put(self, message: bytes) -> None:
         if len(self._messages) >= self._size:
@@ -50,8 +55,13 @@ class Inbox:
         Raises:
             redis.ConnectionError: the subscription is lost; listen again.
         """
-        if not self._something:
-            await self._wait(timeout_s)
+        if not (self._messages or self._overflowed or self._lost is not None):
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._wake_after(timeout_s)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         if self._overflowed:
             self._overflowed = False
             return None
@@ -61,19 +71,33 @@ class Inbox:
             raise redis.ConnectionError(f"the subscription is lost: {self._lost}")
         return None
 
-    @property
-    def _something(self) -> bool:
-        return bool(self._messages) or self._overflowed or self._lost is not None
+    def get_ready(self) -> bytes | None:
+        """The next message if it is there already, in its turn. None: call `get`."""
+        if self._overflowed or not self._messages:
+            return None
+        return self._messages.popleft()
 
-    async def _wait(self, timeout_s: float) -> None:
+    def close(self) -> None:
+        """Nobody listens any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake_after(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, self._wake)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
+        self._deadline = loop.time() + timeout_s
+        if self._timer is None or self._timer.when() > self._deadline:
+            self.close()
+            self._timer = loop.call_at(self._deadline, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._waiter is None:
+            return
+        if loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._look, loop)
+        else:
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -238,23 +262,25 @@ class MultiplexedConnection:
 
     def _hear(self, reply: Any) -> None:
         self._heard = True
-        if isinstance(reply, CONNECTION_LOST):
+        if type(reply) is list and reply[0] in _MESSAGES:
+            self._deliver(reply[1], reply[2])
+        elif isinstance(reply, CONNECTION_LOST):
             raise reply
-        if isinstance(reply, ResponseError):
+        elif isinstance(reply, ResponseError):
             self._refused(reply)
         else:
             self._accept(reply)
 
+    def _deliver(self, channel: bytes, message: bytes) -> None:
+        subscription = self._channels.get(channel)
+        if subscription is not None:
+            for inbox in subscription.inboxes:
+                inbox.put(message)
+
     def _accept(self, reply: Any) -> None:
         if not isinstance(reply, list):  # the PONG of a connection without subscriptions
             reply = [b"pong", reply]
-        kind, channel, *data = reply
-        if kind in (b"message", b"smessage"):
-            subscription = self._channels.get(channel)
-            if subscription is not None:
-                for inbox in subscription.inboxes:
-                    inbox.put(data[0])
-            return
+        kind, channel, *_ = reply
         due = self._due[0] if self._due else None
         if due is None or not _answers(kind, channel, due):
             # A cluster ends the subscriptions of a slot that moves to another node.

@@ -99,4 +99,6 @@ class PipelinedConnection(asyncio.Protocol):
 
 def field_of(fields: Sequence[bytes], name: bytes) -> bytes | None:
     """From a stream's entry as Redis gives it: name, value, ...; the last of that name."""
+    if len(fields) == 2:  # as in a log
+        return fields[1] if fields[0] == name else None
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(name)

@@ -40,6 +40,9 @@ CONNECTION = Backoff(first_s=0.02, longest_s=0.2)
 #: For a worker's loops, which go on until Redis is back.
 WORKER = Backoff(first_s=0.1, longest_s=1.0)
 
+#: For a line of a batch, which has hours: until Redis is back, or the queue has room.
+BATCH = Backoff(first_s=0.2, longest_s=5.0)
+
 
 class Outage:
     """Counts the failures in a row of a loop, and says how long to pause after each."""

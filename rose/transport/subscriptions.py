@@ -41,6 +41,10 @@ class BlockingInbox:
         self.in_step = True
         """False: it stopped halfway through sending or reading and cannot be used any more"""
 
+    def get_ready(self) -> bytes | None:
+        """None: call `get`. To look whether more has come would cost a system call an event."""
+        return None
+
     def subscribe(self, channel: str) -> None:
         """Returns once Redis has confirmed it. Raises: CONNECTION_LOST"""
         self._channel, self._pinged_at = channel.encode(), None

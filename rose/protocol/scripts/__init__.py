@@ -1,4 +1,6 @@
-"""The Lua scripts: one file for each transition. `common.lua` is put in front of each.
+"""The Lua scripts: one file for each transition, behind what it uses of `common.lua`.
+
+Only what it uses, because Redis makes every function of a script anew at every call.
 
 A script that gives memory back, or brings work to an end, begins with `#!lua flags=allow-oom`: it
 runs although Redis has reached `maxmemory`. Without that the jobs that fill Redis could never leave
@@ -8,11 +10,16 @@ it. A script that only enqueues has no such line, and Redis refuses it then.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 _PLAIN, _SHARDED = "local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'"
+
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_DECLARATION = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +36,37 @@ class Script:
 
 @cache
 def load(name: str, *, sharded: bool = False) -> Script:
-    folder = files(__name__)
-    common, source = ((folder / f"{part}.lua").read_text() for part in ("common", name))
+    source = with_common((files(__name__) / f"{name}.lua").read_text())
+    if sharded:
+        source = source.replace(_PLAIN, _SHARDED, 1)
+    return Script(name, source, sha1_of(source))
+
+
+def with_common(source: str) -> str:
+    """A script behind what it uses of `common.lua`."""
+    common = (files(__name__) / "common.lua").read_text()
     flags = ""
     if source.startswith("#!"):  # Redis looks for it in the first line only
         flags, newline, source = source.partition("\n")
         flags += newline
-    source = f"{flags}{common}\n{source}"
-    if sharded:
-        source = source.replace(_PLAIN, _SHARDED, 1)
-    # Redis names scripts by their SHA-1; this is not for security.
-    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    return f"{flags}{_used(common, source)}{source}"
+
+
+def sha1_of(source: str) -> str:
+    """By which Redis names a script; this is not for security."""
+    return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _used(common: str, source: str) -> str:
+    """The declarations of `common` that `source` names, and those that these name in turn."""
+    common = _COMMENT.sub("", common)
+    starts = [(match[1], match.start()) for match in _DECLARATION.finditer(common)]
+    ends = [start for _, start in starts[1:]] + [len(common)]
+    parts = {name: common[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+    used: set[str] = set()
+    unread = [_COMMENT.sub("", source)]
+    while unread:
+        named = parts.keys() & set(_WORD.findall(unread.pop()))
+        unread += [parts[name] for name in named - used]
+        used |= named
+    return "".join(part for name, part in parts.items() if name in used)

@@ -2,19 +2,21 @@
 -- Say that this worker lives, and what it serves: submitters read the facts. All workers of a queue serve
 -- one model. The fingerprint tells models apart; workers that announce none are told apart by name.
 -- A script for the same reason as create_groups.lua.
--- KEYS  model, the job stream on which workers show that they live
--- ARGV  group, consumer, consumer that owns released entries, alive ms, an id that no entry has, mode;
---       field, value, ...
+-- KEYS  model, the job stream on which workers show that they live, workers, the key of the model's
+--       vocabulary if it has one, which is renewed
+-- ARGV  group, consumer, consumer that owns released entries, alive ms, an id that no entry has, mode, slots
+--       of this worker; field, value, ...
 --       mode: "join" is refused if other workers live and serve another model; "replace" makes this
 --       model the queue's; "keep" says that this worker still lives
--- Reply: {outcome, the queue's model, its fingerprint or ""}
+-- Reply: {outcome, the queue's model, its fingerprint or "", "1" if the vocabulary is not there, else "0"}
 --        SERVES   this worker's model is the queue's
 --        REFUSED  the queue has another model, and workers that live
 --        REPLACED the queue has had another model since
-local model, stream = KEYS[1], KEYS[2]
-local group, consumer, released, alive_ms, no_entry, mode = unpack(ARGV, 1, 6)
+local model, stream, workers, vocabulary = unpack(KEYS, 1, 4)
+local VOCABULARY_DAYS = 30
+local group, consumer, released, alive_ms, no_entry, mode, slots = unpack(ARGV, 1, 7)
 local facts = {}
-for n = 7, #ARGV, 2 do facts[ARGV[n]] = ARGV[n + 1] end
+for n = 8, #ARGV, 2 do facts[ARGV[n]] = ARGV[n + 1] end
 
 local function others_live()
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
@@ -24,13 +26,21 @@ local function others_live()
   return false
 end
 
-local known = ask('HMGET', model, 'name', 'fingerprint') or {}
+local known = ask('HMGET', model, 'name', 'fingerprint', 'vocabulary') or {}
 local name, fingerprint = known[1], known[2] or ''
 local same = not name or name == facts.name
 if fingerprint ~= '' and facts.fingerprint ~= '' then same = fingerprint == facts.fingerprint end
-if not same and mode == 'join' and others_live() then return {'REFUSED', name, fingerprint} end
+if not same and mode == 'join' and others_live() then return {'REFUSED', name, fingerprint, '0'} end
 -- Reading its own pending entries resets a consumer's idle time. There is none after the last id.
 redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, no_entry)
-if not same and mode == 'keep' then return {'REPLACED', name, fingerprint} end
-if mode ~= 'keep' or not name or fingerprint == '' then redis.call('HSET', model, unpack(ARGV, 7)) end
-return {'SERVES', facts.name, facts.fingerprint}
+redis.call('HSET', workers, consumer, slots)
+if not same and mode == 'keep' then return {'REPLACED', name, fingerprint, '0'} end
+local said = known[3]
+if mode ~= 'keep' or not name or fingerprint == '' then
+  redis.call('HSET', model, unpack(ARGV, 8))
+  said = facts.vocabulary
+end
+local kept = not vocabulary or redis.call('EXPIRE', vocabulary, VOCABULARY_DAYS * 86400) == 1
+local found = vocabulary and kept and facts.fingerprint or ''
+if vocabulary and said ~= found then redis.call('HSET', model, 'vocabulary', found) end
+return {'SERVES', facts.name, facts.fingerprint, kept and '0' or '1'}

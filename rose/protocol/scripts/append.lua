@@ -11,11 +11,19 @@
 local load, running = KEYS[1], KEYS[2]
 local group, ttl_s = ARGV[1], ARGV[2]
 local now
+local generated = 0
+
+-- Of a job that ends also what `end_job` has to know.
+local function read(state, ends)
+  if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
+  return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted')
+end
 
 -- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
--- of them fit into the log, whether one was new, and whether the log ends with the last one.
+-- of them fit into the log, whether one was new, and how many tokens it has if it ends with the last one.
 local function log_events(state, tokens, known, index, counts, number)
-  local logged, placed, first, last = tonumber(known[2] or '0') or -1, true, nil, nil
+  local before = tonumber(known[2] or '0') or -1
+  local logged, placed, first, last = before, true, nil, nil
   for count in string.gmatch(counts, '%d+') do
     local after = index + tonumber(count)
     if after > logged then
@@ -27,11 +35,12 @@ local function log_events(state, tokens, known, index, counts, number)
     index, number = after, number + 1
   end
   if first then
+    generated = generated + logged - before
     redis.call('HSET', state, 'tokens', logged)
     local channel = channel_of(state)
     for n = first, last do redis.call(PUBLISH, channel, ARGV[n]) end
   end
-  return placed, first ~= nil, index == logged
+  return placed, first ~= nil, index == logged and logged
 end
 
 local reply, item, key, arg, ended = {}, 0, 3, 3, {}
@@ -40,7 +49,7 @@ while key < #KEYS do
   local epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
   local _, events = string.gsub(counts, '%d+', '')
   local ends = status ~= '-'
-  local known = ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') or {}
+  local known = read(state, ends) or {}
   local outcome
   if known[1] ~= epoch then
     outcome = 'FENCED'
@@ -50,7 +59,7 @@ while key < #KEYS do
       outcome = 'GAP'
     elseif ends and not is_terminal(known[4]) and complete then
       now = now or string.format('%d', now_ms())
-      end_job(state, tokens, status, ARGV[arg + 1 + events], now, ttl_s)
+      end_job(state, tokens, {string.format('%d', complete), unpack(known, 5, 8)}, status, ARGV[arg + 1 + events], now, ttl_s)
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -70,6 +79,7 @@ while key < #KEYS do
   end
   item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
 end
+add_to(load, 'generated', generated)
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

@@ -1,4 +1,5 @@
--- The beginning of every script.
+-- What several scripts use: each of them gets those declarations that it names. One begins with `local` in
+-- the first column.
 --
 -- State of a job (hash state:ID):
 --   status    queued | running | finished | failed | cancelled
@@ -7,9 +8,12 @@
 --   attempts  takes since the log last grew     taken_at  tokens in the log at the last take
 --   tokens    tokens in the log                 cost    its share of load.tokens
 --   worker    who took it last                  take    the id of that take
+--   hands     who wrote it from which token on: lines of "<tokens before> <worker>"
 --   cancel    "1" once asked for                bytes   its share of load.bytes
 --   key       its idempotency key               deadline_ms, enqueued_ms, started_ms, ended_ms
 --   tombstone bytes of its entry, once it was cancelled while it waited
+--   owner     whose job it is                   record  its submitter's, for nobody else to read
+--   deleted   "1" once asked for: it goes soon after its end
 
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
@@ -95,14 +99,17 @@ local function job_of(entry)
   return false
 end
 
--- Whether there is an entry where a state says that its job stands. Looks only at streams of the
--- partition that the stream `own` is of, and only for valid ids.
-local function stands_at(own, stream, entry)
+-- Whether a state names a stream of the partition that the stream `own` is of, and a valid id.
+local function names_entry(own, stream, entry)
   local partition = string.match(own, '^.*:')
   if string.sub(stream, 1, #partition) ~= partition then return false end
   local ms, number = string.match(entry, '^(%d+)-(%d+)$')
-  if not ms or #ms > 19 or #number > 19 then return false end
-  return #(ask('XRANGE', stream, entry, entry) or {}) == 1
+  return ms ~= nil and #ms <= 19 and #number <= 19
+end
+
+-- Whether there is an entry where a state says that its job stands.
+local function stands_at(own, stream, entry)
+  return names_entry(own, stream, entry) and #(ask('XRANGE', stream, entry, entry) or {}) == 1
 end
 
 local function acknowledge(stream, group, entry)
@@ -135,15 +142,24 @@ local function add_event(tokens, id, event)
   error(stored)
 end
 
+-- The name of a job's idempotency key, from the field `key` of its state; nil if it has none.
+local function key_name(state, key)
+  if not key or not string.find(key, '^[%w_.:-]+$') then return nil end
+  return (string.gsub(state, ':state:.*$', ':idempotency:')) .. key
+end
+
+-- What is left of a deleted job outlives its end by so much, so that a repeated call of its worker and a
+-- subscriber who has missed the event still find that it has ended.
+local DELETED_S = 60
+
 -- A job's state, its log and its idempotency key expire together. The key may stand for another job by
 -- now.
-local function expire(state, tokens, key, ttl_s)
+local function expire(state, tokens, key, ttl_s, deleted)
+  if deleted then ttl_s = math.min(ttl_s, DELETED_S) end
   redis.call('EXPIRE', state, ttl_s)
   redis.call('EXPIRE', tokens, ttl_s)
-  if key and string.find(key, '^[%w_.:-]+$') then
-    local name = string.gsub(state, ':state:.*$', ':idempotency:' .. key)
-    if ask('GET', name) == id_of(state) then redis.call('EXPIRE', name, ttl_s) end
-  end
+  local name = key_name(state, key)
+  if name and ask('GET', name) == id_of(state) then redis.call('EXPIRE', name, ttl_s) end
 end
 
 -- If somebody else has written into the hash `load`, the limits are wrong, but no job is.
@@ -159,35 +175,61 @@ local function give_back(load)
   add_to(load, 'bytes', -given_back.bytes)
 end
 
+-- What `end_job` has to know of a job.
+local function held_by(state)
+  return redis.call('HMGET', state, 'tokens', 'cost', 'bytes', 'key', 'deleted')
+end
+
 -- End a job: log the terminal event, then note what the job held. The caller acknowledges the entry
 -- afterwards, never before, and calls `give_back` once for all jobs. Without `ttl_s` nothing of the job
 -- expires yet.
-local function end_job(state, tokens, status, event, now, ttl_s)
-  local known = redis.call('HMGET', state, 'tokens', 'cost', 'bytes', 'key')
-  local last = (is_count(known[1]) and known[1] or '0') .. '-1'
+local function end_job(state, tokens, held, status, event, now, ttl_s)
+  local logged, cost, bytes, key, deleted = unpack(held, 1, 5)
+  local last = (is_count(logged) and logged or '0') .. '-1'
   if not add_event(tokens, last, event) then
     -- The log is lost, but the job must end.
     redis.call('DEL', tokens)
     redis.call('XADD', tokens, last, 'event', event)
   end
   redis.call('HSET', state, 'status', status, 'ended_ms', now)
-  if ttl_s then expire(state, tokens, known[4], ttl_s) end
-  if is_count(known[2]) then given_back.tokens = given_back.tokens + known[2] end
-  if is_count(known[3]) then given_back.bytes = given_back.bytes + known[3] end
+  if ttl_s then expire(state, tokens, key, ttl_s, deleted) end
+  if is_count(cost) then given_back.tokens = given_back.tokens + cost end
+  if is_count(bytes) then given_back.bytes = given_back.bytes + bytes end
   redis.call(PUBLISH, channel_of(state), event)
 end
 
 -- The entry of a job that has ended goes: its state, log and key may expire now. If the job was
 -- cancelled while it waited, its entry does not fill the stream any more.
 local function bury(state, tokens, ttl_s)
-  local known = redis.call('HMGET', state, 'key', 'tombstone')
-  expire(state, tokens, known[1], ttl_s)
+  local known = redis.call('HMGET', state, 'key', 'tombstone', 'deleted')
+  expire(state, tokens, known[1], ttl_s, known[3])
   if is_count(known[2]) then
     local load = string.gsub(state, ':state:.*$', ':load')
     redis.call('HDEL', state, 'tombstone')
     add_to(load, 'cancelled', -1)
     add_to(load, 'cancelled_bytes', -tonumber(known[2]))
   end
+end
+
+-- Stop a job that has not ended. One that no worker has begun on ends at once. Its entry stays until the
+-- next take acknowledges it, since XDEL of an undelivered entry would break the group's lag. Until then
+-- nothing of the job expires: without its state that take would begin it again. Returns whether it has
+-- ended; else its worker will end it.
+local function stop_job(state, tokens, load, control, message, event)
+  local known = redis.call('HMGET', state, 'status', 'tokens', 'bytes')
+  redis.call('HSET', state, 'cancel', '1')
+  if known[1] ~= 'queued' or known[2] ~= '0' then
+    redis.call(PUBLISH, control, message)
+    return false
+  end
+  end_job(state, tokens, held_by(state), 'cancelled', event, string.format('%d', now_ms()))
+  give_back(load)
+  -- The queue's limits count entries, but not those of cancelled jobs.
+  local bytes = is_count(known[3]) and known[3] or '0'
+  redis.call('HSET', state, 'tombstone', bytes)
+  add_to(load, 'cancelled', 1)
+  add_to(load, 'cancelled_bytes', tonumber(bytes))
+  return true
 end
 
 -- Idle workers take turns: the one that `listener` names listens for new jobs, the others wait for a

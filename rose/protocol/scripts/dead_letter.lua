@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Give up on an entry: keep its job with the reason, and tell the subscriber if the id is known.
+-- Give up on an entry: keep its job with the reason, and tell the subscriber if the id is known. Of a
+-- deleted job nothing is kept.
 -- KEYS  stream, dead; if the id is known: state, tokens, load, running
 -- ARGV  group, consumer, entry, code, message, encoded job, letters to keep, for how many s, ttl s; if
 --       the id is known: job id, event (failed)
@@ -9,9 +10,10 @@ local group, consumer, entry, code, message, job, keep, keep_s, ttl_s = unpack(A
 local job_id, event = unpack(ARGV, 10, 11)
 local now = now_ms()
 
+local deleted = false
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
-  local known = ask('HMGET', state, 'status', 'stream', 'entry')
+  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'deleted')
   if not known then -- the key is of a wrong type: it never belonged to this job
     redis.call('DEL', state)
     known = {}
@@ -20,16 +22,19 @@ if state then
   local own = not known[3] or (known[2] == stream and known[3] == entry)
   if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)
-    end_job(state, tokens, 'failed', event, string.format('%d', now), ttl_s)
+    end_job(state, tokens, held_by(state), 'failed', event, string.format('%d', now), ttl_s)
     give_back(load)
     ask('ZREM', running, job_id)
   elseif own then
     bury(state, tokens, ttl_s)
   end
+  deleted = own and known[4]
 end
-redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,
-  'message', message, 'stream', stream, 'entry', entry, 'job', job)
-redis.call('XTRIM', dead, 'MINID', '~', string.format('%d', math.max(0, now - keep_s * 1000)))
-redis.call('EXPIRE', dead, keep_s)
+if not deleted then
+  redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,
+    'message', message, 'stream', stream, 'entry', entry, 'job', job)
+  redis.call('XTRIM', dead, 'MINID', '~', string.format('%d', math.max(0, now - keep_s * 1000)))
+  redis.call('EXPIRE', dead, keep_s)
+end
 acknowledge(stream, group, entry)
 return 'DEAD'

@@ -1,14 +1,17 @@
 #!lua flags=allow-oom
 -- Delete consumers that hold nothing and have been silent for long: killed workers leave theirs behind.
 -- One script looks and deletes, since deleting a consumer that has just read an entry would lose it.
--- KEYS  job streams        ARGV  group, idle ms
+-- KEYS  workers, the normal job stream, on which workers show that they live, the others
+-- ARGV  group, idle ms
 -- Reply: how many were deleted
-local forgotten = 0
-for _, stream in ipairs(KEYS) do
+local workers, forgotten = KEYS[1], 0
+for i = 2, #KEYS do
+  local stream = KEYS[i]
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, ARGV[1])) do
     local consumer = by_name(info)
     if consumer.pending == 0 and consumer.idle >= tonumber(ARGV[2]) then
       redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], consumer.name)
+      if i == 2 then redis.call('HDEL', workers, consumer.name) end
       forgotten = forgotten + 1
     end
   end

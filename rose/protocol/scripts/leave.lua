@@ -2,13 +2,14 @@
 -- Leave the consumer groups for good. What this consumer still owns, such as the entries of a fetch whose
 -- reply was lost, goes to `released`. One script, because deleting a consumer that has just read an entry
 -- would lose it.
--- KEYS  job streams        ARGV  group, consumer, consumer that owns released entries
+-- KEYS  workers, job streams        ARGV  group, consumer, consumer that owns released entries
 -- Reply: how many entries it still owned
 local group, consumer, released_to = ARGV[1], ARGV[2], ARGV[3]
 local MAX_ENTRIES = 1000
 
 local released = 0
-for _, stream in ipairs(KEYS) do
+for i = 2, #KEYS do
+  local stream = KEYS[i]
   repeat
     local pending = redis.call('XPENDING', stream, group, '-', '+', MAX_ENTRIES, consumer)
     give_to(released_to, stream, group, ids_of(pending))
@@ -16,4 +17,5 @@ for _, stream in ipairs(KEYS) do
   until #pending < MAX_ENTRIES
   redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
 end
+redis.call('HDEL', KEYS[1], consumer)
 return released

@@ -4,19 +4,18 @@
 --       one
 -- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; per job:
 --       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
---       deadline>", job; "-" for a figure that is not known
+--       deadline> <owner>", job, record or ""; "-" for what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; FULL unit depth limit; BLOCKED stream
 local load, model = KEYS[1], KEYS[2]
 local streams = tonumber(ARGV[1])
-local ANNOUNCED = {'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes'}
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
 -- caller gives none.
 local MAX_JOBS_UNKNOWN = 100000
 -- Longer than any job waits and runs.
 local KEY_DAYS = 30
 
-local facts = redis.call('HMGET', model, unpack(ANNOUNCED))
+local facts = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes')
 local context, bytes_per_token = tonumber(facts[1] or ''), tonumber(facts[2] or '')
 
 -- The queue's limit, which its workers have announced, or a stricter one of the caller; nil for none.
@@ -35,16 +34,15 @@ for i = 1, 4 do held[i] = tonumber(held[i] or '0') or 0 end
 -- A job has an entry until it has ended. Without one there is nothing to count, whatever a lost worker
 -- or an older one has left in the counts.
 if entries == 0 then
-  for i, field in ipairs({'tokens', 'bytes', 'cancelled', 'cancelled_bytes'}) do
-    add_to(load, field, -held[i])
-    held[i] = 0
-  end
+  for i, field in ipairs({'tokens', 'bytes', 'cancelled', 'cancelled_bytes'}) do add_to(load, field, -held[i]) end
+  held = {0, 0, 0, 0}
 end
 
 -- Jobs that were cancelled while they waited do not count, though their entries are still there. But
 -- no more of them than the limit itself: else who submits and cancels in turn fills Redis.
 local depth = math.max(0, entries - math.min(held[3], max_jobs or held[3]))
-local tokens, bytes = held[1], held[2] + math.max(0, held[4] - (max_bytes or held[4]))
+local surplus = math.max(0, held[4] - (max_bytes or held[4]))
+local tokens, bytes = held[1], held[2]
 
 -- Refuse prompts that are certainly too long, as far as one can tell without a tokenizer. The worker
 -- decides the rest.
@@ -63,20 +61,23 @@ local function full(unit, count, more, most)
   end
 end
 
--- Whether a job has this state: its status, if so. A hash without one is what a cancel has left there
--- that came too late. A key of another type is somebody else's, and no job can have it.
+-- Whether a job has this state. A hash without a status is what a cancel has left there that came too
+-- late: the second result. A key of another type is somebody else's, and no job can have it.
 local function exists(state)
+  if redis.call('EXISTS', state) == 0 then return false end
   local known = ask('HMGET', state, 'status', 'cancel')
   return not known or known[1], known and known[2]
 end
 
-local function store(state, idempotency, stream, entry, cost, deadline_in, size)
-  local fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', 0, 'attempts', 0, 'tokens', 0,
+local function store(state, idempotency, stream, entry, cost, deadline_in, size, owner, record)
+  local fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
     'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   local function add(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value
   end
   if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now_ms() + deadline_in)) end
+  if owner ~= '-' then add('owner', owner) end
+  if record ~= '' then add('record', record) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))
     -- It expires with the job's result; this is for a worker of an older version, which leaves it.
@@ -85,14 +86,14 @@ local function store(state, idempotency, stream, entry, cost, deadline_in, size)
   redis.call('HSET', state, unpack(fields))
 end
 
-local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, job)
+local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, job, record)
   local earlier = idempotency and ask('GET', idempotency)
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
   local known, cancelled = exists(state)
   if known then return {'EXISTS', id_of(state)} end
-  local size = bytes_of(job)
+  local size = bytes_of(job) + #record
   local refused = too_long(prompt_tokens, prompt_bytes) or full('jobs', depth, 1, max_jobs)
-    or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes, size, max_bytes)
+    or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes + surplus, size, max_bytes)
   if refused then return refused end
 
   local entry = redis.pcall('XADD', stream, '*', 'job', job)
@@ -102,14 +103,14 @@ local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_by
     error(entry)
   end
   if cancelled then redis.call('DEL', state) end
-  store(state, idempotency, stream, entry, cost, deadline_in, size)
+  store(state, idempotency, stream, entry, cost, deadline_in, size, owner, record)
   depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
 end
 
 local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
-for i = 5, #ARGV, 2 do
-  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in =
-    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+)$')
+for i = 5, #ARGV, 3 do
+  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner =
+    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+)$')
   local state, idempotency = KEYS[key], nil
   key = key + 1
   if has_key == '1' then
@@ -117,9 +118,9 @@ for i = 5, #ARGV, 2 do
     key = key + 1
   end
   local outcome = submit(KEYS[tonumber(stream) + 2], state, idempotency, cost, prompt_tokens,
-    prompt_bytes, deadline_in, ARGV[i + 1])
+    prompt_bytes, deadline_in, owner, ARGV[i + 1], ARGV[i + 2])
   if outcome then
-    table.insert(outcome, 1, (i - 5) / 2)
+    table.insert(outcome, 1, (i - 5) / 3)
     reply[#reply + 1] = outcome
   end
 end

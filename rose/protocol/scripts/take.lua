@@ -22,6 +22,18 @@ local running = KEYS[1]
 local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
 local now = string.format('%d', now_ms())
 
+-- Of a text that many workers have had, the last ones are remembered.
+local MAX_HANDS_BYTES = 2048
+
+-- Whose the text is from which token on: a line for each worker, "<tokens before> <its name>".
+local function hands_with(hands, logged)
+  local last = string.match(hands, '([^\n ]*)\n$')
+  if last == consumer then return hands end
+  hands = hands .. string.format('%d %s\n', logged, consumer)
+  while #hands > MAX_HANDS_BYTES do hands = string.gsub(hands, '^[^\n]*\n', '') end
+  return hands
+end
+
 -- Scores and members of the jobs that this call begins.
 local begun = {}
 
@@ -30,10 +42,13 @@ local function granted(epoch, attempts, cancel, logged, deadline)
     now, is_count(deadline) and deadline or '-')
 end
 
-local function take(stream, state, tokens, entry, take_id)
-  if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
-  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
-    'worker', 'take', 'deadline_ms', 'model')
+local function read(state)
+  return ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
+    'worker', 'take', 'deadline_ms', 'model', 'hands')
+end
+
+-- `known` is what `read` returns. This consumer owns the entry.
+local function begin(stream, state, tokens, entry, take_id, known)
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- It was cancelled while it waited, or its worker died before the acknowledgement.
@@ -66,24 +81,32 @@ local function take(stream, state, tokens, entry, take_id)
   local attempts = progress and 0 or tonumber(known[7] or '0')
   if attempts > 0 and mode ~= 'alone' then return 'SUSPECT' end
   local epoch = string.format('%d', tonumber(known[8] or '0') + 1)
-  redis.call('HSET', state, 'status', 'running', 'stream', stream, 'entry', entry, 'tokens', logged,
-    'taken_at', logged, 'attempts', attempts + 1, 'epoch', epoch, 'worker', consumer, 'take', take_id,
-    'model', model, 'started_ms', now)
+  redis.call('HSET', state, 'status', 'running', 'taken_at', known[4] or '0', 'attempts', attempts + 1, 'epoch', epoch,
+    'worker', consumer, 'take', take_id, 'model', model, 'started_ms', now, 'hands', hands_with(known[13] or '', logged))
+  if known[2] ~= stream or known[3] ~= entry or not known[4] then
+    -- It came by a plain XADD, or its first entry is gone.
+    redis.call('HSET', state, 'stream', stream, 'entry', entry, 'tokens', logged)
+  end
   -- A cancel that came before the first take lets the state expire, in case there is no such job.
   if not known[1] then redis.call('PERSIST', state) end
   begun[#begun + 1], begun[#begun + 2] = now, id_of(state)
   return granted(epoch, attempts + 1, known[6], logged, known[11])
 end
 
+local function take(stream, state, tokens, entry, take_id)
+  if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
+  return begin(stream, state, tokens, entry, take_id, read(state))
+end
+
 local function take_unread(stream, state, tokens, waiting, entry, take_id)
   local others = redis.call('EXISTS', waiting)
-  local known = ask('HMGET', state, 'take')
-  local again = known and known[1] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
+  local known = read(state)
+  local again = known and known[10] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
   if again then return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
-  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
-  if not read or #read == 0 then return {others} end
-  local first = entries_of(read)[1]
-  local outcome = first[1] == entry and take(stream, state, tokens, entry, take_id) or ''
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
+  if not reply or #reply == 0 then return {others} end
+  local first = entries_of(reply)[1]
+  local outcome = first[1] == entry and begin(stream, state, tokens, entry, take_id, known) or ''
   return {others, first[1], job_of(first), outcome}
 end
 

@@ -2,7 +2,7 @@
 """Commands and protocol calls to Redis, repeated while it is in trouble.
 
 Any of them may be repeated after a lost reply: every script of the protocol is safe to repeat
-(rose/protocol/calls.py), and so are the commands that are sent here.
+(rose/protocol/calls), and so are the commands that are sent here.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
             logprobs=(TokenLogprob(-0.5, ()), TokenLogprob(-3.25, ((5, -0.25), (7, -1.5)))),
         ),
         FinishedEvent(index=2, reason="eos", prompt_tokens=7),
+        FinishedEvent(index=2, reason="eos", prompt_tokens=7, cached_tokens=0),
         CancelledEvent(index=0),
         FailedEvent(index=0, code="x", message="m"),
     ],
@@ -82,6 +83,13 @@ def test_token_events_without_logprobs_have_the_bytes_they_always_had() -> None:
     # then
     assert encode_tokens(3, (5, 6), "é") == raw
     assert encode_event(TokenEvent(index=3, token_ids=(5, 6), text="é")) == raw
+
+
+def test_an_end_without_cached_tokens_has_the_bytes_it_always_had() -> None:
+    fields = {"index": 2, "type": "finished", "reason": "eos", "prompt_tokens": 7}
+    assert encode_event(FinishedEvent(index=2, reason="eos", prompt_tokens=7)) == msgpack.packb(
+        fields
+    )
 
 
 def test_logprobs_are_small_on_the_wire() -> None:

@@ -63,9 +63,12 @@ def shaped(*fields: str) -> st.SearchStrategy[bytes]:
     return maps.map(msgpack.packb)
 
 
-_job_shaped = shaped("v", "id", "prompt", "sampling", "deadline_ms", "metadata", "priority")
+_job_shaped = shaped(
+    "v", "id", "prompt", "sampling", "deadline_ms", "metadata", "priority", "tools"
+)
 _event_shaped = shaped(
-    "type", "index", "token_ids", "text", "reason", "prompt_tokens", "code", "message"
+    *("type", "index", "token_ids", "text", "reason", "prompt_tokens", "cached_tokens"),
+    *("code", "message"),
 )
 _fuzzer = Fuzzer(1, large_every=10**9)
 _damaged = st.sampled_from([make() for _ in range(2000) for make in (_fuzzer.job, _fuzzer.event)])
@@ -162,12 +165,19 @@ def test_any_state_of_a_job_is_a_status_or_an_error(fields: list[bytes | None]) 
         assert status is None or isinstance(tokens, int)
 
 
-@given(tokens=_values, name=_values, context=_values, consumer=st.binary(max_size=9))
+@given(
+    tokens=_values,
+    name=_values,
+    context=_values,
+    consumer=st.binary(max_size=9),
+    slots=_values.map(lambda value: value or b""),
+)
 def test_any_state_of_a_queue_is_a_status_or_an_error(
-    tokens: bytes | None, name: bytes | None, context: bytes | None, consumer: bytes
+    tokens: bytes | None, name: bytes | None, context: bytes | None, consumer: bytes, slots: bytes
 ) -> None:
-    held: list[Any] = [3, b"5-0", [[consumer, b"2"]]]
-    reply = [[held, [0, b"", []], [1, b"", []]], 4, tokens or b"0", [name, context], 7]
+    held: list[Any] = [3, b"5-0", [[consumer, b"2", 40, slots]]]
+    facts = [name, context, name, context, tokens]
+    reply = [[held, [0, b"", []], [1, b"", []]], 4, tokens or b"0", facts, 7, tokens or b"0"]
     with contextlib.suppress(MalformedMessage):
         status = read_queue_status("q", [reply, reply])
         assert isinstance(status, QueueStatus)

@@ -47,6 +47,12 @@ def cancel(bench: Bench) -> Call:
     return calls.cancel(bench.partition, job.id)
 
 
+def delete(bench: Bench) -> Call:
+    """A job that waits, with all that a job can have."""
+    job = bench.client.submit("x", idempotency_key="k", record=b"r", owner="o")
+    return calls.delete(bench.partition, job.id)
+
+
 def fetch(bench: Bench) -> Call:
     bench.client.submit("x")
     bench.client.submit("y", priority="low")
@@ -151,7 +157,7 @@ def create_groups(bench: Bench) -> Call:
 
 def announce(bench: Bench) -> Call:
     facts = {"name": "m", "fingerprint": "f", "context_tokens": 9}
-    return calls.announce(bench.partition, "w", facts, mode="join")
+    return calls.announce(bench.partition, "w", facts, mode="join", slots=1)
 
 
 def room(bench: Bench) -> Call:
@@ -163,6 +169,7 @@ SCRIPTS = (
     append,
     cancel,
     create_groups,
+    delete,
     elect,
     fetch,
     forget,

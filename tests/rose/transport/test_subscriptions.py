@@ -73,6 +73,27 @@ async def test_nothing_published_after_listen_is_missed(
             assert await inbox.get(0.001) is None
 
 
+async def test_a_wait_ends_in_its_own_time_whatever_the_one_before_it_was_given(
+    subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
+) -> None:
+    async with subscriptions.listen(channel) as inbox, asyncio.timeout(30):
+        # given: a long wait that a message has ended
+        publish.publish(channel, "a")
+        assert await inbox.get(3600) == b"a"
+        # when / then: a short one does not last as long
+        assert await inbox.get(0.01) is None
+        # given: a short one that a message has ended
+        short = asyncio.create_task(inbox.get(0.5))
+        await asyncio.sleep(0)
+        publish.publish(channel, "b")
+        assert await short in (b"b", None)
+        # when / then: a long one does not end with it
+        long = asyncio.create_task(inbox.get(3600))
+        await asyncio.sleep(0.6)
+        publish.publish(channel, "c")
+        assert await long in (b"b", b"c")
+
+
 async def test_two_may_listen_to_the_same_channel(
     subscriptions: AsyncSubscriptions, publish: redis.Redis, channel: str
 ) -> None:

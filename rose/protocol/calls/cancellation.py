@@ -1,0 +1,47 @@
+"""What the submitter of a job does to end it."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+from rose.protocol.calls.call import Call
+from rose.protocol.codec import encode_event
+from rose.protocol.events import CancelledEvent
+from rose.protocol.jobs import Priority
+from rose.protocol.keys import GROUP, Partition
+from rose.protocol.scripts import load
+
+
+def cancel(partition: Partition, job_id: str) -> Call:
+    return Call(
+        load("cancel"),
+        [
+            partition.state(job_id),
+            partition.tokens(job_id),
+            partition.load,
+            partition.control,
+        ],
+        [control_message(job_id), encode_event(CancelledEvent(index=0))],
+    )
+
+
+def delete(partition: Partition, job_id: str) -> Call:
+    return Call(
+        load("delete"),
+        [
+            partition.state(job_id),
+            partition.tokens(job_id),
+            partition.load,
+            partition.control,
+            partition.jobs(Priority.NORMAL),
+        ],
+        [GROUP, control_message(job_id), encode_event(CancelledEvent(index=0))],
+    )
+
+
+@lru_cache(maxsize=4096)
+def control_message(job_id: str) -> str:
+    """What asks the worker of this job to stop it. It is no id: whoever may publish on the channel
+    may also listen there, and who knows an id may read the job's tokens."""
+    return hashlib.sha256(job_id.encode()).hexdigest()

@@ -1,0 +1,49 @@
+"""How entries of the job streams come to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rose.protocol.calls.call import Arg, Call
+from rose.protocol.codec import MAX_JOB_BYTES
+from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
+from rose.protocol.scripts import load
+
+#: One fetch brings jobs of at most about so many bytes, so that it fits into the call's timeout.
+MAX_FETCH_BYTES = 4 * 2**20
+
+#: How long the name of a listener stands without a word from it, and the note that others wait: as
+#: in common.lua.
+LISTENER_MS, WAITING_MS = 1000, 3000
+
+
+def fetch(
+    partition: Partition,
+    consumer: str,
+    count: int,
+    *,
+    ageing_ms: int,
+    wait: bool = False,
+    adopt: Iterable[EntryKey] | None = None,
+    max_bytes: int = MAX_FETCH_BYTES,
+) -> Call:
+    """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
+    that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
+    reply, which the last one may exceed."""
+    streams = partition.all_jobs
+    args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
+    args += ("wait" if wait else "", "" if adopt is None else "adopt")
+    args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
+    return Call(load("fetch"), [*partition.idle, *streams], args)
+
+
+def hand_on(partition: Partition, consumer: str, *, leaves: bool) -> Call:
+    """Let the next idle worker listen. `leaves`: this one cannot where nobody else waits."""
+    return Call(load("hand_on"), partition.idle, [consumer, "leaves" if leaves else ""])
+
+
+def reclaim(partition: Partition, *, lease_ms: int, interval_ms: int, patience_ms: int) -> Call:
+    """Give the entries of silent workers to `released`. `patience_ms`: how long workers may renew
+    their leases after a time in which they could not."""
+    args: list[Arg] = [GROUP, RELEASED, lease_ms, interval_ms, patience_ms]
+    return Call(load("reclaim"), [partition.reclaim, *partition.all_jobs], args)

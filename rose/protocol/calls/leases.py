@@ -1,0 +1,47 @@
+"""What a worker holds while it works on jobs, and how it keeps or hands them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rose.protocol.calls.call import Call
+from rose.protocol.keys import GROUP, RELEASED, EntryKey, JobEntry, Partition
+from rose.protocol.scripts import load
+
+
+@dataclass(slots=True)
+class Lease:
+    """What a worker holds while it works on a job. The keys are made once a job, not once a
+    token."""
+
+    partition: Partition
+    entry: EntryKey
+    job_id: str
+    epoch: int
+    state: bytes = field(init=False)
+    tokens: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.partition.state(self.job_id).encode()
+        self.tokens = self.partition.tokens(self.job_id).encode()
+
+
+def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:
+    return Call(load("renew"), [stream], [GROUP, consumer, *entries])
+
+
+def release(partition: Partition, stream: str, consumer: str, jobs: Sequence[JobEntry]) -> Call:
+    """`jobs`: entries of `stream`."""
+    return Call(
+        load("release"),
+        [stream, *(partition.state(job.job_id) for job in jobs)],
+        [GROUP, consumer, RELEASED, *(job.entry.id for job in jobs)],
+    )
+
+
+def leave(partition: Partition, consumer: str) -> Call:
+    """Leave the groups. What the consumer still owns is released."""
+    return Call(
+        load("leave"), [partition.workers, *partition.all_jobs], [GROUP, consumer, RELEASED]
+    )

@@ -1,0 +1,51 @@
+"""What foreign commands, backups and failovers leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rose.protocol.calls.call import Arg, Call, malformed
+from rose.protocol.calls.leases import Lease
+from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
+from rose.protocol.scripts import load
+
+#: What one look of the sweep reads: some milliseconds of Redis' time at the most.
+_SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS = 100, 2**20, 100
+
+
+def sweep(partition: Partition, positions: Sequence[bytes], *, again_s: float) -> Call:
+    """Look for entries and jobs that nobody would find otherwise. `positions`: from the last look,
+    or empty. `again_s`: how long a job that has its entry is not looked at again."""
+    args: list[Arg] = [GROUP, RELEASED, _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS]
+    args += [int(again_s * 1000), *(positions or [b""] * len(partition.all_jobs))]
+    return Call(load("sweep"), [partition.running, *partition.all_jobs], args)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    released: int
+    """entries that no pending list held"""
+    positions: Sequence[bytes]
+    lost: Sequence[Lease]
+    """jobs without an entry"""
+    tokens: Sequence[int]
+    """in the log of each of these"""
+
+
+def swept(partition: Partition, reply: Sequence[Any]) -> Swept:
+    """Reads the reply to `sweep`.
+
+    Raises: MalformedMessage
+    """
+    released, positions, jobs = reply
+    lost, tokens = [], []
+    try:
+        for job_id, epoch, logged, stream, entry in jobs:
+            place = EntryKey(stream.decode(), entry.decode())
+            lost.append(Lease(partition, place, job_id.decode(), int(epoch)))
+            tokens.append(int(logged))
+    except ValueError as error:
+        raise malformed("sweep", error) from None
+    return Swept(released, positions, lost, tokens)

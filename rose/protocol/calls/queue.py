@@ -1,0 +1,38 @@
+"""How a partition is made, measured and tidied."""
+
+from __future__ import annotations
+
+from rose.protocol.calls.announcement import ALIVE_S
+from rose.protocol.calls.call import Call
+from rose.protocol.jobs import Priority
+from rose.protocol.keys import GROUP, Partition
+from rose.protocol.scripts import load
+
+
+def create_groups(partition: Partition) -> Call:
+    return Call(load("create_groups"), partition.all_jobs, [GROUP])
+
+
+def room(partition: Partition) -> Call:
+    """Raises OutOfMemoryError where Redis is at its memory limit."""
+    return Call(load("room"), [partition.load], [])
+
+
+def queue_status(partition: Partition) -> Call:
+    keys = [partition.load, partition.model, partition.dead, partition.workers, *partition.all_jobs]
+    return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000])
+
+
+def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:
+    """Become or remain the worker that reads the queue's gauges. A lease of 0 resigns."""
+    return Call(load("elect"), [partition.reader], [consumer, lease_ms])
+
+
+def oldest_waiting(partition: Partition) -> Call:
+    return Call(load("oldest_waiting"), partition.all_jobs, [GROUP])
+
+
+def forget(partition: Partition, *, idle_ms: int) -> Call:
+    """Delete consumers that hold nothing and have been silent for `idle_ms`."""
+    streams = sorted(partition.all_jobs, key=lambda one: one != partition.jobs(Priority.NORMAL))
+    return Call(load("forget"), [partition.workers, *streams], [GROUP, idle_ms])

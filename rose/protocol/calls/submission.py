@@ -1,0 +1,167 @@
+"""Jobs on their way into the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
+from rose.protocol.calls.call import Arg, Call, malformed, ms_until, now_ms, value_or
+from rose.protocol.jobs import JobSpec, Priority
+from rose.protocol.keys import Partition
+from rose.protocol.scripts import load
+
+#: The number of a priority's stream among those of a partition.
+_LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Back-pressure: how much of what has not ended a partition may hold.
+
+    The workers announce those of the queue, where None means no limit. A caller of `submit` may be
+    stricter; None means that it is not.
+    """
+
+    max_jobs: int | None = None
+    max_tokens: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As a worker announces them."""
+        return {
+            "max_jobs": str(value_or(self.max_jobs, "")),
+            "max_tokens": str(value_or(self.max_tokens, "")),
+            "max_bytes": str(value_or(self.max_bytes, "")),
+        }
+
+
+@dataclass(slots=True)
+class Submission:
+    """A job to enqueue."""
+
+    job_id: str
+    raw: bytes
+    cost: int
+    priority: Priority
+    idempotency_key: str | None
+    prompt_tokens: int | None
+    """None if the prompt is text"""
+    prompt_bytes: int | None
+    """None if the prompt is not one text"""
+    deadline_ms: int | None
+    """by this host's clock"""
+    record: bytes = b""
+    owner: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        job: JobSpec,
+        raw: bytes,
+        priority: Priority,
+        idempotency_key: str | None = None,
+        *,
+        record: bytes = b"",
+        owner: str = "",
+    ) -> Submission:
+        """`raw`: the encoded job; `record` and `owner`: checked."""
+        prompt = job.prompt
+        tokens = len(job.token_ids) or None
+        size = len(prompt.encode()) if isinstance(prompt, str) else None
+        estimate, deadline = job.token_estimate, job.deadline_ms
+        return cls(
+            job.id,
+            raw,
+            estimate,
+            priority,
+            idempotency_key,
+            tokens,
+            size,
+            deadline,
+            record,
+            owner,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes on the way to Redis."""
+        return len(self.raw) + len(self.record)
+
+
+def submit(
+    partition: Partition,
+    jobs: Iterable[Submission],
+    *,
+    limits: QueueLimits,
+    producer: str = "",
+) -> Call:
+    """Redis serves nobody else while the script runs: pass hundreds of jobs, not thousands.
+
+    `producer`: whose idempotency keys they are: the user of Redis.
+    """
+    streams = partition.all_jobs
+    keys: list[str | bytes] = [partition.load, partition.model, *streams]
+    args: list[Arg] = [
+        len(streams),
+        value_or(limits.max_jobs, ""),
+        value_or(limits.max_tokens, ""),
+        value_or(limits.max_bytes, ""),
+    ]
+    now = now_ms()
+    for job in jobs:
+        keys.append(partition.state(job.job_id))
+        if job.idempotency_key is not None:
+            keys.append(partition.idempotency(job.idempotency_key, producer))
+        args += (
+            f"{_LEVEL[job.priority]} {job.cost} {value_or(job.prompt_tokens, '-')} "
+            f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
+            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'}",
+            job.raw,
+            job.record,
+        )
+    return Call(load("submit"), keys, args)
+
+
+def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:
+    """The outcomes of jobs that were not simply enqueued, by the number of the job. `submitted_id`
+    reads each of them.
+
+    Raises:
+        MalformedMessage
+    """
+    try:
+        return {int(item[0]): item[1:] for item in reply}
+    except (ValueError, LookupError, TypeError) as error:
+        raise malformed("submit", error) from None
+
+
+def submitted_id(reply: list[bytes]) -> str:
+    """The id under which the job is enqueued: an earlier one for a repeated idempotency key.
+
+    Raises:
+        QueueFull, PromptTooLong
+        BrokerUnavailable: the job stream takes no more entries.
+        MalformedMessage: somebody else has written where submit.lua reads.
+    """
+    try:
+        if reply[0] == b"FULL":
+            raise QueueFull(int(reply[2]), int(reply[3]), reply[1].decode())
+        if reply[0] == b"BLOCKED":
+            raise BrokerUnavailable(
+                f"{reply[1].decode()} takes no more entries, since somebody has written one with "
+                "the last possible id: nothing was enqueued; a worker makes it anew when the jobs "
+                "in it have ended, try again then"
+            )
+        if reply[0] == b"TOO_LONG":
+            least, context = int(reply[1]), int(reply[2])
+        else:
+            return reply[1].decode()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise malformed("submit", error) from None
+    raise PromptTooLong(
+        f"the prompt is at least {least} tokens, the model's context is {context} and must hold "
+        "a new token too: shorten the prompt"
+    )

@@ -1,0 +1,51 @@
+"""Tokens and ends of jobs on their way into the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose.protocol.calls.call import Arg, Call
+from rose.protocol.calls.leases import Lease
+from rose.protocol.codec import encode_event
+from rose.protocol.events import Event
+from rose.protocol.keys import GROUP, Partition
+from rose.protocol.scripts import load
+
+
+@dataclass(slots=True)
+class Append:
+    """New events of a job, in order: encoded token events, then its terminal event."""
+
+    lease: Lease
+    index: int
+    """of the first token"""
+    counts: list[int] = field(default_factory=list)
+    """tokens in each event"""
+    events: list[bytes] = field(default_factory=list)
+    end: Event | None = None
+
+
+def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call:
+    keys: list[str | bytes] = [partition.load, partition.running]
+    args: list[Arg] = [GROUP, ttl_s]
+    for item in items:
+        lease, end = item.lease, item.end
+        # A terminal event's type is the job's status.
+        status, entry = ("-", "-") if end is None else (end.type, lease.entry.id)
+        counts = " ".join(map(str, item.counts))
+        keys += (lease.state, lease.tokens)
+        args += (f"{lease.epoch} {item.index} {status} {entry} {counts}", *item.events)
+        if end is not None:
+            keys.append(lease.entry.stream)
+            args.append(encode_event(end))
+    return Call(load("append"), keys, args)
+
+
+def outcomes(reply: Sequence[Any], count: int) -> list[str]:
+    """The outcome of each of the `count` items of an append: OK if the reply does not name it."""
+    if not reply:
+        return ["OK"] * count
+    named = {int(reply[i]): reply[i + 1].decode() for i in range(0, len(reply), 2)}
+    return [named.get(item, "OK") for item in range(count)]

@@ -1,0 +1,62 @@
+"""What a script is made of: its own file and what it uses of common.lua."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from rose.protocol.scripts import load
+
+_FOLDER = files("rose.protocol.scripts")
+NAMES = sorted(
+    file.name.removesuffix(".lua")
+    for file in _FOLDER.iterdir()
+    if file.name.endswith(".lua") and file.name != "common.lua"
+)
+COMMON = set(
+    re.findall(r"^local (?:function )?(\w+)", (_FOLDER / "common.lua").read_text(), re.MULTILINE)
+)
+
+
+def declared(source: str) -> list[str]:
+    return re.findall(r"^local (?:function )?(\w+)", source, re.MULTILINE)
+
+
+def called(source: str) -> set[str]:
+    """Functions of common.lua that the code calls."""
+    return set(re.findall(r"(?<![.\w])(\w+)\(", re.sub(r"--.*", "", source))) & COMMON
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_declares_what_it_calls_and_once(name: str) -> None:
+    # when
+    source = load(name).source
+    # then
+    names = declared(source)
+    assert called(source) <= set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_declares_nothing_of_the_others(name: str) -> None:
+    # when
+    source = load(name).source
+    # then: what of common.lua it declares occurs a second time
+    code = re.sub(r"--.*", "", source)
+    unused = [word for word in declared(source) if len(re.findall(rf"\b{word}\b", code)) == 1]
+    assert unused == []
+
+
+def test_flags_stay_in_the_first_line() -> None:
+    assert load("append").source.startswith("#!lua flags=allow-oom\nlocal ")
+
+
+def test_a_script_for_a_cluster_publishes_to_a_shard() -> None:
+    # when
+    script = load("append").sharded
+    # then
+    assert "local PUBLISH = 'SPUBLISH'" in script.source
+    assert "local PUBLISH = 'PUBLISH'" not in script.source
+    assert script.sha1 != load("append").sha1
