@@ -20,6 +20,7 @@ PACKAGES = ("rose/transport", "producer/rose_producer")
 BY_HAND = ("__init__.py", "concurrency.py")
 
 NAMES = {
+    "AsyncBursts": "Bursts",
     "AsyncClient": "Client",
     "AsyncEvents": "Events",
     "AsyncJob": "Job",

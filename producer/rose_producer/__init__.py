@@ -20,10 +20,13 @@ from rose.protocol import (
     Event,
     FailedEvent,
     FinishedEvent,
+    FunctionCall,
     Priority,
     TokenEvent,
+    ToolCall,
 )
-from rose.protocol.status import JobStatus, QueueStatus
+from rose.protocol.records import JobRecord
+from rose.protocol.status import JobStatus, QueueStatus, ServedModel
 from rose.sampling import SamplingParams
 from rose_producer.request import Request
 from rose_producer.results import Result
@@ -45,7 +48,9 @@ __all__ = [
     "Event",
     "FailedEvent",
     "FinishedEvent",
+    "FunctionCall",
     "Job",
+    "JobRecord",
     "JobStatus",
     "Priority",
     "ProducerSettings",
@@ -53,8 +58,10 @@ __all__ = [
     "Request",
     "Result",
     "SamplingParams",
+    "ServedModel",
     "TokenEvent",
     "TokenLogprob",
+    "ToolCall",
 ]
 
 #: A program needs the asyncio client or the blocking one.

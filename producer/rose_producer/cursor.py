@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
 from rose.errors import InvalidCursor, JobNotFound, MalformedMessage, ResultTimeout
@@ -42,18 +43,18 @@ class LogCursor:
         Raises:
             InvalidCursor: the position lies inside an event; text cannot be cut there.
         """
+        if event.index == self.position and not self.ended:  # as nearly all are
+            self.position = event.cursor
+            self.ended = event.is_terminal
+            return Verdict.NEWS
         if self.ended or (event.cursor <= self.position and not event.is_terminal):
             return Verdict.REPEAT
         if event.index > self.position:
             return Verdict.GAP
-        if event.index < self.position:
-            raise InvalidCursor(
-                f"cursor {self.position} lies inside the event of tokens {event.index} to "
-                f"{event.cursor}: use the cursor of an event"
-            )
-        self.position = event.cursor
-        self.ended = event.is_terminal
-        return Verdict.NEWS
+        raise InvalidCursor(
+            f"cursor {self.position} lies inside the event of tokens {event.index} to "
+            f"{event.cursor}: use the cursor of an event"
+        )
 
     def judge_live(self, raw: bytes | None) -> tuple[Verdict, Event | None]:
         """As `judge`, for a message of the channel; with the event where it is news.
@@ -72,6 +73,24 @@ class LogCursor:
         verdict = self.judge(event)
         return verdict, event if verdict is Verdict.NEWS else None
 
+    def judge_all_live(
+        self, raw: bytes | None, next_ready: Callable[[], bytes | None]
+    ) -> tuple[list[Event], bool]:
+        """The news among this message and those that are there already, and whether something is
+        missing after them: look into the log.
+
+        Raises: InvalidCursor
+        """
+        news: list[Event] = []
+        while True:
+            verdict, event = self.judge_live(raw)
+            if event is not None:
+                news.append(event)
+            elif verdict is Verdict.GAP:
+                return news, True
+            if self.ended or (raw := next_ready()) is None:
+                return news, False
+
     def judge_logged(self, event: Event) -> Verdict:
         """As `judge`, for an event read from the log, where nothing may be missing.
 
@@ -84,6 +103,24 @@ class LogCursor:
                 f"the token log lacks tokens {self.position} to {event.index - 1}"
             )
         return verdict
+
+    def judge_all_logged(self, events: Iterable[Event]) -> list[Event]:
+        """The news among what was read from the log, up to a hole.
+
+        Raises:
+            MalformedMessage: it begins with a hole.
+        """
+        news: list[Event] = []
+        for event in events:
+            try:
+                verdict = self.judge_logged(event)
+            except MalformedMessage:
+                if not news:
+                    raise
+                break
+            if verdict is Verdict.NEWS:
+                news.append(event)
+        return news
 
     def check_silence(self, status: str | None, logged: int, job_id: str) -> None:
         """Check that the log may have nothing after this position.
@@ -121,6 +158,7 @@ class Patience:
         self._first_s = self._interval_s = poll_interval_s
         self._longest_s = max(poll_interval_s, max_poll_interval_s)
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._jitter = _jitter()
 
     def heard(self) -> None:
         """There was an event, or the stream has just begun to listen."""
@@ -129,6 +167,7 @@ class Patience:
     def found_nothing(self) -> None:
         """Nothing was heard, and nothing new was in the log."""
         self._interval_s = min(2 * self._interval_s, self._longest_s)
+        self._jitter = _jitter()
 
     def wait_s(self) -> float:
         """Seconds to listen before the next look into the log. Jitter takes a part of it: thousands
@@ -137,7 +176,7 @@ class Patience:
         Raises:
             ResultTimeout: the caller's time is over.
         """
-        interval_s = self._interval_s * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        interval_s = self._interval_s * self._jitter
         if self._deadline is None:
             return interval_s
         left = self._deadline - time.monotonic()
@@ -146,3 +185,7 @@ class Patience:
                 f"job {self._job_id} has not ended in time; it goes on, ask again or cancel it"
             )
         return min(interval_s, left)
+
+
+def _jitter() -> float:
+    return random.uniform(0.8, 1.0)  # noqa: S311 - no secret

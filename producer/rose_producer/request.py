@@ -30,6 +30,7 @@ from rose.protocol.calls import (
     submit,
     submitted_id,
 )
+from rose.protocol.records import check_record
 from rose_producer.tracing import is_traced, traceparent
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _BATCH_JOBS = 500
 _BATCH_BYTES = 4 * 1024 * 1024
 
-PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
+PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,12 @@ class Request:
     `deadline_s` counts from now. The same `idempotency_key` again returns the first job. `sampling`
     holds the fields of `SamplingParams` (max_new_tokens, temperature, seed, stop, ...); here
     `json_schema` may also be a mapping, and `logit_bias` one of token ids to biases.
+
+    `tools` are definitions of functions for the chat template, as OpenAI's API has them:
+    `{"type": "function", "function": {"name": ..., "parameters": {...}}}`.
+
+    `record` (at most 1 MiB) and `owner` (1 to 80 letters, digits, `_`, `.` or `-`) are kept beside
+    the job, for as long as it is known, and only `record()` reads them.
     """
 
     prompt: PromptLike
@@ -58,6 +65,9 @@ class Request:
     idempotency_key: str | None = None
     job_id: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    record: bytes = b""
+    owner: str = ""
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 def prepare_all(
@@ -71,8 +81,17 @@ def prepare_all(
     for given in requests:
         request = given if isinstance(given, Request) else Request(given)
         job = _spec(request, settings, now, traced)
-        priority, key = _priority(request.priority), request.idempotency_key
-        prepared.append(Submission.of(job, encode_job(job), priority, key))
+        check_record(request.record, request.owner)
+        prepared.append(
+            Submission.of(
+                job,
+                encode_job(job),
+                _priority(request.priority),
+                request.idempotency_key,
+                record=request.record,
+                owner=request.owner,
+            )
+        )
     return prepared
 
 
@@ -114,11 +133,11 @@ def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[
     batch: list[Submission] = []
     size = 0
     for job in jobs:
-        if batch and (len(batch) >= _BATCH_JOBS or size + len(job.raw) > _BATCH_BYTES):
+        if batch and (len(batch) >= _BATCH_JOBS or size + job.size > _BATCH_BYTES):
             yield _batch(batch, settings)
             batch, size = [], 0
         batch.append(job)
-        size += len(job.raw)
+        size += job.size
     if batch:
         yield _batch(batch, settings)
 
@@ -191,7 +210,7 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
     if request.job_id is not None:
         _check_partition(request.job_id, request, settings)
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
-    job_id = request.job_id or new_job_id(_partition(request, settings))
+    job_id = request.job_id or new_job_id(choose_partition(request.idempotency_key, settings))
     return job_from(
         {
             "id": job_id,
@@ -201,6 +220,7 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
             "deadline_ms": deadline_ms,
             "metadata": dict(request.metadata),
             "traceparent": traceparent(settings.queue, job_id) if traced else None,
+            "tools": tuple(request.tools),
         }
     )
 
@@ -213,17 +233,24 @@ def _check_partition(job_id: str, request: Request, settings: ProducerSettings) 
             f"job_id: {job_id!r} is of partition {named}, and the queue has "
             f"{settings.partitions}: begin it with a letter, or with another number"
         )
-    if request.idempotency_key is not None and named != (own := _partition(request, settings)):
+    if request.idempotency_key is not None and named != (
+        own := choose_partition(request.idempotency_key, settings)
+    ):
         raise InvalidParameter(
             f"job_id: {job_id!r} is of partition {named}, and its idempotency_key belongs to "
             f"partition {own}: begin the id with '{own}-', or leave one of them out"
         )
 
 
+# Made once, not at every call.
+_SCHEMA_TYPES = (Mapping, bool)
+
+
 def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """With a JSON schema as text and biases as pairs. Raises: InvalidParameter"""
     fields = dict(sampling)
-    if isinstance(schema := fields.get("json_schema"), Mapping | bool):
+    schema = fields.get("json_schema")
+    if isinstance(schema, _SCHEMA_TYPES):
         try:
             fields["json_schema"] = json.dumps(schema, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -233,11 +260,12 @@ def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _partition(request: Request, settings: ProducerSettings) -> int:
-    if request.idempotency_key is None:
+def choose_partition(idempotency_key: str | None, settings: ProducerSettings) -> int:
+    """Where a job goes whose id does not say it."""
+    if idempotency_key is None:
         return random.randrange(settings.partitions)  # noqa: S311 - spreads load, no secret
     # The same key must meet the same partition, where its first job is remembered.
-    return zlib.crc32(request.idempotency_key.encode()) % settings.partitions
+    return zlib.crc32(idempotency_key.encode()) % settings.partitions
 
 
 def _priority(value: Priority | str) -> Priority:

@@ -19,13 +19,17 @@ from rose.protocol import (
 #: Closed by a consumer that stops early.
 Events = Generator[Event, None, None]
 AsyncEvents = AsyncGenerator[Event, None]
+#: Events that were there together, in order.
+Bursts = Generator[list[Event], None, None]
+AsyncBursts = AsyncGenerator[list[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """A finished job. `token_ids` are the generated ones, the end-of-text id included.
 
-    `logprobs` has one for each of them, if the job asked for them.
+    `logprobs` has one for each of them, if the job asked for them. `cached_tokens` of the prompt
+    were not computed, since an earlier job had; None where the worker does not say.
     """
 
     job_id: str
@@ -34,6 +38,7 @@ class Result:
     finish_reason: Literal["eos", "stop", "length"]
     prompt_tokens: int
     logprobs: tuple[TokenLogprob, ...] | None = None
+    cached_tokens: int | None = None
 
 
 class ResultBuilder:
@@ -64,6 +69,7 @@ class ResultBuilder:
                     event.reason,
                     event.prompt_tokens,
                     tuple(self._logprobs) or None,
+                    event.cached_tokens,
                 )
             case CancelledEvent() | FailedEvent():
                 raise error_of(event, self._job_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.errors import InvalidCursor, JobNotFound, MalformedMessage, ResultTimeout
@@ -45,6 +45,25 @@ def test_a_hole_in_the_log_is_an_error_and_no_endless_search() -> None:
         LogCursor().judge_logged(token(2))
 
 
+def test_what_the_log_has_before_a_hole_is_delivered_first() -> None:
+    cursor = LogCursor()
+    assert cursor.judge_all_logged([token(0), token(1), token(5)]) == [token(0), token(1)]
+    with pytest.raises(MalformedMessage, match="lacks tokens 2 to 4"):
+        cursor.judge_all_logged([token(5)])
+
+
+def test_messages_that_are_there_together_are_judged_together_up_to_a_gap() -> None:
+    # given: a repeat among them, and a gap before the last
+    ready = iter([encode_event(event) for event in (token(0), token(1), token(5))])
+    cursor = LogCursor()
+    # when
+    news, gap = cursor.judge_all_live(encode_event(token(0)), lambda: next(ready, None))
+    # then
+    assert news == [token(0), token(1)]
+    assert gap
+    assert cursor.judge_all_live(encode_event(token(2)), lambda: None) == ([token(2)], False)
+
+
 @pytest.mark.parametrize(
     ("position", "status", "logged", "error"),
     [
@@ -60,11 +79,19 @@ def test_silence_of_the_log_is_explained(
         LogCursor(position).check_silence(status, logged, "0-a")
 
 
+#: Of each: entries written since the last step, whether the subscriber reads the log or hears a
+#: message, and which message.
+_STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 8)), min_size=8, max_size=30
+)
+
+
+@settings(max_examples=500)
 @given(st.data())
 def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObject) -> None:
     """A subscriber joins at any time, misses any messages, and gets others again and late."""
     # given
-    sizes = data.draw(st.lists(st.integers(1, 3), max_size=8))
+    sizes = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=8))
     log: list[Event] = []
     for size in sizes:
         log.append(token(log[-1].cursor if log else 0, size))
@@ -76,18 +103,18 @@ def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObje
 
     # when
     written = 0
-    while not cursor.ended:
-        written = data.draw(st.integers(written, len(log)))
-        if data.draw(st.booleans()) or written == 0:
+    for written_more, replays, which in data.draw(_STEPS):
+        written = min(written + written_more, len(log))
+        if replays or written == 0:
             replay(written)
-            written = min(written + 1, len(log))
             continue
-        event = log[data.draw(st.integers(0, written - 1))]
+        event = log[which % written]
         match cursor.judge(event):
             case Verdict.NEWS:
                 received.append(event)
             case Verdict.GAP:
                 replay(written)
+    replay(len(log))
     # then
     assert received == log
 

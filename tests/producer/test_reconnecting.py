@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-import redis
 
 from rose.protocol import encode_event
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
-from tests.support.bench import Bench, token, wait_until
+from tests.support.bench import Bench, log_reads, token, wait_until
 from tests.support.listeners import Listeners
 from tests.support.proxy import Proxy
 
@@ -24,11 +23,6 @@ def bench(own_redis: EmbeddedBroker, queue: str) -> Iterator[Bench]:
     bench = Bench(own_redis, queue)
     yield bench
     bench.close()
-
-
-def log_reads(client: redis.Redis) -> int:
-    stats = client.info("commandstats")
-    return int(stats.get("cmdstat_xrange", {}).get("calls", 0))
 
 
 def test_blips_far_apart_end_no_stream_though_its_job_says_nothing(

@@ -25,8 +25,10 @@ from rose.errors import (
     ResultTimeout,
 )
 from rose.protocol import encode_event
+from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Event, Job
-from tests.support.bench import Bench, create_groups, end_failed, token, wait_until
+from tests.conftest import needs_redis_server
+from tests.support.bench import Bench, create_groups, end_failed, log_reads, token, wait_until
 
 #: Collects the events of a job with one of the two clients.
 Collect = Callable[[Job, int], list[Event]]
@@ -87,6 +89,34 @@ def test_messages_lost_on_the_channel_are_filled_from_the_log(
         bench.finish(lease, 4)
         # then
         assert [event.index for event in received.result(20)] == [0, 1, 2, 3, 4]
+
+
+@needs_redis_server
+def test_a_late_subscriber_reads_the_log_once(own_redis: EmbeddedBroker, queue: str) -> None:
+    # given: a job that goes on, and clients that do not look into the log in a silence
+    with closing(Bench(own_redis, queue)) as bench:
+        settings = bench.client.settings.model_copy(update={"poll_interval_s": 3600})
+        job, lease = bench.begin()
+        bench.append(lease, token(0), token(1))
+        before = log_reads(bench.redis)
+
+        async def read_three() -> list[Event]:
+            async with (
+                AsyncClient(settings) as client,
+                aclosing(client.job(job.id).stream()) as events,
+            ):
+                first = [await anext(events), await anext(events)]
+                bench.append(lease, token(2))
+                return [*first, await anext(events)]
+
+        # when / then
+        assert asyncio.run(read_three()) == [token(0), token(1), token(2)]
+        assert log_reads(bench.redis) == before + 1
+        with Client(settings) as client, closing(client.job(job.id).stream()) as events:
+            assert [next(events) for _ in range(3)] == [token(0), token(1), token(2)]
+            bench.append(lease, token(3))
+            assert next(events) == token(3)
+        assert log_reads(bench.redis) == before + 2
 
 
 def test_a_consumer_that_stops_early_leaves_no_subscription(bench: Bench) -> None:

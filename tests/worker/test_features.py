@@ -97,3 +97,40 @@ def test_the_null_engine_says_what_it_cannot_do(client: Client, start_worker: St
     for wrong in ({"regex": "a"}, {"logprobs": True}):
         with pytest.raises(InvalidParameter, match="null engine"):
             client.submit("x", **wrong).result(90)
+
+
+def test_a_chat_with_tools_is_run_or_refused_by_the_models_template(
+    client: Client, start_worker: StartWorker
+) -> None:
+    # given: the built-in model was taught neither developers nor tools
+    start_worker(engine="rose", device="cpu", torch_threads=1)
+    asked = [{"role": "user", "content": "Where does the bear live?"}]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    # when
+    told = client.submit([{"role": "developer", "content": "Be kind."}, *asked], tools=[tool])
+    plain = client.submit([{"role": "system", "content": "Be kind."}, *asked])
+    answered = client.submit([*asked, {"role": "tool", "content": "In a cave."}])
+    # then
+    assert told.result(90).text == plain.result(90).text
+    with pytest.raises(InvalidParameter, match="Unknown role: tool"):
+        answered.result(90)
+
+
+def test_a_result_says_how_much_of_its_prompt_was_cached(
+    client: Client, start_worker: StartWorker
+) -> None:
+    # given
+    start_worker(engine="rose", device="cpu", torch_threads=1)
+    story = "Once upon a time there was a little fox who lived in a big wood. " * 3
+    # when
+    first = client.submit(story, max_new_tokens=3).result(90)
+    second = client.submit(story, max_new_tokens=3).result(90)
+    # then
+    assert first.cached_tokens == 0
+    assert second.cached_tokens is not None
+    assert first.prompt_tokens - 16 <= second.cached_tokens < first.prompt_tokens
+
+
+def test_an_engine_without_a_cache_does_not_say(client: Client, start_worker: StartWorker) -> None:
+    start_worker()
+    assert client.submit("ab", max_new_tokens=2).result(90).cached_tokens is None

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import redis
 
+from rose.logs import JsonFormatter
 from rose.protocol import Partition, Priority
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
-from rose_worker.logs import JsonFormatter
 from tests.support.bench import wait_until
 
 
@@ -50,7 +50,7 @@ def test_an_exception_is_told_without_its_words() -> None:
         trouble = sys.exc_info()
     record = logging.LogRecord("rose", logging.ERROR, "x.py", 1, "it broke", None, trouble)
     # when
-    line = JsonFormatter("w").format(record)
+    line = JsonFormatter({"consumer": "w"}).format(record)
     # then
     assert json.loads(line)["exception"] == "ValueError"
     assert "test_logs.py" in json.loads(line)["traceback"]

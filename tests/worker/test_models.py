@@ -18,7 +18,7 @@ from tests.support.echo import SLOW, StartWorker, echoed, running
 
 def announce(bench: Bench, worker: str, model: str, mode: str = "join", **facts: str) -> Announced:
     given = {"name": model, "fingerprint": f"print of {model}", **facts}
-    call = calls.announce(bench.partition, worker, given, mode=mode)  # type: ignore[arg-type]
+    call = calls.announce(bench.partition, worker, given, mode=mode, slots=1)  # type: ignore[arg-type]
     return calls.announced(bench.call(call))
 
 

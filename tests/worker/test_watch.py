@@ -35,7 +35,9 @@ class Watcher:
     def __init__(self, settings: WorkerSettings, name: str) -> None:
         self.broker = Broker(settings, name)
         self.metrics = Metrics(MODEL, capacity=1)
-        self.watch = Watch(self.broker, self.metrics, MODEL, JobTable(1), INTERVAL_S, LEASE_S)
+        self.watch = Watch(
+            self.broker, self.metrics, MODEL, JobTable(1), lambda _: None, INTERVAL_S, LEASE_S
+        )
         self._running: asyncio.Task[None] | None = None
 
     def says(self, line: str) -> bool:
@@ -132,14 +134,14 @@ async def test_a_worker_that_leaves_makes_room_at_once(watchers: Watchers, bench
     # given
     first, second = watchers("first"), watchers("second")
     await first.broker.start()
-    assert await first.broker.elect_reader(bench.partition, 1000)
-    assert not await second.broker.elect_reader(bench.partition, 1000)
+    assert await first.broker.queue.elect(bench.partition, 1000)
+    assert not await second.broker.queue.elect(bench.partition, 1000)
     # when
     await second.broker.leave(bench.partition)
-    assert not await second.broker.elect_reader(bench.partition, 1000)  # it was not its to give
+    assert not await second.broker.queue.elect(bench.partition, 1000)  # it was not its to give
     await first.broker.leave(bench.partition)
     # then
-    assert await second.broker.elect_reader(bench.partition, 1000)
+    assert await second.broker.queue.elect(bench.partition, 1000)
 
 
 @needs_redis_server  # fakeredis answers differently where a call inside a script fails
@@ -156,7 +158,7 @@ async def test_what_somebody_else_has_written_there_keeps_nobody_from_reading(
         raw.delete(partition.reader)
         spoil()
         # then
-        assert await reader.elect_reader(partition, 1000)
+        assert await reader.queue.elect(partition, 1000)
     await reader.close()
 
 
@@ -177,9 +179,11 @@ async def test_the_gauges_say_how_the_queue_stands(watchers: Watchers, bench: Be
     await until(lambda: reader.says(f"queue_lag_jobs{queue} 2.0"))
     assert reader.says(f"queue_pending_jobs{queue} 1.0")
     # the oldest of those that wait is neither the one that is held nor the most urgent one
-    assert await reader.broker.oldest_waiting_ms([bench.partition]) == int(entry.partition(b"-")[0])
+    assert await reader.broker.queue.oldest_waiting_ms([bench.partition]) == int(
+        entry.partition(b"-")[0]
+    )
     bench.fetch("w", 2)
-    assert await reader.broker.oldest_waiting_ms([bench.partition]) is None
+    assert await reader.broker.queue.oldest_waiting_ms([bench.partition]) is None
 
 
 async def test_a_killed_worker_is_lost_and_a_drained_one_is_not(
@@ -191,7 +195,7 @@ async def test_a_killed_worker_is_lost_and_a_drained_one_is_not(
         await worker.broker.start()
         await worker.broker.announce(bench.partition, MODEL, "keep")
     bench.fetch(RELEASED, 1)
-    assert await reader.broker.lost_workers(bench.partition) == 0
+    assert await reader.broker.queue.lost_workers(bench.partition) == 0
     # when: two fall silent, one of them after a word
     await drained.broker.leave(bench.partition)
     monkeypatch.setattr("rose.protocol.calls.ALIVE_S", 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from rose.protocol import GROUP, Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.support.bench import wait_until
+from tests.support.command import run_rose
 from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs
 
 
@@ -33,6 +35,23 @@ def test_jobs_of_every_kind_of_prompt_complete(
     assert chat.result(90).token_ids == echoed(b"hey", 3)
     assert ids.result(90).prompt_tokens == 3
     assert has_no_jobs(raw, partition)
+
+
+def test_a_wrong_model_is_refused_before_redis_is_asked(tmp_path: Path) -> None:
+    # given
+    path = tmp_path / "pickled.bin"
+    path.write_bytes(b"PK\x03\x04")
+    with socket.create_server(("127.0.0.1", 0)) as redis_to_be:
+        url = f"redis://127.0.0.1:{redis_to_be.getsockname()[1]}"
+        redis_to_be.setblocking(False)
+        for option in ("--model", "--tokenizer"):
+            # when
+            ended = run_rose("worker", option, str(path), "--redis-url", url)
+            # then
+            assert ended.returncode == 1
+            assert f"{str(path)!r} is no GGUF file" in ended.stderr
+            with pytest.raises(BlockingIOError):
+                redis_to_be.accept()
 
 
 def test_a_worker_holds_no_more_jobs_than_it_has_slots(

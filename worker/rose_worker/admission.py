@@ -31,9 +31,10 @@ from rose.protocol import (
     readable_job_id,
 )
 from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
-from rose_worker.broker import Broker, DeadLetter
+from rose_worker.broker import Broker
 from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
+from rose_worker.entries import DeadLetter
 from rose_worker.jobs import Claim, HeldJob, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.preparation import Preparation

@@ -1,4 +1,4 @@
-"""All the worker's calls to Redis.
+"""All the worker's calls to Redis; those about the queue as a whole are in `queue_reader`.
 
 Blocking reads, subscriptions and all other calls have connections of their own, so that none waits
 for another.
@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from redis.exceptions import AuthenticationError, OutOfMemoryError
+from redis.exceptions import AuthenticationError
 
 from rose.protocol import (
-    GROUP,
     MAX_JOB_BYTES,
-    RELEASED,
     EntryKey,
-    FailedEvent,
     JobEntry,
     Partition,
-    Priority,
     calls,
 )
 from rose.protocol.calls import (
@@ -34,11 +28,10 @@ from rose.protocol.calls import (
     Append,
     NotTaken,
     OfOtherModel,
-    Swept,
     Take,
     Taken,
 )
-from rose.protocol.status import QueueStatus, read_queue_status
+from rose.protocol.vocabulary import VOCABULARY_S
 from rose.transport import (
     CALL,
     CONNECTION_LOST,
@@ -48,6 +41,8 @@ from rose.transport import (
     field_of,
 )
 from rose_worker.engine import ModelInfo
+from rose_worker.entries import DeadLetter, Entry, Fetched
+from rose_worker.queue_reader import QueueReader
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import at_least_one
 
@@ -78,10 +73,6 @@ _MAX_QUEUED_BYTES = 2**30
 #: Log entries per read. A log may hold a million tokens.
 _LOG_CHUNK = 1000
 
-#: A consumer that holds nothing and has been silent for so long is deleted. The worker looks for
-#: such consumers as often.
-_FORGET_S = 3600
-
 #: Events per append call; the events of one job may exceed it. A step brings one event per slot,
 #: but after an outage there may be thousands, and Redis serves nobody else while a script runs.
 _MAX_EVENTS = 500
@@ -105,42 +96,6 @@ _LOOK_AFTER = 0.8
 _PATIENCE_PER_LEASE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry of a job stream that this worker owns."""
-
-    partition: Partition
-    key: EntryKey
-    raw: bytes | None
-    """the encoded job; None if the entry has no such field"""
-
-    @property
-    def enqueued_ms(self) -> int:
-        return int(self.key.id.partition("-")[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    entries: list[Entry]
-    seen: list[bytes]
-    """the last entry of each stream that anybody has read"""
-    redelivered: int
-    """how many of the entries another worker has had before"""
-    more: bool
-    """There may be more: it was as much as asked for, or as fits into one reply."""
-    listens: bool
-    """This worker is the one of its partition that is to listen for new jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An entry that cannot become a job, and why."""
-
-    entry: Entry
-    job_id: str | None
-    event: FailedEvent
-
-
 class Broker:
     def __init__(self, settings: WorkerSettings, consumer: str) -> None:
         self.consumer = consumer
@@ -161,9 +116,11 @@ class Broker:
         self._reader = AsyncRedisClient(
             settings, reply_timeout_s=reply_s + _MAX_WAIT_S, repeats=0, blocking=True
         )
+        self.slots = settings.max_batch_size
+        """how many jobs this worker decodes at once, as it announces them"""
+        self.queue = QueueReader(self._redis, consumer)
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
-        self._forget_due = 0.0
         self._fingerprint = ""
 
     async def start(self) -> None:
@@ -203,10 +160,26 @@ class Broker:
             "fingerprint": model.fingerprint,
             "context_tokens": model.context_tokens,
             "max_bytes_per_token": str(model.max_bytes_per_token or ""),
+            "chat": int(model.chat),
+            "tool_format": model.tool_format,
+            "vocabulary": "",  # the script notes it where it is kept
             **self._limits.facts,
         }
-        call = calls.announce(partition, self.consumer, facts, mode=mode)
+        has_one = model.fingerprint and model.has_vocabulary
+        vocabulary = partition.vocabulary(model.fingerprint) if has_one else None
+        call = calls.announce(
+            partition, self.consumer, facts, mode=mode, slots=self.slots, vocabulary=vocabulary
+        )
         return calls.announced(await self._redis.run(call))
+
+    async def store_vocabulary(self, partition: Partition, packed: bytes) -> None:
+        """Keep that of the announced model, unless it is there. A Redis at its memory limit refuses
+        it.
+
+        Raises: RedisError
+        """
+        key = partition.vocabulary(self._fingerprint)
+        await self._redis.execute("SET", key, packed, "NX", "EX", VOCABULARY_S)
 
     async def close(self) -> None:
         for client in (self._redis, self._reader, self.subscriptions):
@@ -215,7 +188,7 @@ class Broker:
     async def leave(self, partition: Partition) -> None:
         """Let another worker read the queue, and leave the groups. What this worker owns without
         knowing it, after a lost reply, is released."""
-        await self.elect_reader(partition, 0)
+        await self.queue.elect(partition, 0)
         await self._redis.run(calls.leave(partition, self.consumer))
 
     async def fetch(
@@ -381,59 +354,6 @@ class Broker:
             for letter in letters
         ]
         await self._redis.run_many(dead_letter_calls)
-
-    async def forget_dead_consumers(self, partitions: Sequence[Partition]) -> None:
-        """Delete the consumers that killed workers have left behind. Most calls do nothing: the
-        worker looks once per `_FORGET_S`."""
-        if time.monotonic() < self._forget_due:
-            return
-        self._forget_due = time.monotonic() + _FORGET_S
-        idle_ms = _FORGET_S * 1000
-        await self._redis.run_many([calls.forget(p, idle_ms=idle_ms) for p in partitions])
-
-    async def sweep(
-        self, partition: Partition, positions: Sequence[bytes], again_s: float
-    ) -> Swept:
-        """Raises: RedisError, MalformedMessage"""
-        reply = await self._redis.run(calls.sweep(partition, positions, again_s=again_s))
-        return calls.swept(partition, reply)
-
-    async def is_full(self, partition: Partition) -> bool:
-        """Whether Redis is at its memory limit and refuses new jobs."""
-        try:
-            await self._redis.run(calls.room(partition))
-        except OutOfMemoryError:
-            return True
-        return False
-
-    async def lost_workers(self, partition: Partition) -> int:
-        """How many have been silent for so long that they must be dead, and are not yet forgotten.
-
-        One that drains takes its name with it; that of a killed one stays.
-        """
-        stream = partition.jobs(Priority.NORMAL)
-        consumers = await self._redis.execute("XINFO", "CONSUMERS", stream, GROUP)
-        return sum(
-            int(field_of(one, b"idle") or 0) >= calls.ALIVE_S * 1000
-            for one in consumers
-            if field_of(one, b"name") != RELEASED.encode()
-        )
-
-    async def elect_reader(self, partition: Partition, lease_s: float) -> bool:
-        """Whether this worker reads the queue's gauges for all workers. A lease of 0 resigns."""
-        call = calls.elect(partition, self.consumer, lease_ms=int(lease_s * 1000))
-        return bool(await self._redis.run(call))
-
-    async def oldest_waiting_ms(self, partitions: Sequence[Partition]) -> int | None:
-        """When the oldest unread job was enqueued, in Unix milliseconds."""
-        replies = await self._redis.run_many([calls.oldest_waiting(p) for p in partitions])
-        entries = [entry for reply in replies for entry in reply if entry]
-        return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
-
-    async def queue_status(self, partitions: Sequence[Partition]) -> QueueStatus:
-        """Of these partitions together."""
-        replies = await self._redis.run_many([calls.queue_status(p) for p in partitions])
-        return read_queue_status(partitions[0].queue, replies)
 
 
 def _parts(items: Sequence[Append]) -> list[list[Append]]:

@@ -27,6 +27,12 @@ class ModelInfo:
     fingerprint: str = ""
     """of weights, tokenizer and dtype: workers with the same one may go on with each other's texts;
     empty if it is not known"""
+    chat: bool = True
+    """It takes chat messages: there is a chat template."""
+    tool_format: str = ""
+    """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
+    way that is not known"""
+    has_vocabulary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,10 @@ class Engine(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+
+    def vocabulary(self) -> Sequence[bytes] | None:
+        """The bytes of each token by its id; empty for ids that stand for nothing. None if they
+        are not known. Any thread calls it, and it may take its time."""
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
         """Check and tokenize a job. An earlier worker has logged `generated_ids`.

@@ -18,8 +18,9 @@ from rose.protocol import EntryKey, Partition, decode_job
 from rose.protocol.calls import Take
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.admission import Admission
-from rose_worker.broker import Broker, Entry
+from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
+from rose_worker.entries import Entry
 from rose_worker.jobs import Claim, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
 from rose.protocol.calls import Lease, Taken, control_message, new_take_id
-from rose_worker.broker import Entry
+from rose_worker.entries import Entry
 
 
 @dataclass(slots=True, eq=False)

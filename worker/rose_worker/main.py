@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rose_worker import logs
+from rose import logs
 from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
@@ -17,9 +17,20 @@ def run(settings: WorkerSettings) -> None:
     Raises:
         RoseError: it cannot start.
     """
+    if settings.engine == "rose":
+        _check_sources(settings)
     worker = Worker(settings, lambda: _load(settings))
-    logs.configure(settings, worker.name)
+    logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
     asyncio.run(worker.run())
+
+
+def _check_sources(settings: WorkerSettings) -> None:
+    """What is wrong at first sight is said before Redis hears of this worker."""
+    from roseinfer.sources import check
+
+    for source in (settings.model, settings.tokenizer):
+        if source is not None:
+            check(source)
 
 
 def _load(settings: WorkerSettings) -> Engine:

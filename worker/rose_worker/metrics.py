@@ -13,10 +13,10 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 
 from rose.engine_records import SchedulerStats
+from rose.histogram import Histogram, Series
 from rose.protocol import Event, FinishedEvent
 from rose.protocol.status import QueueStatus
 from rose_worker.engine import ModelInfo
-from rose_worker.histogram import Histogram, Series
 from rose_worker.jobs import HeldJob
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

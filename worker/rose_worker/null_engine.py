@@ -40,6 +40,9 @@ class NullEngine:
     def has_work(self) -> bool:
         return bool(self._running)
 
+    def vocabulary(self) -> None:
+        """A token is any number."""
+
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
         if job.sampling.logprobs or job.sampling.constraint is not None:
             raise InvalidParameter("the null engine has neither log-probabilities nor grammars")

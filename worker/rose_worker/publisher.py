@@ -173,7 +173,10 @@ class Publisher:
         elif reason is not None:
             self._table.pop(output.request_id)
             finished = FinishedEvent(
-                index=job.logged, reason=reason, prompt_tokens=job.prompt_tokens
+                index=job.logged,
+                reason=reason,
+                prompt_tokens=job.prompt_tokens,
+                cached_tokens=output.cached_tokens,
             )
             lane.end(job, finished)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from rose.engine_records import SchedulerStats, StepOutput
-from rose.protocol import JobSpec
+from rose.protocol import ChatMessage, JobSpec
 from rose_worker.engine import ModelInfo, Prepared
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
+from roseinfer.tool_format import tool_format
 
 
 class RoseEngine:
@@ -39,7 +41,11 @@ class RoseEngine:
             ),
         )
         self._scheduler = OnlineScheduler(
-            engine, settings.max_batch_size, settings.max_step_tokens, keep_finished=False
+            engine,
+            settings.max_batch_size,
+            settings.max_step_tokens,
+            keep_finished=False,
+            itl_target_ms=settings.itl_target_ms,
         )
         self.model = ModelInfo(
             name=engine.model_name,
@@ -49,6 +55,9 @@ class RoseEngine:
             dtype=str(engine.model.dtype).removeprefix("torch."),
             fingerprint=engine.fingerprint,
             decoder=engine.decoder_description,
+            chat=engine.has_chat_template,
+            tool_format=tool_format(engine.tokenizer),
+            has_vocabulary=engine.tokenizer is not None,
         )
 
     @property
@@ -58,6 +67,9 @@ class RoseEngine:
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_unfinished()
+
+    def vocabulary(self) -> list[bytes] | None:
+        return self._engine.token_bytes()
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
         session = self._engine.new_session(
@@ -85,8 +97,17 @@ class RoseEngine:
         if isinstance(job.prompt, str):
             return self._engine.encode(job.prompt)
         if job.messages:
-            return self._engine.encode_chat([message.model_dump() for message in job.messages])
+            messages = [_for_template(message) for message in job.messages]
+            return self._engine.encode_chat(messages, job.tools)
         return list(job.token_ids)
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    """Templates ask whether a field is there: what is not set is left out."""
+    fields = message.model_dump(exclude_none=True)
+    if not message.tool_calls:
+        del fields["tool_calls"]
+    return fields
 
 
 def _seed_of(job_id: str) -> int:

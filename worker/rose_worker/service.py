@@ -31,6 +31,7 @@ from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import cancel_all, in_time
+from rose_worker.vocabulary import VocabularyKeeper
 from rose_worker.watch import Watch
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Worker:
             durability.look_beside(self._settings)
             engine = await asyncio.to_thread(self._load)
             _on_signals(self._drain)
+            broker.slots = engine.capacity
             if not await self._join(broker, engine):
                 return
             service = _Service(self._settings, broker, engine)
@@ -136,7 +138,8 @@ class _Service:
         ]
         self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
         self._control = Control(broker, publisher, table, metrics)
-        self._watch = Watch(broker, metrics, engine.model, table)
+        self._vocabulary = VocabularyKeeper(broker, engine)
+        self._watch = Watch(broker, metrics, engine.model, table, self._vocabulary.lacks)
         self._http = HttpServer(
             settings.http_host,
             settings.http_port,
@@ -163,7 +166,13 @@ class _Service:
         """Serve until `stop`. Raises the error of a part that fails before."""
         self._thread.start(self._publisher.collect)
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
-        parts = (self._publisher.run(), self._leases.run(), self._control.run(), self._watch.run())
+        parts = (
+            self._publisher.run(),
+            self._leases.run(),
+            self._control.run(),
+            self._watch.run(),
+            self._vocabulary.run(),
+        )
         self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 from pydantic import Field
 
-from rose.errors import ConfigurationError
 from rose.settings import QueueSettings
-from rose_producer.settings import ProducerSettings
 
 
 class WorkerSettings(QueueSettings):
@@ -17,7 +14,8 @@ class WorkerSettings(QueueSettings):
         default="rose", description="rose, or null: no model, echoes the prompt's tokens"
     )
     model: str | None = Field(
-        default=None, description="model folder or hub name; the built-in model if not given"
+        default=None,
+        description="model folder, GGUF file or hub name; the built-in model if not given",
     )
     tokenizer: str | None = Field(default=None, description="tokenizer, where not the model's own")
     replace_model: bool = Field(
@@ -35,6 +33,13 @@ class WorkerSettings(QueueSettings):
     max_batch_size: int = Field(default=32, ge=1, description="requests decoded at once: slots")
     max_step_tokens: int = Field(
         default=512, ge=1, description="tokens per step, prefill chunks included"
+    )
+    itl_target_ms: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="time between two tokens of a request while prompts of others are computed; "
+        "three times a decode step if not given (on a GPU no target); 0 for no target",
     )
     max_context: int | None = Field(
         default=None, ge=2, description="context limit in tokens, below the model's own"
@@ -102,22 +107,3 @@ class WorkerSettings(QueueSettings):
     name: str | None = Field(
         default=None, description="consumer name; must be unique; made up if not given"
     )
-
-
-def reject_unknown_variables() -> None:
-    """A misspelt `ROSE_` variable would silently not apply.
-
-    Raises:
-        ConfigurationError
-    """
-    fields = WorkerSettings.model_fields | ProducerSettings.model_fields
-    known = {f"ROSE_{name.upper()}" for name in fields}
-    unknown = sorted(
-        name
-        for name in os.environ
-        if name.upper().startswith("ROSE_") and name.upper() not in known
-    )
-    if unknown:
-        raise ConfigurationError(
-            f"unknown setting {', '.join(unknown)}: see `rose worker --help` for all of them"
-        )

@@ -35,7 +35,7 @@ class Sweep:
     async def look(self, partition: Partition) -> None:
         """Raises: RedisError, MalformedMessage"""
         positions = self._positions.get(partition, [])
-        swept = await self._broker.sweep(partition, positions, self.again_s)
+        swept = await self._broker.queue.sweep(partition, positions, self.again_s)
         self._positions[partition] = swept.positions
         if swept.released:
             log.warning(

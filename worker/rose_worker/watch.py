@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rose.errors import MalformedMessage
@@ -47,6 +47,7 @@ class Watch:
     _metrics: Metrics
     _model: ModelInfo
     _table: JobTable
+    _lacks_vocabulary: Callable[[Partition], None]
     interval_s: float = _INTERVAL_S
     lease_s: float = _LEASE_S
     _problems: dict[Partition, str] = field(default_factory=dict, init=False)
@@ -92,7 +93,7 @@ class Watch:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 announced = await self._broker.announce(partition, self._model, "keep")
-                self._note_room(partition, full=await self._broker.is_full(partition))
+                self._note_room(partition, full=await self._broker.queue.is_full(partition))
         except TimeoutError:
             self._metrics.redis_errors["watch"].inc()
             return f"Redis: no answer within {_ANSWER_S:g} s"
@@ -101,6 +102,8 @@ class Watch:
             return f"Redis: {error}"
         replaced = announced.standing is Standing.REPLACED
         self._table.close(partition, closed=replaced)
+        if announced.lacks_vocabulary and partition not in self._full:
+            self._lacks_vocabulary(partition)
         if replaced:
             return f"the queue serves {announced.model} now: this worker takes no new jobs, stop it"
         return None
@@ -118,7 +121,7 @@ class Watch:
         while True:
             well = [p for p in self._broker.partitions if p not in self._problems]
             try:
-                if well and await self._broker.elect_reader(well[0], self.lease_s):
+                if well and await self._broker.queue.elect(well[0], self.lease_s):
                     await self._read(well)
                 else:
                     self._metrics.forget_queue()
@@ -131,11 +134,11 @@ class Watch:
             await asyncio.sleep(self._pause_s(well=bool(well) and self._unreadable is None))
 
     async def _read(self, partitions: Sequence[Partition]) -> None:
-        status = await self._broker.queue_status(partitions)
-        oldest_ms = await self._broker.oldest_waiting_ms(partitions)
-        lost = await self._broker.lost_workers(partitions[0])
+        status = await self._broker.queue.status(partitions)
+        oldest_ms = await self._broker.queue.oldest_waiting_ms(partitions)
+        lost = await self._broker.queue.lost_workers(partitions[0])
         self._metrics.observe_queue(status, oldest_ms, lost)
-        await self._broker.forget_dead_consumers(partitions)
+        await self._broker.queue.forget_dead_consumers(partitions)
         for partition in partitions:
             await self._sweep.look(partition)
 

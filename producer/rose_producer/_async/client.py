@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
-from rose.protocol.calls import cancel, queue_status
+from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
     STATUS_FIELDS,
     JobStatus,
     QueueStatus,
+    ServedModel,
     job_not_found,
     read_queue_status,
     read_standing,
     read_status,
 )
+from rose.protocol.vocabulary import decode_vocabulary
 from rose_producer._async.concurrency import Once, read_limits, sent_ahead
-from rose_producer.cursor import LogCursor, Patience, Verdict
+from rose_producer.cursor import LogCursor, Patience
 from rose_producer.request import (
     Batch,
     Enqueued,
@@ -31,13 +34,13 @@ from rose_producer.request import (
     batches,
     prepare_all,
 )
-from rose_producer.results import AsyncEvents, Result, ResultBuilder
+from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilder
 
 if TYPE_CHECKING:
     from rose_producer.settings import ProducerSettings
 
 #: Log entries per read.
-_CHUNK = ("COUNT", 1000)
+_CHUNK = 1000
 
 
 class AsyncClient:
@@ -79,11 +82,16 @@ class AsyncClient:
         metadata: Mapping[str, str | int | float | bool | None] | None = None,
         idempotency_key: str | None = None,
         job_id: str | None = None,
+        record: bytes = b"",
+        owner: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
         **sampling: Any,
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
 
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
+        `tools` are definitions of functions for the chat template. `record` and `owner` are for
+        the caller, who reads them again with `AsyncJob.record`.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull
@@ -91,7 +99,16 @@ class AsyncClient:
                 again with that `job_id`, and it is not enqueued twice.
         """
         request = Request(
-            prompt, priority, deadline_s, metadata or {}, idempotency_key, job_id, sampling
+            prompt,
+            priority,
+            deadline_s,
+            metadata or {},
+            idempotency_key,
+            job_id,
+            sampling,
+            record,
+            owner,
+            tools,
         )
         return (await self.submit_many([request]))[0]
 
@@ -129,6 +146,31 @@ class AsyncClient:
             replies = [await self._redis.run(queue_status(p)) for p in partitions]
         return read_queue_status(self.settings.queue, replies)
 
+    async def model(self) -> ServedModel | None:
+        """What the workers of the queue serve; None before the first one came.
+
+        Raises: BrokerUnavailable
+        """
+        return (await self.queue_status()).served
+
+    async def vocabulary(self, model: ServedModel) -> tuple[bytes, ...] | None:
+        """The bytes of each token of a model by its id; None if the workers do not keep them.
+
+        A megabyte or so: keep it, by the model's fingerprint.
+
+        Raises:
+            BrokerUnavailable
+            MalformedMessage: somebody else has written there.
+        """
+        if not model.fingerprint:
+            return None
+        with transport.broker_errors():
+            for index in range(self.settings.partitions):
+                key = Partition(self.settings.queue, index).vocabulary(model.fingerprint)
+                if (packed := await self._redis.execute("GET", key)) is not None:
+                    return decode_vocabulary(packed)
+        return None
+
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))
 
@@ -139,7 +181,7 @@ class AsyncClient:
             standing, entries = await self._redis.exchange(
                 [
                     ("HMGET", partition.state(job_id), "status", "tokens"),
-                    ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", *_CHUNK),
+                    ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", "COUNT", _CHUNK),
                 ]
             )
         if not entries:
@@ -168,6 +210,16 @@ class AsyncJob:
             JobNotFound, InvalidCursor, BrokerUnavailable
             ResultTimeout: `timeout_s` is over; the job goes on.
         """
+        async with aclosing(self.bursts(cursor, timeout_s=timeout_s)) as bursts:
+            async for burst in bursts:
+                for event in burst:
+                    yield event
+
+    async def bursts(self, cursor: int = 0, *, timeout_s: float | None = None) -> AsyncBursts:
+        """As `stream`, those events together that are there already. None is empty.
+
+        Raises: as `stream`
+        """
         position = LogCursor(cursor)
         settings = self._client.settings
         patience = Patience(
@@ -177,10 +229,10 @@ class AsyncJob:
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    async with aclosing(self._follow(position, patience, outage)) as events:
-                        async for event in events:
+                    async with aclosing(self._follow(position, patience, outage)) as bursts:
+                        async for burst in bursts:
                             outage.end()
-                            yield event
+                            yield burst
                 except transport.CONNECTION_LOST as error:
                     await asyncio.sleep(outage.next_pause_s(error))
                     patience.wait_s()
@@ -205,6 +257,16 @@ class AsyncJob:
             fields = await self._client._redis.execute("HMGET", state, *STATUS_FIELDS)
         return read_status(self.id, fields)
 
+    async def record(self) -> JobRecord:
+        """What the submitter keeps beside the job, and how the job stands.
+
+        Raises: JobNotFound, BrokerUnavailable
+        """
+        with transport.broker_errors():
+            state = self._client._partition(self.id).state(self.id)
+            fields = await self._client._redis.execute("HMGET", state, *RECORD_FIELDS)
+        return read_record(self.id, fields)
+
     async def cancel(self) -> bool:
         """Ask for the job to stop; False when it had ended already.
 
@@ -220,24 +282,37 @@ class AsyncJob:
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
+    async def delete(self) -> bool:
+        """Delete the job, its tokens and its record; False where there is nothing to delete.
+
+        One that has ended goes at once. One that waits or runs is cancelled and goes soon after its
+        end; its record is gone at once. A dead letter of it stays. A repeat does no harm.
+
+        Raises: BrokerUnavailable
+        """
+        call = delete(self._client._partition(self.id), self.id)
+        with transport.broker_errors():
+            outcome = await self._client._redis.run(call)
+        return bool(outcome != b"UNKNOWN")
+
     async def _follow(
         self, position: LogCursor, patience: Patience, outage: transport.Outage
-    ) -> AsyncEvents:
+    ) -> AsyncBursts:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         channel = self._client._partition(self.id).channel(self.id)
         async with self._client._subscriptions.listen(channel) as inbox:
-            async for event in self._replay(position):
-                yield event
+            async for burst in self._replay(position):
+                yield burst
             # It works again, though the job may have nothing to say for long.
             outage.end()
             patience.heard()
             while not position.ended:
                 message = await inbox.get(patience.wait_s())
-                verdict, news = position.judge_live(message)
-                if news is not None:
+                news, gap = position.judge_all_live(message, inbox.get_ready)
+                if news:
                     patience.heard()
                     yield news
-                elif verdict is Verdict.GAP:
+                if gap:
                     before = position.position
                     async for missed in self._replay(position):
                         yield missed
@@ -246,10 +321,11 @@ class AsyncJob:
                     elif message is None:
                         patience.found_nothing()
 
-    async def _replay(self, position: LogCursor) -> AsyncEvents:
+    async def _replay(self, position: LogCursor) -> AsyncBursts:
+        """What the log has after the position. What comes while it is read comes live, too."""
         while events := await self._client._log_after(position, self.id):
-            for event in events:
-                if position.judge_logged(event) is Verdict.NEWS:
-                    yield event
-            if position.ended:
+            if news := position.judge_all_logged(events):
+                yield news
+            is_all = len(events) < _CHUNK and position.position == events[-1].cursor
+            if is_all or position.ended:
                 return

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
-from rose.protocol.calls import cancel, queue_status
+from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
     STATUS_FIELDS,
     JobStatus,
     QueueStatus,
+    ServedModel,
     job_not_found,
     read_queue_status,
     read_standing,
     read_status,
 )
+from rose.protocol.vocabulary import decode_vocabulary
 from rose_producer._sync.concurrency import Once, read_limits, sent_ahead
-from rose_producer.cursor import LogCursor, Patience, Verdict
+from rose_producer.cursor import LogCursor, Patience
 from rose_producer.request import (
     Batch,
     Enqueued,
@@ -32,13 +35,13 @@ from rose_producer.request import (
     batches,
     prepare_all,
 )
-from rose_producer.results import Events, Result, ResultBuilder
+from rose_producer.results import Bursts, Events, Result, ResultBuilder
 
 if TYPE_CHECKING:
     from rose_producer.settings import ProducerSettings
 
 #: Log entries per read.
-_CHUNK = ("COUNT", 1000)
+_CHUNK = 1000
 
 
 class Client:
@@ -80,11 +83,16 @@ class Client:
         metadata: Mapping[str, str | int | float | bool | None] | None = None,
         idempotency_key: str | None = None,
         job_id: str | None = None,
+        record: bytes = b"",
+        owner: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
         **sampling: Any,
     ) -> Job:
         """Enqueue one prompt (text, chat messages, or token ids).
 
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
+        `tools` are definitions of functions for the chat template. `record` and `owner` are for
+        the caller, who reads them again with `Job.record`.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull
@@ -92,7 +100,16 @@ class Client:
                 again with that `job_id`, and it is not enqueued twice.
         """
         request = Request(
-            prompt, priority, deadline_s, metadata or {}, idempotency_key, job_id, sampling
+            prompt,
+            priority,
+            deadline_s,
+            metadata or {},
+            idempotency_key,
+            job_id,
+            sampling,
+            record,
+            owner,
+            tools,
         )
         return (self.submit_many([request]))[0]
 
@@ -130,6 +147,31 @@ class Client:
             replies = [self._redis.run(queue_status(p)) for p in partitions]
         return read_queue_status(self.settings.queue, replies)
 
+    def model(self) -> ServedModel | None:
+        """What the workers of the queue serve; None before the first one came.
+
+        Raises: BrokerUnavailable
+        """
+        return (self.queue_status()).served
+
+    def vocabulary(self, model: ServedModel) -> tuple[bytes, ...] | None:
+        """The bytes of each token of a model by its id; None if the workers do not keep them.
+
+        A megabyte or so: keep it, by the model's fingerprint.
+
+        Raises:
+            BrokerUnavailable
+            MalformedMessage: somebody else has written there.
+        """
+        if not model.fingerprint:
+            return None
+        with transport.broker_errors():
+            for index in range(self.settings.partitions):
+                key = Partition(self.settings.queue, index).vocabulary(model.fingerprint)
+                if (packed := self._redis.execute("GET", key)) is not None:
+                    return decode_vocabulary(packed)
+        return None
+
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))
 
@@ -140,7 +182,7 @@ class Client:
             standing, entries = self._redis.exchange(
                 [
                     ("HMGET", partition.state(job_id), "status", "tokens"),
-                    ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", *_CHUNK),
+                    ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", "COUNT", _CHUNK),
                 ]
             )
         if not entries:
@@ -169,6 +211,15 @@ class Job:
             JobNotFound, InvalidCursor, BrokerUnavailable
             ResultTimeout: `timeout_s` is over; the job goes on.
         """
+        with closing(self.bursts(cursor, timeout_s=timeout_s)) as bursts:
+            for burst in bursts:
+                yield from burst
+
+    def bursts(self, cursor: int = 0, *, timeout_s: float | None = None) -> Bursts:
+        """As `stream`, those events together that are there already. None is empty.
+
+        Raises: as `stream`
+        """
         position = LogCursor(cursor)
         settings = self._client.settings
         patience = Patience(
@@ -178,10 +229,10 @@ class Job:
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    with closing(self._follow(position, patience, outage)) as events:
-                        for event in events:
+                    with closing(self._follow(position, patience, outage)) as bursts:
+                        for burst in bursts:
                             outage.end()
-                            yield event
+                            yield burst
                 except transport.CONNECTION_LOST as error:
                     time.sleep(outage.next_pause_s(error))
                     patience.wait_s()
@@ -206,6 +257,16 @@ class Job:
             fields = self._client._redis.execute("HMGET", state, *STATUS_FIELDS)
         return read_status(self.id, fields)
 
+    def record(self) -> JobRecord:
+        """What the submitter keeps beside the job, and how the job stands.
+
+        Raises: JobNotFound, BrokerUnavailable
+        """
+        with transport.broker_errors():
+            state = self._client._partition(self.id).state(self.id)
+            fields = self._client._redis.execute("HMGET", state, *RECORD_FIELDS)
+        return read_record(self.id, fields)
+
     def cancel(self) -> bool:
         """Ask for the job to stop; False when it had ended already.
 
@@ -221,7 +282,20 @@ class Job:
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
 
-    def _follow(self, position: LogCursor, patience: Patience, outage: transport.Outage) -> Events:
+    def delete(self) -> bool:
+        """Delete the job, its tokens and its record; False where there is nothing to delete.
+
+        One that has ended goes at once. One that waits or runs is cancelled and goes soon after its
+        end; its record is gone at once. A dead letter of it stays. A repeat does no harm.
+
+        Raises: BrokerUnavailable
+        """
+        call = delete(self._client._partition(self.id), self.id)
+        with transport.broker_errors():
+            outcome = self._client._redis.run(call)
+        return bool(outcome != b"UNKNOWN")
+
+    def _follow(self, position: LogCursor, patience: Patience, outage: transport.Outage) -> Bursts:
         """Subscribe, replay the log, then live: until the job or the connection ends."""
         channel = self._client._partition(self.id).channel(self.id)
         with self._client._subscriptions.listen(channel) as inbox:
@@ -231,11 +305,11 @@ class Job:
             patience.heard()
             while not position.ended:
                 message = inbox.get(patience.wait_s())
-                verdict, news = position.judge_live(message)
-                if news is not None:
+                news, gap = position.judge_all_live(message, inbox.get_ready)
+                if news:
                     patience.heard()
                     yield news
-                elif verdict is Verdict.GAP:
+                if gap:
                     before = position.position
                     yield from self._replay(position)
                     if position.position > before:
@@ -243,10 +317,11 @@ class Job:
                     elif message is None:
                         patience.found_nothing()
 
-    def _replay(self, position: LogCursor) -> Events:
+    def _replay(self, position: LogCursor) -> Bursts:
+        """What the log has after the position. What comes while it is read comes live, too."""
         while events := self._client._log_after(position, self.id):
-            for event in events:
-                if position.judge_logged(event) is Verdict.NEWS:
-                    yield event
-            if position.ended:
+            if news := position.judge_all_logged(events):
+                yield news
+            is_all = len(events) < _CHUNK and position.position == events[-1].cursor
+            if is_all or position.ended:
                 return

@@ -1,0 +1,43 @@
+"""Entries of job streams, as a worker reads them and gives them up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rose.protocol import EntryKey, FailedEvent, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a job stream that this worker owns."""
+
+    partition: Partition
+    key: EntryKey
+    raw: bytes | None
+    """the encoded job; None if the entry has no such field"""
+
+    @property
+    def enqueued_ms(self) -> int:
+        return int(self.key.id.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    entries: list[Entry]
+    seen: list[bytes]
+    """the last entry of each stream that anybody has read"""
+    redelivered: int
+    """how many of the entries another worker has had before"""
+    more: bool
+    """There may be more: it was as much as asked for, or as fits into one reply."""
+    listens: bool
+    """This worker is the one of its partition that is to listen for new jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry that cannot become a job, and why."""
+
+    entry: Entry
+    job_id: str | None
+    event: FailedEvent
