@@ -57,7 +57,7 @@ class Report:
 
 
 def fuzz(messages: int, seed: int) -> Report:
-    """Raises: WorkerDied, BrokerUnavailable: nothing could be started."""
+    """Raises: ServiceDied, BrokerUnavailable: nothing could be started."""
     with (
         EmbeddedBroker(fake=False) as broker,
         WorkerProcess(

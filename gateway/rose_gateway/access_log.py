@@ -1,0 +1,118 @@
+"""Around every request: its id, its line in the log, its metrics, and an answer if it fails.
+
+A line has neither the query nor a header nor the body: they may hold prompts and secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rose_gateway.errors import api_error
+from rose_gateway.metrics import Metrics
+from rose_gateway.sse import ClientGone
+from rose_gateway.visit import Visit, begin
+
+log = logging.getLogger("rose.gateway.access")
+_errors = logging.getLogger("rose.gateway")
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+#: Asked for every few seconds by whoever watches: not worth a line.
+_PROBES = ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/jobs/{job_id}")
+#: nginx' status for a client that has gone. Nobody sees it but this log.
+_CLIENT_GONE = 499
+
+
+class AccessLog:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = Visit(_request_id(scope))
+        begin(visit)
+        scope["visit"] = visit
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                headers = MutableHeaders(raw=message["headers"])
+                headers["x-request-id"] = visit.request_id
+                for name, value in visit.headers.items():
+                    headers[name] = value
+                began = time.perf_counter() - visit.began_at
+                self._metrics.started(*_method_and_route(scope), began)
+            elif message["type"] == "http.response.body":
+                size = len(message.get("body", b""))  # of a stream's end; it counts the others
+                visit.sent_bytes += size
+                self._metrics.sent_bytes.value += size
+            await send(message)
+
+        try:
+            await self._answered(scope, receive, count, visit)
+        finally:
+            self._note(scope, visit)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except ClientGone:
+            visit.status = _CLIENT_GONE
+        except asyncio.CancelledError:
+            visit.status = visit.status or _CLIENT_GONE
+            raise
+        except Exception as error:
+            _errors.exception("%s %s failed", *_method_and_route(scope))
+            if visit.status:
+                raise
+            await api_error(error).response()(scope, receive, send)
+
+    def _note(self, scope: Scope, visit: Visit) -> None:
+        method, route = _method_and_route(scope)
+        self._metrics.answered(method, route, visit.status)
+        self._metrics.received_bytes.inc(visit.received_bytes)
+        if route in _PROBES and visit.status == 200:
+            return
+        took_ms = (time.perf_counter() - visit.began_at) * 1000
+        fields: dict[str, Any] = {
+            "method": method,
+            "route": route,
+            "status": visit.status,
+            "ms": round(took_ms, 1),
+            "received_bytes": visit.received_bytes,
+            "sent_bytes": visit.sent_bytes,
+            "request": visit.request_id,
+        }
+        if visit.caller is not None and visit.caller.key_id:
+            fields["key"] = visit.caller.key_id
+        if visit.job_id:
+            fields["job"] = visit.job_id
+        words = " ".join(f"{name}={value}" for name, value in list(fields.items())[3:])
+        log.info("%s %s %d %s", method, route, visit.status, words, extra={"fields": fields})
+
+
+def _method_and_route(scope: Scope) -> tuple[str, str]:
+    """As the router knows them: a client may send any word for either."""
+    route = getattr(scope.get("route"), "path", "other")
+    method: str = scope["method"]
+    return method if method in _METHODS else "other", route
+
+
+def _request_id(scope: Scope) -> str:
+    """That of a proxy in front, or a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            given: str = value.decode()
+            return given
+    return f"req_{secrets.token_hex(16)}"

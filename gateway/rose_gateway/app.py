@@ -1,0 +1,91 @@
+"""The application: its routes, its errors, its life, and what is around every request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+
+from rose_gateway import errors, health, job_events, job_list, metrics, models, status
+from rose_gateway.access_log import AccessLog
+from rose_gateway.authentication import Authentication
+from rose_gateway.batches import routes as batches
+from rose_gateway.batches.runner import running_batches
+from rose_gateway.body import BodyLimit
+from rose_gateway.chat import routes as chat
+from rose_gateway.completions import routes as completions
+from rose_gateway.door import opened
+from rose_gateway.files import routes as files
+from rose_gateway.files.files import swept
+from rose_gateway.page import routes as page
+from rose_gateway.responses import routes as responses
+from rose_gateway.settings import GatewaySettings
+
+_DESCRIPTION = """
+Every answer is a job in a durable queue: it outlives this server, its connections and its workers.
+Send an API key as `Authorization: Bearer ...` where keys were made.
+"""
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Without what the framework adds on its own: a wrong request is 400 here, never 422."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+            for schema in ("HTTPValidationError", "ValidationError"):
+                document["components"]["schemas"].pop(schema, None)
+            self.openapi_schema = document
+        return self.openapi_schema
+
+
+def create_app(settings: GatewaySettings) -> FastAPI:
+    """`app.state.door` is there while the application runs, `app.state.metrics` always.
+    `app.state.demo`: whoever makes this a trial sets it, and adds POST /v1/demo/kill-worker."""
+    own_metrics = metrics.Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        async with (
+            opened(settings, own_metrics) as door,
+            swept(door.files),
+            running_batches(door),
+        ):
+            app.state.door = door
+            yield
+
+    app = _Application(
+        title="roseinfer",
+        version=version("roseinfer"),
+        summary="OpenAI's API over a durable queue.",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        responses=errors.ERROR_RESPONSES,
+        redirect_slashes=False,
+    )
+    app.state.metrics = own_metrics
+    app.state.demo = False
+    errors.install(app)
+    faces = (responses, chat, completions)
+    more = (models, files, batches, job_list, job_events, status, health, metrics)
+    for module in (*faces, *more):
+        app.include_router(module.router)
+    if settings.page:
+        app.include_router(page.router)
+    # The last one is the outermost.
+    app.add_middleware(
+        BodyLimit,
+        metrics=own_metrics,
+        max_bytes=settings.max_body_bytes,
+        max_total_bytes=settings.max_bodies_bytes,
+        max_nesting=settings.max_nesting,
+        max_file_bytes=settings.max_file_bytes,
+    )
+    app.add_middleware(Authentication)
+    app.add_middleware(AccessLog, metrics=own_metrics)
+    return app

@@ -1,0 +1,128 @@
+"""What every request that makes a job brings beside its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Header, Request
+from starlette.responses import JSONResponse, Response
+
+from rose_gateway.authentication import CallerDependency
+from rose_gateway.desk import Ticket
+from rose_gateway.door import DoorDependency
+from rose_gateway.following import Chunks, Collector, collected, streamed
+from rose_gateway.question import Question, callers_key
+from rose_gateway.refusal import Refused
+from rose_gateway.sse import EventStream, while_connected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking(Question):
+    """A question that came by HTTP, and what becomes of the job if the client goes away."""
+
+    request: Request
+    continues: bool
+    """the job goes on although the client has gone"""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the client wants `id:` lines. Many clients of OpenAI's streams, which have none,
+        take `data: ` from the beginning of an event and read the rest as JSON."""
+        return self.continues or "text/event-stream" in self.request.headers.get("accept", "")
+
+
+async def _asking(
+    request: Request,
+    door: DoorDependency,
+    caller: CallerDependency,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            description="the same key with the same body again brings the first job, and its "
+            "client may go away and come back",
+        ),
+    ] = None,
+    x_rose_on_disconnect: Annotated[
+        Literal["cancel", "continue", "auto"],
+        Header(
+            description="what becomes of the job if the client goes away before its end: cancel, "
+            "or continue, by which the events of a stream get `id:` lines too; auto is continue "
+            "where there is an Idempotency-Key, else cancel",
+        ),
+    ] = "auto",
+) -> Asking:
+    continues = x_rose_on_disconnect == "continue" or (
+        x_rose_on_disconnect == "auto" and idempotency_key is not None
+    )
+    body = await request.body()
+    return Asking(
+        door=door,
+        caller=caller,
+        body=body,
+        sha256=hashlib.sha256(body).hexdigest(),
+        idempotency_key=None if idempotency_key is None else callers_key(caller, idempotency_key),
+        request=request,
+        continues=continues,
+    )
+
+
+AskingDependency = Annotated[Asking, Depends(_asking)]
+
+
+def check_kept(asking: Asking, store: bool | None) -> None:
+    """Raises: Refused: what is not stored cannot go on without its client."""
+    if store is False and asking.continues and asking.idempotency_key is None:
+        raise Refused(
+            "store: false deletes the job with its client, so x-rose-on-disconnect cannot be "
+            "continue",
+            "store",
+        )
+
+
+async def delivered(
+    asking: Asking, ticket: Ticket, output: Chunks | Collector, *, store: bool
+) -> Response:
+    """The answer to a request, as a stream or as a whole.
+
+    Raises: ApiError, ClientGone, JobNotFound, BrokerUnavailable
+    """
+    gone = when_gone(asking, ticket, store=store)
+    if isinstance(output, Collector):
+        work = collected(ticket, output)
+        answer = await while_connected(asking.request, work, on_disconnect=gone)
+        if not store:
+            await ticket.delete()
+        return JSONResponse(answer)
+    chunks = streamed(ticket, output, with_ids=asking.resumes)
+    return EventStream(kept(chunks, ticket, store=store), on_disconnect=gone)
+
+
+def when_gone(
+    asking: Asking, ticket: Ticket, *, store: bool
+) -> Callable[[], Awaitable[object]] | None:
+    """What happens if the client goes away before the end."""
+    if asking.continues:
+        return None
+    return ticket.cancel if store else ticket.delete
+
+
+def kept(
+    chunks: AsyncGenerator[bytes, None], ticket: Ticket, *, store: bool
+) -> AsyncGenerator[bytes, None]:
+    """The chunks of a stream. What is not to be stored is deleted after the last one."""
+    return chunks if store else _then_deleted(chunks, ticket)
+
+
+async def _then_deleted(
+    chunks: AsyncGenerator[bytes, None], ticket: Ticket
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(chunks):
+        async for data in chunks:
+            yield data
+    await ticket.delete()

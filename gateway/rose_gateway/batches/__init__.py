@@ -1,0 +1,1 @@
+"""Batches: files of requests, each line answered once."""

@@ -1,0 +1,194 @@
+"""Asks a line of the same faces that answer HTTP requests: same checks, same answers.
+
+A line is asked until it has an answer. A full queue, a Redis that is away, a job that Redis has
+lost: these cost time. Whoever asks the same line of the same batch again, after a crash or beside
+somebody else, gets the job that the first one has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from rose import transport
+from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError
+from rose.protocol import Priority
+from rose_gateway.batches.answer import Answer, AnswerWriter
+from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
+from rose_gateway.batches.stop import Stop
+from rose_gateway.caller import Caller
+from rose_gateway.chat.face import FACE as CHAT
+from rose_gateway.chat.schema import UNSUPPORTED as CHAT_UNSUPPORTED
+from rose_gateway.chat.schema import ChatRequest
+from rose_gateway.completions.face import FACE as COMPLETION
+from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
+from rose_gateway.completions.schema import CompletionRequest
+from rose_gateway.desk import Submission, Ticket
+from rose_gateway.door import Door
+from rose_gateway.errors import ApiError, api_error
+from rose_gateway.keys import KeyLimits
+from rose_gateway.parsing import Unsupported
+from rose_gateway.question import Question, lines_key
+from rose_gateway.record import Record
+from rose_gateway.refusal import Refused
+from rose_gateway.responses import face as responses
+from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
+from rose_gateway.responses.schema import CreateResponse
+from rose_gateway.visit import Visit, visiting
+
+log = logging.getLogger("rose.gateway")
+
+#: So often a line is asked again whose job has vanished; somebody may delete each of them.
+_MAX_LOST = 5
+
+_MESSAGES = {
+    "batch_cancelled": "the batch was cancelled before this line was answered",
+    "batch_expired": "the batch's time was over before this line was answered",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Face:
+    request: type[BaseModel]
+    unsupported: Unsupported
+    plan: Callable[[Question, Any], Awaitable[Submission]]
+    answer: Callable[[Door, Ticket, Record], Awaitable[dict[str, Any]]]
+
+
+_FACES = {
+    "/v1/chat/completions": _Face(ChatRequest, CHAT_UNSUPPORTED, CHAT.plan, CHAT.answer),
+    "/v1/completions": _Face(
+        CompletionRequest, COMPLETION_UNSUPPORTED, COMPLETION.plan, COMPLETION.answer
+    ),
+    "/v1/responses": _Face(CreateResponse, RESPONSE_UNSUPPORTED, responses.plan, responses.answer),
+}
+
+
+class Asker:
+    """For one batch. Belongs to one event loop."""
+
+    def __init__(
+        self, door: Door, caller: Caller, batch_id: str, *, endpoint: str | None = None
+    ) -> None:
+        """`caller`: whose jobs they are. Its limits of rates are for requests that somebody waits
+        for. `endpoint`: other lines are refused; None: each line says its own."""
+        self.trouble = ""
+        """why lines wait; "" if they do not"""
+        self._door = door
+        self._caller = Caller(caller.key_id, KeyLimits(models=caller.limits.models))
+        self._batch_id = batch_id
+        self._endpoint = endpoint
+        self._write = AnswerWriter(batch_id)
+
+    async def ask(self, line: Line, stop: Stop) -> Answer:
+        """The answer, whatever it is. Raises: nothing but asyncio.CancelledError"""
+        try:
+            nesting = self._door.settings.max_nesting
+            request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)
+        except Refused as refusal:
+            return self._write.refused(line, custom_id_of(line), refusal)
+        with visiting(Visit(self._write.request_id(line))):
+            try:
+                return await self._answered(line, request, stop)
+            except Exception as error:
+                answer = api_error(error)
+                if answer.status == 500 and not isinstance(error, RoseError):
+                    log.exception("a line of a batch failed")
+                return self._failed(line, request, answer, stop)
+
+    def unasked(self, line: Line, code: str) -> Answer:
+        """For a line that nobody asks any more; `code`: batch_cancelled or batch_expired."""
+        return self._write.unanswered(line, custom_id_of(line), code, _MESSAGES[code], None)
+
+    async def _answered(self, line: Line, request: LineRequest, stop: Stop) -> Answer:
+        """Raises: ApiError, RoseError"""
+        question, face = self._question(line, request), _FACES[request.url]
+        asked = question.parsed(face.request, face.unsupported)
+        failures = lost = 0
+        while not stop.code:
+            try:
+                # So many would push out of the history what a person has asked for.
+                submission = replace(await face.plan(question, asked), listed=False)
+                ticket = await self._door.desk.submit(self._caller, submission)
+                self.trouble = ""
+                with stop.cancels(ticket):
+                    record = ticket.record or submission.record
+                    body = await face.answer(self._door, ticket, record)
+                return self._succeeded(line, request, body, ticket, stop)
+            except (QueueFull, BrokerUnavailable) as error:
+                self._note(str(error))
+            except JobNotFound:
+                lost += 1
+                if lost > _MAX_LOST:
+                    raise
+            except ApiError as error:
+                if not await self._comes_yet(error):
+                    raise
+                self._note("no worker has come yet")
+            failures += 1
+            await stop.wait(transport.BATCH.pause_s(failures))
+        return self.unasked(line, stop.code)
+
+    def _question(self, line: Line, request: LineRequest) -> Question:
+        """Raises: Refused: what a line cannot ask for."""
+        for name in ("stream", "background"):
+            if request.body.get(name) is True:
+                raise Refused(
+                    f"{name}: the lines of a batch are answered in its output: leave it out",
+                    name,
+                    code="unsupported_parameter",
+                )
+        return Question(
+            door=self._door,
+            caller=self._caller,
+            body=request.body,
+            sha256=hashlib.sha256(line.raw).hexdigest(),
+            idempotency_key=lines_key(self._caller, self._batch_id, line.number),
+            priority=Priority.LOW,
+        )
+
+    async def _comes_yet(self, error: ApiError) -> bool:
+        """Whether the model is unknown only because no worker has announced any."""
+        if error.code != "model_not_found":
+            return False
+        try:
+            return not await self._door.catalogue.models()
+        except BrokerUnavailable:
+            return True
+
+    def _note(self, trouble: str) -> None:
+        if not self.trouble:
+            log.warning("a batch waits: %s", trouble)
+        self.trouble = trouble
+
+    def _succeeded(
+        self,
+        line: Line,
+        request: LineRequest,
+        body: dict[str, Any],
+        ticket: Ticket,
+        stop: Stop,
+    ) -> Answer:
+        status = body.get("status")  # responses have one, and are answered whatever it is
+        if status == "cancelled" and stop.code:
+            return self.unasked(line, stop.code)
+        return self._write.answered(
+            line,
+            request.custom_id,
+            body,
+            status=200,
+            succeeded=status not in ("failed", "cancelled"),
+            ticket=ticket,
+        )
+
+    def _failed(self, line: Line, request: LineRequest, error: ApiError, stop: Stop) -> Answer:
+        if error.code == "cancelled" and stop.code:
+            return self.unasked(line, stop.code)
+        return self._write.answered(
+            line, request.custom_id, error.body(), status=error.status, succeeded=False
+        )

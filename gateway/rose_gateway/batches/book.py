@@ -1,0 +1,309 @@
+"""What Redis knows of batches: who owns them, how far they are, and who runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rose import transport
+from rose.errors import BatchNotFound
+from rose.protocol.calls import Arg, Call
+from rose.protocol.keys import BulkKeys
+from rose_gateway import clock
+from rose_gateway.batches import calls
+from rose_gateway.batches.calls import Lease as Lease
+
+Status = Literal[
+    "validating",
+    "failed",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "expired",
+    "cancelling",
+    "cancelled",
+]
+ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancelled"})
+
+_ID = re.compile(r"batch_[0-9a-f]{32}")
+_TIMES = (
+    *("in_progress_at", "finalizing_at", "completed_at", "failed_at"),
+    *("expired_at", "cancelling_at", "cancelled_at"),
+)
+#: Batches that are looked up in one round trip.
+_PORTION = 100
+
+
+class Taken(Exception):
+    """Another runner has the batch, or nobody any more: leave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a batch cannot be run."""
+
+    code: str
+    message: str
+    line: int | None = None
+    """of the input file, from 1"""
+    param: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a batch was created with. Times are Unix seconds by Redis' clock."""
+
+    owner: str
+    """the id of an API key; "" where the door is open to all"""
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int
+    expires_at: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    output_expires_s: int | None = None
+    """how long its output and error files are kept; None: until they are deleted"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    id: str
+    plan: Plan
+    status: Status
+    completed: int
+    """lines in the output file"""
+    failed: int
+    """lines in the error file"""
+    total: int | None = None
+    """None: nobody has counted them yet"""
+    times: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    files_at: int | None = None
+    """when its files were begun; their ids stand from then on"""
+    outcome: Status | None = None
+    """what it will have ended as, where that is known before and it is not cancelled"""
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    status: Status
+    completed: int
+    """lines that had not been noted before"""
+    failed: int
+
+
+def new_batch_id(created_ms: int) -> str:
+    """Ids sort by time, and nobody can guess one."""
+    return f"batch_{created_ms:012x}{secrets.token_hex(10)}"
+
+
+class BatchBook:
+    """Belongs to one event loop. Every method raises BrokerUnavailable."""
+
+    def __init__(self, redis: transport.AsyncRedisClient, *, keep_s: int) -> None:
+        """`keep_s`: how long a batch is known after its end."""
+        self._redis = redis
+        self._keep_s = keep_s
+        self.news = asyncio.Event()
+        """a batch was created here"""
+
+    async def now_ms(self) -> int:
+        """By Redis' clock, which is that of all times here. Unix milliseconds."""
+        return await clock.now_ms(self._redis)
+
+    async def create(self, plan: Plan) -> Batch:
+        """Raises: RedisFull"""
+        batch_id = new_batch_id(await self.now_ms())
+        lives_s = plan.expires_at - plan.created_at + self._keep_s
+        oldest = f"batch_{max(0, (plan.created_at - 2 * lives_s) * 1000):012x}"
+        fields = _fields(plan) | {"status": "validating"}
+        await self._run(
+            calls.create(batch_id, plan.owner, fields, ttl_s=2 * lives_s, oldest_id=oldest)
+        )
+        self.news.set()
+        return Batch(batch_id, plan, "validating", 0, 0)
+
+    async def get(self, owner: str, batch_id: str) -> Batch:
+        """Raises: BatchNotFound: no such batch, or another's."""
+        if _ID.fullmatch(batch_id):
+            batch = await self.find(batch_id)
+            if batch is not None and batch.plan.owner == owner:
+                return batch
+        raise BatchNotFound(
+            f"there is no batch {batch_id[:128]!r}: it was never created, or ended long ago"
+        )
+
+    async def find(self, batch_id: str) -> Batch | None:
+        """Whoever owns it."""
+        (reply,) = await self._run(calls.look(batch_id))
+        return _batch(batch_id, reply)
+
+    async def list(
+        self, owner: str, *, after: str | None = None, limit: int
+    ) -> tuple[Sequence[Batch], bool]:
+        """The newest first, and whether there are more. `after`: those older than this one."""
+        found: list[Batch] = []
+        edge = f"({after}" if after else "+"
+        while len(found) <= limit:
+            bounds = (BulkKeys.batches(owner), edge, "-", "LIMIT", 0, _PORTION)
+            with transport.broker_errors():
+                raw_ids = await self._redis.execute("ZREVRANGEBYLEX", *bounds)
+            ids = [raw.decode() for raw in raw_ids]
+            if not ids:
+                break
+            edge = f"({ids[-1]}"
+            pairs = zip(ids, await self._run(calls.look(*ids)), strict=True)
+            found += [batch for id_, reply in pairs if (batch := _batch(id_, reply))]
+        return found[:limit], len(found) > limit
+
+    async def cancel(self, owner: str, batch_id: str) -> Batch:
+        """Ask for its end, if it has not come to it by itself.
+
+        Raises: BatchNotFound
+        """
+        await self.get(owner, batch_id)
+        await self._run(calls.cancel(batch_id))
+        return await self.get(owner, batch_id)
+
+    async def unfinished(self) -> int:
+        """Batches of all owners."""
+        with transport.broker_errors():
+            return int(await self._redis.execute("ZCARD", BulkKeys.UNFINISHED))
+
+    async def claim(self, runner: str, *, lease_s: float, most: int) -> Sequence[Lease]:
+        """Batches that nobody else runs now."""
+        reply = await self._run(calls.claim(runner, lease_s=lease_s, most=most))
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return [Lease(batch_id.decode(), int(epoch)) for batch_id, epoch in pairs]
+
+    async def renew(self, lease: Lease, *, lease_s: float) -> Status:
+        """Returns its status. Raises: Taken"""
+        reply = await self._owned(calls.renew(lease, lease_s=lease_s))
+        status: Status = reply.decode()
+        return status
+
+    async def release(self, lease: Lease, *, pause_s: float = 0.0, failure: bool = False) -> int:
+        """Leave it to any runner after a pause. Returns how often runners have failed with it.
+
+        Raises: Taken
+        """
+        return int(await self._owned(calls.release(lease, pause_s=pause_s, failure=failure)))
+
+    async def note(self, lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Noted:
+        """Count lines that have ended. Raises: Taken"""
+        status, completed, failed = await self._owned(calls.note(lease, successes, failures))
+        return Noted(status.decode(), int(completed), int(failed))
+
+    async def noted(self, batch_id: str) -> bytes:
+        """Bitmap of the lines that have ended, that of line 1 first."""
+        with transport.broker_errors():
+            raw: bytes | None = await self._redis.execute("GET", BulkKeys.ended(batch_id))
+        return raw or b""
+
+    async def register(
+        self, lease: Lease, number: int, part: bytes, paths: Sequence[str], *, kept_until_ms: int
+    ) -> bool:
+        """False: an earlier runner has registered this part, with other paths. Raises: Taken"""
+        call = calls.register(lease, number, part, paths, kept_until_ms=kept_until_ms)
+        return bool(await self._owned(call))
+
+    async def parts(self, batch_id: str) -> dict[int, bytes]:
+        """Those that are registered, by their numbers."""
+        with transport.broker_errors():
+            flat = await self._redis.execute("HGETALL", BulkKeys.parts(batch_id))
+        return {int(number): raw for number, raw in _pairs(flat)}
+
+    async def settle(self, lease: Lease, outcome: Status, problems: Sequence[Problem] = ()) -> None:
+        """How it will end, unless that is settled or it is cancelled. Raises: Taken"""
+        said = [[p.code, p.message, p.line, p.param] for p in problems]
+        fields: dict[str, Arg] = {"outcome": outcome, "problems": json.dumps(said)}
+        await self._owned(calls.advance(lease, "", "", fields))
+
+    async def advance(self, lease: Lease, before: Status, after: Status, **fields: Arg) -> Status:
+        """Set fields that have no value yet, and the status unless it was cancelled. Returns its
+        status. Raises: Taken"""
+        reply = await self._owned(calls.advance(lease, before, after, fields))
+        status: Status = reply.decode()
+        return status
+
+    async def finish(self, lease: Lease, status: Status) -> None:
+        """Raises: Taken"""
+        await self._owned(calls.finish(lease, status, ttl_s=self._keep_s))
+
+    async def _run(self, call: Call) -> Any:
+        with transport.broker_errors():
+            return await self._redis.run(call)
+
+    async def _owned(self, call: Call) -> Any:
+        reply = await self._run(call)
+        if reply is None:
+            raise Taken
+        return reply
+
+
+def _fields(plan: Plan) -> dict[str, Arg]:
+    return {
+        "owner": plan.owner,
+        "endpoint": plan.endpoint,
+        "input_file_id": plan.input_file_id,
+        "completion_window": plan.completion_window,
+        "created_at": plan.created_at,
+        "expires_at": plan.expires_at,
+        "metadata": json.dumps(dict(plan.metadata)),
+        "output_expires_s": "" if plan.output_expires_s is None else plan.output_expires_s,
+    }
+
+
+def _batch(batch_id: str, reply: Any) -> Batch | None:
+    """None: there is none, or it is not what we write."""
+    try:
+        flat, ended, failed = reply
+        fields = {name.decode(): value.decode() for name, value in _pairs(flat)}
+        plan = Plan(
+            fields["owner"],
+            fields["endpoint"],
+            fields["input_file_id"],
+            fields["completion_window"],
+            int(fields["created_at"]),
+            int(fields["expires_at"]),
+            json.loads(fields["metadata"]),
+            _number(fields, "output_expires_s"),
+        )
+        return Batch(
+            batch_id,
+            plan,
+            fields["status"],  # type: ignore[arg-type]
+            int(fields.get("completed", ended - failed)),
+            int(fields.get("failed", failed)),
+            _number(fields, "total"),
+            {name: int(fields[name]) for name in _TIMES if name in fields},
+            tuple(Problem(*problem) for problem in json.loads(fields.get("problems", "[]"))),
+            fields.get("output_file_id") or None,
+            fields.get("error_file_id") or None,
+            _number(fields, "files_at"),
+            fields.get("outcome"),  # type: ignore[arg-type]
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _number(fields: Mapping[str, str], name: str) -> int | None:
+    return int(fields[name]) if fields.get(name) else None
+
+
+def _pairs(flat: Any) -> Sequence[tuple[bytes, bytes]]:
+    """Of HGETALL's reply."""
+    if isinstance(flat, dict):
+        return list(flat.items())
+    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,82 @@
+"""One pass over the lines of a batch, with a bounded number of them in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.answering import Asker
+from rose_gateway.batches.line import Line
+from rose_gateway.batches.stop import Stop
+
+
+class BatchRun:
+    """Belongs to one event loop."""
+
+    def __init__(self, asker: Asker, *, window: int, expires_at: float | None = None) -> None:
+        """`window`: lines in hand at a time. `expires_at`: Unix seconds; what is in hand then ends
+        as batch_expired."""
+        self._asker = asker
+        self._window = window
+        self._expires_at = expires_at
+        self._stop = Stop()
+        self._next_line = asyncio.Lock()
+
+    @property
+    def stopped(self) -> str:
+        """batch_cancelled or batch_expired; "" if it goes on."""
+        return self._stop.code
+
+    async def answers(self, lines: AsyncIterator[Line]) -> AsyncGenerator[Answer, None]:
+        """The answers as they come, in any order. After a stop `lines` may be read on: it holds
+        those that were not begun. Whoever leaves early closes it: the jobs in hand go on then, and
+        whoever asks these lines again finds them.
+
+        Raises: what `lines` raises.
+        """
+        answers: asyncio.Queue[Answer | Exception | None] = asyncio.Queue(self._window)
+        slots = [asyncio.create_task(self._slot(lines, answers)) for _ in range(self._window)]
+        timer = None
+        if self._expires_at is not None:
+            left_s = max(0.0, self._expires_at - time.time())
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(left_s, self._stop.set, "batch_expired")
+        busy = len(slots)
+        try:
+            while busy:
+                answer = await answers.get()
+                if answer is None:
+                    busy -= 1
+                elif isinstance(answer, Exception):
+                    raise answer
+                else:
+                    yield answer
+        finally:
+            if timer is not None:
+                timer.cancel()
+            for slot in slots:
+                slot.cancel()
+            await asyncio.gather(*slots, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        """Cancel the jobs in hand, and begin no further line. Each line in hand still gets an
+        answer: its own, where that came first, else batch_cancelled."""
+        self._stop.set("batch_cancelled")
+
+    async def _slot(
+        self, lines: AsyncIterator[Line], answers: asyncio.Queue[Answer | Exception | None]
+    ) -> None:
+        """Asks one line after another."""
+        try:
+            while (line := await self._take(lines)) is not None:
+                await answers.put(await self._asker.ask(line, self._stop))
+        except Exception as error:  # noqa: BLE001 - the reader of the answers gets it
+            await answers.put(error)
+        else:
+            await answers.put(None)
+
+    async def _take(self, lines: AsyncIterator[Line]) -> Line | None:
+        async with self._next_line:
+            return None if self._stop.code else await anext(lines, None)

@@ -1,0 +1,104 @@
+"""Runs batches in a gateway: those that no other gateway runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from rose.errors import RoseError
+from rose_gateway.batches.book import BatchBook, Lease, Problem, Taken
+from rose_gateway.batches.work import BatchWork
+from rose_gateway.door import Door
+
+log = logging.getLogger("rose.gateway")
+
+#: Between two looks for batches that nobody runs.
+_LOOK_S = 1.0
+#: A batch that has made runners fail is left alone for so long, and is given up after so many.
+_PAUSE_S = 5.0
+_MAX_FAILURES = 20
+#: For handing batches back when the gateway ends.
+_RELEASE_S = 2.0
+
+
+class BatchRunner:
+    """Belongs to one event loop."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._book: BatchBook = door.batches
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._works: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Until it is cancelled; then its batches are left to others."""
+        try:
+            while True:
+                try:
+                    await self._look()
+                except RoseError as error:
+                    log.debug("no look for batches: %s", error)
+                except Exception:
+                    log.exception("no look for batches")
+                self._book.news.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._book.news.wait()
+        finally:
+            for work in self._works:
+                work.cancel()
+            await asyncio.gather(*self._works, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Raises: BrokerUnavailable"""
+        settings, metrics = self._door.settings, self._door.metrics
+        metrics.unfinished_batches.set(await self._book.unfinished())
+        room = settings.max_batches - len(self._works)
+        if not settings.run_batches or room <= 0:
+            return
+        claimed = await self._book.claim(self._name, lease_s=settings.batch_lease_s, most=room)
+        for lease in claimed:
+            work = asyncio.create_task(self._work(lease))
+            self._works.add(work)
+            work.add_done_callback(self._works.discard)
+
+    async def _work(self, lease: Lease) -> None:
+        log.info("running batch %s, epoch %d", lease.batch_id, lease.epoch)
+        metrics = self._door.metrics
+        metrics.running_batches.inc()
+        try:
+            await BatchWork(self._door, self._book, lease).run()
+        except asyncio.CancelledError:
+            with suppress(RoseError, Taken, TimeoutError):
+                async with asyncio.timeout(_RELEASE_S):
+                    await self._book.release(lease)
+            raise
+        except Exception:
+            log.exception("batch %s has failed", lease.batch_id)
+            with suppress(RoseError, Taken):  # its lease ends by itself
+                await self._pause(lease)
+        finally:
+            metrics.running_batches.dec()
+
+    async def _pause(self, lease: Lease) -> None:
+        """Leave it to any runner, a bit later. Raises: Taken, BrokerUnavailable"""
+        failures = await self._book.release(lease, pause_s=_PAUSE_S, failure=True)
+        if failures >= _MAX_FAILURES:
+            problem = Problem("server_error", "the server failed again and again; its log says how")
+            await self._book.settle(lease, "failed", [problem])
+
+
+@asynccontextmanager
+async def running_batches(door: Door) -> AsyncGenerator[None, None]:
+    """Meanwhile this gateway runs batches, if it is to."""
+    running = asyncio.create_task(BatchRunner(door).run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,64 @@
+"""How the lines of a batch that are in hand are told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from rose.errors import BrokerUnavailable, JobNotFound
+from rose_gateway.ticket import Ticket
+
+_RETRY_S = 1.0
+
+
+class Stop:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.code = ""
+        """why no further line is asked; "" as long as lines are"""
+        self._stopped = asyncio.Event()
+        self._tickets: set[Ticket] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    def set(self, code: str) -> None:
+        """Cancel the jobs in hand. The first one says why."""
+        if not self.code:
+            self.code = code
+            self._stopped.set()
+            for ticket in self._tickets:
+                self._cancel(ticket)
+
+    async def wait(self, within_s: float) -> None:
+        """At most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._stopped.wait()
+
+    @contextmanager
+    def cancels(self, ticket: Ticket) -> Iterator[None]:
+        """Within, these jobs are in hand."""
+        self._tickets.add(ticket)
+        if self.code:
+            self._cancel(ticket)
+        try:
+            yield
+        finally:
+            self._tickets.discard(ticket)
+
+    def _cancel(self, ticket: Ticket) -> None:
+        task = asyncio.create_task(self._until_cancelled(ticket))
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+    async def _until_cancelled(self, ticket: Ticket) -> None:
+        while ticket in self._tickets:
+            try:
+                await ticket.cancel()
+            except JobNotFound:
+                return
+            except BrokerUnavailable:
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return

@@ -1,0 +1,50 @@
+"""Lines that have ended, counted in Redis a group at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.book import BatchBook, Lease, Status
+from rose_gateway.batches.patience import patiently
+from rose_gateway.metrics import Metrics
+
+_EVERY_S = 0.2
+
+
+class Tally:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self, book: BatchBook, lease: Lease, metrics: Metrics, on_status: Callable[[Status], None]
+    ) -> None:
+        """`on_status`: is told the batch's status with each group."""
+        self._book = book
+        self._lease = lease
+        self._metrics = metrics
+        self._on_status = on_status
+        self._successes: list[int] = []
+        self._failures: list[int] = []
+        self._flushing = asyncio.Lock()
+
+    def add(self, answer: Answer) -> None:
+        (self._successes if answer.succeeded else self._failures).append(answer.number)
+
+    async def flush(self) -> None:
+        """When it returns, all that was added before is counted. Raises: Taken"""
+        async with self._flushing:
+            successes, self._successes = self._successes, []
+            failures, self._failures = self._failures, []
+            if successes or failures:
+                note = partial(self._book.note, self._lease, successes, failures)
+                noted = await patiently(note)
+                self._metrics.batch_lines_ended(noted.completed, noted.failed)
+                self._on_status(noted.status)
+
+    async def keep_flushing(self) -> None:
+        """Raises: Taken"""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await self.flush()

@@ -1,0 +1,279 @@
+"""One batch, run by this gateway to its end, or until another runner has it.
+
+The runner may die at any line. What it has not registered is done again by the next one: the jobs
+are in the queue under keys made from the batch and the line, so nothing runs twice, and what counts
+as ended is a bit for each line, so nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from rose import transport
+from rose.errors import FileNotFound, StorageUnavailable
+from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.answering import Asker
+from rose_gateway.batches.book import Batch, BatchBook, Lease, Problem, Status, Taken
+from rose_gateway.batches.line import Line, read_lines
+from rose_gateway.batches.parts import KINDS, Piece, Start, start_of
+from rose_gateway.batches.patience import patiently
+from rose_gateway.batches.run import BatchRun
+from rose_gateway.batches.stop import Stop
+from rose_gateway.batches.storing import PartStorer
+from rose_gateway.batches.survey import surveyed
+from rose_gateway.batches.tally import Tally
+from rose_gateway.caller import Caller
+from rose_gateway.door import Door
+from rose_gateway.files.book import FileRecord, new_file_id
+
+log = logging.getLogger("rose.gateway")
+
+#: Cancellations are noticed within this time, though no line ends.
+_RENEW_S = 1.0
+#: So long after its time a batch that has not ended is given up with what it has stored.
+_SLACK_MS = 7 * 86_400_000
+
+
+class BatchAsker(Asker):
+    """Knows which lines have ended under earlier runners. They were counted by how they ended, so
+    they are asked for what their jobs have said even after a stop."""
+
+    def __init__(
+        self, door: Door, caller: Caller, batch_id: str, *, endpoint: str, ended: bytes
+    ) -> None:
+        """`ended`: a bit for each line, that of line 1 first."""
+        super().__init__(door, caller, batch_id, endpoint=endpoint)
+        self._ended = ended
+
+    def has_ended(self, line: Line) -> bool:
+        byte, bit = divmod(line.number - 1, 8)
+        return byte < len(self._ended) and bool(self._ended[byte] & 0x80 >> bit)
+
+    async def ask(self, line: Line, stop: Stop) -> Answer:
+        return await super().ask(line, Stop() if self.has_ended(line) else stop)
+
+
+class BatchWork:
+    """Belongs to one event loop."""
+
+    def __init__(self, door: Door, book: BatchBook, lease: Lease) -> None:
+        self._door = door
+        self._book = book
+        self._lease = lease
+        self._run: BatchRun | None = None
+        self._stop_code = ""
+        """why no further line is asked: batch_cancelled, batch_expired; "" as long as lines are"""
+        self._owner = ""
+        self._is_settled = False
+        self._tally = Tally(book, lease, door.metrics, self._hear)
+
+    async def run(self) -> None:
+        """Raises: ExceptionGroup: it cannot go on, and any runner may try."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                loops = [
+                    self._tasks.create_task(self._keep_lease()),
+                    self._tasks.create_task(self._tally.keep_flushing()),
+                ]
+                await self._to_its_end()
+                for loop in loops:
+                    loop.cancel()
+        except* Taken:
+            log.info("batch %s is run by another gateway now", self._lease.batch_id)
+
+    async def _to_its_end(self) -> None:
+        """Raises: Taken"""
+        batch = await patiently(partial(self._book.find, self._lease.batch_id))
+        if batch is None or batch.ended:
+            raise Taken
+        self._owner = batch.plan.owner
+        storer = PartStorer(
+            self._door.files,
+            self._book,
+            self._lease,
+            self._tally,
+            spawn=self._tasks.create_task,
+            kept_until_ms=batch.plan.expires_at * 1000 + _SLACK_MS,
+        )
+        await storer.load(readable_only=batch.outcome == "failed")
+        if batch.outcome != "failed":
+            try:
+                get = self._door.files.book.get
+                source = await patiently(partial(get, self._owner, batch.plan.input_file_id))
+                if batch.total is None:
+                    batch = await self._surveyed(batch, source)
+                if batch.outcome != "failed":
+                    await self._answer(batch, source, storer)
+            except FileNotFound as error:
+                await self._fail(Problem("input_file_gone", str(error), param="input_file_id"))
+        await self._finish(batch, storer)
+
+    async def _surveyed(self, batch: Batch, source: FileRecord) -> Batch:
+        """With its lines counted. Raises: Taken, FileNotFound"""
+        async with aclosing(self._lines(source, Start(0, 1))) as lines:
+            survey = await surveyed(lines, max_lines=self._door.settings.max_batch_lines)
+        if survey.problems:
+            await self._fail(*survey.problems)
+        else:
+            advance = partial(self._book.advance, self._lease, "validating", "in_progress")
+            await patiently(partial(advance, total=survey.total))
+        return await self._look(batch)
+
+    async def _answer(self, batch: Batch, source: FileRecord, storer: PartStorer) -> None:
+        """Until every line is answered and stored. Raises: Taken"""
+        left_s = await self._time_left_s(batch)
+        if batch.status == "cancelling":
+            self._stop_code = "batch_cancelled"
+        elif left_s <= 0:
+            self._stop_code = "batch_expired"
+        ended = await patiently(partial(self._book.noted, batch.id))
+        caller, endpoint = await self._caller(), batch.plan.endpoint
+        asker = BatchAsker(self._door, caller, batch.id, endpoint=endpoint, ended=ended)
+        window, expires_at = self._door.settings.batch_window, time.time() + left_s
+        async with aclosing(self._to_ask(source, storer, asker)) as lines:
+            while True:
+                # After a stop those lines are asked once more that have ended before it.
+                until = None if self._stop_code else expires_at
+                self._run = run = BatchRun(asker, window=window, expires_at=until)
+                async with aclosing(run.answers(lines)) as answers:
+                    async for answer in answers:
+                        await storer.add(answer)
+                if not run.stopped:
+                    break
+                await self._stop(run.stopped)
+        await storer.all_stored()
+
+    async def _to_ask(
+        self, source: FileRecord, storer: PartStorer, asker: BatchAsker
+    ) -> AsyncGenerator[Line, None]:
+        """The lines that are not stored. After a stop those that have not ended are answered here.
+
+        Raises: Taken
+        """
+        try:
+            async with aclosing(self._lines(source, start_of(storer.stored))) as lines:
+                async for line in lines:
+                    if not await storer.begin(line):
+                        continue
+                    if not self._stop_code or asker.has_ended(line):
+                        yield line
+                        continue
+                    if self._stop_code == "batch_expired":
+                        await self._stop(self._stop_code)
+                    await storer.add(asker.unasked(line, self._stop_code))
+                    await asyncio.sleep(0)  # there may be many
+        except FileNotFound as error:  # the lines in hand are answered still
+            await self._fail(Problem("input_file_gone", str(error), param="input_file_id"))
+        storer.end_reading()
+
+    async def _lines(self, source: FileRecord, start: Start) -> AsyncGenerator[Line, None]:
+        """The storage may be away meanwhile. Raises: FileNotFound"""
+        offset, first = start
+        outage = transport.Outage(transport.BATCH)
+        while True:
+            chunks = self._door.files.content(source, offset=offset)
+            try:
+                async with aclosing(chunks):
+                    cut = read_lines(
+                        chunks,
+                        start=offset,
+                        first=first,
+                        max_line_bytes=self._door.settings.max_body_bytes,
+                    )
+                    async with aclosing(cut) as lines:
+                        async for line in lines:
+                            yield line
+                            offset, first = line.end, line.number + 1
+                            outage.end()
+            except StorageUnavailable as error:
+                pause_s = outage.next_pause_s(error)
+            else:
+                return
+            await asyncio.sleep(pause_s)
+
+    async def _finish(self, batch: Batch, storer: PartStorer) -> None:
+        """Make files of the parts, and end the batch. Raises: Taken"""
+        parts = [part for _, part in sorted(storer.stored.items())]
+        pieces = {kind: [p for part in parts for p in part.pieces(kind)] for kind in KINDS}
+        now_ms = await patiently(self._book.now_ms)
+        ids = {kind: new_file_id(now_ms) if some else "" for kind, some in pieces.items()}
+        advance = partial(self._book.advance, self._lease, "in_progress", "finalizing")
+        # A runner that died in between has given them ids already, and those stand.
+        fields = {"output_file_id": ids["output"], "error_file_id": ids["errors"]}
+        status = await patiently(partial(advance, files_at=now_ms // 1000, **fields))
+        batch = await self._look(batch)
+        for kind, file_id in zip(KINDS, (batch.output_file_id, batch.error_file_id), strict=True):
+            if file_id is not None:
+                record = _file(batch, file_id, kind, pieces[kind])
+                await patiently(partial(self._door.files.book.add, record))
+        outcome = "cancelled" if status == "cancelling" else batch.outcome or "completed"
+        await patiently(partial(self._book.finish, self._lease, outcome))
+        log.info("batch %s is %s", batch.id, outcome)
+
+    async def _fail(self, *problems: Problem) -> None:
+        await patiently(partial(self._book.settle, self._lease, "failed", problems))
+
+    async def _stop(self, code: str) -> None:
+        """No further line is asked."""
+        if code == "batch_expired" and not self._is_settled:
+            self._is_settled = True
+            await patiently(partial(self._book.settle, self._lease, "expired"))
+        self._stop_code = self._stop_code or code
+
+    async def _look(self, batch: Batch) -> Batch:
+        """As it is now. Raises: Taken"""
+        looked = await patiently(partial(self._book.find, batch.id))
+        if looked is None:
+            raise Taken
+        return looked
+
+    async def _time_left_s(self, batch: Batch) -> float:
+        return batch.plan.expires_at - await patiently(self._book.now_ms) / 1000
+
+    async def _caller(self) -> Caller:
+        """On whose behalf it runs; what a revoked key has asked for is cancelled."""
+        if not self._owner:
+            return Caller()
+        key = await patiently(partial(self._door.keys.of_id, self._owner))
+        if key is None:
+            await patiently(partial(self._book.cancel, self._owner, self._lease.batch_id))
+            return Caller(self._owner)
+        return Caller(key.id, key.limits)
+
+    def _hear(self, status: Status) -> None:
+        """Of the batch, as Redis has it."""
+        if status == "cancelling" and not self._stop_code:
+            self._stop_code = "batch_cancelled"
+            if self._run is not None:
+                self._tasks.create_task(self._run.cancel())
+
+    async def _keep_lease(self) -> None:
+        """Raises: Taken"""
+        lease_s = self._door.settings.batch_lease_s
+        while True:
+            renew = partial(self._book.renew, self._lease, lease_s=lease_s)
+            self._hear(await patiently(renew))
+            if self._run is not None:
+                await self._caller()
+            await asyncio.sleep(min(_RENEW_S, lease_s / 3))
+
+
+def _file(batch: Batch, file_id: str, kind: str, pieces: Sequence[Piece]) -> FileRecord:
+    plan = batch.plan
+    created_at = batch.files_at or plan.created_at
+    kept_s = plan.output_expires_s
+    return FileRecord(
+        id=file_id,
+        owner=plan.owner,
+        filename=f"{batch.id}_{'output' if kind == 'output' else 'error'}.jsonl",
+        purpose="batch_output",
+        bytes=sum(piece.bytes for piece in pieces),
+        created_at=created_at,
+        expires_at=None if kept_s is None else created_at + kept_s,
+        parts=tuple(piece.path for piece in pieces),
+    )

@@ -1,0 +1,103 @@
+"""A whole chat completion: the same deltas as those of a stream, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose_gateway.chat.output import ChoiceOutput
+from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.usage import UsageCounter
+from rose_gateway.vocabulary import Vocabulary
+
+
+class ChatCollector:
+    def __init__(
+        self,
+        terms: ChatTerms,
+        job_ids: Sequence[str],
+        model: str,
+        created: int,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        names = vocabulary or Vocabulary()
+        self._terms = terms
+        self._id = f"chatcmpl-{job_ids[0]}"
+        self._model, self._created = model, created
+        self._choices = [_Choice(ChoiceOutput(terms, job_id, names)) for job_id in job_ids]
+        self._usage = UsageCounter(len(job_ids))
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
+        self._choices[choice].feed(event)
+
+    def ended(self, choice: int, event: Event) -> None:
+        """`event` is the last one of its choice."""
+        self._usage.add(choice, event)
+
+    def answer(self) -> dict[str, Any]:
+        """When all choices have ended; as `ChatAnswer`."""
+        answer = {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [
+                choice.answer(number, with_logprobs=self._terms.logprobs)
+                for number, choice in enumerate(self._choices)
+            ],
+            "usage": self._usage.usage(),
+            "service_tier": self._terms.tier,
+            "system_fingerprint": None,
+        }
+        if self._terms.metadata:
+            answer["metadata"] = dict(self._terms.metadata)
+        return answer
+
+
+class _Choice:
+    def __init__(self, output: ChoiceOutput) -> None:
+        self._output = output
+        self._texts: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+        self._arguments: list[list[str]] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._reason: str | None = None
+
+    def feed(self, event: TokenEvent | FinishedEvent) -> None:
+        delta = self._output.feed(event)
+        self._texts.append(delta.content)
+        self._logprobs += delta.logprobs
+        self._reason = delta.finish_reason
+        for call in delta.calls:
+            if call["index"] == len(self._calls):
+                self._calls.append(call)
+                self._arguments.append([])
+            self._arguments[call["index"]].append(call["function"]["arguments"])
+
+    def answer(self, number: int, *, with_logprobs: bool) -> dict[str, Any]:
+        content = "".join(self._texts)
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if self._calls and not content else content,
+            "refusal": None,
+            "annotations": [],
+        }
+        if self._calls:
+            message["tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "type": "function",
+                    "function": {
+                        "name": call["function"]["name"],
+                        "arguments": "".join(arguments),
+                    },
+                }
+                for call, arguments in zip(self._calls, self._arguments, strict=True)
+            ]
+        return {
+            "index": number,
+            "message": message,
+            "logprobs": {"content": self._logprobs, "refusal": None} if with_logprobs else None,
+            "finish_reason": self._reason,
+        }

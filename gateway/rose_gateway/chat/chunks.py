@@ -1,0 +1,106 @@
+"""The chunks of a streamed chat completion: a pure function of its record and its log.
+
+An entry of a log makes at most one chunk, whose `id:` is the position after it. So a reader that
+was cut off knows exactly what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose_gateway.chat.output import ChoiceOutput
+from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.json_text import compact, json_string
+from rose_gateway.usage import UsageCounter
+from rose_gateway.vocabulary import Vocabulary
+
+
+class ChatChunks:
+    """Makes the data of events, without their ids."""
+
+    def __init__(
+        self,
+        terms: ChatTerms,
+        job_ids: Sequence[str],
+        model: str,
+        created: int,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        """`job_ids`: of each choice."""
+        names = vocabulary or Vocabulary()
+        self._outputs = [ChoiceOutput(terms, job_id, names) for job_id in job_ids]
+        # What must be a call has no content. The others may have some.
+        self._content = None if terms.form.kind in ("named", "required") else ""
+        # Text that is just told needs no parser.
+        self._plain = terms.form.kind == "text" and not terms.logprobs
+        self._usage = UsageCounter(len(job_ids))
+        self._include_usage = terms.include_usage
+        head = {
+            "id": f"chatcmpl-{job_ids[0]}",
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+            "service_tier": terms.tier,
+            "system_fingerprint": None,
+        }
+        self._head = compact(head)[:-1] + ',"choices":['
+        self._tail = '],"usage":null}' if terms.include_usage else "]}"
+        self._text_heads = [
+            f'{self._head}{{"index":{number},"delta":{{"content":' for number in range(len(job_ids))
+        ]
+        self._text_tail = '},"logprobs":null,"finish_reason":null}' + self._tail
+
+    def begin(self) -> str:
+        """Before any event."""
+        choices = [
+            {
+                "index": number,
+                "delta": {"role": "assistant", "content": self._content, "refusal": None},
+                "logprobs": None,
+                "finish_reason": None,
+            }
+            for number in range(len(self._outputs))
+        ]
+        return self._chunk(choices)
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
+        """What the next event of a choice brings; None for nothing that can be told."""
+        if self._plain and isinstance(event, TokenEvent):
+            if not event.text:
+                return None
+            return self._text_heads[choice] + json_string(event.text) + self._text_tail
+        made = self._outputs[choice].feed(event)
+        if not (made.content or made.calls or made.logprobs or made.finish_reason):
+            return None
+        delta: dict[str, Any] = {}
+        if made.content or (made.logprobs and not made.calls):
+            delta["content"] = made.content
+        if made.calls:
+            delta["tool_calls"] = made.calls
+        return self._chunk(
+            [
+                {
+                    "index": choice,
+                    "delta": delta,
+                    "logprobs": {"content": made.logprobs, "refusal": None}
+                    if made.logprobs
+                    else None,
+                    "finish_reason": made.finish_reason,
+                }
+            ]
+        )
+
+    def ended(self, choice: int, event: Event) -> None:
+        """`event` is the last one of its choice."""
+        self._usage.add(choice, event)
+
+    def usage(self) -> str | None:
+        """After the ends of all choices, if it was asked for."""
+        if not self._include_usage:
+            return None
+        return f'{self._head}],"usage":{compact(self._usage.usage())}}}'
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> str:
+        return self._head + compact(choices)[1:-1] + self._tail

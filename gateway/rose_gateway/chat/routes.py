@@ -1,0 +1,24 @@
+"""POST /v1/chat/completions"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rose_gateway.asking import AskingDependency
+from rose_gateway.chat.face import FACE
+from rose_gateway.chat.schema import UNSUPPORTED, ChatAnswer, ChatRequest
+from rose_gateway.openapi import answer_of, body_of
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post(
+    "/v1/chat/completions",
+    summary="Go on with a conversation",
+    openapi_extra=body_of(ChatRequest),
+    responses=answer_of(ChatAnswer, stream="chat.completion.chunk objects, then [DONE]"),
+    response_model=None,
+)
+async def create_chat_completion(asking: AskingDependency) -> Response:
+    return await FACE.respond(asking, asking.parsed(ChatRequest, UNSUPPORTED))

@@ -1,0 +1,130 @@
+"""A chat completion: what may be asked, and what is answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from rose_gateway.conversation import Message
+from rose_gateway.parsing import Unsupported
+from rose_gateway.request_fields import MAX_CHOICES, Metadata, ServiceTier, StreamOptions
+from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
+from rose_gateway.tools import MAX_TOOLS, ChatTool, ChatToolChoice
+from rose_gateway.usage import Usage
+
+_TokenCount = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class ChatRequest(DetailedSamplingRequest):
+    """A conversation to go on with. Null means that a field is not given."""
+
+    model: Annotated[str, Field(min_length=1, description="a name of GET /v1/models")]
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: _TokenCount | None = Field(
+        default=None, description="the most tokens to generate; by default what the context holds"
+    )
+    max_tokens: _TokenCount | None = Field(
+        default=None, description="the older name of max_completion_tokens"
+    )
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
+        default=None, description="answers to generate; each is a job"
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="true by default; false ends the answer after one call"
+    )
+    metadata: Metadata | None = Field(default=None, description="comes back with the answer")
+    store: bool | None = Field(
+        default=None,
+        description="false deletes the job once it is delivered, so it cannot be resumed; there "
+        "is no list of stored completions",
+    )
+    service_tier: ServiceTier | None = Field(
+        default=None,
+        description="the queue's priority: flex is low, auto and default are normal, priority, "
+        "fast and scale are high",
+    )
+    user: str | None = Field(default=None, description="accepted, changes nothing")
+    safety_identifier: str | None = Field(default=None, description="accepted, changes nothing")
+    prompt_cache_key: str | None = Field(
+        default=None, description="accepted: equal beginnings share the cache without it"
+    )
+
+
+#: Null asks for nothing anywhere; beside it the values that do. And why others are refused.
+UNSUPPORTED: Unsupported = {
+    "audio": ((), "this server's models write text alone"),
+    "function_call": (("none",), "is deprecated and not supported: use tool_choice"),
+    "functions": (([],), "is deprecated and not supported: use tools"),
+    "modalities": ((["text"],), "this server's models write text alone"),
+    "moderation": ((), "this server has no moderation"),
+    "prediction": ((), "predicted outputs are not supported"),
+    "prompt_cache_options": ((), "the prefix cache has no options"),
+    "prompt_cache_retention": (("in_memory",), "the prefix cache has no options"),
+    "reasoning_effort": (("none",), "this server's models have no effort that can be chosen"),
+    "verbosity": (("medium",), "this server's models have no verbosity that can be chosen"),
+    "web_search_options": ((), "this server searches nothing"),
+}
+
+
+class FunctionCallAnswer(BaseModel):
+    name: str
+    arguments: str
+
+
+class ToolCallAnswer(BaseModel):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCallAnswer
+
+
+class TopLogprob(BaseModel):
+    token: str
+    bytes: list[int] | None
+    logprob: float
+
+
+class TokenLogprobAnswer(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(BaseModel):
+    content: list[TokenLogprobAnswer] | None
+    refusal: list[TokenLogprobAnswer] | None = None
+
+
+class MessageAnswer(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    tool_calls: list[ToolCallAnswer] | None = None
+    annotations: list[str] = Field(default_factory=list, max_length=0)
+
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class ChoiceAnswer(BaseModel):
+    index: int
+    message: MessageAnswer
+    logprobs: ChoiceLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatAnswer(BaseModel):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChoiceAnswer]
+    usage: Usage
+    service_tier: str
+    system_fingerprint: str | None = None
+    metadata: dict[str, str] | None = None

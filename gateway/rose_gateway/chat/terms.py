@@ -1,0 +1,44 @@
+"""What a chat completion was asked for, as it is kept beside its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose.errors import MalformedMessage
+from rose_gateway.tools import CallForm
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTerms:
+    """All that the answer depends on beside the log."""
+
+    form: CallForm = field(default_factory=CallForm)
+    logprobs: bool = False
+    include_usage: bool = False
+    stream: bool = False
+    tier: str = "default"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    vocabulary: str = ""
+    """the key of the vocabulary that names the tokens"""
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON values for `Record.request`."""
+        return {
+            "form": self.form.as_record(),
+            "logprobs": self.logprobs,
+            "include_usage": self.include_usage,
+            "stream": self.stream,
+            "tier": self.tier,
+            "metadata": dict(self.metadata),
+            "vocabulary": self.vocabulary,
+        }
+
+    @classmethod
+    def from_record(cls, request: Mapping[str, Any]) -> ChatTerms:
+        """Raises: MalformedMessage: `as_record` has not written it."""
+        try:
+            return cls(**{**request, "form": CallForm.from_record(request["form"])})
+        except (KeyError, TypeError, ValueError):
+            raise MalformedMessage("the job's record is not that of a chat completion") from None

@@ -1,0 +1,78 @@
+"""What chat and plain completions have in common: a request becomes jobs, each job a choice of the
+answer, and the answer is streamed or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from starlette.responses import Response
+
+from rose_gateway.asking import Asking, check_kept, delivered
+from rose_gateway.desk import Submission, Ticket
+from rose_gateway.door import Door
+from rose_gateway.following import Chunks, Collector, collected
+from rose_gateway.question import Question
+from rose_gateway.record import Record
+
+Made = TypeVar("Made")
+
+
+class Asked(Protocol):
+    @property
+    def store(self) -> bool | None: ...
+
+
+class Terms(Protocol):
+    """What a request asked for, as its record has it."""
+
+    @property
+    def stream(self) -> bool: ...
+
+    @property
+    def vocabulary(self) -> str:
+        """Its key; "" where no token is to be named."""
+
+
+Request = TypeVar("Request", bound=Asked, contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFace(Generic[Request]):
+    plan: Callable[[Question, Request], Awaitable[Submission]]
+    """Raises: Refused, ApiError, BrokerUnavailable"""
+    terms: Callable[[Mapping[str, Any]], Terms]
+    """of a record's request. Raises: MalformedMessage"""
+    make_chunks: Callable[..., Chunks]
+    make_collector: Callable[..., Collector]
+
+    async def respond(self, asking: Asking, asked: Request) -> Response:
+        """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
+        check_kept(asking, asked.store)
+        submission = await self.plan(asking, asked)
+        ticket = await asking.door.desk.submit(asking.caller, submission)
+        record = ticket.record or submission.record
+        make = self.chunks if self.terms(record.request).stream else self.collector
+        output = await make(asking.door, ticket, record)
+        return await delivered(asking, ticket, output, store=record.store)
+
+    async def answer(self, door: Door, ticket: Ticket, record: Record) -> dict[str, Any]:
+        """The whole answer, when it has ended. Raises: ApiError, JobNotFound, BrokerUnavailable"""
+        return await collected(ticket, await self.collector(door, ticket, record))
+
+    async def collector(self, door: Door, ticket: Ticket, record: Record) -> Collector:
+        """Raises: MalformedMessage, BrokerUnavailable"""
+        return await self._made(self.make_collector, door, ticket, record)
+
+    async def chunks(self, door: Door, ticket: Ticket, record: Record) -> Chunks:
+        """The stream, however it was asked for. Raises: MalformedMessage, BrokerUnavailable"""
+        return await self._made(self.make_chunks, door, ticket, record)
+
+    async def _made(
+        self, make: Callable[..., Made], door: Door, ticket: Ticket, record: Record
+    ) -> Made:
+        terms = self.terms(record.request)
+        names = await door.vocabularies.get(terms.vocabulary)
+        ids = [job.id for job in ticket.jobs]
+        return make(terms, ids, record.model, ticket.created_at, names)

@@ -1,0 +1,1 @@
+"""Completions: text after text, as OpenAI's older API has it."""

@@ -1,0 +1,184 @@
+"""What a completion says, as its jobs' events come: chunks of a stream, and the whole of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose_gateway.completions.terms import CompletionTerms
+from rose_gateway.json_text import compact, json_string
+from rose_gateway.usage import UsageCounter
+from rose_gateway.vocabulary import Vocabulary
+
+
+class _LogprobsWriter:
+    """The older shape of log-probabilities: columns, and where each token's text begins."""
+
+    def __init__(self, top: int, vocabulary: Vocabulary, offset: int) -> None:
+        self._top = top
+        self._names = vocabulary
+        self._offset = offset
+
+    def columns(self, event: TokenEvent) -> dict[str, Any] | None:
+        """Of an event's tokens; they begin where the text before the event ends."""
+        if not event.logprobs:
+            return None
+        offset = self._offset
+        self._offset += len(event.text)
+        made = empty_columns(self._top)
+        for token_id, logprob in zip(event.token_ids, event.logprobs, strict=True):
+            token = self._names.name(token_id).token
+            made["tokens"].append(token)
+            made["token_logprobs"].append(logprob.logprob)
+            made["text_offset"].append(offset)
+            if self._top:
+                tops = {self._names.name(top_id).token: top for top_id, top in logprob.top}
+                made["top_logprobs"].append(tops)
+            offset += len(token)
+        return made
+
+
+def empty_columns(top: int) -> dict[str, Any]:
+    return {
+        "tokens": [],
+        "token_logprobs": [],
+        "top_logprobs": [] if top else None,
+        "text_offset": [],
+    }
+
+
+def _writers(
+    terms: CompletionTerms, choices: int, vocabulary: Vocabulary | None
+) -> list[_LogprobsWriter] | None:
+    """Of each choice; None where nobody asked."""
+    if terms.logprobs is None:
+        return None
+    names = vocabulary or Vocabulary()
+    return [
+        _LogprobsWriter(terms.logprobs, names, len(terms.echo(choice))) for choice in range(choices)
+    ]
+
+
+def finish_reason(event: FinishedEvent) -> str:
+    return "length" if event.reason == "length" else "stop"
+
+
+class CompletionChunks:
+    """Makes the data of events, without their ids. An entry of a log makes at most one."""
+
+    def __init__(
+        self,
+        terms: CompletionTerms,
+        job_ids: Sequence[str],
+        model: str,
+        created: int,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        """`job_ids`: of each choice."""
+        self._terms = terms
+        self._choices = len(job_ids)
+        self._logprobs = _writers(terms, len(job_ids), vocabulary)
+        self._usage = UsageCounter(terms.choices_of_a_prompt)
+        head = {
+            "id": f"cmpl-{job_ids[0]}",
+            "object": "text_completion",
+            "created": created,
+            "model": model,
+            "system_fingerprint": None,
+        }
+        self._head = compact(head)[:-1] + ',"choices":['
+        self._tail = '],"usage":null}' if terms.include_usage else "]}"
+        self._text_heads = [
+            f'{self._head}{{"index":{number},"text":' for number in range(len(job_ids))
+        ]
+        self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._tail
+
+    def begin(self) -> str | None:
+        """Before any event: the prompts, where they are to be echoed."""
+        if not self._terms.echoes:
+            return None
+        choices = [_choice(number, self._terms.echo(number)) for number in range(self._choices)]
+        return self._head + compact(choices)[1:-1] + self._tail
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
+        """What the next event of a choice brings; None for nothing that can be told."""
+        if isinstance(event, FinishedEvent):
+            return self._chunk(_choice(choice, "", reason=finish_reason(event)))
+        if self._logprobs is not None:
+            columns = self._logprobs[choice].columns(event)
+            return self._chunk(_choice(choice, event.text, columns))
+        if not event.text:
+            return None
+        return self._text_heads[choice] + json_string(event.text) + self._text_tail
+
+    def ended(self, choice: int, event: Event) -> None:
+        """`event` is the last one of its choice."""
+        self._usage.add(choice, event)
+
+    def usage(self) -> str | None:
+        """After the ends of all choices, if it was asked for."""
+        if not self._terms.include_usage:
+            return None
+        return f'{self._head}],"usage":{compact(self._usage.usage())}}}'
+
+    def _chunk(self, choice: dict[str, Any]) -> str:
+        return self._head + compact(choice) + self._tail
+
+
+def _choice(
+    number: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
+) -> dict[str, Any]:
+    return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+class CompletionCollector:
+    """A whole completion."""
+
+    def __init__(
+        self,
+        terms: CompletionTerms,
+        job_ids: Sequence[str],
+        model: str,
+        created: int,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self._terms = terms
+        self._id = f"cmpl-{job_ids[0]}"
+        self._model, self._created = model, created
+        self._texts = [[terms.echo(number)] for number in range(len(job_ids))]
+        self._writers = _writers(terms, len(job_ids), vocabulary)
+        self._columns = [empty_columns(terms.logprobs or 0) for _ in job_ids]
+        self._reasons = ["stop"] * len(job_ids)
+        self._usage = UsageCounter(terms.choices_of_a_prompt)
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
+        if isinstance(event, FinishedEvent):
+            self._reasons[choice] = finish_reason(event)
+            return
+        self._texts[choice].append(event.text)
+        columns = self._writers[choice].columns(event) if self._writers else None
+        for name, column in (columns or {}).items():
+            if column is not None:
+                self._columns[choice][name] += column
+
+    def ended(self, choice: int, event: Event) -> None:
+        """`event` is the last one of its choice."""
+        self._usage.add(choice, event)
+
+    def answer(self) -> dict[str, Any]:
+        """When all choices have ended; as `CompletionAnswer`."""
+        return {
+            "id": self._id,
+            "object": "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [
+                _choice(number, "".join(texts), columns if self._writers else None, reason)
+                for number, (texts, columns, reason) in enumerate(
+                    zip(self._texts, self._columns, self._reasons, strict=True)
+                )
+            ],
+            "usage": self._usage.usage(),
+            "system_fingerprint": None,
+        }

@@ -1,0 +1,24 @@
+"""POST /v1/completions"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rose_gateway.asking import AskingDependency
+from rose_gateway.completions.face import FACE
+from rose_gateway.completions.schema import UNSUPPORTED, CompletionAnswer, CompletionRequest
+from rose_gateway.openapi import answer_of, body_of
+
+router = APIRouter(tags=["completions"])
+
+
+@router.post(
+    "/v1/completions",
+    summary="Go on with a text",
+    openapi_extra=body_of(CompletionRequest),
+    responses=answer_of(CompletionAnswer, stream="text_completion objects, then [DONE]"),
+    response_model=None,
+)
+async def create_completion(asking: AskingDependency) -> Response:
+    return await FACE.respond(asking, asking.parsed(CompletionRequest, UNSUPPORTED))

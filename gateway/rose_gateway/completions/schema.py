@@ -1,0 +1,86 @@
+"""A completion: what may be asked, and what is answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from rose_gateway.parsing import Unsupported
+from rose_gateway.request_fields import MAX_CHOICES, ServiceTier, StreamOptions
+from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
+from rose_gateway.usage import Usage
+
+#: OpenAI's, where a request does not say it.
+DEFAULT_MAX_TOKENS = 16
+
+MAX_PROMPTS = 64
+
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class CompletionRequest(DetailedSamplingRequest):
+    """Text to go on with. Null means that a field is not given."""
+
+    model: Annotated[str, Field(min_length=1, description="a name of GET /v1/models")]
+    prompt: (
+        _Text
+        | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | _TokenIds
+        | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+    ) = Field(description="a text or its token ids, or several of one kind")
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+        default=None, description=f"the most tokens to generate; {DEFAULT_MAX_TOKENS} by default"
+    )
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
+        default=None, description="answers to each prompt"
+    )
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
+        default=None, description="accepted where it is n: nothing is left out"
+    )
+    echo: bool | None = Field(default=None, description="the text begins with the prompt")
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        default=None, description="each token comes with its log-probability and those of so many"
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = Field(
+        default=None, description="as chat completions have it"
+    )
+    service_tier: ServiceTier | None = Field(
+        default=None, description="as chat completions have it"
+    )
+    store: bool | None = Field(
+        default=None, description="false deletes the job once it is delivered"
+    )
+    user: str | None = Field(default=None, description="accepted, changes nothing")
+
+
+UNSUPPORTED: Unsupported = {
+    "suffix": (("",), "this server's models write on, they do not fill gaps"),
+}
+
+
+class LogprobsAnswer(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: LogprobsAnswer | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionAnswer(BaseModel):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: str | None = None

@@ -1,0 +1,38 @@
+"""What a completion was asked for, as it is kept beside its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rose.errors import MalformedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionTerms:
+    """All that the answer depends on beside the log."""
+
+    choices_of_a_prompt: int = 1
+    echoes: tuple[str, ...] = ()
+    """of each prompt, what its texts begin with"""
+    logprobs: int | None = None
+    include_usage: bool = False
+    stream: bool = False
+    vocabulary: str = ""
+    """the key of the vocabulary that names the tokens"""
+
+    def echo(self, choice: int) -> str:
+        return self.echoes[choice // self.choices_of_a_prompt] if self.echoes else ""
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON values for `Record.request`."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, request: Mapping[str, Any]) -> CompletionTerms:
+        """Raises: MalformedMessage: `as_record` has not written it."""
+        try:
+            return cls(**{**request, "echoes": tuple(request["echoes"])})
+        except (KeyError, TypeError, ValueError):
+            raise MalformedMessage("the job's record is not that of a completion") from None

@@ -1,0 +1,207 @@
+"""OpenAI's messages as those of a job: roles, parts of contents, calls of tools and their results.
+
+What comes out are the fields of `rose.protocol.ChatMessage`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rose_gateway.refusal import Refused
+from rose_gateway.sampling import RequestModel
+
+#: The parts of a content that are text, and the field that has it.
+_TEXT_FIELDS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
+
+
+class ContentPart(BaseModel):
+    """A part of a message's content. Only text is supported."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | Annotated[list[ContentPart], Field(max_length=4096)]
+
+
+# As rose.protocol.ChatMessage has them.
+_CallId = Annotated[str, Field(min_length=1, max_length=128)]
+_Speaker = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class _Returned(BaseModel):
+    """What a model has made. Programs send it back with fields that we have never heard of, as
+    OpenAI's libraries add some: they are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class CalledFunction(_Returned):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    arguments: str
+
+
+class ToolCall(_Returned):
+    id: _CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class SystemMessage(RequestModel):
+    role: Literal["system", "developer"]
+    content: Content
+    name: _Speaker | None = None
+
+
+class UserMessage(RequestModel):
+    role: Literal["user"]
+    content: Content
+    name: _Speaker | None = None
+
+
+class AssistantMessage(_Returned):
+    role: Literal["assistant"]
+    content: Content | None = None
+    refusal: str | None = None
+    name: _Speaker | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class ToolMessage(RequestModel):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: _CallId
+
+
+Message = Annotated[
+    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+def check_chat(model: str, chat: str | None) -> None:
+    """`chat` is what the workers announce: "1" with a chat template, None where nobody knows.
+
+    Raises: Refused
+    """
+    if chat is not None and chat != "1":
+        raise Refused(
+            f"model {model} has no chat template, so it cannot read messages: send a prompt to "
+            "/v1/completions, or give its tokenizer a chat template and restart the workers",
+            "model",
+            code="no_chat_template",
+        )
+
+
+def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[dict[str, Any]]:
+    """The messages of a job.
+
+    Raises:
+        Refused: a part is no text, or a tool's result belongs to no call.
+    """
+    made: list[dict[str, Any]] = []
+    called: set[str] = set()
+    for number, message in enumerate(messages):
+        where = f"{param}[{number}]"
+        fields: dict[str, Any] = {"role": message.role}
+        if isinstance(message, AssistantMessage):
+            fields |= _assistant_fields(message, where)
+            called.update(call.id for call in message.tool_calls or ())
+        else:
+            fields["content"] = content_text(message.content, f"{where}.content")
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in called:
+                raise Refused(
+                    f"{where}.tool_call_id: no earlier message has a tool call with the id "
+                    f"{message.tool_call_id[:80]!r}",
+                    f"{where}.tool_call_id",
+                )
+            fields["tool_call_id"] = message.tool_call_id
+        elif message.name is not None:
+            fields["name"] = message.name
+        made.append(fields)
+    return made
+
+
+def content_text(content: Content | None, param: str) -> str:
+    """The text of a content; parts stand on lines of their own.
+
+    Raises:
+        Refused: a part is an image, audio, a file, or nothing that is known.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(_part_text(part, f"{param}[{i}]") for i, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, param: str) -> str:
+    field = _TEXT_FIELDS.get(part.type)
+    if field is None:
+        raise Refused(
+            f"{param}.type: {part.type[:64]!r} is not supported, this server's models read text "
+            "alone",
+            f"{param}.type",
+            code="unsupported_content",
+        )
+    text: str | None = getattr(part, field)
+    if text is None:
+        raise Refused(
+            f"{param}.{field}: is required and missing",
+            f"{param}.{field}",
+            code="missing_required_parameter",
+        )
+    return text
+
+
+def _assistant_fields(message: AssistantMessage, where: str) -> dict[str, Any]:
+    content = message.content if message.content is not None else message.refusal
+    calls = message.tool_calls or []
+    if content is None and not calls:
+        raise Refused(
+            f"{where}.content: is required where there are no tool_calls",
+            f"{where}.content",
+            code="missing_required_parameter",
+        )
+    fields: dict[str, Any] = {"content": content_text(content, f"{where}.content")}
+    for number, call in enumerate(calls):
+        check_arguments(call.function.arguments, f"{where}.tool_calls[{number}].function.arguments")
+    if calls:
+        fields["tool_calls"] = [
+            function_call(call.id, call.function.name, call.function.arguments) for call in calls
+        ]
+    return fields
+
+
+def check_arguments(arguments: str, param: str) -> None:
+    """Chat templates want an object.
+
+    Raises: Refused
+    """
+    try:
+        made = json.loads(arguments)
+    except (ValueError, RecursionError):
+        made = None
+    if not isinstance(made, dict):
+        raise Refused(f"{param}: must be the text of a JSON object", param)
+
+
+def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call in an assistant's message; `arguments` is JSON text."""
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }

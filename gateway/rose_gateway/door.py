@@ -1,0 +1,83 @@
+"""What every request finds: the settings, the models, the desk. One for an application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from rose import transport
+from rose_gateway.batches.book import BatchBook
+from rose_gateway.catalogue import Catalogue
+from rose_gateway.desk import Desk
+from rose_gateway.files.book import FileBook
+from rose_gateway.files.files import Files
+from rose_gateway.files.store import FileStore
+from rose_gateway.history import History
+from rose_gateway.keys import Keys
+from rose_gateway.metrics import Metrics
+from rose_gateway.settings import GatewaySettings
+from rose_gateway.standings import Standings
+from rose_gateway.vocabularies import Vocabularies
+from rose_producer import AsyncClient
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    settings: GatewaySettings
+    redis: transport.AsyncRedisClient
+    """for what is the gateway's own: keys, limits, facts"""
+    clients: Mapping[str, AsyncClient]
+    """by queue"""
+    catalogue: Catalogue
+    desk: Desk
+    history: History
+    standings: Standings
+    vocabularies: Vocabularies
+    keys: Keys
+    metrics: Metrics
+    files: Files
+    batches: BatchBook
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Open answers are broken off by this server, not by their clients."""
+
+
+@asynccontextmanager
+async def opened(settings: GatewaySettings, metrics: Metrics) -> AsyncGenerator[Door, None]:
+    async with AsyncExitStack() as stack:
+        store = FileStore(settings.storage)
+        stack.push_async_callback(store.aclose)
+        redis = transport.AsyncRedisClient(settings)
+        stack.push_async_callback(redis.aclose)
+        clients = {
+            queue: await stack.enter_async_context(AsyncClient(settings.of_queue(queue)))
+            for queue in settings.queue_names
+        }
+        catalogue = Catalogue(redis, clients, settings.model_aliases)
+        history = History(redis)
+        yield Door(
+            settings,
+            redis,
+            clients,
+            catalogue,
+            Desk(clients, redis, metrics, history),
+            history,
+            Standings(clients),
+            Vocabularies(redis),
+            Keys(redis),
+            metrics,
+            Files(FileBook(redis), store),
+            BatchBook(redis, keep_s=settings.batch_ttl_s),
+        )
+
+
+async def _door(request: Request) -> Door:  # FastAPI would run a plain function in a thread
+    door: Door = request.app.state.door
+    return door
+
+
+DoorDependency = Annotated[Door, Depends(_door)]

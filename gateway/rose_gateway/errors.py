@@ -1,0 +1,269 @@
+"""Every error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
+
+from rose.errors import (
+    BatchNotFound,
+    BrokerUnavailable,
+    ConfigurationError,
+    DeadlineExceeded,
+    FileGone,
+    FileNotFound,
+    InvalidRequest,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    JobTooLarge,
+    QueueFull,
+    RedisFull,
+    ResultTimeout,
+    RoseError,
+    StorageUnavailable,
+)
+
+log = logging.getLogger("rose.gateway")
+
+#: Seconds after which a refused request may be tried again, where nothing says more.
+_RETRY_FULL_S = 1.0
+_RETRY_AWAY_S = 2.0
+
+
+class ApiError(Exception):
+    """An answer that is an error. Routes raise it, or a RoseError."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",  # noqa: A002 - the field's name
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """`retry_after_s`: a repeat may help after this time; None: it is useless."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """As JSON, and as the data of a stream's error event."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> JSONResponse:
+        headers = dict(self.headers)
+        if self.retry_after_s is None:
+            headers.setdefault("x-should-retry", "false")
+        else:
+            headers |= retry_headers(self.retry_after_s)
+        return JSONResponse(self.body(), self.status, headers)
+
+
+def retry_headers(after_s: float) -> dict[str, str]:
+    return {
+        "retry-after": str(max(1, round(after_s + 0.499))),
+        "retry-after-ms": str(max(1, round(after_s * 1000))),
+        "x-should-retry": "true",
+    }
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """A parameter that this server cannot honour."""
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    status: int
+    type: str
+    retry_after_s: float | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+#: The first that fits.
+_MEANINGS: tuple[tuple[type[RoseError], _Meaning], ...] = (
+    (JobTooLarge, _Meaning(413, "invalid_request_error")),
+    (InvalidRequest, _Meaning(400, "invalid_request_error")),
+    (JobNotFound, _Meaning(404, "invalid_request_error", code="not_found")),
+    (FileGone, _Meaning(404, "invalid_request_error")),
+    (BatchNotFound, _Meaning(404, "invalid_request_error", code="not_found")),
+    (FileNotFound, _Meaning(404, "invalid_request_error", code="not_found")),
+    (StorageUnavailable, _Meaning(503, "server_error", _RETRY_AWAY_S)),
+    (QueueFull, _Meaning(429, "rate_limit_error", _RETRY_FULL_S)),
+    (RedisFull, _Meaning(503, "server_error", _RETRY_AWAY_S)),
+    (BrokerUnavailable, _Meaning(503, "server_error", _RETRY_AWAY_S)),
+    (DeadlineExceeded, _Meaning(408, "invalid_request_error")),
+    (JobCancelled, _Meaning(409, "invalid_request_error")),
+    (ResultTimeout, _Meaning(504, "server_error")),
+    (JobFailed, _Meaning(500, "server_error")),
+)
+
+
+def api_error(error: Exception) -> ApiError:
+    """What any exception means to a client. A bug says nothing of itself."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, JobFailed) and error.code in ("prompt_too_long", "invalid_parameter"):
+        return ApiError(400, str(error), code=_code(error.code))
+    for kind, meaning in _MEANINGS:
+        if isinstance(error, kind):
+            return ApiError(
+                meaning.status,
+                str(error),
+                type=meaning.type,
+                code=meaning.code or _code(error.code),
+                param=_parameter(error),
+                retry_after_s=meaning.retry_after_s,
+            )
+    if isinstance(error, ConfigurationError):
+        log.error("a request met a wrong setting: %s", error)
+    return ApiError(500, "the server failed; the error is in its log", type="server_error")
+
+
+def _code(code: str) -> str:
+    return "context_length_exceeded" if code == "prompt_too_long" else code
+
+
+def _parameter(error: RoseError) -> str | None:
+    """Messages about a parameter begin with its name."""
+    if not isinstance(error, InvalidRequest):
+        return None
+    name, colon, _ = str(error).partition(": ")
+    return name if colon and name.replace("_", "").replace(".", "").isalnum() else None
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(BaseModel):
+    """What every refused request is answered with."""
+
+    error: ErrorBody
+
+
+#: For a router's `responses`: what any of its routes may answer.
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": description}
+    for status, description in {
+        400: "The request is wrong; `param` says where.",
+        401: "No API key, or one that is not known.",
+        403: "The API key may not do this.",
+        404: "There is no such thing, or it is another key's.",
+        405: "The path has no such method.",
+        408: "The request or its deadline took too long.",
+        409: "The same Idempotency-Key came with another body, or the job was cancelled.",
+        413: "The request is too large.",
+        431: "The request's headers are too large.",
+        429: "A limit is reached, or the queue is full; `retry-after` says when to come again.",
+        500: "The server failed.",
+        503: "Redis or the files' storage is away or full; `retry-after` says when to come again.",
+        504: "The answer took too long.",
+    }.items()
+}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception of this app in OpenAI's shape."""
+    app.add_exception_handler(ApiError, _answer)
+    app.add_exception_handler(RoseError, _answer)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(Exception, _bug)
+
+
+async def _answer(request: Request, error: Exception) -> JSONResponse:
+    answer = api_error(error)
+    if answer.status == 500:
+        log.error("%s failed", _route(request), exc_info=error)
+    return answer.response()
+
+
+async def _bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s failed", _route(request), exc_info=error)
+    return api_error(error).response()
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    """What the framework refuses: no such path, no such method, a body that is not JSON."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
+    messages = {
+        404: f"no such path: {request.method} {request.url.path}",
+        405: f"{request.url.path} has no method {request.method}",
+    }
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405 and (methods := _methods(request)):
+        headers["allow"] = ", ".join(methods)
+    return ApiError(
+        error.status_code,
+        messages.get(error.status_code, str(error.detail)),
+        code={404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code),
+        headers=headers,
+    ).response()
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of the path. The framework names those of one route."""
+    paths: dict[str, Any] = request.app.openapi()["paths"]
+    return sorted(
+        method.upper()
+        for path, operations in paths.items()
+        if compile_path(path)[0].match(request.url.path)
+        for method in operations
+    )
+
+
+async def _validation(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type
+    return validation_error(error.errors()).response()
+
+
+def validation_error(errors: Any) -> ApiError:
+    """The first of pydantic's errors, without the value that was given: it may be a prompt."""
+    first = errors[0]
+    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    param = ".".join(where) or None
+    if first["type"] == "json_invalid":
+        return ApiError(400, "the body is not JSON", code="invalid_json")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return unsupported(param or "", f"unknown parameter: {param}")
+    if first["type"] == "missing":
+        return ApiError(
+            400, f"missing required parameter: {param}", param=param, code="missing_parameter"
+        )
+    return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def _route(request: Request) -> str:
+    route = request.scope.get("route")
+    return f"{request.method} {getattr(route, 'path', 'a path that is not known')}"

@@ -1,0 +1,106 @@
+"""The files of a door: what Redis knows of them together with their content."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from rose.errors import FileNotFound, RoseError
+from rose_gateway.files.book import FileBook, FileRecord
+from rose_gateway.files.places import Places
+from rose_gateway.files.store import FileStore
+
+log = logging.getLogger("rose.gateway")
+
+#: Between two looks for what has expired, and for garbage.
+_SWEEP_S = 60.0
+_PORTION = 100
+#: At a time. Each holds some MiB, more with an object store than with a folder.
+_MAX_DOWNLOADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    book: FileBook
+    store: FileStore
+    downloads: Places = field(default_factory=lambda: Places(_MAX_DOWNLOADS, "downloads"))
+
+    async def content(self, record: FileRecord, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
+        """Chunks of at most 1 MiB. An offset is cheap where the file has one part, as uploads do.
+
+        Raises: FileGone, StorageUnavailable
+        """
+        single = len(record.parts) == 1
+        skip = 0 if single else offset
+        for path in record.parts:
+            async with aclosing(self.store.read(path, offset=offset if single else 0)) as chunks:
+                async for chunk in chunks:
+                    if skip >= len(chunk):
+                        skip -= len(chunk)
+                        continue
+                    yield chunk[skip:]
+                    skip = 0
+
+    async def delete(self, owner: str, file_id: str) -> None:
+        """Raises: FileNotFound, BrokerUnavailable"""
+        await self.discard(await self.book.remove(owner, file_id))
+
+    async def discard(self, paths: Iterable[str]) -> None:
+        """Delete content that no file has. What cannot be deleted now is left to the sweeps.
+
+        Raises: BrokerUnavailable
+        """
+        paths = tuple(paths)
+        await self.book.discard(paths)
+        with suppress(RoseError):
+            await self._delete(paths)
+
+    async def sweep(self) -> int:
+        """Forget files that have expired, and delete garbage. Returns how many paths were deleted.
+
+        Raises: BrokerUnavailable, StorageUnavailable
+        """
+        while expired := await self.book.expired(_PORTION):
+            for record in expired:
+                with suppress(FileNotFound):  # another gateway was faster
+                    await self.book.remove(record.owner, record.id)
+        deleted = 0
+        while garbage := await self.book.take_garbage(_PORTION):
+            await self._delete(garbage)
+            deleted += len(garbage)
+        return deleted
+
+    async def _delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            await self.store.delete(path)
+            await self.book.forget([path])
+
+
+@asynccontextmanager
+async def swept(files: Files) -> AsyncGenerator[None, None]:
+    """Meanwhile expired files and garbage are deleted, every minute or so."""
+    sweeping = asyncio.create_task(_sweep(files))
+    try:
+        yield
+    finally:
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
+
+
+async def _sweep(files: Files) -> None:
+    while True:
+        # Gateways that start together do not look together.
+        await asyncio.sleep(_SWEEP_S * random.uniform(0.5, 1.5))  # noqa: S311
+        try:
+            deleted = await files.sweep()
+        except RoseError as error:
+            log.warning("files were not swept: %s", error)
+        except Exception:
+            log.exception("files were not swept")
+        else:
+            if deleted:
+                log.info("%d expired or unfinished files were deleted", deleted)

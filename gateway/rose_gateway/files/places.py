@@ -1,0 +1,36 @@
+"""How many may do at a time what each of them needs memory for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rose_gateway.errors import ApiError
+from rose_gateway.metrics import Metrics
+
+
+class Places:
+    """Belongs to one event loop."""
+
+    def __init__(self, most: int, limit: str) -> None:
+        """`limit`: its name in the metrics."""
+        self._free = most
+        self._limit = limit
+
+    @contextmanager
+    def one(self, metrics: Metrics) -> Iterator[None]:
+        """Raises: ApiError: 503: all are taken."""
+        if not self._free:
+            metrics.limit_hit(self._limit)
+            raise ApiError(
+                503,
+                f"the server has as many {self._limit} as it can: try again",
+                type="server_error",
+                code="server_busy",
+                retry_after_s=1.0,
+            )
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1

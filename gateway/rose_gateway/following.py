@@ -1,0 +1,123 @@
+"""A request's jobs as an event stream or as one answer, by what its face makes of their events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Protocol, runtime_checkable
+
+from rose.protocol import Event, FinishedEvent, TokenEvent, error_of
+from rose_gateway.desk import Ticket
+from rose_gateway.errors import ApiError, api_error
+from rose_gateway.json_text import compact
+from rose_gateway.positions import Positions
+
+DONE = b"data: [DONE]\n\n"
+
+_ANSWERS = (TokenEvent, FinishedEvent)
+
+
+class Chunks(Protocol):
+    """The data of a stream's events. A pure function of the record and the log."""
+
+    def begin(self) -> str | None: ...
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None: ...
+
+    def ended(self, choice: int, event: Event) -> None: ...
+
+    def usage(self) -> str | None: ...
+
+
+@runtime_checkable
+class Collector(Protocol):
+    """One answer of all events."""
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None: ...
+
+    def ended(self, choice: int, event: Event) -> None: ...
+
+    def answer(self) -> dict[str, Any]: ...
+
+
+async def streamed(
+    ticket: Ticket, chunks: Chunks, after: Positions | None = None, *, with_ids: bool = True
+) -> AsyncGenerator[bytes, None]:
+    """The events of a stream, all or those after a position. What is ready together comes together.
+
+    A failed choice ends it with an error that OpenAI's SDKs raise. `with_ids`: events have `id:`
+    lines, by which they can be resumed.
+
+    Raises: JobNotFound, BrokerUnavailable
+    """
+    positions = after or Positions(len(ticket.jobs))
+    event = _event_with_id if with_ids else _event
+    if after is None and (first := chunks.begin()) is not None:
+        yield event(positions, first)
+    if not positions.all_told:
+        async with aclosing(ticket.bursts()) as bursts:
+            async for burst in bursts:
+                lines, failed = _lines(ticket, chunks, positions, burst, event)
+                if lines:
+                    yield b"".join(lines)
+                if failed:
+                    return
+        if (usage := chunks.usage()) is not None:
+            positions.told()
+            yield event(positions, usage)
+    yield DONE
+
+
+def _lines(
+    ticket: Ticket,
+    chunks: Chunks,
+    positions: Positions,
+    burst: list[tuple[int, Event]],
+    line: Callable[[Positions, str], bytes],
+) -> tuple[list[bytes], bool]:
+    """The events of a burst, and whether one of them is a failure."""
+    lines: list[bytes] = []
+    for choice, event in burst:
+        is_news = positions.passes(choice, event)
+        if event.is_terminal:
+            chunks.ended(choice, event)
+        if not isinstance(event, _ANSWERS):
+            if is_news:
+                error = failure(event, ticket, choice)
+                lines.append(line(positions, compact(error.body())))
+            return lines, True
+        data = chunks.feed(choice, event)
+        if is_news and data is not None:
+            lines.append(line(positions, data))
+    return lines, False
+
+
+async def collected(ticket: Ticket, collector: Collector) -> dict[str, Any]:
+    """The whole answer.
+
+    Raises:
+        ApiError: a choice failed.
+        JobNotFound, BrokerUnavailable
+    """
+    async with aclosing(ticket.bursts()) as bursts:
+        async for burst in bursts:
+            for choice, event in burst:
+                if event.is_terminal:
+                    collector.ended(choice, event)
+                if not isinstance(event, _ANSWERS):
+                    raise failure(event, ticket, choice)
+                collector.feed(choice, event)
+    return collector.answer()
+
+
+def failure(event: Any, ticket: Ticket, choice: int) -> ApiError:
+    """What the last event of a failed choice means to a client."""
+    return api_error(error_of(event, ticket.jobs[choice].id))
+
+
+def _event_with_id(positions: Positions, data: str) -> bytes:
+    return f"id: {positions}\ndata: {data}\n\n".encode()
+
+
+def _event(positions: Positions, data: str) -> bytes:  # noqa: ARG001 - in the place of the other
+    return f"data: {data}\n\n".encode()

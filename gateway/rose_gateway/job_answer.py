@@ -1,0 +1,138 @@
+"""How a job stands, as the API says it."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from itertools import accumulate
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from rose.protocol import TokenEvent
+from rose.protocol.status import Hand, JobStatus
+from rose_gateway.record import Face, Record
+from rose_gateway.ticket import Ticket
+from rose_producer import AsyncJob
+
+_MAX_TITLE = 80
+
+
+class WriterAnswer(BaseModel):
+    """A worker that has written a part of the text."""
+
+    worker: str
+    from_token: int = Field(description="the number of tokens before its own")
+    from_character: int | None = Field(
+        default=None, description="as from_token, in characters; where it was asked for"
+    )
+
+
+class ChoiceAnswer(BaseModel):
+    job_id: str
+    status: Literal["queued", "running", "finished", "failed", "cancelled"]
+    tokens: int
+    cancel_requested: bool
+    workers: list[WriterAnswer] = Field(
+        description="more than one where a worker died or was stopped, and another went on"
+    )
+
+
+class JobAnswer(BaseModel):
+    """Times are Unix seconds; null for what has not happened."""
+
+    id: str
+    object: Literal["job"] = "job"
+    face: Face | None
+    """how it was asked for; null where it did not come through here"""
+    model: str | None
+    title: str | None = Field(
+        description="the beginning of a response's input; of other jobs it is not kept"
+    )
+    created_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    choices: list[ChoiceAnswer]
+
+
+async def job_answer(ticket: Ticket, *, characters: bool = False) -> JobAnswer:
+    """Raises: JobNotFound, BrokerUnavailable"""
+    statuses = [await job.status() for job in ticket.jobs]
+    return JobAnswer(
+        id=ticket.id,
+        face=ticket.record.face if ticket.record else None,
+        model=ticket.record.model if ticket.record else None,
+        title=_title(ticket.record),
+        created_at=_seconds(statuses[0].enqueued_ms),
+        started_at=_first(statuses, "started_ms"),
+        ended_at=_last_end(statuses),
+        choices=[
+            ChoiceAnswer.model_validate(
+                {
+                    "job_id": status.job_id,
+                    "status": status.status,
+                    "tokens": status.tokens,
+                    "cancel_requested": status.cancel_requested,
+                    "workers": await _writers(job, status, characters=characters),
+                }
+            )
+            for job, status in zip(ticket.jobs, statuses, strict=True)
+        ],
+    )
+
+
+async def _writers(job: AsyncJob, status: JobStatus, *, characters: bool) -> list[WriterAnswer]:
+    """Raises: JobNotFound, BrokerUnavailable"""
+    hands = status.hands
+    places: list[int | None] = [None] * len(hands)
+    if characters and hands:
+        places = [*await _characters_before(job, hands)]
+    return [
+        WriterAnswer(worker=hand.worker, from_token=hand.from_token, from_character=place)
+        for hand, place in zip(hands, places, strict=True)
+    ]
+
+
+async def _characters_before(job: AsyncJob, hands: tuple[Hand, ...]) -> list[int]:
+    """Of the text, by the log: an event ends where a worker began."""
+    last = hands[-1].from_token
+    parts = [0] * len(hands)
+    """characters that lie between this worker's beginning and that of the one before"""
+    if last == 0:
+        return parts
+    async with aclosing(job.bursts()) as bursts:
+        async for burst in bursts:
+            for event in burst:
+                if event.is_terminal or event.index >= last:
+                    return list(accumulate(parts))
+                if isinstance(event, TokenEvent):
+                    after = next(i for i, hand in enumerate(hands) if hand.from_token > event.index)
+                    parts[after] += len(event.text)
+            if burst[-1].cursor >= last:
+                break
+    return list(accumulate(parts))
+
+
+def _title(record: Record | None) -> str | None:
+    """Of a response: how the last text of its input begins."""
+    if record is None or record.face != "response":
+        return None
+    for item in reversed(record.request.get("items", ())):
+        for part in item.get("content") or ():
+            if text := " ".join(str(part.get("text", ""))[: 4 * _MAX_TITLE].split()):
+                return text[:_MAX_TITLE]
+    return None
+
+
+def _first(statuses: list[JobStatus], name: str) -> float | None:
+    times: list[Any] = [getattr(status, name) for status in statuses]
+    return _seconds(min((time for time in times if time is not None), default=None))
+
+
+def _last_end(statuses: list[JobStatus]) -> float | None:
+    times = [status.ended_ms for status in statuses]
+    known = [time for time in times if time is not None]
+    return _seconds(max(known)) if len(known) == len(times) else None
+
+
+def _seconds(time_ms: int | None) -> float | None:
+    return None if time_ms is None else time_ms / 1000

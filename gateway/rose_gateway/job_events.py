@@ -1,0 +1,141 @@
+"""/v1/jobs: any job of the caller's, as it stands and as it goes on, whoever has enqueued it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from starlette.responses import Response
+
+from rose_gateway.authentication import CallerDependency
+from rose_gateway.chat.face import FACE as CHAT
+from rose_gateway.choices import ChoiceFace
+from rose_gateway.completions.face import FACE as COMPLETION
+from rose_gateway.desk import Ticket
+from rose_gateway.door import Door, DoorDependency
+from rose_gateway.following import streamed
+from rose_gateway.job_answer import JobAnswer, job_answer
+from rose_gateway.json_text import compact
+from rose_gateway.openapi import stream_of
+from rose_gateway.positions import Positions
+from rose_gateway.record import Face
+from rose_gateway.refusal import Refused
+from rose_gateway.responses import reading
+from rose_gateway.sse import EventStream
+from rose_gateway.visit import JOB_ID_HEADER
+
+router = APIRouter(tags=["jobs"])
+
+Events = AsyncGenerator[bytes, None]
+
+_JobId = Annotated[str, Path(description="as x-rose-job-id told it")]
+
+
+@router.get("/v1/jobs/{job_id}", summary="How a job stands")
+async def retrieve_job(
+    job_id: _JobId,
+    door: DoorDependency,
+    caller: CallerDependency,
+    characters: Annotated[
+        bool, Query(description="say for each worker at which character its text begins, too")
+    ] = False,
+) -> JobAnswer:
+    ticket = await door.desk.find(caller, job_id)
+    return await job_answer(ticket, characters=characters)
+
+
+@router.post("/v1/jobs/{job_id}/cancel", summary="Stop a job")
+async def cancel_job(job_id: _JobId, door: DoorDependency, caller: CallerDependency) -> JobAnswer:
+    """One that waits ends at once, a running one within a step. One that has ended stays so."""
+    ticket = await door.desk.find(caller, job_id)
+    await ticket.cancel()
+    return await job_answer(ticket)
+
+
+@router.get(
+    "/v1/jobs/{job_id}/events",
+    summary="Follow a job",
+    response_class=EventStream,
+    status_code=200,  # FastAPI would read it from the class
+    responses={
+        200: {
+            "description": "The stream that its maker got or would have got, from the beginning or "
+            "after an event. Of a job that did not come through here: its token events.",
+            "content": {"text/event-stream": stream_of("as its face has it")},
+        },
+        204: {"description": "The reader has it all, and need not come again."},
+    },
+)
+async def follow_job(
+    job_id: _JobId,
+    door: DoorDependency,
+    caller: CallerDependency,
+    last_event_id: Annotated[
+        str,
+        Header(description="the `id:` of the last event that the reader has; wins over the query"),
+    ] = "",
+    from_query: Annotated[
+        str,
+        Query(alias="last_event_id", description="for those who cannot send the header"),
+    ] = "",
+) -> Response:
+    ticket = await door.desk.find(caller, job_id)
+    last = last_event_id or from_query or None
+    face = None if ticket.record is None else ticket.record.face
+    events = await _FOLLOWERS[face](door, ticket, last)
+    if events is None:
+        return Response(status_code=204)
+    return EventStream(events, headers={JOB_ID_HEADER: ticket.id})
+
+
+async def _choice_events(
+    face: ChoiceFace[Any], door: Door, ticket: Ticket, last: str | None
+) -> Events:
+    assert ticket.record is not None  # noqa: S101 - the follower was chosen by its face
+    chunks = await face.chunks(door, ticket, ticket.record)
+    return streamed(ticket, chunks, _after(ticket, last))
+
+
+async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Events:
+    after = -1
+    if last is not None:
+        if not (last.isascii() and last.isdigit() and len(last) <= 15):
+            raise Refused(
+                f"last_event_id: {last[:80]!r} must be the sequence_number of an event",
+                "last_event_id",
+            )
+        after = int(last)
+    return reading.streamed(ticket, await reading.events_of(door, ticket, after))
+
+
+async def _plain_events(door: Door, ticket: Ticket, last: str | None) -> Events | None:  # noqa: ARG001
+    positions = _after(ticket, last) or Positions(1)
+    return None if positions.all_ended else _plain(ticket, positions)
+
+
+async def _plain(ticket: Ticket, positions: Positions) -> Events:
+    """The job's own events; `id:` is that of the log's entry."""
+    async with aclosing(ticket.bursts()) as bursts:
+        async for burst in bursts:
+            lines = [
+                f"id: {event.entry_id}\ndata: {compact(event.as_dict())}\n\n"
+                for choice, event in burst
+                if positions.passes(choice, event)
+            ]
+            if lines:
+                yield "".join(lines).encode()
+
+
+_FOLLOWERS: dict[Face | None, Callable[[Door, Ticket, str | None], Awaitable[Events | None]]] = {
+    "chat": partial(_choice_events, CHAT),
+    "completion": partial(_choice_events, COMPLETION),
+    "response": _response_events,
+    None: _plain_events,
+}
+
+
+def _after(ticket: Ticket, last: str | None) -> Positions | None:
+    return None if last is None else Positions.read(last, len(ticket.jobs))

@@ -1,0 +1,77 @@
+"""GET /v1/jobs: what the caller has asked for lately."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from rose.errors import JobNotFound, MalformedMessage
+from rose_gateway.authentication import CallerDependency
+from rose_gateway.caller import Caller
+from rose_gateway.door import Door, DoorDependency
+from rose_gateway.job_answer import JobAnswer, job_answer
+from rose_gateway.queued_job import QueuedJob
+from rose_gateway.refusal import Refused
+from rose_gateway.visit import current_visit
+
+router = APIRouter(tags=["jobs"])
+
+
+class JobList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[JobAnswer]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+@router.get("/v1/jobs", summary="The caller's jobs, the newest first")
+async def list_jobs(
+    door: DoorDependency,
+    caller: CallerDependency,
+    after: Annotated[
+        str | None, Query(max_length=128, description="the id of a job: those before it")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> JobList:
+    """Of the last 1,000 that are stored, without those of batches. A job is not found any more
+    some time after its end, or when it was deleted."""
+    # Another gateway may serve other queues.
+    listed = [job for job in await door.history.jobs(caller.key_id) if job.queue in door.clients]
+    rest = listed[_position(listed, after) :]
+    found: list[JobAnswer] = []
+    while rest and len(found) <= limit:
+        some, rest = rest[: limit + 1], rest[limit + 1 :]
+        answers = await asyncio.gather(*(_found(door, caller, job) for job in some))
+        found += [answer for answer in answers if answer is not None]
+        gone = [job for job, answer in zip(some, answers, strict=True) if answer is None]
+        await door.history.forget(caller.key_id, gone)
+    current_visit().job_id = ""  # no one of them
+    page = found[:limit]
+    return JobList(
+        data=page,
+        first_id=page[0].id if page else None,
+        last_id=page[-1].id if page else None,
+        has_more=len(found) > limit,
+    )
+
+
+def _position(listed: list[QueuedJob], after: str | None) -> int:
+    """Raises: Refused"""
+    if after is None:
+        return 0
+    for number, job in enumerate(listed):
+        if job.job_id == after:
+            return number + 1
+    raise Refused("after: no job with this id is in the list", "after")
+
+
+async def _found(door: Door, caller: Caller, job: QueuedJob) -> JobAnswer | None:
+    """Raises: BrokerUnavailable"""
+    try:
+        return await job_answer(await door.desk.find(caller, job.job_id))
+    except (JobNotFound, MalformedMessage):
+        return None

@@ -1,0 +1,1 @@
+"""The page at `/`: a person talks to a model, and sees that nothing is lost."""

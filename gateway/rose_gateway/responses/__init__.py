@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: a response is a job, its events are a pure function of the job's log."""

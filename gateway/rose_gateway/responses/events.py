@@ -1,0 +1,296 @@
+"""The events of a response: a pure function of what was asked for and of the job's log.
+
+Whoever replays the log, on whichever replica and however often, gets the same events with the same
+numbers:
+
+    0 created, 1 queued (of a background response), in_progress, then for each item added, deltas
+    and done, and at last completed, incomplete or failed
+
+A response that was cancelled ends with `response.incomplete`, whose status says cancelled: OpenAI's
+libraries know no event of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
+from rose_gateway.json_text import compact, json_string
+from rose_gateway.responses.output import (
+    CallItem,
+    Change,
+    Closed,
+    Grown,
+    ItemStatus,
+    MessageItem,
+    Opened,
+    Output,
+)
+from rose_gateway.responses.terms import Terms
+
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+#: The entries of a token event's log-probabilities, one for each of its tokens.
+LogprobEntries = Callable[[TokenEvent], Sequence[Any]]
+
+#: After the last event of a stream.
+DONE = b"data: [DONE]\n\n"
+
+_TEXT_DELTA = "response.output_text.delta"
+_ARGUMENTS_DELTA = "response.function_call_arguments.delta"
+
+#: What the request itself has brought about. OpenAI's list of codes has no better one.
+REQUEST_FAULTS = ("prompt_too_long", "invalid_parameter")
+
+
+def response_id(job_id: str) -> str:
+    return f"resp_{job_id}"
+
+
+def job_id_of(response_id: str) -> str:
+    """The id of the job, empty where this is the id of no response."""
+    prefix, _, job_id = response_id.partition("_")
+    return job_id if prefix == "resp" else ""
+
+
+class ResponseEvents:
+    """Makes the frames of an event stream from the events of a log, in their order."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        job_id: str,
+        created_at: int,
+        *,
+        starting_after: int | None = -1,
+        logprobs: LogprobEntries | None = None,
+    ) -> None:
+        """`created_at`: Unix seconds. `starting_after`: frames of events with higher numbers are
+        made; None for no frames at all, where only the response itself is wanted."""
+        self._terms = terms
+        self._id = response_id(job_id)
+        self._created_at = created_at
+        self._after = starting_after
+        self._logprobs = logprobs
+        self._output = Output(job_id, terms.form.parser())
+        self._number = 0
+        self._begun = self._in_progress = False
+        self._frames: list[str] = []
+        self._delta_of: object = None
+        self._delta_prefix = ""
+        # Most tokens are more text of an only message, which takes no parser.
+        self._is_plain = terms.form.kind == "text" and logprobs is None
+        self._message: MessageItem | None = None
+        self.ended: dict[str, Any] | None = None
+        """the response as it ended"""
+
+    @property
+    def last_number(self) -> int:
+        """Of the events that the reader has, -1 at first."""
+        return max(self._number - 1, -1 if self._after is None else self._after)
+
+    def begin(self) -> bytes:
+        """What comes before anything is logged. Later calls give nothing."""
+        if not self._begun:
+            self._begun = True
+            waits = self._terms.background
+            status: ResponseStatus = "queued" if waits else "in_progress"
+            self._lifecycle("response.created", self.response(status))
+            if waits:
+                self._lifecycle("response.queued", self.response(status))
+            else:
+                self._progress()
+        return self._taken()
+
+    def feed(self, event: Event, ended_at: int | None = None) -> bytes:
+        """The frames of the next event of the log. `ended_at`: Unix seconds, where it completes the
+        response."""
+        if isinstance(event, TokenEvent):
+            if self._message is not None:
+                return self._text(self._message, event.text)
+            if not self._in_progress:
+                self._progress()
+            self._show(self._added(event))
+        else:
+            self._finish(event, ended_at)
+        return self._taken()
+
+    def response(self, status: ResponseStatus, **settled: Any) -> dict[str, Any]:
+        """The response object with what its output is so far."""
+        open_item: ItemStatus = "in_progress" if status in _GOING_ON else "incomplete"
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created_at,
+            "status": status,
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "output": self._output.shown(open_item),
+            "usage": None,
+            **self._terms.shown,
+            **settled,
+        }
+
+    def _text(self, message: MessageItem, text: str) -> bytes:
+        """The frame of more text of the one message that the output is."""
+        if not text:
+            return b""
+        message.grow(text)
+        return self._delta(text, _NO_LOGPROBS).encode("utf-8", "replace") if self._wanted() else b""
+
+    def _added(self, event: TokenEvent) -> list[Change]:
+        if event.logprobs is None or self._logprobs is None:
+            return self._output.add(event.text)
+        return self._output.add(event.text, self._logprobs(event))
+
+    def _progress(self) -> None:
+        self._in_progress = True
+        self._lifecycle("response.in_progress", self.response("in_progress"))
+
+    def _finish(self, event: Event, ended_at: int | None) -> None:
+        if isinstance(event, FinishedEvent):
+            if not self._in_progress:
+                self._progress()
+            complete = event.reason != "length"
+            self._show(self._output.finish(complete=complete))
+            usage = _usage(event)
+            if complete:
+                self._end("completed", usage=usage, completed_at=ended_at)
+            else:
+                details = {"reason": "max_output_tokens"}
+                self._end("incomplete", usage=usage, incomplete_details=details)
+            return
+        self._show(self._output.finish(complete=False))
+        if isinstance(event, FailedEvent):
+            self._end("failed", error=_error(event))
+        elif isinstance(event, CancelledEvent):
+            self._end("cancelled")
+
+    def _end(self, status: ResponseStatus, **settled: Any) -> None:
+        self.ended = self.response(status, **settled)
+        name = "incomplete" if status == "cancelled" else status
+        self._lifecycle(f"response.{name}", self.ended)
+
+    # Frames
+
+    def _taken(self) -> bytes:
+        if not self._frames:
+            return b""
+        frames = "".join(self._frames)
+        self._frames.clear()
+        return frames.encode("utf-8", "replace")
+
+    def _wanted(self) -> bool:
+        """Count the next event; whether a frame of it is wanted."""
+        self._number += 1
+        return self._after is not None and self._number - 1 > self._after
+
+    def _event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Call it for events that are wanted."""
+        number = self._number - 1
+        data = compact({"type": kind, "sequence_number": number, **fields})
+        self._frames.append(f"id: {number}\nevent: {kind}\ndata: {data}\n\n")
+
+    def _lifecycle(self, kind: str, response: dict[str, Any]) -> None:
+        if self._wanted():
+            self._event(kind, {"response": response})
+
+    def _show(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, Grown):
+                self._grown(change)
+            elif isinstance(change, Opened):
+                self._opened(change)
+            else:
+                self._closed(change)
+
+    def _opened(self, change: Opened) -> None:
+        index, item = change
+        if self._wanted():
+            self._event("response.output_item.added", {"output_index": index, "item": item.begun()})
+        if isinstance(item, MessageItem) and self._wanted():
+            self._event("response.content_part.added", self._of_part(index, item, MessageItem("")))
+
+    def _grown(self, change: Grown) -> None:
+        """Most events are these: all but the text and the number is made once for an item."""
+        index, item, delta, logprobs = change
+        if self._delta_of is not item:
+            self._delta_of, self._delta_prefix = item, _delta_prefix(index, item)
+            if self._is_plain and isinstance(item, MessageItem):
+                self._message = item
+        if not self._wanted():
+            return
+        more = ""
+        if isinstance(item, MessageItem):
+            more = f',"logprobs":{compact(logprobs)}' if logprobs else _NO_LOGPROBS
+        self._frames.append(self._delta(delta, more))
+
+    def _delta(self, text: str, more: str) -> str:
+        number = self._number - 1
+        return f'id: {number}{self._delta_prefix}{number},"delta":{json_string(text)}{more}}}\n\n'
+
+    def _closed(self, change: Closed) -> None:
+        index, item, status = change
+        where: dict[str, Any] = {"item_id": item.id, "output_index": index}
+        if isinstance(item, MessageItem):
+            if self._wanted():
+                text = {"text": item.text, "logprobs": item.logprobs}
+                self._event("response.output_text.done", {**where, "content_index": 0, **text})
+            if self._wanted():
+                self._event("response.content_part.done", self._of_part(index, item, item))
+        elif self._wanted():
+            arguments = {"name": item.name, "arguments": item.arguments}
+            self._event("response.function_call_arguments.done", {**where, **arguments})
+        if self._wanted():
+            shown = {"output_index": index, "item": item.shown(status)}
+            self._event("response.output_item.done", shown)
+
+    def _of_part(self, index: int, item: MessageItem, shown: MessageItem) -> dict[str, Any]:
+        return {
+            "item_id": item.id,
+            "output_index": index,
+            "content_index": 0,
+            "part": shown.part(),
+        }
+
+
+_NO_LOGPROBS = ',"logprobs":[]'
+_GOING_ON = ("queued", "in_progress")
+
+
+def _delta_prefix(index: int, item: MessageItem | CallItem) -> str:
+    """Of a delta's frame, what stands between its two numbers."""
+    is_text = isinstance(item, MessageItem)
+    kind = _TEXT_DELTA if is_text else _ARGUMENTS_DELTA
+    where = f'"item_id":{json_string(item.id)},"output_index":{index}'
+    part = ',"content_index":0' if is_text else ""
+    return f'\nevent: {kind}\ndata: {{"type":"{kind}",{where}{part},"sequence_number":'
+
+
+def _usage(event: FinishedEvent) -> dict[str, Any]:
+    return {
+        "input_tokens": event.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": event.cached_tokens or 0,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": event.index,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": event.prompt_tokens + event.index,
+    }
+
+
+def _error(event: FailedEvent) -> dict[str, Any]:
+    """`code` is one of OpenAI's; `type` is this project's own, as in `rose.errors`."""
+    code = "invalid_prompt" if event.code in REQUEST_FAULTS else "server_error"
+    return {"code": code, "message": event.message, "param": None, "type": event.code}
+
+
+def error_frame(number: int, message: str, code: str | None, param: str | None = None) -> bytes:
+    """The stream breaks off, though the response may go on. It carries the number of the event
+    before it: whoever resumes after that one misses nothing."""
+    fields = {"type": "error", "code": code, "message": message, "param": param}
+    data = compact({**fields, "sequence_number": max(number, 0)})
+    return f"event: error\ndata: {data}\n\n".encode("utf-8", "replace")

@@ -1,0 +1,28 @@
+"""A response, however it was asked for: from its request to the queue, and to its answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rose_gateway.desk import Submission, Ticket
+from rose_gateway.door import Door
+from rose_gateway.question import Question
+from rose_gateway.record import Record
+from rose_gateway.responses import reading
+from rose_gateway.responses.history import before, referred
+from rose_gateway.responses.plan import submission
+from rose_gateway.responses.schema import CreateResponse
+
+
+async def plan(question: Question, request: CreateResponse) -> Submission:
+    """Raises: Refused, ApiError, JobNotFound, BrokerUnavailable"""
+    door, caller = question.door, question.caller
+    model = await door.catalogue.resolve(request.model)
+    history = await before(door, caller, request.previous_response_id)
+    items = await referred(door, caller, request)
+    return submission(question, request, model, history, items)
+
+
+async def answer(door: Door, ticket: Ticket, record: Record) -> dict[str, Any]:  # noqa: ARG001
+    """The response when it has ended. Raises: ApiError, JobNotFound, BrokerUnavailable"""
+    return await reading.answered(ticket, await reading.events_of(door, ticket))

@@ -1,0 +1,104 @@
+"""What earlier responses bring into a conversation: all of one, or items that are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rose.errors import JobNotFound
+from rose.protocol import TERMINAL_STATUSES
+from rose_gateway.authentication import Caller
+from rose_gateway.desk import Ticket
+from rose_gateway.door import Door
+from rose_gateway.errors import ApiError
+from rose_gateway.refusal import Refused
+from rose_gateway.responses import reading
+from rose_gateway.responses.events import job_id_of
+from rose_gateway.responses.items import shown_input
+from rose_gateway.responses.schema import CreateResponse, ItemReference
+from rose_gateway.responses.terms import Item
+
+#: The most responses whose items a request may name.
+_MAX_REFERRED = 64
+
+# Ids of items hold that of their job: msg_JOB, fc_JOB_1, msg_JOB_in_2.
+_ITEM_ID = re.compile(r"(?:msg|fc|fco|rs)_(.+?)(?:_in)?(?:_\d+)?")
+
+
+async def before(door: Door, caller: Caller, previous: str | None) -> tuple[Item, ...]:
+    """The input and output of the previous response.
+
+    Raises:
+        Refused: it goes on, or has no answer.
+        ApiError: 404
+    """
+    if previous is None:
+        return ()
+    param = "previous_response_id"
+    try:
+        ticket = await door.desk.find(caller, job_id_of(previous), "response")
+    except JobNotFound:
+        raise ApiError(
+            404,
+            f"there is no response {previous[:128]!r} to go on from",
+            param=param,
+            code="previous_response_not_found",
+        ) from None
+    if ticket.status not in TERMINAL_STATUSES:
+        raise Refused(f"{param}: it has not ended yet: retrieve it until it has", param)
+    response = await reading.ended(ticket, await reading.events_of(door, ticket))
+    if response["status"] not in ("completed", "incomplete"):
+        raise Refused(f"{param}: its status is {response['status']}, so it has no answer", param)
+    return (*shown_input(reading.terms_of(ticket), ticket.id), *_output(response))
+
+
+async def referred(door: Door, caller: Caller, request: CreateResponse) -> Mapping[str, Item]:
+    """The items that the input names by their ids.
+
+    Raises:
+        Refused: they are of too many responses.
+        ApiError: 404
+    """
+    if isinstance(request.input, str):
+        return {}
+    found: dict[str, Item] = {}
+    read: set[str] = set()
+    for number, item in enumerate(request.input):
+        if not isinstance(item, ItemReference):
+            continue
+        match = _ITEM_ID.fullmatch(item.id)
+        job_id = match[1] if match else ""
+        if job_id and job_id not in read:
+            read.add(job_id)
+            if len(read) > _MAX_REFERRED:
+                raise Refused(f"input: names items of more than {_MAX_REFERRED} responses", "input")
+            found |= await _items_of(door, caller, job_id)
+        if item.id not in found:
+            raise ApiError(
+                404,
+                f"there is no item {item.id[:128]!r}: items are kept with their response",
+                param=f"input[{number}].id",
+                code="item_not_found",
+            )
+    return found
+
+
+async def _items_of(door: Door, caller: Caller, job_id: str) -> dict[str, Item]:
+    try:
+        ticket: Ticket = await door.desk.find(caller, job_id, "response")
+    except JobNotFound:
+        return {}
+    response = await reading.current(ticket, await reading.events_of(door, ticket))
+    items = (*shown_input(reading.terms_of(ticket), ticket.id), *_output(response))
+    return {item["id"]: item for item in items}
+
+
+def _output(response: Mapping[str, Any]) -> tuple[Item, ...]:
+    """Without log-probabilities, which no model reads."""
+    return tuple(
+        {**item, "content": [{**part, "logprobs": []} for part in item["content"]]}
+        if item["type"] == "message"
+        else item
+        for item in response["output"]
+    )

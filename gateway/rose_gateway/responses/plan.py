@@ -1,0 +1,210 @@
+"""From a request to what the queue and the record need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rose.protocol import Priority
+from rose_gateway.catalogue import ServedModel
+from rose_gateway.conversation import check_chat
+from rose_gateway.desk import Submission
+from rose_gateway.question import Question
+from rose_gateway.record import Record
+from rose_gateway.refusal import Refused
+from rose_gateway.request_fields import check_metadata, tier_of, token_limit
+from rose_gateway.responses.items import chat_messages, input_items
+from rose_gateway.responses.schema import (
+    LOGPROBS,
+    AllowedTools,
+    CreateResponse,
+    FunctionChoice,
+    FunctionTool,
+    JsonSchemaFormat,
+    TextConfig,
+    ToolChoice,
+)
+from rose_gateway.responses.terms import Item, Terms
+from rose_gateway.sampling import JsonObjectFormat, checked, json_grammar, sampling_fields
+from rose_gateway.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
+from rose_gateway.vocabularies import vocabulary_key
+
+#: As OpenAI has it, where a request does not say.
+_TEMPERATURE = 1.0
+
+
+def check_together(request: CreateResponse) -> None:
+    """Raises: Refused: fields that cannot go together."""
+    if request.background and request.store is False:
+        raise Refused("background: needs store, or nobody could read the answer", "background")
+    if request.stream_options is not None and not request.stream:
+        raise Refused("stream_options: only together with stream", "stream_options")
+
+
+def submission(
+    question: Question,
+    request: CreateResponse,
+    model: ServedModel,
+    history: Sequence[Item],
+    referred: Mapping[str, Item],
+) -> Submission:
+    """`history`: the items before those of the request. `referred`: those that it names, by id.
+
+    Raises:
+        Refused
+    """
+    check_chat(model.name, "1" if model.chat else "0")
+    items = input_items(request.input, referred)
+    messages = chat_messages([*history, *items], request.instructions)
+    tools = _tool_plan(request, model)
+    priority = question.priority_of(request.service_tier)
+    logprobs = _wants_logprobs(request)
+    if logprobs and tools.form.kind != "text":
+        raise Refused(
+            "top_logprobs: answers that may call functions have no log-probabilities",
+            "top_logprobs" if request.top_logprobs else "include",
+            code="unsupported_parameter",
+        )
+    form = {} if tools.form.kind in ("named", "required") else _format_grammar(request.text)
+    if form and tools.form.kind != "text":
+        raise Refused(
+            "text.format: what must be JSON cannot call functions of its own accord: say "
+            "tool_choice 'none' or 'required', or leave the format out",
+            "text.format",
+            code="unsupported_parameter",
+        )
+    sampling = _sampling(request, model, tools, form, logprobs=logprobs)
+    terms = Terms(
+        _shown(request, sampling, priority),
+        items,
+        tuple(history),
+        tools.form,
+        vocabulary_key(model) if logprobs else "",
+        logprobs,
+    )
+    record = Record(
+        "response",
+        request.model,
+        question.sha256,
+        terms.as_record(),
+        store=request.store is not False,
+        background=bool(request.background),
+    )
+    return Submission(
+        model,
+        messages,
+        record,
+        sampling,
+        tools.definitions,
+        priority,
+        request.deadline_s,
+        idempotency_key=question.idempotency_key,
+    )
+
+
+def _sampling(
+    request: CreateResponse,
+    model: ServedModel,
+    tools: ToolPlan,
+    form: Mapping[str, Any],
+    *,
+    logprobs: bool,
+) -> dict[str, Any]:
+    most = token_limit(request.max_output_tokens, model.context_tokens)
+    fields = sampling_fields(request, max_new_tokens=most, default_temperature=_TEMPERATURE)
+    if logprobs:
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
+    if tools.stop:
+        fields["stop"] = (*fields.get("stop", ()), *tools.stop)
+    return checked(fields, **{"tool_choice": tools.sampling, "text.format": form})
+
+
+def _wants_logprobs(request: CreateResponse) -> bool:
+    return bool(request.top_logprobs) or LOGPROBS in (request.include or ())
+
+
+def _format_grammar(text: TextConfig | None) -> dict[str, Any]:
+    match text and text.format:
+        case JsonObjectFormat():
+            return json_grammar({"type": "object"}, "text.format")
+        case JsonSchemaFormat(schema_=schema):
+            return json_grammar(schema, "text.format.schema")
+    return {}
+
+
+def _tool_plan(request: CreateResponse, model: ServedModel) -> ToolPlan:
+    tools = request.tools or []
+    functions = checked_functions(
+        Function(tool.name, tool.description, tool.parameters, f"tools[{number}]")
+        for number, tool in enumerate(tools)
+    )
+    return plan_tools(
+        functions,
+        _choice(request.tool_choice, has_tools=bool(tools)),
+        tool_format=model.tool_format,
+        parallel=request.parallel_tool_calls is not False,
+        is_default=request.tool_choice is None,
+    )
+
+
+def _choice(choice: ToolChoice | None, *, has_tools: bool) -> Choice:
+    match choice:
+        case FunctionChoice(name=name):
+            return Choice("named", (name,))
+        case AllowedTools(mode=mode, tools=tools):
+            return Choice(mode, tuple(tool.name for tool in tools))
+        case None | "auto":  # without tools there is nothing to choose
+            return Choice("auto" if has_tools else "none")
+    return Choice(choice)
+
+
+def _shown(
+    request: CreateResponse, sampling: Mapping[str, Any], priority: Priority
+) -> dict[str, Any]:
+    """The fields of the response object that are settled now."""
+    choice = request.tool_choice
+    return {
+        "model": request.model,
+        "previous_response_id": request.previous_response_id,
+        "instructions": request.instructions,
+        "tools": [_shown_tool(tool) for tool in request.tools or ()],
+        "tool_choice": choice.model_dump() if isinstance(choice, _CHOICES) else choice or "auto",
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "max_tool_calls": request.max_tool_calls,
+        "text": _shown_text(request.text),
+        "reasoning": {"effort": None, "summary": None},
+        "truncation": "disabled",
+        "temperature": sampling["temperature"],
+        "top_p": _number(request.top_p, 1.0),
+        "presence_penalty": _number(request.presence_penalty, 0.0),
+        "frequency_penalty": _number(request.frequency_penalty, 0.0),
+        "top_logprobs": request.top_logprobs or 0,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": check_metadata(request.metadata),
+        "service_tier": tier_of(priority),
+        "store": request.store is not False,
+        "background": bool(request.background),
+        "user": request.user,
+        "safety_identifier": request.safety_identifier,
+        "prompt_cache_key": request.prompt_cache_key,
+    }
+
+
+_CHOICES = (FunctionChoice, AllowedTools)
+
+
+def _number(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
+def _shown_tool(tool: FunctionTool) -> dict[str, Any]:
+    return {**tool.model_dump(), "strict": tool.strict is not False}
+
+
+def _shown_text(text: TextConfig | None) -> dict[str, Any]:
+    form = text and text.format
+    if isinstance(form, JsonSchemaFormat):
+        shown = {**form.model_dump(by_alias=True), "strict": form.strict is not False}
+    else:
+        shown = {"type": form.type if form else "text"}
+    return {"format": shown, "verbosity": "medium"}

@@ -1,0 +1,149 @@
+"""A response from its job: as a stream, as it ended, as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from rose.errors import JobNotFound
+from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent, error_of
+from rose_gateway.desk import Ticket
+from rose_gateway.door import Door
+from rose_gateway.errors import api_error
+from rose_gateway.responses.events import (
+    DONE,
+    REQUEST_FAULTS,
+    LogprobEntries,
+    ResponseEvents,
+    ResponseStatus,
+)
+from rose_gateway.responses.terms import Terms
+from rose_gateway.vocabulary import Vocabulary, chat_logprob
+
+
+async def events_of(
+    door: Door, ticket: Ticket, starting_after: int | None = None
+) -> ResponseEvents:
+    """For a ticket of a response. `starting_after`: as `ResponseEvents` has it.
+
+    Raises: BrokerUnavailable, MalformedMessage
+    """
+    terms = terms_of(ticket)
+    entries = None
+    if terms.logprobs:
+        entries = _entries(await door.vocabularies.get(terms.vocabulary))
+    return ResponseEvents(
+        terms, ticket.id, ticket.created_at, starting_after=starting_after, logprobs=entries
+    )
+
+
+def terms_of(ticket: Ticket) -> Terms:
+    """Raises: JobNotFound: it is no response; MalformedMessage"""
+    if ticket.record is None or ticket.record.face != "response":
+        raise JobNotFound(f"job {ticket.id} is no response")
+    return Terms.from_record(ticket.record.request)
+
+
+async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
+    """The frames of a stream up to its end; those that are ready together come together.
+
+    Raises: JobNotFound, BrokerUnavailable
+    """
+    if begun := events.begin():
+        yield begun
+    async with aclosing(ticket.bursts()) as bursts:
+        async for burst in bursts:
+            if data := b"".join([await _fed(events, ticket, event) for _, event in burst]):
+                yield data
+    yield DONE
+
+
+async def ended(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
+    """The response as it ended, when it has.
+
+    Raises: JobNotFound, BrokerUnavailable
+    """
+    response, _ = await _to_the_end(ticket, events)
+    return response
+
+
+async def answered(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
+    """As `ended`, for whoever has just asked for it.
+
+    Raises:
+        JobNotFound, BrokerUnavailable
+        ApiError: the request itself is at fault, as the worker has found.
+    """
+    response, last = await _to_the_end(ticket, events)
+    if isinstance(last, FailedEvent) and last.code in REQUEST_FAULTS:
+        raise api_error(error_of(last, ticket.id))
+    return response
+
+
+async def current(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
+    """The response as the ticket's state says, with the output that was logged until then.
+
+    Raises: JobNotFound, BrokerUnavailable
+    """
+    state = ticket.state
+    if state.status in TERMINAL_STATUSES:
+        return await ended(ticket, events)
+    events.begin()
+    if state.tokens:
+        async with aclosing(ticket.bursts()) as bursts:
+            async for burst in bursts:
+                for _, event in burst:
+                    await _fed(events, ticket, event)
+                if events.ended is not None:
+                    return events.ended
+                if burst[-1][1].cursor >= state.tokens:
+                    break
+    begun = state.status == "running" or state.tokens > 0
+    status: ResponseStatus = "in_progress" if begun else "queued"
+    return events.response(status)
+
+
+async def _to_the_end(ticket: Ticket, events: ResponseEvents) -> tuple[dict[str, Any], Event]:
+    events.begin()
+    async with aclosing(ticket.bursts()) as bursts:
+        async for burst in bursts:
+            for _, event in burst:
+                await _fed(events, ticket, event)
+                if events.ended is not None:
+                    return events.ended, event
+    raise JobNotFound(f"job {ticket.id} ended without a terminal event")
+
+
+async def _fed(events: ResponseEvents, ticket: Ticket, event: Event) -> bytes:
+    if isinstance(event, FinishedEvent) and event.reason != "length":
+        return events.feed(event, await _completed_at(ticket))
+    return events.feed(event)
+
+
+async def _completed_at(ticket: Ticket) -> int | None:
+    """Unix seconds. The log has no times; the state got its own with the last entry of the log."""
+    if ticket.state.ended_ms is None:
+        try:
+            await ticket.refresh()
+        except JobNotFound:  # deleted while it was read: nobody will compare
+            return None
+    ended_ms = ticket.state.ended_ms
+    return None if ended_ms is None else ended_ms // 1000
+
+
+def _entries(vocabulary: Vocabulary) -> LogprobEntries:
+    def entries(event: TokenEvent) -> list[dict[str, Any]]:
+        return [
+            _with_bytes(chat_logprob(vocabulary, token_id, logprob))
+            for token_id, logprob in zip(event.token_ids, event.logprobs or (), strict=True)
+        ]
+
+    return entries
+
+
+def _with_bytes(entry: dict[str, Any]) -> dict[str, Any]:
+    """Here `bytes` is always a list, empty where nobody knows the token."""
+    for shown in (entry, *entry["top_logprobs"]):
+        shown["bytes"] = shown["bytes"] or []
+    return entry

@@ -1,0 +1,214 @@
+"""/v1/responses"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Query
+from starlette.responses import JSONResponse, Response
+
+from rose.errors import JobNotFound
+from rose.protocol import TERMINAL_STATUSES
+from rose_gateway.asking import Asking, AskingDependency, check_kept, kept, when_gone
+from rose_gateway.authentication import Caller, CallerDependency
+from rose_gateway.desk import Ticket
+from rose_gateway.door import Door, DoorDependency
+from rose_gateway.errors import ApiError
+from rose_gateway.openapi import answer_of, body_of
+from rose_gateway.refusal import Refused
+from rose_gateway.responses import face, reading
+from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
+from rose_gateway.responses.items import shown_input
+from rose_gateway.responses.plan import check_together
+from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
+from rose_gateway.responses.shown import DeletedResponse, ItemList, ResponseObject
+from rose_gateway.responses.terms import Item
+from rose_gateway.sse import EventStream, while_connected
+
+router = APIRouter(prefix="/v1/responses", tags=["responses"])
+
+#: How long a cancellation waits for the worker to stop, which takes it a step.
+_CANCEL_WAIT_S = 10.0
+
+_EVENTS = "response.* events in the order of their sequence_number, then [DONE]"
+
+ResponseId = Annotated[str, Path(max_length=128, description="resp_...")]
+_Include = Annotated[list[Includable] | None, Query(description="accepted; changes nothing")]
+_BracketInclude = Annotated[
+    list[Includable] | None, Query(alias="include[]", description="include, as SDKs write it")
+]
+
+
+@router.post(
+    "",
+    summary="Create a response",
+    openapi_extra=body_of(CreateResponse),
+    responses=answer_of(ResponseObject, stream=_EVENTS),
+    response_model=None,
+)
+async def create_response(asking: AskingDependency) -> Response:
+    """Waits for the answer or streams it; with `background` it answers at once. A client that goes
+    away cancels what is not in the background, unless `x-rose-on-disconnect` says continue."""
+    request = asking.parsed(CreateResponse, UNSUPPORTED)
+    check_together(request)
+    check_kept(asking, request.store)
+    ticket = await asking.door.desk.submit(asking.caller, await face.plan(asking, request))
+    return await _delivered(asking, ticket, request)
+
+
+@router.get(
+    "/{response_id}",
+    summary="Retrieve a response, or follow its events",
+    responses=answer_of(ResponseObject, stream=_EVENTS),
+    response_model=None,
+)
+async def retrieve_response(
+    response_id: ResponseId,
+    door: DoorDependency,
+    caller: CallerDependency,
+    stream: Annotated[bool, Query(description="its events, from the first one on")] = False,
+    starting_after: Annotated[
+        int | None,
+        Query(ge=0, le=2**53, description="with stream: only events with higher numbers"),
+    ] = None,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, le=2**53, description="as starting_after, which goes before it")
+    ] = None,
+    include_obfuscation: Annotated[
+        bool | None, Query(description="accepted; streams carry no padding")
+    ] = None,
+    include: _Include = None,
+    include_brackets: _BracketInclude = None,
+) -> Response:
+    """A response that goes on comes with its output so far. Whoever follows one may leave without
+    consequences, and come back after the last number that it has."""
+    del include_obfuscation, include, include_brackets
+    if starting_after is not None and not stream:
+        raise Refused("starting_after: only together with stream=true", "starting_after")
+    ticket = await _found(door, caller, response_id)
+    if not stream:
+        events = await reading.events_of(door, ticket)
+        return JSONResponse(await reading.current(ticket, events))
+    after = last_event_id if starting_after is None else starting_after
+    events = await reading.events_of(door, ticket, -1 if after is None else after)
+    return _stream(reading.streamed(ticket, events), events)
+
+
+@router.delete("/{response_id}", summary="Delete a response", response_model=DeletedResponse)
+async def delete_response(
+    response_id: ResponseId, door: DoorDependency, caller: CallerDependency
+) -> DeletedResponse:
+    """It cannot be retrieved any more; one that still goes on is cancelled."""
+    ticket = await _found(door, caller, response_id)
+    await ticket.delete()
+    return DeletedResponse(id=response_id)
+
+
+@router.post(
+    "/{response_id}/cancel",
+    summary="Cancel a background response",
+    responses=answer_of(ResponseObject),
+    response_model=None,
+)
+async def cancel_response(
+    response_id: ResponseId, door: DoorDependency, caller: CallerDependency
+) -> Response:
+    """Answers with the response as it ended: a repeat, or one that comes too late, does no harm."""
+    ticket = await _found(door, caller, response_id)
+    if ticket.record is None or not ticket.record.background:
+        raise Refused(
+            "only a background response can be cancelled: close the connection of another one",
+            "response_id",
+        )
+    if ticket.status not in TERMINAL_STATUSES:
+        await ticket.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CANCEL_WAIT_S):
+                await reading.ended(ticket, await reading.events_of(door, ticket))
+        await ticket.refresh()
+    return JSONResponse(await reading.current(ticket, await reading.events_of(door, ticket)))
+
+
+@router.get("/{response_id}/input_items", summary="List the input of a response")
+async def list_input_items(
+    response_id: ResponseId,
+    door: DoorDependency,
+    caller: CallerDependency,
+    after: Annotated[
+        str | None, Query(max_length=256, description="the id of an item: those that follow it")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Annotated[Literal["asc", "desc"], Query(description="desc: the newest first")] = "desc",
+    include: _Include = None,
+    include_brackets: _BracketInclude = None,
+) -> ItemList:
+    """All that the model was given: with previous_response_id, inputs and outputs before it too."""
+    del include, include_brackets
+    ticket = await _found(door, caller, response_id)
+    items = shown_input(reading.terms_of(ticket), ticket.id)
+    if order == "desc":
+        items = items[::-1]
+    start = 0
+    if after is not None:
+        start = 1 + _position(items, after)
+    page = items[start : start + limit]
+    return ItemList(
+        data=list(page),
+        first_id=page[0]["id"] if page else None,
+        last_id=page[-1]["id"] if page else None,
+        has_more=start + limit < len(items),
+    )
+
+
+def _position(items: Sequence[Item], item_id: str) -> int:
+    """Raises: Refused"""
+    for number, item in enumerate(items):
+        if item["id"] == item_id:
+            return number
+    raise Refused("after: the input has no item with this id", "after")
+
+
+async def _found(door: Door, caller: Caller, given: str) -> Ticket:
+    """Raises: ApiError: 404"""
+    try:
+        return await door.desk.find(caller, job_id_of(given), "response")
+    except JobNotFound:
+        raise ApiError(
+            404,
+            f"there is no response {given[:128]!r}: it was never created, was deleted, was not to "
+            "be stored, or has expired",
+            param="response_id",
+            code="not_found",
+        ) from None
+
+
+async def _delivered(asking: Asking, ticket: Ticket, request: CreateResponse) -> Response:
+    """The answer to whoever has created it."""
+    store = request.store is not False
+    gone = None if request.background else when_gone(asking, ticket, store=store)
+    if request.stream:
+        events = await reading.events_of(asking.door, ticket, -1)
+        frames = kept(reading.streamed(ticket, events), ticket, store=store)
+        return _stream(frames, events, on_disconnect=gone)
+    events = await reading.events_of(asking.door, ticket)
+    if request.background:
+        return JSONResponse(await reading.current(ticket, events))
+    try:
+        work = reading.answered(ticket, events)
+        response = await while_connected(asking.request, work, on_disconnect=gone)
+    finally:
+        if not store and events.ended is not None:
+            await ticket.delete()
+    return JSONResponse(response)
+
+
+def _stream(
+    frames: AsyncGenerator[bytes, None], events: ResponseEvents, **options: Any
+) -> EventStream:
+    def broken_off(error: ApiError) -> bytes:
+        return error_frame(events.last_number, error.message, error.code, error.param)
+
+    return EventStream(frames, error_chunk=broken_off, **options)

@@ -1,0 +1,60 @@
+"""What a response was asked for, as it is kept beside its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose.errors import MalformedMessage
+from rose_gateway.tools import CallForm
+
+Item = dict[str, Any]
+"""an item of a conversation, as the API shows it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Every field is settled when the job is submitted, so that each replay shows the same."""
+
+    shown: Mapping[str, Any]
+    """the fields of the response object that depend on the request alone"""
+    items: tuple[Item, ...] = ()
+    """the input of this request"""
+    history: tuple[Item, ...] = ()
+    """inputs and outputs of the responses before it, the oldest first"""
+    form: CallForm = field(default_factory=CallForm)
+    """how the output is read"""
+    vocabulary: str = ""
+    """the key of the vocabulary that names the tokens; "" where there is none"""
+    logprobs: bool = False
+
+    @property
+    def background(self) -> bool:
+        return bool(self.shown["background"])
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON values for `Record.request`."""
+        return {
+            "shown": dict(self.shown),
+            "items": list(self.items),
+            "history": list(self.history),
+            "form": self.form.as_record(),
+            "vocabulary": self.vocabulary,
+            "logprobs": self.logprobs,
+        }
+
+    @classmethod
+    def from_record(cls, request: Mapping[str, Any]) -> Terms:
+        """Raises: MalformedMessage: `as_record` has not written it."""
+        try:
+            return cls(
+                request["shown"],
+                tuple(request["items"]),
+                tuple(request["history"]),
+                CallForm.from_record(request["form"]),
+                request["vocabulary"],
+                request["logprobs"],
+            )
+        except (KeyError, TypeError, ValueError):
+            raise MalformedMessage("the job's record is not that of a response") from None

@@ -1,0 +1,182 @@
+"""Answers that take long: event streams, and requests that wait, while the client may go away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rose_gateway.errors import ApiError, api_error
+from rose_gateway.json_text import compact
+from rose_gateway.visit import Visit, current_visit
+
+if TYPE_CHECKING:
+    from rose_gateway.connections import StreamBody
+    from rose_gateway.metrics import Metrics
+
+T = TypeVar("T")
+
+log = logging.getLogger("rose.gateway")
+
+_HEARTBEAT = b": keep-alive\n\n"
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # nginx would keep the events back
+}
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more. The access log notes it."""
+
+
+def error_event(error: ApiError) -> bytes:
+    """A data line that OpenAI's SDKs raise."""
+    return f"data: {compact(error.body())}\n\n".encode("utf-8", "replace")
+
+
+class EventStream(Response):
+    """Writes chunks as they come. Each is one or more whole events and goes out in one write.
+
+    Where the client does not keep up, nothing is read from `chunks`.
+    """
+
+    # Set when it is called
+    _body: StreamBody
+    _metrics: Metrics
+    _visit: Visit
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        *,
+        on_disconnect: Callable[[], Awaitable[object]] | None = None,
+        error_chunk: Callable[[ApiError], bytes] = error_event,
+        headers: Mapping[str, str] | None = None,
+        heartbeat_s: float | None = None,
+    ) -> None:
+        """`chunks` is closed in any case. `on_disconnect`: the client has gone before the end.
+        `error_chunk`: what is written last where `chunks` raises.
+        `heartbeat_s`: of silence; the setting if not given."""
+        self._chunks = chunks
+        self._on_disconnect = on_disconnect
+        self._error_chunk = error_chunk
+        self._heartbeat_s = heartbeat_s
+        self._written_at = 0.0
+        self._stalled = False
+        self.status_code = 200
+        self.background = None
+        self.init_headers({**_HEADERS, **(headers or {})})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = scope["app"].state.door
+        if self._heartbeat_s is None:
+            self._heartbeat_s = door.settings.heartbeat_s
+        self._body, self._metrics = scope["stream_body"], door.metrics
+        self._visit, self._loop = current_visit(), asyncio.get_running_loop()
+        self._visit.streaming = True
+        with door.metrics.open_streams.track_inprogress():
+            gone = await self._serve(receive, send, door.settings.write_timeout_s)
+        if self._stalled:
+            scope["abandon"]()  # a polite end would wait for the client, too
+        if gone and self._on_disconnect is not None and not door.stopping.is_set():
+            await self._on_disconnect()
+
+    async def _serve(self, receive: Receive, send: Send, patience_s: float) -> bool:
+        """Returns whether the client has gone before the end."""
+        writing = asyncio.create_task(self._write(send))
+        watching = asyncio.create_task(self._watch(receive, patience_s))
+        try:
+            await asyncio.wait({writing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            gone = not writing.done()
+        finally:
+            # Both are awaited: nothing reads or writes for this client afterwards.
+            for task in (writing, watching):
+                task.cancel()
+            outcomes = await asyncio.gather(writing, watching, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return gone
+
+    async def _write(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        async with aclosing(self._chunks) as chunks:
+            await send(start)
+            try:
+                async for chunk in chunks:
+                    if not self._put(chunk):
+                        await self._body.flowing()
+            except Exception as error:
+                answer = api_error(error)
+                if answer.status >= 500:
+                    log.exception("a stream failed")
+                self._put(self._error_chunk(answer))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _put(self, data: bytes) -> bool:
+        """False: the client does not keep up."""
+        flows = self._body.write(data)
+        self._visit.sent_bytes += len(data)
+        self._metrics.sent_bytes.value += len(data)
+        self._written_at = self._loop.time()
+        return flows
+
+    async def _watch(self, receive: Receive, patience_s: float) -> None:
+        """Until the client has gone. Speaks up in a silence, for those who close silent streams; a
+        client that does not take that within `patience_s` counts as gone."""
+        silence_s = self._heartbeat_s or 15.0
+        self._written_at = self._loop.time()
+        while True:
+            try:
+                async with asyncio.timeout_at(self._written_at + silence_s):
+                    if (await receive())["type"] == "http.disconnect":
+                        return
+            except TimeoutError:
+                if self._loop.time() - self._written_at >= silence_s:
+                    try:
+                        async with asyncio.timeout(patience_s):
+                            self._put(_HEARTBEAT)
+                            await self._body.flowing()
+                    except TimeoutError:
+                        self._stalled = True
+                        return
+
+
+async def while_connected(
+    request: Request,
+    work: Coroutine[Any, Any, T],
+    on_disconnect: Callable[[], Awaitable[object]] | None = None,
+) -> T:
+    """The result of `work`, for as long as the client waits for it.
+
+    Raises:
+        ClientGone: `work` is cancelled, and `on_disconnect` was awaited.
+        what `work` raises.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        gone = not working.done()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+    if gone:
+        if on_disconnect is not None and not request.app.state.door.stopping.is_set():
+            await on_disconnect()
+        raise ClientGone
+    return working.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

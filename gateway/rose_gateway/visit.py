@@ -1,0 +1,52 @@
+"""One request on its way through the gateway: what its parts tell each other about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from rose_gateway.caller import Caller
+
+JOB_ID_HEADER = "x-rose-job-id"
+
+
+@dataclass(slots=True)
+class Visit:
+    request_id: str
+    caller: Caller | None = None
+    """None: it was not asked for"""
+    job_id: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """further headers of the answer"""
+    began_at: float = field(default_factory=time.perf_counter)
+    status: int = 0
+    """of the answer; 0 before it has begun"""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    streaming: bool = False
+
+
+_current: ContextVar[Visit] = ContextVar("visit")
+
+
+def begin(visit: Visit) -> None:
+    """For this task and those that it starts."""
+    _current.set(visit)
+
+
+@contextmanager
+def visiting(visit: Visit) -> Iterator[None]:
+    """As `begin`, for as long as the context lasts: for work that came by no request."""
+    token = _current.set(visit)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_visit() -> Visit:
+    """Raises: LookupError: outside of a request."""
+    return _current.get()

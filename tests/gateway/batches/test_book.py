@@ -1,0 +1,219 @@
+"""What Redis knows of batches, and that one runner at a time may change it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis
+
+from rose import transport
+from rose.errors import BatchNotFound
+from rose.protocol.keys import BulkKeys
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.batches.book import Batch, BatchBook, Lease, Plan, Problem, Taken
+from rose_producer import ProducerSettings
+
+OWNER = "0123456789ab"
+LEASE_S = 60.0
+
+
+@pytest.fixture
+async def book(each_broker: EmbeddedBroker) -> AsyncIterator[BatchBook]:
+    client = transport.AsyncRedisClient(ProducerSettings(redis_url=each_broker.url))
+    yield BatchBook(client, keep_s=1000)
+    await client.aclose()
+
+
+@pytest.fixture
+def own_raw(each_broker: EmbeddedBroker):
+    with redis.Redis(port=each_broker.port, protocol=2) as client:
+        yield client
+
+
+async def create(book: BatchBook, owner: str = OWNER, **fields: Any) -> Batch:
+    now_s = await book.now_ms() // 1000
+    window = {"created_at": now_s, "expires_at": now_s + 86_400, **fields}
+    return await book.create(Plan(owner, "/v1/responses", "file-1", "24h", **window))
+
+
+async def claimed(book: BatchBook, runner: str = "a", lease_s: float = LEASE_S) -> Lease:
+    (lease,) = await book.claim(runner, lease_s=lease_s, most=1)
+    return lease
+
+
+async def test_a_batch_is_known_to_its_owner_alone(book: BatchBook) -> None:
+    # given
+    batch = await create(book, metadata={"a": "ü"}, output_expires_s=3600)
+    # then
+    assert await book.get(OWNER, batch.id) == batch
+    for owner, batch_id in (("", batch.id), ("ba98", batch.id), (OWNER, batch.id + "0")):
+        with pytest.raises(BatchNotFound):
+            await book.get(owner, batch_id)
+    with pytest.raises(BatchNotFound):
+        await book.cancel("ba98", batch.id)
+    assert await book.list("ba98", limit=10) == ([], False)
+
+
+async def test_batches_are_listed_the_newest_first_a_page_at_a_time(book: BatchBook) -> None:
+    # given
+    batches = [await create(book) for _ in range(5)]
+    newest_first = sorted((batch.id for batch in batches), reverse=True)
+    # when
+    first, more = await book.list(OWNER, limit=2)
+    second, still_more = await book.list(OWNER, after=first[-1].id, limit=3)
+    # then
+    assert [batch.id for batch in (*first, *second)] == newest_first
+    assert (more, still_more) == (True, False)
+
+
+async def test_one_runner_at_a_time_has_a_batch(book: BatchBook) -> None:
+    # given
+    batch = await create(book)
+    lease = await claimed(book)
+    # then
+    assert lease == Lease(batch.id, 1)
+    assert await book.claim("b", lease_s=LEASE_S, most=9) == []
+    assert await book.renew(lease, lease_s=LEASE_S) == "validating"
+    # when: it leaves
+    assert await book.release(lease) == 0
+    # then
+    assert await claimed(book, "b") == Lease(batch.id, 2)
+
+
+async def test_a_runner_gets_no_more_batches_than_it_asks_for(book: BatchBook) -> None:
+    batches = [await create(book) for _ in range(3)]
+    some = await book.claim("a", lease_s=LEASE_S, most=2)
+    rest = await book.claim("b", lease_s=LEASE_S, most=2)
+    assert (len(some), len(rest)) == (2, 1)
+    assert {lease.batch_id for lease in (*some, *rest)} == {batch.id for batch in batches}
+
+
+async def test_a_batch_whose_runner_is_silent_is_taken_over(book: BatchBook) -> None:
+    # given
+    await create(book)
+    lost = await claimed(book, lease_s=0.05)
+    # when
+    async with asyncio.timeout(30):
+        while not (found := await book.claim("b", lease_s=LEASE_S, most=1)):
+            await asyncio.sleep(0.01)
+    # then: whatever the first one does comes to nothing
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: book.renew(lost, lease_s=LEASE_S),
+        lambda: book.release(lost),
+        lambda: book.note(lost, [1], []),
+        lambda: book.register(lost, 0, b"part", ["path"], kept_until_ms=1),
+        lambda: book.settle(lost, "failed"),
+        lambda: book.advance(lost, "validating", "in_progress", total=3),
+        lambda: book.finish(lost, "completed"),
+    ]
+    for call in calls:
+        with pytest.raises(Taken):
+            await call()
+    after = await book.find(lost.batch_id)
+    assert after is not None
+    assert (after.status, after.total, after.completed) == ("validating", None, 0)
+    assert await book.parts(lost.batch_id) == {}
+    # and: the second one goes on
+    assert found[0].epoch == 2
+    assert (await book.note(found[0], [1], [])).completed == 1
+
+
+async def test_a_lease_from_before_the_clock_was_set_back_ends(
+    book: BatchBook, own_raw: redis.Redis
+) -> None:
+    batch = await create(book)
+    await claimed(book)
+    own_raw.zincrby(BulkKeys.UNFINISHED, 10 * 3600 * 1000, batch.id)
+    assert (await claimed(book, "b")).epoch == 2
+
+
+async def test_no_line_counts_twice(book: BatchBook) -> None:
+    # given
+    batch = await create(book)
+    lease = await claimed(book)
+    assert await book.advance(lease, "validating", "in_progress", total=9) == "in_progress"
+    # when
+    first = await book.note(lease, [1, 2, 9], [3])
+    again = await book.note(lease, [2, 3, 4], [])  # 3 was asked again, and succeeds now
+    # then
+    assert (first.completed, first.failed) == (3, 1)
+    assert (again.completed, again.failed) == (1, 0)
+    looked = await book.get(OWNER, batch.id)
+    assert (looked.completed, looked.failed, looked.total) == (5, 0, 9)
+    assert await book.noted(batch.id) == bytes([0b11110000, 0b10000000])
+
+
+async def test_a_part_is_registered_once_and_its_paths_outlive_the_reservation(
+    book: BatchBook, own_raw: redis.Redis
+) -> None:
+    # given
+    batch = await create(book)
+    lease = await claimed(book)
+    # then
+    for part, kept in ((b"one", True), (b"one", True), (b"two", False)):
+        assert await book.register(lease, 0, part, ["p"], kept_until_ms=2**41) is kept
+    assert await book.parts(batch.id) == {0: b"one"}
+    assert own_raw.zscore(BulkKeys.GARBAGE, "p") == 2**41
+
+
+async def test_a_cancelled_batch_does_not_go_on_by_itself(book: BatchBook) -> None:
+    # given
+    batch = await create(book)
+    lease = await claimed(book)
+    # when
+    cancelled = await book.cancel(OWNER, batch.id)
+    # then
+    assert cancelled.status == "cancelling"
+    assert cancelled.times.keys() == {"cancelling_at"}
+    advanced = await book.advance(lease, "validating", "in_progress", total=1)
+    assert advanced == "cancelling"
+    assert (await book.note(lease, [1], [])).status == "cancelling"
+    assert await book.renew(lease, lease_s=LEASE_S) == "cancelling"
+
+
+async def test_an_ended_batch_keeps_its_counts_and_nothing_else(
+    book: BatchBook, own_raw: redis.Redis
+) -> None:
+    # given
+    batch = await create(book)
+    lease = await claimed(book)
+    await book.advance(lease, "validating", "in_progress", total=3)
+    await book.note(lease, [1, 2], [3])
+    await book.register(lease, 0, b"part", [], kept_until_ms=1)
+    await book.settle(lease, "failed", [Problem("odd", "it is odd", 3)])
+    await book.advance(lease, "in_progress", "finalizing", output_file_id="file-2")
+    await book.advance(lease, "in_progress", "finalizing", output_file_id="file-3")
+    # when
+    for _ in range(2):
+        await book.finish(lease, "failed")
+    # then
+    ended = await book.get(OWNER, batch.id)
+    assert (ended.status, ended.completed, ended.failed, ended.total) == ("failed", 2, 1, 3)
+    assert ended.output_file_id == "file-2"
+    assert ended.problems == (Problem("odd", "it is odd", 3),)
+    assert ended.times.keys() == {"in_progress_at", "finalizing_at", "failed_at"}
+    names = {key.decode() for key in own_raw.scan_iter("*") if b"batch_" in key}
+    assert names == {BulkKeys.batch(batch.id)}
+    assert 0 < own_raw.ttl(BulkKeys.batch(batch.id)) <= 1000
+    assert await book.unfinished() == 0
+    # and: it comes to nobody any more
+    assert await book.claim("b", lease_s=LEASE_S, most=9) == []
+    assert (await book.cancel(OWNER, batch.id)).status == "failed"
+
+
+async def test_a_batch_that_has_expired_holds_nobody_up(
+    book: BatchBook, own_raw: redis.Redis
+) -> None:
+    # given
+    gone, spoilt, good = [await create(book) for _ in range(3)]
+    own_raw.delete(BulkKeys.batch(gone.id))
+    own_raw.delete(BulkKeys.batch(spoilt.id))
+    own_raw.set(BulkKeys.batch(spoilt.id), "somebody else's")
+    # then
+    (lease,) = await book.claim("a", lease_s=LEASE_S, most=9)
+    assert lease.batch_id == good.id
+    assert await book.unfinished() == 1
+    assert [batch.id for batch in (await book.list(OWNER, limit=9))[0]] == [good.id]

@@ -1,0 +1,43 @@
+"""The parts of a batch on their way to the storage."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import redis
+
+from rose.protocol.keys import BulkKeys
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.book import Lease
+from rose_gateway.batches.storing import PartStorer
+from rose_gateway.batches.tally import Tally
+from tests.support.batch_lines import completion, line_of, opened_door
+
+FAR_MS = 2**41
+
+
+async def test_a_piece_is_no_garbage_while_its_part_waits_for_a_line(
+    own_broker: EmbeddedBroker, queue: str, tmp_path: Path
+) -> None:
+    async with opened_door(own_broker.url, queue, storage=str(tmp_path)) as door:
+        # given: a part of two lines, the first of which is answered with more than is held
+        lease = Lease("batch_1", 1)
+        tally = Tally(door.batches, lease, door.metrics, lambda _: None)
+        storer = PartStorer(
+            door.files,
+            door.batches,
+            lease,
+            tally,
+            spawn=asyncio.create_task,
+            kept_until_ms=FAR_MS,
+        )
+        for number in (1, 2):
+            assert await storer.begin(line_of(number, completion("ab")))
+        # when
+        await storer.add(Answer(1, "line-1", b"x" * 2**20, succeeded=True))
+        # then: it is stored, and nobody may delete it before the batch must be over
+        with redis.Redis(port=own_broker.port, protocol=2) as raw:
+            garbage = raw.zrange(BulkKeys.GARBAGE, 0, -1, withscores=True)
+    assert garbage == [(b"batches/batch_1/output-000000-1-0.jsonl", FAR_MS)]

@@ -1,0 +1,416 @@
+"""A batch from its file to its output, whoever runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from prometheus_client.exposition import generate_latest
+
+from rose.errors import StorageUnavailable
+from rose.protocol import Partition
+from rose.protocol.keys import BulkKeys
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.book import Batch, Lease
+from rose_gateway.batches.line import Line
+from rose_gateway.batches.parts import PART_LINES
+from rose_gateway.batches.runner import running_batches
+from rose_gateway.batches.stop import Stop
+from rose_gateway.batches.work import BatchAsker, BatchWork
+from rose_gateway.door import Door
+from rose_gateway.files.store import FileStore
+from rose_gateway.keys import KeyLimits
+from tests.support.batch_lines import completion, opened_door, raw_line
+from tests.support.batches import created, ended, look, reached, records, text_of
+from tests.support.echo import SLOW, has_no_jobs, serving
+
+OpenDoor = Callable[..., Any]
+
+
+@pytest.fixture
+def open_door(own_broker: EmbeddedBroker, queue: str, tmp_path: Path) -> OpenDoor:
+    """Nobody runs batches behind it yet. A runner that is silent is dead after a second."""
+
+    def opened(**settings: Any) -> Any:
+        given = {"storage": str(tmp_path), "batch_lease_s": 1, **settings}
+        return opened_door(own_broker.url, queue, **given)
+
+    return opened
+
+
+@pytest.fixture
+async def door(own_broker: EmbeddedBroker, queue: str, open_door: OpenDoor) -> AsyncIterator[Door]:
+    """With a worker."""
+    with serving("w", own_broker.url, queue=queue):
+        async with open_door() as door:
+            yield door
+
+
+@pytest.fixture
+def slow_worker(own_broker: EmbeddedBroker, queue: str) -> WorkerProcess:
+    """Four slots, 50 tokens a second."""
+    with serving("w", own_broker.url, queue=queue, max_batch_size=4, **SLOW) as worker:
+        yield worker
+
+
+@pytest.fixture
+def own_raw(own_broker: EmbeddedBroker) -> redis.Redis:
+    with redis.Redis(port=own_broker.port, protocol=2) as client:
+        yield client
+
+
+def asks(count: int, tokens: int = 2) -> list[bytes]:
+    return [raw_line(f"line-{n}", completion(f"{n}", tokens)) for n in range(1, count + 1)]
+
+
+def ids(said: list[Any]) -> list[str]:
+    return [record["custom_id"] for record in said]
+
+
+def codes(said: list[Any]) -> set[str]:
+    return {record["error"]["code"] for record in said}
+
+
+async def claim(door: Door) -> Lease:
+    async with asyncio.timeout(60):
+        while not (leases := await door.batches.claim("test", lease_s=1, most=1)):
+            await asyncio.sleep(0.05)
+    return leases[0]
+
+
+async def run_once(door: Door, until: Callable[[], Any]) -> None:
+    """Somebody claims the batch, and is no more when this is done: without a word."""
+    work = asyncio.create_task(BatchWork(door, door.batches, await claim(door)).run())
+    await until()
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def both_files(door: Door, batch: Batch) -> tuple[list[Any], list[Any]]:
+    return (
+        await records(door, batch, batch.output_file_id),
+        await records(door, batch, batch.error_file_id),
+    )
+
+
+async def test_every_line_is_answered_in_the_order_of_the_input(door: Door) -> None:
+    # given
+    lines = asks(PART_LINES + 20)
+    # when
+    async with running_batches(door):
+        batch = await ended(door, await created(door, lines))
+    # then
+    assert (batch.status, batch.total) == ("completed", len(lines))
+    assert (batch.completed, batch.failed) == (len(lines), 0)
+    output, errors = await both_files(door, batch)
+    assert ids(output) == [f"line-{n}" for n in range(1, len(lines) + 1)]
+    assert text_of(output[8]) == "57 57 "
+    assert (batch.error_file_id, errors) == (None, [])
+
+
+async def test_wrong_lines_are_answered_in_the_error_file_with_their_numbers(door: Door) -> None:
+    # given
+    lines = [
+        raw_line("good", completion("ab")),
+        b"not JSON",
+        b"",
+        raw_line("other", completion("ab"), "/v1/chat/completions"),
+        raw_line("unknown", {"model": "nobody", "prompt": "ab"}),
+        raw_line("good too", completion("ab")),
+    ]
+    # when
+    async with running_batches(door):
+        batch = await ended(door, await created(door, lines))
+    # then
+    output, errors = await both_files(door, batch)
+    assert ids(output) == ["good", "good too"]
+    assert [(e["line"], e["custom_id"]) for e in errors] == [
+        (2, None),
+        (4, "other"),
+        (5, "unknown"),
+    ]
+    assert errors[2]["response"]["status_code"] == 404
+    assert (batch.status, batch.total, batch.completed, batch.failed) == ("completed", 5, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        pytest.param([], ("empty_file", None), id="empty"),
+        pytest.param([b"", b" "], ("empty_file", None), id="blank"),
+        pytest.param(asks(4), ("too_many_lines", 4), id="long"),
+        pytest.param([*asks(2), *asks(1)], ("duplicate_custom_id", 3), id="repeated"),
+    ],
+)
+async def test_a_file_that_cannot_be_a_batch_fails_before_anything_is_asked(
+    open_door: OpenDoor, own_raw: redis.Redis, queue: str, lines: list[bytes], problem: Any
+) -> None:
+    # when
+    async with open_door(max_batch_lines=3) as door, running_batches(door):
+        batch = await ended(door, await created(door, lines))
+    # then
+    assert batch.status == "failed"
+    assert [(p.code, p.line) for p in batch.problems] == [problem]
+    assert (batch.output_file_id, batch.error_file_id) == (None, None)
+    assert own_raw.exists(*Partition(queue).all_jobs) == 0
+
+
+async def test_a_batch_whose_input_is_gone_fails(door: Door) -> None:
+    # given
+    batch = await created(door, asks(3))
+    await door.files.delete("", batch.plan.input_file_id)
+    # when
+    async with running_batches(door):
+        batch = await ended(door, batch)
+    # then
+    assert (batch.status, batch.problems[0].code) == ("failed", "input_file_gone")
+
+
+async def test_it_is_cancelled_in_the_middle(
+    slow_worker: WorkerProcess, open_door: OpenDoor, own_raw: redis.Redis, queue: str
+) -> None:
+    # given
+    async with open_door(batch_window=8) as door, running_batches(door):
+        batch = await created(door, [*asks(6), *asks(600, 5000)[6:]])
+        await reached(door, batch, lambda looked: looked.completed == 6)
+        # when
+        cancelling = await door.batches.cancel("", batch.id)
+        batch = await ended(door, batch)
+        output, errors = await both_files(door, batch)
+    # then
+    assert cancelling.status == "cancelling"
+    assert (batch.status, batch.completed, batch.failed) == ("cancelled", 6, 594)
+    assert ids(output) == [f"line-{n}" for n in range(1, 7)]
+    assert [error["line"] for error in errors] == list(range(7, 601))
+    assert codes(errors) == {"batch_cancelled"}
+    assert has_no_jobs(own_raw, Partition(queue))
+
+
+async def test_it_expires_in_the_middle(slow_worker: WorkerProcess, open_door: OpenDoor) -> None:
+    # given
+    async with open_door(batch_window=8) as door, running_batches(door):
+        # when
+        lines = [*asks(3), *asks(100, 5000)[3:]]
+        batch = await ended(door, await created(door, lines, lives_s=3))
+        output, errors = await both_files(door, batch)
+    # then
+    assert batch.status == "expired"
+    assert batch.times.keys() == {"in_progress_at", "finalizing_at", "expired_at"}
+    assert len(output) == batch.completed <= 3
+    assert codes(errors) == {"batch_expired"}
+    assert sorted(ids(output) + ids(errors)) == sorted(f"line-{n}" for n in range(1, 101))
+
+
+async def test_one_that_nobody_ran_in_its_time_expires_too(door: Door) -> None:
+    # given
+    batch = await created(door, asks(3), lives_s=0)
+    # when
+    async with running_batches(door):
+        batch = await ended(door, batch)
+    # then
+    _, errors = await both_files(door, batch)
+    assert (batch.status, batch.failed, codes(errors)) == ("expired", 3, {"batch_expired"})
+
+
+async def test_runners_die_and_every_line_is_answered_once(
+    door: Door, own_raw: redis.Redis, queue: str
+) -> None:
+    # given
+    draw, count = random.Random(1), PART_LINES * 2 + 100
+    batch = await created(door, asks(count))
+    # when: each runner is no more after some lines
+    for _ in range(5):
+        cut = (await look(door, batch)).completed + draw.randrange(1, 150)
+
+        async def some_lines(cut: int = cut) -> None:
+            await reached(door, batch, lambda looked: looked.completed >= min(cut, count))
+
+        await run_once(door, some_lines)
+        if (await look(door, batch)).ended:  # this one was done before it was no more
+            break
+    async with running_batches(door):
+        batch = await ended(door, batch)
+    # then
+    output, _ = await both_files(door, batch)
+    assert ids(output) == [f"line-{n}" for n in range(1, count + 1)]
+    assert (batch.completed, batch.failed) == (count, 0)
+    added = own_raw.xinfo_stream(Partition(queue).all_jobs[-1])["entries-added"]
+    assert added == count
+
+
+async def test_what_had_ended_before_a_cancellation_is_answered_by_the_next_runner(
+    slow_worker: WorkerProcess, open_door: OpenDoor
+) -> None:
+    # given: a runner that dies with answers that are not stored
+    async with open_door(batch_window=8) as door:
+        batch = await created(door, [*asks(6), *asks(40, 5000)[6:]])
+
+        async def six() -> None:
+            await reached(door, batch, lambda looked: looked.completed == 6)
+
+        await run_once(door, six)
+        # when
+        await door.batches.cancel("", batch.id)
+        async with running_batches(door):
+            batch = await ended(door, batch)
+        output, errors = await both_files(door, batch)
+    # then
+    assert ids(output) == [f"line-{n}" for n in range(1, 7)]
+    assert (len(errors), codes(errors)) == (34, {"batch_cancelled"})
+
+
+async def test_what_had_ended_counts_though_the_next_runner_is_cancelled_before_it(
+    slow_worker: WorkerProcess, open_door: OpenDoor, own_raw: redis.Redis
+) -> None:
+    # given: six lines have ended under a runner that is dead
+    async with open_door(batch_window=2) as door:
+        batch = await created(door, [*asks(1, 5000), *asks(7)[1:], *asks(40, 5000)[7:]])
+
+        async def six() -> None:
+            await reached(door, batch, lambda looked: looked.completed == 6)
+
+        await run_once(door, six)
+    # when: the next one is cancelled while it has the first line in hand
+    async with open_door(batch_window=1) as door, running_batches(door):
+        async with asyncio.timeout(60):
+            while own_raw.hget(BulkKeys.batch(batch.id), "epoch") != b"2":
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)  # either way
+        await door.batches.cancel("", batch.id)
+        batch = await ended(door, batch)
+        output, errors = await both_files(door, batch)
+    # then
+    assert ids(output) == [f"line-{n}" for n in range(2, 8)]
+    assert (batch.completed, batch.failed) == (6, 34)
+    assert codes(errors) == {"batch_cancelled"}
+
+
+async def test_a_gateway_that_stops_leaves_its_batches_at_once(
+    slow_worker: WorkerProcess, open_door: OpenDoor
+) -> None:
+    async with open_door(batch_lease_s=600) as door:
+        batch = await created(door, asks(30, 5))
+        async with running_batches(door):
+            await reached(door, batch, lambda looked: looked.completed > 0)
+        assert await door.batches.claim("another", lease_s=1, most=9) == [Lease(batch.id, 2)]
+
+
+async def test_a_storage_that_is_away_costs_time_and_no_line(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: it fails when it is read, in the middle, and when it is written
+    read, write = FileStore.read, FileStore.write
+    failures = {"read": 2, "write": 2}
+
+    def fails(what: str) -> None:
+        if failures[what]:
+            failures[what] -= 1
+            raise StorageUnavailable("away")
+
+    async def reads(store: FileStore, path: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+        async with aclosing(read(store, path, offset=offset)) as chunks:
+            async for chunk in chunks:
+                yield chunk[: len(chunk) // 2]
+                fails("read")
+                yield chunk[len(chunk) // 2 :]
+
+    async def writes(store: FileStore, path: str, chunks: AsyncIterator[bytes]) -> int:
+        fails("write")
+        return await write(store, path, chunks)
+
+    batch = await created(door, asks(40))
+    monkeypatch.setattr(FileStore, "read", reads)
+    monkeypatch.setattr(FileStore, "write", writes)
+    # when
+    async with running_batches(door):
+        batch = await ended(door, batch)
+    # then
+    assert failures == {"read": 0, "write": 0}
+    output, _ = await both_files(door, batch)
+    assert ids(output) == [f"line-{n}" for n in range(1, 41)]
+
+
+async def test_a_gateway_that_is_not_to_run_batches_counts_them(open_door: OpenDoor) -> None:
+    async with open_door(run_batches=False) as door, running_batches(door):
+        await created(door, asks(1))
+        async with asyncio.timeout(60):
+            while b"rose_gateway_unfinished_batches 1.0" not in exposed(door):
+                await asyncio.sleep(0.05)
+        assert len(await door.batches.claim("another", lease_s=1, most=9)) == 1
+
+
+async def test_the_batches_of_a_revoked_key_are_cancelled(door: Door) -> None:
+    # given
+    key, _ = await door.keys.create("k", KeyLimits())
+    batch = await created(door, asks(5), owner=key.id)
+    await door.keys.revoke(key.id)
+    # when
+    async with running_batches(door):
+        batch = await ended(door, batch)
+    # then
+    assert batch.status == "cancelled"
+    assert batch.completed + batch.failed == 5
+
+
+async def test_a_batch_that_makes_every_runner_fail_is_given_up(
+    door: Door, own_raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: somebody else has written there
+    monkeypatch.setattr("rose_gateway.batches.runner._PAUSE_S", 0.0)
+    monkeypatch.setattr("rose_gateway.batches.runner._MAX_FAILURES", 3)
+    batch = await created(door, asks(5))
+    own_raw.hset(BulkKeys.parts(batch.id), "0", "no part")
+    # when
+    async with running_batches(door):
+        batch = await ended(door, batch)
+    # then
+    assert (batch.status, batch.problems[0].code) == ("failed", "server_error")
+
+
+class _Echo(BatchAsker):
+    """Answers by itself, and at length."""
+
+    async def ask(self, line: Line, stop: Stop) -> Answer:
+        await asyncio.sleep(0)
+        return Answer(line.number, None, b"%020000d" % line.number, succeeded=True)
+
+
+async def test_a_longer_batch_takes_no_more_memory(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr("rose_gateway.batches.work.BatchAsker", _Echo)
+
+    async def peak(count: int) -> int:
+        batch = await created(door, asks(count))
+        await asyncio.sleep(0)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        batch = await ended(door, batch)
+        assert (batch.completed, batch.status) == (count, "completed")
+        return tracemalloc.get_traced_memory()[1] - before
+
+    async with open_door() as door, running_batches(door):
+        await peak(100)
+        tracemalloc.start()
+        try:
+            # when
+            short, long = await peak(PART_LINES), await peak(4 * PART_LINES)
+        finally:
+            tracemalloc.stop()
+    # then: 1500 answers more are 30 MB more
+    assert long < short + 3_000_000
+
+
+def exposed(door: Door) -> bytes:
+    return generate_latest(door.metrics.registry)

@@ -1,0 +1,43 @@
+"""`id:` lines are for those who can resume; a client of OpenAI's streams may not know them."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from tests.support.gateway import RunningDoor
+
+
+def lines_of(door: RunningDoor, **headers: str) -> list[str]:
+    body = {
+        "model": "null",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 3,
+        "stream": True,
+    }
+    answer = httpx2.post(f"{door.url}/chat/completions", json=body, headers=headers, timeout=60)
+    return answer.text.splitlines()
+
+
+def test_a_client_that_says_nothing_gets_what_openai_sends(door: RunningDoor) -> None:
+    lines = lines_of(door)
+
+    assert [line for line in lines if line and not line.startswith("data: ")] == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"accept": "text/event-stream"},
+        {"x-rose-on-disconnect": "continue"},
+        {"idempotency-key": "once"},
+    ],
+)
+def test_one_that_can_resume_gets_the_place_of_each_event(
+    door: RunningDoor, headers: dict[str, str]
+) -> None:
+    lines = lines_of(door, **headers)
+
+    ids = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
+    assert ids[0] == "0-0"
+    assert ids[-1] == "3-1"

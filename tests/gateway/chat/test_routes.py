@@ -1,0 +1,257 @@
+"""POST /v1/chat/completions through a running door. The null engine echoes the prompt's bytes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import redis
+from openai import OpenAI
+
+from rose.errors import JobNotFound
+from rose.protocol import Partition
+from rose_producer import Client
+from tests.support.bench import wait_until
+from tests.support.echo import SLOW
+from tests.support.event_stream import event_stream
+from tests.support.gateway import RunningDoor
+
+HI: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+def echo(text: str, count: int) -> str:
+    data = text.encode()
+    return "".join(f"{data[i % len(data)]} " for i in range(count))
+
+
+@pytest.fixture(scope="module")
+def ai(door: RunningDoor) -> Any:
+    with door.openai() as client:
+        yield client
+
+
+def post(door: RunningDoor, body: Any, **headers: str) -> httpx2.Response:
+    return httpx2.post(f"{door.url}/chat/completions", json=body, headers=headers, timeout=60)
+
+
+def test_an_answer_has_all_that_openai_s_has(ai: OpenAI) -> None:
+    answer = ai.chat.completions.create(
+        model="null", messages=HI, max_completion_tokens=5, metadata={"for": "a test"}, store=True
+    )
+
+    (choice,) = answer.choices
+    assert answer.id.startswith("chatcmpl-")
+    assert (choice.message.role, choice.message.content) == ("assistant", echo("Hi", 5))
+    assert choice.finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 5)
+    assert answer.metadata == {"for": "a test"}
+    assert (answer.service_tier, answer.model) == ("default", "null")
+
+
+def test_a_stream_brings_the_same(ai: OpenAI) -> None:
+    chunks = list(
+        ai.chat.completions.create(
+            model="null",
+            messages=HI,
+            max_tokens=5,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == echo("Hi", 5)
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 7
+
+
+def test_several_answers_are_jobs_of_one_request(ai: OpenAI) -> None:
+    answer = ai.chat.completions.create(model="null", messages=HI, max_tokens=4, n=3, seed=1)
+    chunks = list(
+        ai.chat.completions.create(model="null", messages=HI, max_tokens=4, n=3, stream=True)
+    )
+
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in answer.choices} == {echo("Hi", 4)}
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 12)
+    texts = ["", "", ""]
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.delta.content or ""
+    assert texts == [echo("Hi", 4)] * 3
+
+
+def test_events_carry_the_position_and_the_job(door: RunningDoor) -> None:
+    body = {"model": "null", "messages": HI, "max_tokens": 2, "stream": True}
+
+    with event_stream("POST", f"{door.url}/chat/completions", body=body) as (response, events):
+        sent = list(events)
+
+    assert response.headers["content-type"].startswith("text/event-stream")
+    job_id = response.headers["x-rose-job-id"]
+    assert [event.id for event in sent] == ["0-0", "1-0", "2-0", "2-1", None]
+    assert sent[-1].data == "[DONE]"
+    assert {event.json["id"] for event in sent[:-1]} == {f"chatcmpl-{job_id}"}
+
+
+def test_roles_and_parts_reach_the_model(ai: OpenAI) -> None:
+    messages: list[Any] = [
+        {"role": "developer", "content": "A"},
+        {"role": "user", "content": [{"type": "text", "text": "B"}]},
+    ]
+
+    answer = ai.chat.completions.create(model="null", messages=messages, max_tokens=2)
+
+    assert answer.choices[0].message.content == echo("AB", 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"model": ""}, "model"),
+        ({"n": 0}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"audio": {"voice": "x", "format": "mp3"}}, "audio"),
+        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"metadata": {"x" * 65: "y"}}, "metadata"),
+        ({"metadata": {"x": "y" * 513}}, "metadata.x"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_name(
+    door: RunningDoor, more: dict[str, Any], param: str
+) -> None:
+    answer = post(door, {"model": "null", "messages": HI, **more})
+
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_what_means_nothing_is_accepted(door: RunningDoor) -> None:
+    nothing = {
+        "functions": None,
+        "modalities": ["text"],
+        "audio": None,
+        "reasoning_effort": "none",
+        "verbosity": "medium",
+        "tools": [],
+        "tool_choice": "auto",
+        "user": "u",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "service_tier": "flex",
+        "stream": False,
+        "logprobs": False,
+        "response_format": {"type": "text"},
+        "parallel_tool_calls": True,
+    }
+
+    answer = post(door, {"model": "null", "messages": HI, "max_tokens": 1, **nothing})
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["service_tier"] == "flex"
+
+
+def test_an_unknown_model_is_not_found(ai: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        ai.chat.completions.create(model="gpt-9", messages=HI)
+
+    assert refused.value.code == "model_not_found"
+
+
+def test_what_only_the_worker_can_refuse_is_refused_too(ai: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "null", "messages": HI, "max_tokens": 3, "logprobs": True}
+
+    with pytest.raises(openai.BadRequestError) as refused:
+        ai.chat.completions.create(**asked)
+    assert refused.value.code == "invalid_parameter"
+    with pytest.raises(openai.APIError, match="log-probabilities"):
+        list(ai.chat.completions.create(**asked, stream=True))
+
+
+def test_the_same_key_brings_the_same_job_and_another_body_a_conflict(door: RunningDoor) -> None:
+    body = {"model": "null", "messages": HI, "max_tokens": 3, "n": 2}
+    key = {"Idempotency-Key": "the same"}
+
+    first, second = (post(door, body, **key) for _ in range(2))
+    other = post(door, {**body, "max_tokens": 4}, **key)
+
+    assert first.json() == second.json()
+    assert first.headers["x-rose-job-id"] == second.headers["x-rose-job-id"]
+    assert other.status_code == 409
+
+
+def test_what_is_not_stored_is_gone_when_it_is_delivered(door: RunningDoor) -> None:
+    body = {"model": "null", "messages": HI, "max_tokens": 3, "store": False}
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        for stream in (False, True):
+            answer = post(door, {**body, "stream": stream})
+
+            job_id = answer.headers["x-rose-job-id"]
+            assert answer.status_code == 200
+            assert httpx2.get(f"{door.url}/jobs/{job_id}").status_code == 404
+            wait_until(lambda job_id=job_id: _is_gone(client, job_id))
+
+
+def _is_gone(client: Client, job_id: str) -> bool:
+    try:
+        client.job(job_id).status()
+    except JobNotFound:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_frees_its_slots(start_door: Any, stream: bool) -> None:
+    door = start_door(worker=SLOW)
+    body = {"model": "null", "messages": HI, "n": 2, "stream": stream}
+
+    job_ids = _leave_early(door, body)
+
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        for job_id in job_ids:
+            wait_until(lambda job_id=job_id: client.job(job_id).status().status == "cancelled")
+
+
+def test_a_client_may_say_that_the_job_goes_on(start_door: Any) -> None:
+    door = start_door(worker=SLOW)
+    body = {"model": "null", "messages": HI, "max_tokens": 30, "stream": True}
+
+    (job_id, _) = _leave_early(door, body, **{"x-rose-on-disconnect": "continue"})
+
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        assert client.job(job_id).result(timeout_s=60).text == echo("Hi", 30)
+
+
+def _leave_early(door: RunningDoor, body: Any, **headers: str) -> tuple[str, str]:
+    """The ids of the jobs that a client has left."""
+    url = f"{door.url}/chat/completions"
+    if body["stream"]:
+        with event_stream("POST", url, headers, body) as (response, events):
+            next(event for event in events if event.id not in ("0-0", "0-0,0-0"))
+        job_id = response.headers["x-rose-job-id"]
+        return job_id, f"{job_id}.1"
+    with closing(httpx2.Client()) as client, pytest.raises(httpx2.ReadTimeout):
+        client.post(url, json=body, headers=headers, timeout=1.5)
+    with redis.Redis.from_url(door.redis_url) as raw:
+        states = raw.keys(Partition(door.queue).state("*"))
+    first, second = sorted(key.decode().partition(":state:")[2] for key in states)
+    return first, second

@@ -1,0 +1,155 @@
+"""POST /v1/completions through a running door. The null engine echoes the prompt's bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.gateway import RunningDoor
+
+
+def echo(ids: list[int] | bytes, count: int) -> str:
+    return "".join(f"{ids[i % len(ids)]} " for i in range(count))
+
+
+@pytest.fixture(scope="module")
+def ai(door: RunningDoor) -> Any:
+    with door.openai() as client:
+        yield client
+
+
+def test_sixteen_tokens_are_the_default(ai: OpenAI) -> None:
+    answer = ai.completions.create(model="null", prompt="Hi")
+
+    assert answer.id.startswith("cmpl-")
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text == echo(b"Hi", 16)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 16)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        ("ab", [echo(b"ab", 3)]),
+        ([7, 300], [echo([7, 300], 3)]),
+        (["a", "b"], [echo(b"a", 3), echo(b"b", 3)]),
+        ([[7], [8, 9]], [echo([7], 3), echo([8, 9], 3)]),
+    ],
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_prompt_is_text_or_ids_or_several(
+    ai: OpenAI, prompt: Any, texts: list[str], n: int
+) -> None:
+    answer = ai.completions.create(model="null", prompt=prompt, max_tokens=3, n=n)
+    chunks = ai.completions.create(model="null", prompt=prompt, max_tokens=3, n=n, stream=True)
+
+    expected = [text for text in texts for _ in range(n)]
+    assert [choice.text for choice in answer.choices] == expected
+    assert [choice.index for choice in answer.choices] == list(range(len(expected)))
+    streamed = [""] * len(expected)
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        streamed[choice.index] += choice.text
+    assert streamed == expected
+
+
+def test_prompts_are_counted_once_each(ai: OpenAI) -> None:
+    answer = ai.completions.create(model="null", prompt=["a", "bcd"], max_tokens=3, n=2)
+
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 12)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_begins_with_the_prompt(ai: OpenAI, stream: bool) -> None:
+    asked: dict[str, Any] = {"model": "null", "prompt": ["a", "b"], "max_tokens": 1, "echo": True}
+
+    if stream:
+        texts = ["", ""]
+        for chunk in ai.completions.create(**asked, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+    else:
+        texts = [choice.text for choice in ai.completions.create(**asked).choices]
+
+    assert texts == ["a97 ", "b98 "]
+
+
+def test_usage_comes_last_if_it_was_asked_for(ai: OpenAI) -> None:
+    chunks = list(
+        ai.completions.create(
+            model="null",
+            prompt="Hi",
+            max_tokens=2,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["a", 1]}, "prompt[1]"),
+        ({"prompt": ["a"] * 65}, "prompt"),
+        ({"prompt": ["a"] * 33, "n": 2}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"suffix": "end"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"prompt": [1], "echo": True}, "echo"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_name(
+    door: RunningDoor, more: dict[str, Any], param: str
+) -> None:
+    body = {"model": "null", "prompt": "x", **more}
+
+    answer = httpx2.post(f"{door.url}/completions", json=body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_what_means_nothing_is_accepted(ai: OpenAI) -> None:
+    answer = ai.completions.create(
+        model="null", prompt="x", max_tokens=1, suffix="", best_of=1, user="u", stop=None, n=None
+    )
+
+    assert answer.choices[0].text == "120 "
+
+
+def test_more_tokens_than_fit_are_no_load(start_door: Any) -> None:
+    door = start_door(worker={"max_context": 10, "max_queued_tokens": 20})
+
+    with door.openai() as ai:
+        answer = ai.completions.create(model="null", prompt="x", max_tokens=1_000_000)
+
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].text == echo(b"x", 9)
+
+
+def test_too_long_a_prompt_is_refused(start_door: Any) -> None:
+    door = start_door(worker={"max_context": 10})
+
+    with door.openai() as ai, pytest.raises(openai.BadRequestError) as refused:
+        ai.completions.create(model="null", prompt="x" * 10)
+
+    assert refused.value.code == "context_length_exceeded"

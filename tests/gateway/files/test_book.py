@@ -1,0 +1,202 @@
+"""What Redis knows of files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+
+from rose import transport
+from rose.errors import FileNotFound
+from rose.protocol.keys import BulkKeys
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.files.book import FileBook, FileRecord, new_file_id
+from rose_gateway.files.files import Files
+from rose_gateway.files.store import FileStore
+from rose_producer import ProducerSettings
+
+OWNER = "0123456789ab"
+OTHER = "ba9876543210"
+
+
+@pytest.fixture
+async def files(each_broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[Files]:
+    client = transport.AsyncRedisClient(ProducerSettings(redis_url=each_broker.url))
+    store = FileStore(str(tmp_path))
+    yield Files(FileBook(client), store)
+    await client.aclose()
+    await store.aclose()
+
+
+async def some(*data: bytes) -> AsyncIterator[bytes]:
+    for chunk in data:
+        yield chunk
+
+
+async def uploaded(
+    files: Files, *contents: bytes, owner: str = OWNER, purpose: str = "batch", **fields
+) -> FileRecord:
+    """A file with a part for each of the contents."""
+    now_ms = await files.book.now_ms()
+    file_id = new_file_id(now_ms)
+    parts = tuple(f"files/{file_id}-{number}" for number in range(len(contents)))
+    await files.book.reserve(*parts)
+    for path, data in zip(parts, contents, strict=True):
+        await files.store.write(path, some(data))
+    record = FileRecord(
+        file_id, owner, "name.jsonl", purpose, sum(map(len, contents)), now_ms // 1000, None, parts
+    )
+    record = replace(record, **fields)
+    await files.book.add(record)
+    return record
+
+
+async def read(files: Files, record: FileRecord, offset: int = 0) -> bytes:
+    return b"".join([chunk async for chunk in files.content(record, offset=offset)])
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+def garbage(broker: EmbeddedBroker) -> dict[bytes, float]:
+    with redis.Redis(port=broker.port, protocol=2) as raw:
+        return dict(raw.zrange(BulkKeys.GARBAGE, 0, -1, withscores=True))
+
+
+def all_keys(broker: EmbeddedBroker) -> list[bytes]:
+    with redis.Redis(port=broker.port, protocol=2) as raw:
+        return list(raw.keys("*"))
+
+
+async def test_a_file_is_found_by_its_owner_alone(files: Files) -> None:
+    record = await uploaded(files, b"ab", filename="Café\n.jsonl", expires_at=2**40)
+
+    assert await files.book.get(OWNER, record.id) == record
+    for owner, file_id in [(OTHER, record.id), ("", record.id), (OWNER, record.id[:-1] + "!")]:
+        with pytest.raises(FileNotFound):
+            await files.book.get(owner, file_id)
+        with pytest.raises(FileNotFound):
+            await files.book.remove(owner, file_id)
+
+
+async def test_parts_are_read_as_one(files: Files) -> None:
+    record = await uploaded(files, b"abc", b"", b"defg")
+
+    assert await read(files, record) == b"abcdefg"
+    for offset in range(9):
+        assert await read(files, record, offset) == b"abcdefg"[offset:]
+
+
+async def test_adding_again_changes_nothing(files: Files, each_broker: EmbeddedBroker) -> None:
+    record = await uploaded(files, b"ab")
+    await files.book.add(record)
+
+    assert (await files.book.list(OWNER)).records == [record]
+    assert garbage(each_broker) == {}
+
+
+async def test_files_are_listed_by_age_and_owner_and_purpose(files: Files) -> None:
+    # given
+    records = [
+        await uploaded(files, b"ab", purpose="batch" if number % 3 else "user_data")
+        for number in range(7)
+    ]
+    records.sort(key=lambda record: record.id)  # those of one millisecond
+    await uploaded(files, b"ab", owner=OTHER)
+    list_ = files.book.list
+    # then
+    assert (await list_(OWNER)).records == records[::-1]
+    assert (await list_(OWNER, order="asc")).records == records
+    of_purpose = [record for record in records if record.purpose == "batch"]
+    assert (await list_(OWNER, order="asc", purpose="batch")).records == of_purpose
+    assert (await list_(OWNER, purpose="vision")).records == []
+    page = await list_(OWNER, order="asc", limit=3)
+    assert (page.records, page.has_more) == (records[:3], True)
+    page = await list_(OWNER, order="asc", limit=4, after=records[2].id)
+    assert (page.records, page.has_more) == (records[3:], False)
+    page = await list_(OWNER, limit=2, after=records[2].id)
+    assert (page.records, page.has_more) == ([records[1], records[0]], False)
+
+
+async def test_a_page_goes_on_after_a_file_that_was_deleted(files: Files) -> None:
+    records = sorted([await uploaded(files, b"ab") for _ in range(4)], key=lambda record: record.id)
+    await files.delete(OWNER, records[1].id)
+
+    page = await files.book.list(OWNER, order="asc", after=records[1].id)
+
+    assert page.records == records[2:]
+
+
+async def test_a_deleted_file_leaves_nothing(
+    files: Files, each_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    record = await uploaded(files, b"ab", b"cd", expires_at=2**40)
+
+    await files.delete(OWNER, record.id)
+
+    with pytest.raises(FileNotFound):
+        await files.delete(OWNER, record.id)
+    assert all_keys(each_broker) == []
+    assert names(tmp_path) == []
+
+
+async def test_an_expired_file_is_gone_and_swept(
+    files: Files, each_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    # given
+    now = await files.book.now_ms() // 1000
+    expired = await uploaded(files, b"ab", expires_at=now)
+    kept = await uploaded(files, b"cd", expires_at=now + 3600)
+    # then: before anybody sweeps
+    with pytest.raises(FileNotFound):
+        await files.book.get(OWNER, expired.id)
+    assert (await files.book.list(OWNER)).records == [kept]
+    # when
+    assert await files.sweep() == 1
+    # then
+    assert names(tmp_path) == [f"{kept.id}-0"]
+    assert BulkKeys.file(expired.id).encode() not in all_keys(each_broker)
+    assert await read(files, kept) == b"cd"
+
+
+async def test_what_nobody_has_finished_is_swept(
+    files: Files, each_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    # given: one who has died while writing, one who still writes
+    await files.book.reserve("files/dead", until_ms=0)
+    await files.store.write("files/dead", some(b"half"))
+    await files.book.reserve("files/alive")
+    await files.store.write("files/alive", some(b"half"))
+    # when
+    assert await files.sweep() == 1
+    # then
+    assert names(tmp_path) == ["alive"]
+    assert list(garbage(each_broker)) == [b"files/alive"]
+
+
+async def test_two_who_sweep_do_not_do_the_same_work(files: Files) -> None:
+    await files.book.discard(["files/a", "files/b"])
+
+    first = await files.book.take_garbage(1)
+    second = await files.book.take_garbage(5)
+
+    assert sorted([*first, *second]) == ["files/a", "files/b"]
+    assert await files.book.take_garbage(5) == []
+
+
+async def test_a_file_that_somebody_has_deleted_behind_our_back_stops_no_sweep(
+    files: Files, each_broker: EmbeddedBroker
+) -> None:
+    lost = await uploaded(files, b"ab", expires_at=1)
+    expired = await uploaded(files, b"ab", expires_at=2)
+    with redis.Redis(port=each_broker.port, protocol=2) as raw:
+        raw.delete(BulkKeys.file(lost.id))
+
+    assert await files.sweep() == 1
+
+    assert BulkKeys.file(expired.id).encode() not in all_keys(each_broker)
+    assert BulkKeys.EXPIRING.encode() not in all_keys(each_broker)

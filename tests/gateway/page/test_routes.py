@@ -1,0 +1,77 @@
+"""The page's files: what they are, and what they may do in a browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import httpx2 as httpx
+import pytest
+
+from rose_gateway.app import create_app
+from rose_gateway.page import routes
+from rose_gateway.settings import GatewaySettings
+from tests.support.api_keys import create_key
+from tests.support.gateway import RunningDoor
+
+STATIC = sorted(routes._contents())
+"""names"""
+
+
+@pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in STATIC)])
+def test_each_file_is_what_it_says_and_bound_to_this_server(door: RunningDoor, path: str) -> None:
+    answer = httpx.get(door.origin + path, timeout=90)
+
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    kind = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    ending = path.rpartition(".")[2] if "." in path else "html"
+    assert answer.headers["content-type"].startswith(kind[ending])
+
+
+def test_what_the_browser_has_is_not_sent_again(door: RunningDoor) -> None:
+    first = httpx.get(door.origin + "/", timeout=90)
+
+    again = httpx.get(
+        door.origin + "/", headers={"if-none-match": first.headers["etag"]}, timeout=90
+    )
+
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Froutes.py", "__init__.py", "routes.py", ""])
+def test_there_is_nothing_else(door: RunningDoor, name: str) -> None:
+    assert httpx.get(f"{door.origin}/page/{name}", timeout=90).status_code == 404
+
+
+def test_the_files_name_no_other_server() -> None:
+    texts = {name: content.decode() for name, (content, _) in routes._contents().items()}
+    links = {
+        (name, link)
+        for name, text in texts.items()
+        for link in re.findall(r"(?:https?:)?//[\w.-]+\.\w+", text)
+    }
+
+    assert links == {("icon.svg", "http://www.w3.org")}
+    assert not re.search(r"<script(?![^>]*src)|style=|\son\w+=", texts["index.html"])
+
+
+def test_the_page_needs_no_key_and_shows_nothing_without_one(
+    start_own_door: Callable[..., RunningDoor],
+) -> None:
+    door = start_own_door()
+    create_key(door)
+
+    assert httpx.get(door.origin + "/", timeout=90).status_code == 200
+
+
+@pytest.mark.parametrize(("page", "status"), [(True, 200), (False, 404)])
+async def test_it_can_be_left_out(page: bool, status: int) -> None:
+    app = create_app(GatewaySettings(page=page))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://localhost"
+    ) as client:
+        assert (await client.get("/")).status_code == status
+        assert (await client.get("/page/page.js")).status_code == status

@@ -1,0 +1,57 @@
+"""Whose responses they are, and how soon they are served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.gateway.responses.calls import refused
+from tests.support.command import run_rose
+from tests.support.gateway import RunningDoor
+
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
+    return start_own_door()
+
+
+@pytest.fixture
+def new_key(guarded: RunningDoor) -> Callable[..., Ask]:
+    """Creates an API key, and says how to create responses with it."""
+
+    def create(*options: str) -> Ask:
+        made = run_rose("keys", "create", "k", "--json", "--redis-url", guarded.redis_url, *options)
+        headers = {"authorization": f"Bearer {json.loads(made.stdout)['secret']}"}
+
+        def ask(**fields: Any) -> httpx.Response:
+            body = {"model": "null", "input": "ab", "max_output_tokens": 2, **fields}
+            return httpx.post(f"{guarded.url}/responses", json=body, headers=headers, timeout=90)
+
+        return ask
+
+    return create
+
+
+def test_nobody_goes_on_from_anothers_response(new_key: Callable[..., Ask]) -> None:
+    mine, theirs = new_key(), new_key()
+    response = mine().json()
+
+    chained = theirs(previous_response_id=response["id"])
+    named = theirs(input=[{"type": "item_reference", "id": response["output"][0]["id"]}])
+
+    assert refused(chained, 404)["code"] == "previous_response_not_found"
+    assert refused(named, 404)["code"] == "item_not_found"
+    assert mine(previous_response_id=response["id"]).status_code == 200
+
+
+def test_a_key_of_low_priority_is_served_so_without_asking(new_key: Callable[..., Ask]) -> None:
+    low = new_key("--max-priority", "low")
+
+    assert low().json()["service_tier"] == "flex"
+    assert refused(low(service_tier="priority"), 403)["code"] == "priority_not_allowed"

@@ -1,0 +1,80 @@
+"""A gateway with four models behind it, for the SDKs of OpenAI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import Client
+from tests.support.chat_model import write_chat_model
+from tests.support.echo import serving
+
+#: Models by what they are good for. The null engine's answers are known: it echoes the prompt.
+CHAT = "chat"  # answers requests that need a real engine: grammars, log-probabilities
+ECHO = "null:echo"
+SLOW = "null:slow"  # 50 tokens a second
+FULL = "null:full"  # as slow, and its queue holds one job
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    url: str
+    """with /v1"""
+    broker_url: str
+    queues: dict[str, str]
+    """by model"""
+    workers: dict[str, WorkerProcess]
+    """by model, one for each"""
+
+    def client(self, model: str) -> Client:
+        """Behind the gateway's back."""
+        return Client(redis_url=self.broker_url, queue=self.queues[model])
+
+    def running(self, model: str) -> int:
+        """Requests in its batch: slots that are not free."""
+        return int(self.workers[model].metrics()["rose_batch_sequences"])
+
+
+@contextmanager
+def open_door(folder: Path) -> Iterator[Door]:
+    queues = {
+        model: f"{model.rpartition(':')[2]}-{os.getpid()}" for model in (CHAT, ECHO, SLOW, FULL)
+    }
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker())
+
+        workers = {}
+
+        def work(of: str, **settings: str | float) -> None:
+            queue = queues[of]
+            worker = serving(queue, broker.url, queue=queue, **settings)
+            workers[of] = stack.enter_context(worker)
+
+        work(CHAT, engine="rose", model=str(write_chat_model(folder)))
+        work(ECHO, model="echo")
+        work(SLOW, model="slow", min_step_s=0.02)
+        work(FULL, model="full", min_step_s=0.02, max_queued_jobs=1)
+        gateway = stack.enter_context(
+            GatewayProcess(
+                "door",
+                broker.url,
+                queues=",".join(queues.values()),
+                aliases=f'{{"{CHAT}": "{queues[CHAT]}"}}',
+            )
+        )
+        gateway.wait_ready()
+        yield Door(gateway.url, broker.url, queues, workers)
+
+
+def openai_client(url: str, api_key: str = "none", **options: Any) -> OpenAI:
+    """Checks every answer against the types of the SDK, which it does not by itself."""
+    return OpenAI(base_url=url, api_key=api_key, _strict_response_validation=True, **options)

@@ -1,0 +1,343 @@
+"""Models, chat completions and completions by openai-python, unmodified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
+from pydantic import BaseModel, ConfigDict, Field
+
+from tests.gateway.sdk.doors import CHAT, ECHO, FULL, SLOW, Door, openai_client
+from tests.support.bench import wait_until
+
+#: With these the random model says this text, and ends.
+SAYS_HELLO = {"regex": "hello, world"}
+HI = [{"role": "user", "content": "hi"}]
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    model_config = ConfigDict(extra="forbid")  # the random model would add fields
+
+    city: Literal["Paris", "Oslo"]
+    degrees: int = Field(ge=-30, le=40)
+
+
+TOOL = pydantic_function_tool(Weather, name="get_weather")
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[OpenAI]:
+    with openai_client(door.url) as client:
+        yield client
+
+
+def test_the_models_are_listed(client: OpenAI) -> None:
+    models = {model.id: model for model in client.models.list()}
+
+    assert {CHAT, ECHO, SLOW, FULL} <= set(models)
+    assert client.models.retrieve(ECHO) == models[ECHO]
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-9")
+
+
+def test_a_chat_is_answered(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=CHAT,
+        messages=[
+            {"role": "developer", "content": "be friendly"},
+            {"role": "user", "content": [{"type": "text", "text": "say hello"}]},
+            {"role": "assistant", "content": "to whom?"},
+            {"role": "user", "content": "the world"},
+        ],
+        extra_body=SAYS_HELLO,
+    )
+
+    (choice,) = completion.choices
+    assert (choice.message.content, choice.finish_reason) == ("hello, world", "stop")
+    assert completion.usage is not None
+    assert (
+        completion.usage.completion_tokens >= len("hello, world") - 2
+    )  # some tokens are two bytes
+
+
+def test_an_answer_that_is_cut_off_says_so(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=ECHO, messages=HI, max_completion_tokens=3, service_tier="flex"
+    )
+
+    (choice,) = completion.choices
+    assert (choice.message.content, choice.finish_reason) == ("104 105 104 ", "length")
+
+
+def test_every_answer_names_its_request_and_its_job(client: OpenAI, door: Door) -> None:
+    raw = client.chat.completions.with_raw_response.create(model=ECHO, messages=HI, max_tokens=1)
+
+    assert raw.headers["x-request-id"]
+    assert raw.parse().id == f"chatcmpl-{raw.headers['x-rose-job-id']}"
+    with door.client(ECHO) as behind:
+        assert behind.job(raw.headers["x-rose-job-id"]).status().status == "finished"
+
+
+def test_a_chat_streams(client: OpenAI) -> None:
+    with client.chat.completions.create(
+        model=CHAT,
+        messages=HI,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body=SAYS_HELLO,
+    ) as stream:
+        *chunks, last = list(stream)
+
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == "hello, world"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks][-1] == "stop"
+    assert all(chunk.usage is None for chunk in chunks)
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.total_tokens == last.usage.prompt_tokens + last.usage.completion_tokens
+    assert len({chunk.id for chunk in [*chunks, last]}) == 1
+
+
+def test_the_stream_helper_accumulates(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=CHAT, messages=HI, stream_options={"include_usage": True}, extra_body=SAYS_HELLO
+    ) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_completion()
+
+    assert {"chunk", "content.delta", "content.done"} <= set(kinds)
+    assert final.choices[0].message.content == "hello, world"
+    assert final.usage is not None
+
+
+def test_several_choices(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=CHAT, messages=HI, n=3, seed=7, temperature=1, max_tokens=8
+    )
+    with client.chat.completions.create(
+        model=CHAT, messages=HI, n=3, seed=7, temperature=1, max_tokens=8, stream=True
+    ) as stream:
+        streamed = {0: "", 1: "", 2: ""}
+        for chunk in stream:
+            for choice in chunk.choices:
+                streamed[choice.index] += choice.delta.content or ""
+
+    assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    texts = {choice.index: choice.message.content for choice in completion.choices}
+    assert texts == streamed, "the same seed draws the same"
+    assert len(set(texts.values())) > 1, "each choice draws with a seed of its own"
+
+
+def test_a_stop_text_ends_the_answer_and_is_cut_off(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=CHAT, messages=HI, stop=[",", "!"], extra_body=SAYS_HELLO
+    )
+
+    (choice,) = completion.choices
+    assert (choice.message.content, choice.finish_reason) == ("hello", "stop")
+
+
+def test_log_probabilities(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=CHAT, messages=HI, logprobs=True, top_logprobs=2, extra_body=SAYS_HELLO
+    )
+
+    logprobs = completion.choices[0].logprobs
+    assert logprobs is not None
+    entries = logprobs.content or []
+    assert b"".join(bytes(entry.bytes or ()) for entry in entries) == b"hello, world"
+    assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in entries)
+
+
+def test_log_probabilities_stream(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=CHAT, messages=HI, logprobs=True, top_logprobs=1, extra_body=SAYS_HELLO
+    ) as stream:
+        final = stream.get_final_completion()
+
+    logprobs = final.choices[0].logprobs
+    assert logprobs is not None
+    text = b"".join(bytes(entry.bytes or ()) for entry in logprobs.content or [])
+    assert text == b"hello, world"
+
+
+def test_a_bias_makes_a_token_certain(client: OpenAI) -> None:
+    letter = ord("A") - ord("!")  # as the byte-level alphabet numbers them
+
+    completion = client.chat.completions.create(
+        model=CHAT, messages=HI, logit_bias={str(letter): 100}, temperature=1, max_tokens=5
+    )
+
+    assert completion.choices[0].message.content == "AAAAA"
+
+
+def test_structured_output_is_parsed(client: OpenAI) -> None:
+    completion = client.chat.completions.parse(model=CHAT, messages=HI, response_format=Weather)
+
+    assert isinstance(completion.choices[0].message.parsed, Weather)
+
+
+def test_structured_output_streams(client: OpenAI) -> None:
+    with client.chat.completions.stream(model=CHAT, messages=HI, response_format=Weather) as stream:
+        final = stream.get_final_completion()
+
+    assert isinstance(final.choices[0].message.parsed, Weather)
+
+
+def test_any_json_object(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=CHAT, messages=HI, response_format={"type": "json_object"}, max_tokens=2000
+    )
+
+    (choice,) = completion.choices
+    assert choice.message.content is not None
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content), dict)
+    else:  # the random model has not closed it in time
+        assert choice.message.content.lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "function": {"name": "get_weather"}}],
+    ids=["required", "named"],
+)
+def test_a_function_must_be_called(client: OpenAI, choice: object) -> None:
+    completion = client.chat.completions.parse(
+        model=CHAT, messages=HI, tools=[TOOL], tool_choice=choice, parallel_tool_calls=False
+    )
+
+    message = completion.choices[0].message
+    (call,) = message.tool_calls or []
+    assert call.function.name == "get_weather"
+    assert isinstance(call.function.parsed_arguments, Weather)
+    # As OpenAI has it: a function that the request names is no stop of the model's own.
+    assert completion.choices[0].finish_reason in ("tool_calls", "stop")
+
+
+def test_a_call_streams_and_its_result_goes_back(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=CHAT, messages=HI, tools=[TOOL], tool_choice="required", parallel_tool_calls=False
+    ) as stream:
+        deltas = [e for e in stream if e.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion()
+    message = final.choices[0].message
+    (call,) = message.tool_calls or []
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert deltas[-1].arguments == call.function.arguments
+    assert isinstance(call.function.parsed_arguments, Weather)
+
+    answer = client.chat.completions.create(
+        model=CHAT,
+        messages=[
+            *HI,
+            message.to_dict(),
+            {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
+        ],
+        tools=[TOOL],
+        tool_choice="none",
+        extra_body=SAYS_HELLO,
+    )
+
+    assert answer.choices[0].message.content == "hello, world"
+
+
+def test_a_model_may_call_functions_by_itself(client: OpenAI) -> None:
+    arguments = '{"city": "Oslo", "degrees": 3}'
+    call = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+    says_calls = {"grammar": f"start: {json.dumps(call + chr(10) + call)}"}
+
+    with client.chat.completions.stream(
+        model=CHAT, messages=HI, tools=[TOOL], extra_body=says_calls
+    ) as stream:
+        final = stream.get_final_completion()
+
+    (choice,) = final.choices
+    assert choice.finish_reason == "tool_calls"
+    calls = choice.message.tool_calls or []
+    assert [c.function.parsed_arguments for c in calls] == [Weather(city="Oslo", degrees=3)] * 2
+    assert len({c.id for c in calls}) == 2
+
+
+def test_whoever_stops_listening_frees_the_slot(client: OpenAI, door: Door) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model=SLOW, messages=HI, stream=True, max_tokens=100_000
+    )
+    with raw.parse() as stream:
+        next(stream)
+
+    with door.client(SLOW) as behind:
+        job = behind.job(raw.headers["x-rose-job-id"])
+        wait_until(lambda: job.status().status == "cancelled")
+
+
+def test_a_prompt_is_completed(client: OpenAI) -> None:
+    completion = client.completions.create(
+        model=CHAT, prompt="say hello", echo=True, extra_body=SAYS_HELLO
+    )
+
+    (choice,) = completion.choices
+    assert (choice.text, choice.finish_reason) == ("say hellohello, world", "stop")
+
+
+def test_a_prompt_of_token_ids_is_completed(client: OpenAI) -> None:
+    ids = [ord(letter) - ord("!") for letter in "Hi!"]  # as the byte-level alphabet numbers them
+
+    completion = client.completions.create(model=CHAT, prompt=ids, echo=True, extra_body=SAYS_HELLO)
+
+    assert completion.choices[0].text == "Hi!hello, world"
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == len(ids)
+
+
+def test_several_prompts_are_completed(client: OpenAI) -> None:
+    completion = client.completions.create(model=ECHO, prompt=["ab", "c"], n=2, max_tokens=2)
+
+    assert [(c.index, c.text) for c in completion.choices] == [
+        (0, "97 98 "),
+        (1, "97 98 "),
+        (2, "99 99 "),
+        (3, "99 99 "),
+    ]
+
+
+def test_a_completion_streams_with_log_probabilities(door: Door) -> None:
+    # Its types are not checked: they have no `finish_reason: null`, as all but the last chunk have.
+    with (
+        OpenAI(base_url=door.url, api_key="none") as client,
+        client.completions.create(
+            model=CHAT,
+            prompt="hi",
+            stream=True,
+            stream_options={"include_usage": True},
+            logprobs=2,
+            extra_body=SAYS_HELLO,
+        ) as stream,
+    ):
+        *chunks, last = list(stream)
+
+    choices = [chunk.choices[0] for chunk in chunks]
+    assert "".join(choice.text for choice in choices) == "hello, world"
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens]
+    assert "".join(tokens) == "hello, world"
+    assert last.usage is not None
+
+
+async def test_the_asyncio_client(door: Door) -> None:
+    async with AsyncOpenAI(base_url=door.url, api_key="none") as client:
+        async with client.chat.completions.stream(
+            model=CHAT, messages=HI, response_format=Weather
+        ) as stream:
+            final = await stream.get_final_completion()
+        completion = await client.completions.create(model=ECHO, prompt="a", max_tokens=1)
+        models = [model.id async for model in client.models.list()]
+
+    assert isinstance(final.choices[0].message.parsed, Weather)
+    assert completion.choices[0].text == "97 "
+    assert CHAT in models

@@ -1,0 +1,204 @@
+"""What openai-python raises, repeats by itself and gives up, unmodified."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import openai
+import pytest
+from openai import OpenAI
+
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.conftest import needs_redis_server
+from tests.gateway.sdk.doors import CHAT, ECHO, FULL, SLOW, Door, openai_client
+from tests.support.gateway import running_door
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[OpenAI]:
+    with openai_client(door.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 3}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [{"role": "owl", "content": "hu"}]}, "messages[0].role"),
+        ({"extra_body": {"colour": "red"}}, "colour"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_chat_is_refused_with_the_field(
+    client: OpenAI, fields: dict[str, object], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**{"model": CHAT, "messages": HI, **fields})
+
+    assert refused.value.param == param
+    assert refused.value.type == "invalid_request_error"
+    assert refused.value.request_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"top_p": 2}, "top_p"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"metadata": {"a": "b" * 513}}, "metadata.a"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_response_is_refused_with_the_field(
+    client: OpenAI, fields: dict[str, object], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(**{"model": CHAT, "input": "hi", **fields})
+
+    assert refused.value.param == param
+
+
+def test_an_unknown_model_and_an_unknown_response_are_not_found(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="gpt-9", messages=HI)
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+
+    for ask in (
+        client.responses.retrieve,
+        client.responses.cancel,
+        client.responses.delete,
+        client.responses.input_items.list,
+    ):
+        with pytest.raises(openai.NotFoundError):
+            ask("resp_0000")
+
+
+def test_a_prompt_beyond_the_context_is_refused(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(
+            model=CHAT, messages=[{"role": "user", "content": "a" * 10_000}]
+        )
+
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_body_beyond_the_limit_is_refused(client: OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.completions.create(model=ECHO, prompt="a" * 5_000_000)
+
+    assert refused.value.status_code == 413
+
+
+def test_the_same_key_with_another_body_is_a_conflict(client: OpenAI) -> None:
+    def ask(text: str) -> str:
+        return client.responses.create(
+            model=ECHO,
+            input=text,
+            max_output_tokens=1,
+            extra_headers={"Idempotency-Key": "the-same"},
+        ).id
+
+    first = ask("a")
+
+    assert ask("a") == first
+    with pytest.raises(openai.ConflictError):
+        ask("b")
+
+
+def test_a_job_that_dies_in_a_stream_raises(client: OpenAI, door: Door) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model=SLOW, messages=HI, stream=True, max_tokens=100_000
+    )
+
+    with raw.parse() as stream, door.client(SLOW) as behind:
+        next(stream)
+        behind.job(raw.headers["x-rose-job-id"]).cancel()
+        with pytest.raises(openai.APIError) as broken:
+            list(stream)
+
+    assert broken.value.code == "cancelled"
+
+
+def test_a_response_that_dies_says_so(client: OpenAI) -> None:
+    with client.responses.create(
+        model=SLOW,
+        input="hi",
+        stream=True,
+        max_output_tokens=100_000,
+        extra_body={"deadline_s": 1},
+    ) as stream:
+        *_, last = list(stream)
+
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert last.response.error.code == "server_error"
+
+
+def test_a_full_queue_is_a_limit_and_the_client_waits_for_room(client: OpenAI) -> None:
+    holds_the_queue = client.responses.create(
+        model=FULL, input="hi", background=True, max_output_tokens=100_000
+    )
+
+    with pytest.raises(openai.RateLimitError) as refused:
+        client.with_options(max_retries=0).chat.completions.create(model=FULL, messages=HI)
+    assert refused.value.code == "queue_full"
+    assert float(refused.value.response.headers["retry-after"]) >= 1
+
+    makes_room = threading.Timer(1, lambda: client.responses.cancel(holds_the_queue.id))
+    makes_room.start()
+    raw = client.with_options(max_retries=50).chat.completions.with_raw_response.create(
+        model=FULL, messages=HI, max_tokens=1
+    )
+    makes_room.join()
+    assert raw.retries_taken >= 1
+    assert raw.parse().choices[0].message.content == "104 "
+
+
+def test_a_client_that_waits_too_long_gives_up(client: OpenAI) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=1, max_retries=0).chat.completions.create(
+            model=SLOW, messages=HI, max_tokens=100_000
+        )
+
+
+@needs_redis_server
+def test_a_redis_that_is_away_is_waited_for(own_redis: EmbeddedBroker, queue: str) -> None:
+    with (
+        running_door(own_redis.url, queue, redis_retries=0, redis_timeout_s=1) as door,
+        openai_client(door.url) as client,
+    ):
+        assert client.completions.create(model="null", prompt="a", max_tokens=1).id
+
+        own_redis.stop()
+        with pytest.raises(openai.InternalServerError) as away:
+            client.with_options(max_retries=0).completions.create(model="null", prompt="a")
+        assert away.value.status_code == 503
+        assert float(away.value.response.headers["retry-after"]) >= 1
+
+        comes_back = threading.Timer(1, own_redis.start)
+        comes_back.start()
+        raw = client.with_options(max_retries=50).completions.with_raw_response.create(
+            model="null", prompt="a", max_tokens=1
+        )
+        comes_back.join()
+        assert raw.retries_taken >= 1
+        assert raw.parse().choices[0].text == "97 "
+
+
+def test_a_gateway_that_is_not_there(door: Door) -> None:
+    with (
+        openai_client("http://127.0.0.1:9/v1", max_retries=0) as nowhere,
+        pytest.raises(openai.APIConnectionError),
+    ):
+        nowhere.models.list()

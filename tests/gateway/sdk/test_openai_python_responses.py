@@ -1,0 +1,411 @@
+"""The Responses API by openai-python, unmodified: what a program sees that only changes its URL."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, ConfigDict, Field
+
+from rose_producer import Client
+from tests.gateway.sdk.doors import CHAT, ECHO, SLOW, Door, openai_client
+from tests.support.bench import wait_until
+
+#: With these the random model says this text, and ends.
+SAYS_HELLO = {"regex": "hello, world"}
+
+
+class Weather(BaseModel):
+    model_config = ConfigDict(extra="forbid")  # the random model would add fields
+
+    city: Literal["Paris", "Oslo"]
+    degrees: int = Field(ge=-30, le=40)
+
+
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "parameters": Weather.model_json_schema(),
+    "strict": True,
+}
+OTHER_TOOL = {**TOOL, "name": "get_time", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[OpenAI]:
+    with openai_client(door.url) as client:
+        yield client
+
+
+@pytest.fixture
+def behind(door: Door) -> Iterator[Client]:
+    """The queue of the slow model."""
+    with door.client(SLOW) as client:
+        yield client
+
+
+def job_of(response_id: str) -> str:
+    return response_id.removeprefix("resp_")
+
+
+def test_a_text_is_answered(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=CHAT,
+        input="say hello",
+        instructions="you are friendly",
+        metadata={"tenant": "acme"},
+        service_tier="priority",
+        extra_body=SAYS_HELLO,
+    )
+
+    assert response.status == "completed"
+    assert response.output_text == "hello, world"
+    assert response.metadata == {"tenant": "acme"}
+    assert response.instructions == "you are friendly"
+    assert response.service_tier == "priority"
+    assert response.error is None
+    assert response.usage is not None
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    assert response.completed_at is not None
+    assert response.completed_at >= response.created_at
+
+
+def test_an_answer_that_is_cut_off_is_incomplete(client: OpenAI) -> None:
+    response = client.responses.create(model=ECHO, input="abc", max_output_tokens=4)
+
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.output_text == "97 98 99 97 "
+    assert response.usage is not None
+    assert response.usage.output_tokens == 4
+
+
+def test_a_response_is_retrieved_as_it_was_answered(client: OpenAI) -> None:
+    created = client.responses.create(model=CHAT, input="hi", extra_body=SAYS_HELLO)
+
+    retrieved = client.responses.retrieve(created.id)
+
+    assert retrieved.to_dict() == created.to_dict()
+
+
+def test_the_items_of_the_input_are_listed_in_pages(client: OpenAI) -> None:
+    created = client.responses.create(
+        model=ECHO,
+        input=[{"role": "user", "content": f"message {number}"} for number in range(5)],
+        max_output_tokens=1,
+    )
+
+    items = list(client.responses.input_items.list(created.id, limit=2, order="asc"))
+
+    texts = [item.content[0].text for item in items]
+    assert texts == [f"message {number}" for number in range(5)]
+    assert len({item.id for item in items}) == 5
+
+
+def test_a_conversation_goes_on_from_a_response(client: OpenAI) -> None:
+    first = client.responses.create(model=ECHO, input="ab", max_output_tokens=2)
+
+    second = client.responses.create(
+        model=ECHO, input="c", previous_response_id=first.id, max_output_tokens=100
+    )
+
+    # The null engine repeats all that it is shown: "ab", its answer, and "c".
+    said = bytes(map(int, second.output_text.split())).decode()
+    assert said.startswith("ab" + first.output_text + "c")
+    assert second.previous_response_id == first.id
+
+
+def test_a_deleted_response_is_gone(client: OpenAI) -> None:
+    response = client.responses.create(model=ECHO, input="x", max_output_tokens=1)
+
+    client.responses.delete(response.id)
+
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(response.id)
+
+
+def test_a_response_that_is_not_stored_cannot_be_retrieved(client: OpenAI) -> None:
+    response = client.responses.create(model=ECHO, input="x", max_output_tokens=1, store=False)
+
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(response.id)
+
+
+def test_a_stream_has_every_event_in_order(client: OpenAI) -> None:
+    with client.responses.create(
+        model=CHAT, input="hi", stream=True, extra_body=SAYS_HELLO
+    ) as stream:
+        events = list(stream)
+
+    kinds = [event.type for event in events]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    deltas = kinds.count("response.output_text.delta")
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        *["response.output_text.delta"] * deltas,
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == (
+        "hello, world"
+    )
+    assert events[-1].response == client.responses.retrieve(events[-1].response.id)
+
+
+def test_the_stream_helper_accumulates(client: OpenAI) -> None:
+    with client.responses.stream(model=CHAT, input="hi", extra_body=SAYS_HELLO) as stream:
+        snapshots = [e.snapshot for e in stream if e.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+
+    assert snapshots[-1] == final.output_text == "hello, world"
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(snapshots))
+
+
+def test_a_background_response_goes_on_by_itself(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=SLOW, input="abc", background=True, max_output_tokens=30
+    )
+    assert response.status in ("queued", "in_progress")
+    assert response.background
+
+    def ended() -> bool:
+        return client.responses.retrieve(response.id).status == "incomplete"
+
+    wait_until(ended)
+    assert client.responses.retrieve(response.id).output_text.count(" ") == 30
+
+
+def test_a_background_stream_is_resumed_at_a_cursor(client: OpenAI) -> None:
+    created = client.responses.create(
+        model=SLOW, input="abc", background=True, stream=True, max_output_tokens=40
+    )
+    with created as stream:
+        begun = [next(stream) for _ in range(12)]
+    response_id, cursor = begun[0].response.id, begun[-1].sequence_number
+
+    with client.responses.retrieve(response_id, stream=True, starting_after=cursor) as stream:
+        rest = list(stream)
+
+    assert rest[0].sequence_number == cursor + 1
+    with client.responses.retrieve(response_id, stream=True) as stream:
+        whole = list(stream)
+    assert [e.to_dict() for e in begun + rest] == [e.to_dict() for e in whole]
+    deltas = [e.delta for e in whole if e.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole[-1].response.output_text
+
+
+def test_the_stream_helper_resumes_at_a_cursor(client: OpenAI) -> None:
+    with client.responses.stream(
+        model=CHAT, input="hi", background=True, extra_body=SAYS_HELLO
+    ) as stream:
+        begun = [next(stream) for _ in range(6)]
+    response_id, cursor = begun[0].response.id, begun[-1].sequence_number
+
+    with client.responses.stream(response_id=response_id, starting_after=cursor) as stream:
+        rest = list(stream)
+        final = stream.get_final_response()
+
+    assert [e.sequence_number for e in rest] == list(range(cursor + 1, cursor + 1 + len(rest)))
+    assert final.output_text == "hello, world"
+
+
+def test_a_background_response_is_cancelled(client: OpenAI, behind: Client) -> None:
+    response = client.responses.create(
+        model=SLOW, input="abc", background=True, max_output_tokens=100_000
+    )
+
+    cancelled = client.responses.cancel(response.id)
+
+    assert cancelled.status == "cancelled"
+    wait_until(lambda: behind.job(job_of(response.id)).status().status == "cancelled")
+    assert client.responses.retrieve(response.id).status == "cancelled"
+
+
+def test_a_response_that_must_not_be_cancelled_is_not(client: OpenAI) -> None:
+    response = client.responses.create(model=ECHO, input="abc", max_output_tokens=1)
+
+    with pytest.raises(openai.BadRequestError):
+        client.responses.cancel(response.id)
+
+
+def test_structured_output_is_parsed(client: OpenAI) -> None:
+    response = client.responses.parse(model=CHAT, input="the weather?", text_format=Weather)
+
+    assert isinstance(response.output_parsed, Weather)
+
+
+def test_structured_output_streams(client: OpenAI) -> None:
+    with client.responses.stream(model=CHAT, input="the weather?", text_format=Weather) as stream:
+        final = stream.get_final_response()
+
+    assert isinstance(final.output_parsed, Weather)
+
+
+def test_any_json_object(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=CHAT,
+        input="the weather?",
+        text={"format": {"type": "json_object"}},
+        max_output_tokens=2000,
+    )
+
+    if response.status == "completed":
+        assert isinstance(json.loads(response.output_text), dict)
+    else:  # the random model has not closed it in time
+        assert response.output_text.lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "name": "get_weather"}],
+    ids=["required", "named"],
+)
+def test_a_function_must_be_called(client: OpenAI, choice: object) -> None:
+    response = client.responses.create(
+        model=CHAT,
+        input="the weather in Paris?",
+        tools=[TOOL],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+    )
+
+    (call,) = response.output
+    assert call.type == "function_call"
+    assert (call.name, call.status) == ("get_weather", "completed")
+    Weather.model_validate_json(call.arguments)
+
+
+def test_of_several_functions_one_is_called(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=CHAT, input="hi", tools=[TOOL, OTHER_TOOL], tool_choice="required"
+    )
+
+    assert response.output
+    assert {call.name for call in response.output} <= {"get_weather", "get_time"}
+
+
+def test_a_call_streams_and_its_result_goes_back(client: OpenAI) -> None:
+    with client.responses.stream(
+        model=CHAT,
+        input="the weather in Paris?",
+        tools=[TOOL],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    ) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    deltas = [e for e in events if e.type == "response.function_call_arguments.delta"]
+    (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
+    (call,) = final.output
+    assert deltas[-1].snapshot == done.arguments == call.arguments
+    Weather.model_validate_json(call.arguments)
+
+    answer = client.responses.create(
+        model=CHAT,
+        previous_response_id=final.id,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}],
+        extra_body=SAYS_HELLO,
+    )
+
+    assert answer.output_text == "hello, world"
+
+
+def test_a_model_may_call_a_function_by_itself(client: OpenAI) -> None:
+    arguments = '{"city": "Oslo", "degrees": 3}'
+    says_call = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+
+    response = client.responses.create(
+        model=CHAT,
+        input="the weather in Oslo?",
+        tools=[TOOL],
+        extra_body={"grammar": f"start: {json.dumps(says_call)}"},
+    )
+
+    (call,) = response.output
+    assert call.type == "function_call"
+    assert Weather.model_validate_json(call.arguments) == Weather(city="Oslo", degrees=3)
+
+
+def test_a_model_need_not_call_a_function(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=CHAT, input="hi", tools=[TOOL], tool_choice="none", extra_body=SAYS_HELLO
+    )
+
+    assert response.output_text == "hello, world"
+
+
+def test_log_probabilities_come_with_the_text(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=CHAT,
+        input="hi",
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+        extra_body=SAYS_HELLO,
+    )
+
+    (message,) = response.output
+    logprobs = message.content[0].logprobs
+    assert b"".join(bytes(entry.bytes) for entry in logprobs) == b"hello, world"
+    assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in logprobs)
+
+
+def test_whoever_stops_listening_frees_the_slot(client: OpenAI, behind: Client) -> None:
+    with client.responses.create(
+        model=SLOW, input="abc", stream=True, max_output_tokens=100_000
+    ) as stream:
+        begun = [next(stream) for _ in range(6)]
+
+    job = behind.job(job_of(begun[0].response.id))
+    wait_until(lambda: job.status().status == "cancelled")
+
+
+def test_whoever_waits_no_longer_frees_the_slot(client: OpenAI, door: Door) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=2, max_retries=0).responses.create(
+            model=SLOW, input="abc", max_output_tokens=100_000
+        )
+
+    wait_until(lambda: door.running(SLOW) == 0)
+
+
+def test_a_follower_that_leaves_frees_nothing(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=SLOW, input="abc", background=True, max_output_tokens=200
+    )
+
+    with client.responses.retrieve(response.id, stream=True) as stream:
+        for _ in range(6):
+            next(stream)
+
+    wait_until(lambda: client.responses.retrieve(response.id).status == "incomplete")
+
+
+async def test_the_asyncio_client(door: Door) -> None:
+    async with AsyncOpenAI(base_url=door.url, api_key="none") as client:
+        stream = await client.responses.create(
+            model=SLOW, input="abc", background=True, stream=True, max_output_tokens=20
+        )
+        async with stream:
+            first = await anext(stream)
+        async with client.responses.stream(
+            response_id=first.response.id, starting_after=first.sequence_number
+        ) as resumed:
+            events = [event async for event in resumed]
+
+        answer = await client.responses.parse(model=CHAT, input="hi", text_format=Weather)
+
+    assert events[-1].type == "response.incomplete"
+    assert [e.sequence_number for e in events] == list(range(1, 1 + len(events)))
+    assert isinstance(answer.output_parsed, Weather)

@@ -1,0 +1,188 @@
+"""Clients that do not do what clients do: the others are served all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx2 as httpx
+import pytest
+
+from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
+from rose_cli.demo.gateways import GatewayProcess
+from tests.support.bench import wait_until
+from tests.support.gateway import gateway_metrics, running_gateway
+
+HALF_HEADERS = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-"
+HALF_BODY = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b'content-length: 1000\r\n\r\n{"model": "null", "mess'
+)
+MANY = 300
+
+
+@pytest.fixture(scope="module")
+def gateway(_brokers: Callable[[bool], EmbeddedBroker]) -> Iterator[GatewayProcess]:
+    """Patient with nobody, and with few."""
+    with running_gateway(
+        _brokers(find_redis_server() is None).url,
+        f"impatient-{os.getpid()}",
+        max_connections=MANY // 2,
+        header_timeout_s=1,
+        body_timeout_s=1,
+        max_body_bytes=100_000,
+        max_nesting=20,
+    ) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def patient(broker: EmbeddedBroker, queue: str) -> Iterator[GatewayProcess]:
+    """It would wait for minutes, and has room for few."""
+    slow = {"header_timeout_s": 300, "body_timeout_s": 300, "max_connections": MANY // 2}
+    with running_gateway(broker.url, queue, **slow) as gateway:
+        yield gateway
+
+
+def connect(gateway: GatewayProcess, sends: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", gateway.http_port), timeout=90)
+    client.sendall(sends)
+    return client
+
+
+def answer_of(client: socket.socket) -> tuple[int, dict[str, object]]:
+    """Status and body; (0, {}) for a connection that was closed without an answer."""
+    received = b""
+    try:
+        while piece := client.recv(65536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    if not received:
+        return 0, {}
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+@contextmanager
+def slow_clients(gateway: GatewayProcess, count: int) -> Iterator[list[socket.socket]]:
+    """In turn: silent, in mid-headers, in mid-body."""
+    with ExitStack() as stack:
+        sends = (b"", HALF_HEADERS, HALF_BODY)
+        yield [stack.enter_context(connect(gateway, sends[i % 3])) for i in range(count)]
+
+
+def test_slow_connections_beyond_all_room_stop_nobody(patient: GatewayProcess) -> None:
+    with slow_clients(patient, MANY):
+        for _ in range(3):  # each on a new connection
+            refused = httpx.post(patient.url + "/nothing", json={}, timeout=90)
+            assert refused.status_code == 404
+        metrics = gateway_metrics(patient)
+        assert metrics["rose_gateway_limits_hit_total"] >= MANY // 2
+        assert metrics["rose_gateway_open_connections"] <= MANY // 2
+
+
+def test_who_is_slow_is_told_and_hung_up_on(gateway: GatewayProcess) -> None:
+    with slow_clients(gateway, 3) as (silent, in_headers, in_body):
+        assert answer_of(silent) == (0, {})
+        for client, part in ((in_headers, "headers"), (in_body, "body")):
+            status, body = answer_of(client)
+            assert status == 408
+            assert body["error"]["message"] == f"the request's {part} took too long"
+
+
+def test_a_trickle_of_headers_is_slow_as_well(gateway: GatewayProcess) -> None:
+    with connect(gateway, b"GET / HTTP/1.1\r\n") as client:
+        client.settimeout(0.05)
+        received = b""
+        for _ in range(600):
+            try:
+                client.sendall(b"x: y\r\n")
+                received = client.recv(65536)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            break
+        assert received.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_connection_that_is_used_again_is_kept(gateway: GatewayProcess) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.http_port}") as client:
+        assert client.get("/healthz").status_code == 200
+        # this client, and who reads the metrics
+        wait_until(lambda: gateway_metrics(gateway)["rose_gateway_open_connections"] == 2)
+        time.sleep(1.5)  # longer than headers may take; nothing decides on it
+        assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n",
+    ],
+    ids=["announced", "chunked"],
+)
+def test_a_body_of_a_gigabyte_is_refused_early(
+    gateway: GatewayProcess, request_head: bytes
+) -> None:
+    # given
+    piece = b"x" * 65536
+    chunk = b"%x\r\n%s\r\n" % (len(piece), piece)
+    sent = 0
+    before = gateway_metrics(gateway)["rose_gateway_received_bytes_total"]
+    with connect(gateway, request_head) as client:
+        # when
+        try:
+            while sent < 1_000_000_000:
+                client.sendall(chunk)
+                sent += len(piece)
+        except OSError:  # it was hung up on
+            pass
+        # then
+        assert sent < 20_000_000
+        status, body = answer_of(client)
+        assert (status, body["error"]["code"]) == (413, "body_too_large")
+    metrics = gateway_metrics(gateway)
+    assert metrics["rose_gateway_received_bytes_total"] - before < 1_000_000
+
+
+def test_what_is_too_deep_is_refused_before_it_is_parsed(gateway: GatewayProcess) -> None:
+    deep = '{"model": "m", "input": ' + "[" * 21 + '"]]]"' + "]" * 21 + "}"
+    answer = httpx.post(f"{gateway.url}/responses", content=deep, timeout=90)
+    assert answer.status_code == 400
+    assert "nested deeper than 20" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sends", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 100_000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000, 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
+        (b"HELLO\r\n\r\n", 400),
+    ],
+    ids=["one long header", "many headers", "TLS", "no HTTP"],
+)
+def test_what_is_no_request_is_refused(gateway: GatewayProcess, sends: bytes, status: int) -> None:
+    with connect(gateway) as client:
+        with contextlib.suppress(OSError):  # answered before all was sent
+            client.sendall(sends)
+        assert answer_of(client)[0] == status
+    assert "Traceback" not in gateway.log
+
+
+def test_a_client_that_leaves_in_mid_request_leaves_nothing_behind(
+    gateway: GatewayProcess,
+) -> None:
+    for sends in (HALF_HEADERS, HALF_BODY):
+        connect(gateway, sends).close()
+    # one is left: who reads the metrics
+    wait_until(lambda: gateway_metrics(gateway)["rose_gateway_open_connections"] == 1)
+    assert "ERROR" not in gateway.log

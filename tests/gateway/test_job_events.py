@@ -1,0 +1,176 @@
+"""GET /v1/jobs: the same stream again, from any of its events on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from rose_producer import Client
+from tests.support.bench import wait_until
+from tests.support.echo import SLOW
+from tests.support.event_stream import SentEvent, event_stream
+from tests.support.gateway import RunningDoor
+
+CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+COMPLETION = {"model": "null", "prompt": "Hi", "max_tokens": 5}
+RESPONSE = {"model": "null", "input": "Hi", "max_output_tokens": 16}
+USAGE = {"stream_options": {"include_usage": True}}
+
+
+def made(door: RunningDoor, path: str, body: Any) -> tuple[str, list[SentEvent]]:
+    """The id of the job, and what its maker got."""
+    url = f"{door.url}/{path}"
+    with event_stream("POST", url, body={**body, "stream": True}) as (response, events):
+        sent = list(events)
+    assert response.status_code == 200, sent
+    return response.headers["x-rose-job-id"], sent
+
+
+def followed(door: RunningDoor, job_id: str, last: str | None, *, query: bool = False) -> Any:
+    url = f"{door.url}/jobs/{job_id}/events"
+    headers = {}
+    if last is not None and query:
+        url += f"?last_event_id={last}"
+    elif last is not None:
+        headers["Last-Event-ID"] = last
+    with event_stream("GET", url, headers) as (response, events):
+        assert response.headers["x-rose-job-id"] == job_id
+        return list(events)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", CHAT),
+        ("chat/completions", {**CHAT, **USAGE}),
+        ("completions", {**COMPLETION, **USAGE}),
+        ("completions", {**COMPLETION, "echo": True}),
+        ("responses", RESPONSE),
+    ],
+)
+@pytest.mark.parametrize("query", [False, True])
+def test_a_stream_goes_on_after_any_of_its_events(
+    door: RunningDoor, path: str, body: Any, query: bool
+) -> None:
+    job_id, sent = made(door, path, body)
+    ids = [event.id for event in sent[:-1]]
+    if path == "responses":
+        ids = [str(event.json["sequence_number"]) for event in sent[:-1]]
+
+    assert followed(door, job_id, None) == sent
+    for number, last in enumerate(ids):
+        assert followed(door, job_id, last, query=query) == sent[number + 1 :]
+
+
+def test_several_choices_go_on_each_where_it_was(door: RunningDoor) -> None:
+    job_id, sent = made(door, "chat/completions", {**CHAT, **USAGE, "n": 3})
+    whole = _contents(sent)
+
+    for number, event in enumerate(sent[:-1]):
+        rest = followed(door, job_id, event.id)
+
+        before = _contents(sent[: number + 1])
+        after = _contents(rest)
+        assert [a + b for a, b in zip(before, after, strict=True)] == whole
+        assert rest[-1].data == "[DONE]"
+
+
+def _contents(events: list[SentEvent]) -> list[list[Any]]:
+    """Of three choices: the deltas with which they were told."""
+    deltas: list[list[Any]] = [[], [], []]
+    for event in events:
+        if event.data != "[DONE]":
+            for choice in event.json["choices"]:
+                deltas[choice["index"]].append((choice["delta"], choice["finish_reason"]))
+    return deltas
+
+
+def test_an_answer_that_nobody_streamed_can_be_streamed_later(door: RunningDoor) -> None:
+    answer = httpx2.post(f"{door.url}/chat/completions", json=CHAT)
+
+    events = followed(door, answer.headers["x-rose-job-id"], None)
+
+    assert [event.id for event in events][:2] == ["0-0", "1-0"]
+    assert events[-1].data == "[DONE]"
+
+
+def test_a_job_of_anybody_s_comes_as_its_own_events(door: RunningDoor) -> None:
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        job = client.submit("Hi", max_new_tokens=3)
+        expected = [(event.entry_id, event.as_dict()) for event in job.stream()]
+
+    events = followed(door, job.id, None)
+
+    assert [event.id for event in events] == [entry_id for entry_id, _ in expected]
+    assert [event.json["type"] for event in events] == ["tokens"] * 3 + ["finished"]
+    assert [event.json.get("token_ids") for event in events] == [[72], [105], [72], None]
+    assert followed(door, job.id, "2-0") == events[2:]
+    done = httpx2.get(f"{door.url}/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"})
+    assert done.status_code == 204
+
+
+@pytest.mark.parametrize("last", ["x", "1", "1-3", "1-0,2-0", "-1-0", "1" * 11 + "-0", "²-0"])
+def test_what_is_no_position_is_refused(door: RunningDoor, last: str) -> None:
+    job_id, _ = made(door, "chat/completions", CHAT)
+
+    answer = httpx2.get(f"{door.url}/jobs/{job_id}/events", params={"last_event_id": last})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "last_event_id"
+
+
+@pytest.mark.parametrize("job_id", ["0-nobody", "x" * 100, "a%00b", "%F0%9F%A6%8A"])
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("GET", "/events"), ("POST", "/cancel")])
+def test_an_unknown_job_is_not_found(
+    door: RunningDoor, job_id: str, method: str, tail: str
+) -> None:
+    answer = httpx2.request(method, f"{door.url}/jobs/{job_id}{tail}")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] in ("not_found", "unknown_url")
+
+
+def test_a_job_says_how_it_stands(door: RunningDoor) -> None:
+    job_id, _ = made(door, "chat/completions", {**CHAT, "n": 2})
+
+    job = httpx2.get(f"{door.url}/jobs/{job_id}").json()
+
+    assert (job["id"], job["object"], job["face"], job["model"]) == (job_id, "job", "chat", "null")
+    assert [choice["status"] for choice in job["choices"]] == ["finished"] * 2
+    assert [choice["tokens"] for choice in job["choices"]] == [5, 5]
+    assert job["created_at"] <= job["started_at"] <= job["ended_at"]
+
+
+def test_a_job_can_be_cancelled_while_others_follow_it(start_door: Any) -> None:
+    door = start_door(worker=SLOW)
+    body = {**CHAT, "max_tokens": None, "stream": True}
+    with event_stream("POST", f"{door.url}/chat/completions", body=body) as (response, events):
+        job_id = response.headers["x-rose-job-id"]
+        next(events)
+
+        answer = httpx2.post(f"{door.url}/jobs/{job_id}/cancel", timeout=60)
+        last = list(events)[-1]
+
+    assert answer.json()["choices"][0]["cancel_requested"] is True
+    assert last.json["error"]["code"] == "cancelled"
+    wait_until(
+        lambda: (
+            httpx2.get(f"{door.url}/jobs/{job_id}").json()["choices"][0]["status"] == "cancelled"
+        )
+    )
+    # Again does no harm, and whoever comes later hears the same.
+    assert httpx2.post(f"{door.url}/jobs/{job_id}/cancel").status_code == 200
+    assert followed(door, job_id, None)[-1] == last
+
+
+def test_a_reader_that_leaves_cancels_nothing(start_door: Any) -> None:
+    door = start_door(worker=SLOW)
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        job = client.submit("Hi", max_new_tokens=40)
+
+        with event_stream("GET", f"{door.url}/jobs/{job.id}/events") as (_, events):
+            next(events)
+
+        assert len(job.result(timeout_s=60).token_ids) == 40

@@ -1,0 +1,164 @@
+"""How the gateway begins and ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Callable
+
+import httpx2 as httpx
+import pytest
+
+from rose import transport
+from rose.errors import ConfigurationError
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.authentication import identify, is_loopback
+from rose_gateway.caller import Caller
+from rose_gateway.errors import ApiError
+from rose_gateway.keys import KeyLimits, Keys, open_keys
+from rose_gateway.server import check_exposure, listen
+from rose_gateway.settings import GatewaySettings
+from rose_producer import Client
+from tests.support.bench import wait_until
+from tests.support.gateway import RunningDoor, gateway_metrics
+
+LONG = {"model": "null", "prompt": "ab", "max_tokens": 100_000, "stream": True}
+SLOW = {"min_step_s": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")),
+        *((host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")),
+    ],
+)
+def test_what_is_loopback(host: str, only_here: bool) -> None:
+    assert is_loopback(host) == only_here
+
+
+async def test_beyond_loopback_it_asks_for_a_key_or_a_word(own_broker: EmbeddedBroker) -> None:
+    # given
+    settings = GatewaySettings(redis_url=own_broker.url, host="0.0.0.0")
+    # then
+    with pytest.raises(ConfigurationError, match="rose keys create"):
+        await check_exposure(settings)
+    await check_exposure(settings.model_copy(update={"open": True}))
+    await check_exposure(settings.model_copy(update={"host": "::1"}))
+
+
+async def test_a_door_beyond_loopback_stays_shut_whatever_becomes_of_the_keys(
+    own_broker: EmbeddedBroker,
+) -> None:
+    # given
+    settings = GatewaySettings(redis_url=own_broker.url, host="0.0.0.0")
+    keys, client = open_keys(settings)
+    key, secret = await keys.create("only", KeyLimits())
+    await check_exposure(settings)
+    # when: it is revoked; then Redis loses all
+    await keys.revoke(key.id)
+    for _ in range(2):
+        # then
+        for shown in (None, secret):
+            with pytest.raises(ApiError, match="API key") as refused:
+                await identify(shown, fresh_keys(client), settings)
+            assert refused.value.status == 401
+        await client.execute("FLUSHALL")
+    on_loopback = settings.model_copy(update={"host": "127.0.0.1"})
+    assert await identify(None, fresh_keys(client), on_loopback) == Caller()
+    await client.aclose()
+
+
+def fresh_keys(client: transport.AsyncRedisClient) -> Keys:
+    """What it reads is fresh."""
+    return Keys(client)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*ROSE_GATEWAY_PORT"):
+            listen("127.0.0.1", port)
+
+
+def test_sigterm_lets_open_answers_end(start_door: Callable[..., RunningDoor]) -> None:
+    # given
+    door = start_door(worker=SLOW, grace_s=60)
+    body = {**LONG, "max_tokens": 40}
+    with httpx.stream("POST", f"{door.url}/completions", json=body, timeout=90) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        # when
+        door.gateway.signal(signal.SIGTERM)
+        # then
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert door.gateway.terminate() == 0
+    assert "ERROR" not in door.gateway.log
+
+
+def test_after_the_grace_period_streams_are_broken_off_and_their_jobs_go_on(
+    start_door: Callable[..., RunningDoor],
+) -> None:
+    # given
+    door = start_door(worker=SLOW, grace_s=0.2)
+    with httpx.stream("POST", f"{door.url}/completions", json=LONG, timeout=90) as answer:
+        job_id = answer.headers["x-rose-job-id"]
+        lines = answer.iter_lines()
+        next(lines)
+        # when
+        assert door.gateway.terminate() == 0
+        # then: the client can tell that this is not the end
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        job = client.job(job_id)
+        tokens = job.status().tokens
+        wait_until(lambda: job.status().tokens > tokens)
+        assert not job.status().cancel_requested
+        assert job.cancel()
+
+
+def test_a_second_signal_ends_it_at_once(start_door: Callable[..., RunningDoor]) -> None:
+    door = start_door(worker=SLOW, grace_s=3600)
+    with httpx.stream("POST", f"{door.url}/completions", json=LONG, timeout=90) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        door.gateway.signal(signal.SIGTERM)
+        wait_until(lambda: "stopping" in door.gateway.log)
+        assert door.gateway.terminate() == 0
+    assert "ERROR" not in door.gateway.log
+
+
+def test_a_client_that_leaves_frees_its_slot(start_door: Callable[..., RunningDoor]) -> None:
+    # given
+    door = start_door(worker=SLOW)
+    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+        with httpx.stream("POST", f"{door.url}/completions", json=LONG, timeout=90) as answer:
+            job = client.job(answer.headers["x-rose-job-id"])
+            lines = answer.iter_lines()
+            next(lines)
+            assert job.status().status == "running"
+        # when: the connection is closed
+        # then
+        wait_until(lambda: job.status().status == "cancelled")
+
+
+def test_a_client_that_takes_nothing_is_hung_up_on(start_door: Callable[..., RunningDoor]) -> None:
+    # given: it asks for more than fits between two processes, and reads nothing
+    door = start_door(heartbeat_s=0.5, write_timeout_s=0.5)
+    body = json.dumps({**LONG, "max_tokens": 1_000_000}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(
+        body
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", door.port))
+        client.sendall(head + body)
+        # then
+        wait_until(lambda: gateway_metrics(door.gateway)["rose_gateway_events_total"] > 0)
+        wait_until(lambda: gateway_metrics(door.gateway)["rose_gateway_open_streams"] == 0)
+        wait_until(lambda: gateway_metrics(door.gateway)["rose_gateway_open_connections"] == 1)
+        # and: what was kept for it is a small part
+        assert gateway_metrics(door.gateway)["rose_gateway_sent_bytes_total"] < 20_000_000
+    assert "ERROR" not in door.gateway.log

@@ -1,0 +1,50 @@
+"""Event streams in the wire's bytes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import httpx2 as httpx
+
+from tests.support.gateway import RunningDoor
+
+BODY = {"model": "null", "prompt": "ab", "max_tokens": 3, "stream": True}
+
+
+def test_a_silent_stream_has_a_heartbeat(start_door: Callable[..., RunningDoor]) -> None:
+    # given: the worker does nothing for a while
+    door = start_door(heartbeat_s=0.1)
+    (worker,) = door.workers
+    worker.signal(signal.SIGSTOP)
+    with httpx.stream("POST", f"{door.url}/completions", json=BODY, timeout=90) as answer:
+        lines = answer.iter_lines()
+        # then
+        assert [next(lines) for _ in range(4)] == [": keep-alive", "", ": keep-alive", ""]
+        # when
+        worker.signal(signal.SIGCONT)
+        # then
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+
+
+def test_nothing_between_may_keep_events_back(door: RunningDoor) -> None:
+    with httpx.stream("POST", f"{door.url}/completions", json=BODY, timeout=90) as answer:
+        answer.read()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert "content-length" not in answer.headers
+
+
+def test_events_that_are_there_together_go_out_in_one_write(door: RunningDoor) -> None:
+    # given: a job that has ended
+    body = {"model": "null", "input": "ab", "max_output_tokens": 500}
+    made = httpx.post(f"{door.url}/responses", json=body, timeout=90).json()
+    # when
+    url = f"{door.url}/responses/{made['id']}?stream=true"
+    with httpx.stream("GET", url, timeout=90) as answer:
+        chunks = list(answer.iter_raw())
+    # then: hundreds of events in few chunks
+    events = b"".join(chunks).count(b"\nevent: ") + 1
+    assert events > 500
+    assert len(chunks) < 50
