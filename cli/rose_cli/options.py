@@ -14,7 +14,7 @@ RedisUrl = Annotated[
     str | None, typer.Option("--redis-url", help="Where Redis is. [env: ROSE_REDIS_URL]")
 ]
 Queue = Annotated[str | None, typer.Option("--queue", help="Which queue. [env: ROSE_QUEUE]")]
-Model = Annotated[str | None, typer.Option(help="Folder or hub name; else built in.")]
+Model = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub name.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
 
 

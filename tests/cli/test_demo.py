@@ -34,6 +34,8 @@ def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
     assert len(streams) == len(REQUESTS) >= 12
     assert all(s["missing"] == s["doubled"] == 0 for s in streams)
     assert all(s["same_as_undisturbed"] for s in streams)
+    assert report["door"].startswith("http://127.0.0.1:")
+    assert all(s["same_at_the_door"] for s in streams)
     moved = [s for s in streams if s["moved_at"] is not None]
     assert len(moved) >= 2
     assert all(len(s["workers"]) == 2 for s in moved)
@@ -45,6 +47,9 @@ def test_without_a_terminal_it_prints_plain_lines() -> None:
     )
     assert "\x1b" not in ended.stdout
     assert "compared with an undisturbed run" in ended.stdout
+    *_, curl, request = ended.stdout.splitlines()
+    assert "curl -N http://127.0.0.1:" in curl
+    assert max(len(curl), len(request)) < 80
 
 
 def test_on_a_terminal_it_draws_the_streams_and_on_a_stand_in_for_redis_they_are_whole() -> None:
@@ -79,7 +84,7 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(signum: signal.Signals) -
     process.send_signal(signum)
     # then
     assert process.wait(60) in (128 + signum, 130)
-    assert len(children) == 3
+    assert len(children) == 4  # the server, two workers, the gateway
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
     process.stdout.close()
 
@@ -162,3 +167,19 @@ def program(path: Path, does: str) -> Path:
     path.write_text(f"#!/bin/sh\n{does}\n")
     path.chmod(0o755)
     return path
+
+
+def test_a_demo_that_is_kept_up_answers_the_curl_line_that_it_prints() -> None:
+    # given
+    words = [*ROSE, "demo", "--full-speed", "--keep"]
+    demo = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert demo.stdout is not None
+    line = next(line for line in demo.stdout if "curl" in line)
+    command = line.rstrip("\\\n") + next(demo.stdout)
+    # when
+    asked = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=120)
+    demo.send_signal(signal.SIGINT)
+    # then
+    assert "response.completed" in asked.stdout, asked.stderr
+    assert demo.wait(60) == 0
+    demo.stdout.close()

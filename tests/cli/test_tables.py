@@ -152,7 +152,7 @@ def test_a_dead_letter_is_shown_whole() -> None:
     )
     # when
     header, *rows = drawn(table_of([letter], 80))
-    wide = drawn(table_of([letter], 200), 200)
+    wide = drawn(table_of([letter], 240), 240)
     # then
     assert header.split() == ["handle", "age", "code", "message"]
     assert letter.handle in rows[0]

@@ -16,6 +16,7 @@ from rose.errors import ConfigurationError
 
 #: What a command needs beyond the base install, where it needs the engine.
 ENGINE = ("torch", "transformers", "tokenizers", "llguidance")
+GATEWAY = ("fastapi", "httptools", "uvicorn", "uvloop")
 
 
 class Command(NamedTuple):
@@ -32,11 +33,15 @@ COMMANDS = {
     "result": Command(".jobs", "result", "Wait for a job to end, and print its text."),
     "status": Command(".jobs", "status", "Show how a job stands, or the queue."),
     "cancel": Command(".jobs", "cancel", "Stop a job."),
+    "batch": Command(".batch", "batch", "Answer a file of requests, each line once."),
     "dead-letters": Command(".dead_letters", "letters", "See, retry, purge jobs that cannot run."),
     "worker": Command(".worker", "worker", "Serve a queue: generate, publish every token once."),
+    "gateway": Command(".gateway", "gateway", "Serve OpenAI's API over the queue."),
+    "keys": Command(".keys", "keys", "Make and revoke the gateway's API keys."),
     "top": Command(".top", "top", "Watch the queue and its workers."),
     "doctor": Command(".doctor", "doctor", "Check Redis, the queue and this machine."),
     "demo": Command("..demo.run", "demo", "Kill a worker in mid-sentence; no token is lost."),
+    "chat": Command("..chat.run", "chat", "Talk to a real model; kill its worker meanwhile."),
     "load": Command(".load", "load", "Submit stories at a rate, and read every stream."),
     "generate": Command(".generate", "generate", "Generate without a queue, in this process."),
 }
@@ -70,8 +75,8 @@ def missing(*modules: str) -> list[str]:
     return [name for name in modules if find_spec(name) is None]
 
 
-def require(*modules: str) -> None:
+def require(*modules: str, extra: str = "worker") -> None:
     """Raises: ConfigurationError: says what to install."""
     absent = missing(*modules)
     if absent:
-        raise ConfigurationError(f"this needs {' and '.join(absent)}: install roseinfer[worker]")
+        raise ConfigurationError(f"this needs {' and '.join(absent)}: install roseinfer[{extra}]")

@@ -10,16 +10,21 @@ import typer
 
 from rose_cli.commands import ENGINE, missing
 from rose_cli.doctor.findings import print_findings
+from rose_cli.doctor.gateway import examine_gateway, examine_keys
 from rose_cli.doctor.rights import Role
 from rose_cli.doctor.server import examine
 from rose_cli.options import AsJson, Device, Model, Queue, RedisUrl, given
+from rose_cli.variables import reject_unknown_variables
 from rose_producer import ProducerSettings
-from rose_worker.settings import WorkerSettings, reject_unknown_variables
+from rose_worker.settings import WorkerSettings
 
 
 def doctor(
     role: Annotated[
         Role | None, typer.Option(help="What the user of the URL must be able to do.")
+    ] = None,
+    gateway: Annotated[
+        str | None, typer.Option(help="URL of a gateway to ask, with the key in OPENAI_API_KEY.")
     ] = None,
     load: Annotated[bool, typer.Option(help="Load the model, where there is an engine.")] = True,
     model: Model = None,
@@ -33,7 +38,11 @@ def doctor(
     place = given(redis_url=redis_url, queue=queue)
     settings = WorkerSettings(**place, **given(model=model, device=device))
     findings = examine(ProducerSettings(**place), role)
-    if settings.engine == "rose" and not missing(*ENGINE):
+    if role is Role.GATEWAY:
+        findings = chain(findings, examine_keys(ProducerSettings(**place)))
+    if gateway is not None:
+        findings = chain(findings, examine_gateway(gateway))
+    if settings.engine == "rose" and role is not Role.GATEWAY and not missing(*ENGINE):
         from rose_cli.doctor.machine import examine as examine_machine
 
         findings = chain(findings, examine_machine(settings, load=load))

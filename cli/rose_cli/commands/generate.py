@@ -24,11 +24,11 @@ def generate(
     """Generate without a queue, in this process."""
     require(*ENGINE)
     from roseinfer import SamplingParams
-    from roseinfer.sources import resolve
+    from roseinfer.sources import check
 
     params = SamplingParams(**sampling)
     if model is not None:
-        resolve(model)
+        check(model)
     from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found
 
     engine = InferenceEngine(model, device=device)

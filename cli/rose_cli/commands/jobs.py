@@ -98,7 +98,7 @@ def stream(
 def _print_stream(job: Job, cursor: int, as_json: bool) -> None:
     for event in job.stream(cursor):
         if as_json:
-            print_json(event.model_dump(exclude_none=True) | {"cursor": event.cursor})
+            print_json(event.as_dict() | {"cursor": event.cursor})
         elif isinstance(event, TokenEvent):
             print_text(event.text, end="")
         elif isinstance(event, FinishedEvent):

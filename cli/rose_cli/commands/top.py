@@ -25,7 +25,7 @@ from rose_producer import Client, ProducerSettings
 def top(
     metrics: Annotated[
         list[str] | None,
-        typer.Option(help="HOST or HOST:PORT of workers' metrics; a name may stand for many."),
+        typer.Option(help="HOST or HOST:PORT of workers and gateways; a name may stand for many."),
     ] = None,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
     frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,

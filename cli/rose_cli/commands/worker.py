@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
-
-import typer
-from pydantic import SecretStr
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from typing import Annotated, Any
 
 from rose_cli.commands import ENGINE, require
 from rose_cli.options import with_options
-from rose_worker.settings import WorkerSettings, reject_unknown_variables
-
-
-def _option(name: str, field: FieldInfo) -> Any:
-    default = field.default
-    secret = field.annotation is SecretStr
-    if isinstance(default, SecretStr):
-        default = default.get_secret_value()
-    notes = [f"env: ROSE_{name.upper()}"]
-    if default is not None and default is not PydanticUndefined:
-        notes.insert(0, f"default: {default}")
-    flag = name.replace("_", "-")
-    return typer.Option(
-        f"--{flag}/--no-{flag}" if default is True else f"--{flag}",
-        help=f"{field.description} [{'; '.join(notes)}]",
-        parser=SecretStr if secret else None,
-        metavar="URL" if secret else None,
-        show_default=False,
-    )
-
+from rose_cli.variables import options_of, reject_unknown_variables
+from rose_worker.settings import WorkerSettings
 
 _OPTIONS = {
-    name: Annotated[cast(Any, field.annotation) | None, _option(name, field)]
-    for name, field in WorkerSettings.model_fields.items()
+    name: Annotated[annotation | None, option]
+    for name, (annotation, option) in options_of(
+        WorkerSettings.model_fields, lambda name: f"ROSE_{name.upper()}"
+    ).items()
 }
 
 

@@ -87,6 +87,11 @@ class EmbeddedBroker:
         """The program's name."""
         return Path(self._server).name if self._server else "fakeredis"
 
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run."""
+        return None if self._process is None else self._process.pid
+
     def __enter__(self) -> Self:
         try:
             self.start()

@@ -13,7 +13,7 @@ from rich.text import Text
 from rose.protocol import Priority
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.prompts import REQUESTS
-from rose_cli.demo.run import play, show
+from rose_cli.demo.run import play, show, staged
 from rose_cli.demo.state import DemoState
 from rose_cli.demo.view import View, draw
 from rose_cli.demo.workers import two_workers
@@ -76,8 +76,8 @@ def demo_picture() -> str:
     console = Console(
         record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False
     )
-    report = play(_Moment(console))
-    show(report, console)
+    with staged() as stage:
+        show(play(stage, _Moment(console)), console)
     return picture(console, "rose demo")
 
 

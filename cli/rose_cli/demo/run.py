@@ -1,4 +1,4 @@
-"""`rose demo`, its course: start, stream, kill, take over, compare."""
+"""`rose demo`, its course: start, stream, kill, take over, compare, and ask the door."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated
@@ -15,8 +16,10 @@ import typer
 from rich.console import Console
 
 from rose.errors import ResultTimeout
-from rose_cli.commands import ENGINE, require
+from rose_cli.commands import ENGINE, GATEWAY, missing, require
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.door import Door, curl_lines, text_of
+from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import LiveView, PlainView, View, result_table
@@ -42,11 +45,14 @@ class Report:
     killed: str
     tokens: int
     seconds: float
+    door: Door | None
+    """None where the gateway is not installed"""
 
     @property
     def is_right(self) -> bool:
         pairs = zip(self.records, self.undisturbed, strict=True)
-        return self.moved > 0 and all(record.is_right(result) for record, result in pairs)
+        whole = all(record.is_right(result) for record, result in pairs)
+        return self.moved > 0 and whole and (self.door is None or not self.door.differing)
 
     @property
     def moved(self) -> int:
@@ -60,6 +66,7 @@ def demo(
     fake_redis: Annotated[
         bool, typer.Option(help="Use the embedded stand-in though there is a redis-server.")
     ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Stay up until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """See it at work: streams, a worker killed in mid-sentence, and no token lost or doubled."""
@@ -68,17 +75,32 @@ def demo(
         signal.signal(signum, _leave)
     console = Console(quiet=as_json)
     view = _view(console, as_json=as_json)
-    report = play(view, full_speed=full_speed, fake_redis=fake_redis)
-    if as_json:
-        print_json(_as_json(report))
-    else:
-        show(report, console)
+    with staged(full_speed=full_speed, fake_redis=fake_redis) as stage:
+        report = play(stage, view)
+        if as_json:
+            print_json(_as_json(report))
+        else:
+            show(report, console, keep=keep)
+        if keep:
+            with suppress(KeyboardInterrupt):
+                signal.pause()
     if not report.is_right:
         sys.exit(1)
 
 
-def play(view: View, *, full_speed: bool = False, fake_redis: bool = False) -> Report:
-    """Raises: RoseError: a part of it did not start."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Processes that have been started."""
+
+    broker: EmbeddedBroker
+    workers: list[WorkerProcess]
+    gateway: GatewayProcess | None
+    slow: bool
+
+
+@contextmanager
+def staged(*, full_speed: bool = False, fake_redis: bool = False) -> Iterator[Stage]:
+    """Raises: BrokerUnavailable"""
     with (
         EmbeddedBroker(fake=True if fake_redis else None) as broker,
         two_workers(
@@ -88,17 +110,26 @@ def play(view: View, *, full_speed: bool = False, fake_redis: bool = False) -> R
             max_batch_size=_SLOTS,
             min_step_s=0 if full_speed else _SLOW_STEP_S,
         ) as workers,
-        view,
+        ExitStack() as stack,
     ):
-        view.note(f"broker: {broker.kind}; starting two workers with the built-in model ...")
-        if not full_speed:
+        gateway = None
+        if not missing(*GATEWAY):
+            gateway = stack.enter_context(GatewayProcess("door", broker.url))
+        yield Stage(broker, workers, gateway, slow=not full_speed)
+
+
+def play(stage: Stage, view: View) -> Report:
+    """Raises: RoseError: a part of it did not start."""
+    with view:
+        view.note(f"broker: {stage.broker.kind}; starting two workers with the built-in model ...")
+        if stage.slow:
             view.note(
                 f"slow motion: a step takes {_SLOW_STEP_S * 1000:.0f} ms, so that you can read it "
                 "(--full-speed: off)"
             )
-        for worker in workers:
-            worker.wait_ready()
-        return asyncio.run(_Demo(broker.url, workers, view).run())
+        for process in (*stage.workers, *filter(None, [stage.gateway])):
+            process.wait_ready()
+        return asyncio.run(_Demo(stage, view).run())
 
 
 def _leave(signum: int, _: FrameType | None) -> None:
@@ -112,8 +143,8 @@ def _view(console: Console, *, as_json: bool) -> View:
     return LiveView(console) if console.is_terminal else PlainView(console)
 
 
-def show(report: Report, console: Console) -> None:
-    """The comparison, stream by stream, and the verdict."""
+def show(report: Report, console: Console, *, keep: bool = False) -> None:
+    """The comparison, stream by stream, the verdict, and the way to the door."""
     console.print("every stream, as its subscriber saw it, compared with an undisturbed run:")
     console.print(result_table(report.records, report.undisturbed, console.width))
     verdict = "no token missing, none doubled, every text the same."
@@ -129,6 +160,9 @@ def show(report: Report, console: Console) -> None:
         verdict,
     ):
         console.print(line, style=style)
+    if report.door is not None:
+        for line in curl_lines(report.door, keep=keep):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _as_json(report: Report) -> dict[str, object]:
@@ -137,6 +171,7 @@ def _as_json(report: Report) -> dict[str, object]:
         "killed": report.killed,
         "seconds": round(report.seconds, 3),
         "tokens": report.tokens,
+        "door": report.door.url if report.door is not None else None,
         "streams": [
             {
                 "prompt": record.title,
@@ -147,6 +182,8 @@ def _as_json(report: Report) -> dict[str, object]:
                 "missing": record.missing,
                 "doubled": record.doubled,
                 "same_as_undisturbed": record.equals(result),
+                "same_at_the_door": report.door is None
+                or record.number not in report.door.differing,
             }
             for record, result in zip(report.records, report.undisturbed, strict=True)
         ],
@@ -154,14 +191,15 @@ def _as_json(report: Report) -> dict[str, object]:
 
 
 class _Demo:
-    def __init__(self, url: str, workers: Sequence[WorkerProcess], view: View) -> None:
-        self._url = url
-        self._workers = list(workers)
+    def __init__(self, stage: Stage, view: View) -> None:
+        self._url = stage.broker.url
+        self._workers = stage.workers
+        self._gateway = stage.gateway
         self._view = view
         self._killed: WorkerProcess | None = None
         self._state = DemoState(
             [StreamRecord(i, title(request)) for i, request in enumerate(REQUESTS, 1)],
-            [WorkerView(worker.name, capacity=_SLOTS) for worker in workers],
+            [WorkerView(worker.name, capacity=_SLOTS) for worker in stage.workers],
         )
 
     async def run(self) -> Report:
@@ -174,9 +212,20 @@ class _Demo:
             self._view.note("once more, undisturbed, to compare ...")
             again = await client.submit_many(REQUESTS)
             undisturbed = [await job.result(_LIMIT_S) for job in again]
+            door = await self._ask_the_door(jobs)
         tokens = sum(len(record.indexes) for record in self._state.records)
         killed = self._killed.name if self._killed else "nobody"
-        return Report(self._state.records, undisturbed, killed, tokens, seconds)
+        return Report(self._state.records, undisturbed, killed, tokens, seconds, door)
+
+    async def _ask_the_door(self, jobs: Sequence[AsyncJob]) -> Door | None:
+        """Whether it has the same to say of each stream."""
+        if self._gateway is None:
+            return None
+        self._view.note("and once more over HTTP, from the gateway ...")
+        texts = [await asyncio.to_thread(text_of, self._gateway, job.id) for job in jobs]
+        pairs = zip(self._state.records, texts, strict=True)
+        differing = frozenset(record.number for record, text in pairs if record.text != text)
+        return Door(self._gateway.url, differing)
 
     async def _stream(self, jobs: Sequence[AsyncJob]) -> None:
         """Follow every job to its end, and kill a worker on the way."""

@@ -14,27 +14,57 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from rose.protocol import Partition
+from rose.protocol.keys import BulkKeys
+from rose_gateway.keys import KEYS
+
+_LIMITS = "rose:gateway:limit:"
+_HISTORY = "rose:gateway:history:"
 
 
 class Role(StrEnum):
     PRODUCER = "producer"
     WORKER = "worker"
+    GATEWAY = "gateway"
 
+
+_PRODUCER: dict[str, tuple[str, ...]] = {
+    "": ("script|load", "time"),
+    "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending", "xinfo|consumers"),
+    "state": ("hmget", "hset", "hdel", "del", "exists"),
+    "tokens": ("xadd", "xrange", "del"),
+    "idempotency": ("get", "set", "del"),
+    "load": ("hmget", "hincrby"),
+    "model": ("hmget",),
+    "workers": ("hmget",),
+    "vocabulary": ("get",),
+    "dead": ("xlen",),
+    "channel": ("subscribe", "publish"),
+    "control": ("publish",),
+}
+_GATEWAY = {
+    **_PRODUCER,
+    "keys": ("hget", "hlen"),
+    "file": ("hmget", "hset", "del"),
+    "files": ("zadd", "zrem", "zrangebylex", "zrevrangebylex"),
+    "expiring": ("zadd", "zrem", "zrangebyscore"),
+    "garbage": ("zadd", "zrem", "zrangebyscore"),
+    "batch": (
+        *("exists", "hexists", "hget", "hmget", "hgetall", "hset", "hsetnx", "hincrby"),
+        "pexpire",
+    ),
+    "batches": ("zadd", "zremrangebylex", "zrevrangebylex", "pexpire"),
+    "unfinished": ("zadd", "zrem", "zcard", "zrangebyscore"),
+    "ended": ("setbit", "bitcount", "get", "del"),
+    "failed": ("setbit", "bitcount", "del"),
+    "parts": ("hsetnx", "hget", "hgetall", "del"),
+    "history": ("expire", "zadd", "zrem", "zremrangebyrank", "zrevrange"),
+    "limit": ("eval", "evalsha", "hmget", "hset", "pexpire", "zadd", "zcard", "zrange", "zrem"),
+}
 
 #: Commands by the kind of key that they are for.
 RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
-    Role.PRODUCER: {
-        "": ("script|load", "time"),
-        "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending", "xinfo|consumers"),
-        "state": ("hmget", "hset", "del"),
-        "tokens": ("xadd", "xrange", "del"),
-        "idempotency": ("get", "set"),
-        "load": ("hmget", "hincrby"),
-        "model": ("hmget",),
-        "dead": ("xlen",),
-        "channel": ("subscribe", "publish"),
-        "control": ("publish",),
-    },
+    Role.PRODUCER: _PRODUCER,
+    Role.GATEWAY: _GATEWAY,
     Role.WORKER: {
         "": ("script|load", "time"),
         "jobs": (
@@ -47,6 +77,8 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "idempotency": ("get", "expire"),
         "load": ("hmget", "hincrby"),
         "model": ("hmget", "hset"),
+        "workers": ("hmget", "hset", "hdel"),
+        "vocabulary": ("set", "expire"),
         "dead": ("xadd", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
         "running": ("zadd", "zrem", "zrangebyscore"),
@@ -59,6 +91,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
 
 #: What follows the command, {} being the key: nothing here changes anything.
 _HARMLESS = {
+    "bitcount": ("{}",),
     "bzpopmin": ("{}", "never"),
     "del": ("{}",),
     "eval": ("return 1", "1", "{}"),
@@ -67,15 +100,21 @@ _HARMLESS = {
     "expire": ("{}", "never"),
     "get": ("{}",),
     "hdel": ("{}", "field"),
+    "hexists": ("{}", "field"),
+    "hget": ("{}", "field"),
+    "hgetall": ("{}",),
     "hincrby": ("{}", "field", "some"),
+    "hlen": ("{}",),
     "hmget": ("{}", "field"),
     "hset": ("{}", "field", "value", "odd"),
+    "hsetnx": ("{}", "field"),
     "persist": ("{}",),
     "pexpire": ("{}", "never"),
     "pttl": ("{}",),
     "publish": ("{}", "doctor"),
     "script|load": ("return 1",),
     "set": ("{}", "value", "wrong"),
+    "setbit": ("{}", "0", "2"),
     "spublish": ("{}", "doctor"),
     "time": (),
     "xack": ("{}", "group", "0-1"),
@@ -95,8 +134,15 @@ _HARMLESS = {
     "xrevrange": ("{}", "+", "-", "COUNT", "0"),
     "xtrim": ("{}", "MAXLEN", "some"),
     "zadd": ("{}", "some", "job"),
+    "zcard": ("{}",),
+    "zrange": ("{}", "1", "0"),
+    "zrangebylex": ("{}", "+", "-"),
     "zrangebyscore": ("{}", "1", "0"),
     "zrem": ("{}", "job"),
+    "zremrangebylex": ("{}", "+", "-"),
+    "zrevrangebylex": ("{}", "-", "+"),
+    "zremrangebyrank": ("{}", "0", "0"),
+    "zrevrange": ("{}", "1", "0"),
 }
 
 
@@ -129,6 +175,8 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "idempotency": partition.idempotency(nobody, user),
         "load": partition.load,
         "model": partition.model,
+        "workers": partition.workers,
+        "vocabulary": partition.vocabulary(nobody),
         "dead": partition.dead,
         "reader": partition.reader,
         "running": partition.running,
@@ -136,11 +184,35 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "idle": partition.state(nobody).replace(":state:", ":idle:"),
         "channel": partition.channel(nobody),
         "control": partition.control,
+        "keys": KEYS,
+        "limit": f"{_LIMITS}{{{nobody}}}:rate",
+        "history": f"{_HISTORY}{{{nobody}}}",
+        **_bulk_keys(nobody),
+    }
+
+
+def _bulk_keys(name: str) -> dict[str, str]:
+    """Of files and batches: one of each kind, or with "*" what fits all of a kind."""
+    return {
+        "expiring": BulkKeys.EXPIRING,
+        "garbage": BulkKeys.GARBAGE,
+        "unfinished": BulkKeys.UNFINISHED,
+        "file": BulkKeys.file(name),
+        "files": BulkKeys.files(name),
+        "batch": BulkKeys.batch(name),
+        "batches": BulkKeys.batches(name),
+        "ended": BulkKeys.ended(name),
+        "failed": BulkKeys.failed(name),
+        "parts": BulkKeys.parts(name),
     }
 
 
 def _pattern(partition: Partition, kind: str) -> str:
-    one_of_a_kind = kind in ("load", "model", "dead", "reader", "running", "reclaim", "control")
+    own = {"keys": KEYS, "limit": f"{_LIMITS}*", "history": f"{_HISTORY}*", **_bulk_keys("*")}
+    if kind in own:
+        return own[kind]
+    ones = ("load", "model", "workers", "dead", "reader", "running", "reclaim", "control")
+    one_of_a_kind = kind in ones
     return partition.load.removesuffix("load") + kind + ("" if one_of_a_kind else ":*")
 
 

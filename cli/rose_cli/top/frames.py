@@ -22,6 +22,9 @@ _HISTORY = 60
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 4 * 1024 * 1024
 
+#: What a gateway has, and nobody else.
+_GATEWAY = "rose_gateway_build_info"
+
 Address = tuple[str, int]
 
 
@@ -30,7 +33,8 @@ class Scrape:
     """`samples`: those of the same name added up, over all their labels."""
 
     address: str
-    worker: str
+    worker: str | None
+    """None: a gateway"""
     samples: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     """of its model: name, device, dtype"""
@@ -53,6 +57,18 @@ class WorkerRow:
 
 
 @dataclass(slots=True)
+class GatewayRow:
+    """A gateway that answers. It may serve other queues, too."""
+
+    address: str
+    open_streams: int
+    requests_per_s: float
+    events_per_s: float
+    limits_hit: int
+    """requests and connections that it has refused or closed for a limit"""
+
+
+@dataclass(slots=True)
 class Frame:
     """One look. Ages are in seconds; None where there is no such job, or nobody says."""
 
@@ -68,6 +84,7 @@ class Frame:
     other_workers: int
     """that answer too, and work on another queue or another Redis"""
     tokens_per_s: float
+    gateways: list[GatewayRow] = field(default_factory=list)
     history: list[float] = field(default_factory=list)
     """tokens a second of the looks before, this one last"""
 
@@ -78,7 +95,7 @@ class Top:
     def __init__(self, client: Client, places: Sequence[Address]) -> None:
         self._client = client
         self._places = places
-        self._before: dict[str, tuple[float, float]] = {}
+        self._before: dict[tuple[str, str], tuple[float, float]] = {}
         self._known: set[str] = set()
         self._history: deque[float] = deque(maxlen=_HISTORY)
 
@@ -88,8 +105,9 @@ class Top:
         # One that has lost its Redis is no longer in the status, and stays to be seen.
         self._known |= status.workers.keys()
         answers = _scrape_all(self._places)
+        gateways = [self._gateway(scrape) for scrape in answers if scrape.worker is None]
         scrapes = [scrape for scrape in answers if scrape.worker in self._known]
-        workers = [self._row(scrape, status) for scrape in scrapes]
+        workers = [self._row(scrape.worker or "", scrape, status) for scrape in scrapes]
         silent = status.workers.keys() - {row.name for row in workers}
         workers += [WorkerRow(name, status.workers[name]) for name in silent]
         workers.sort(key=lambda row: row.name)
@@ -105,31 +123,42 @@ class Top:
             oldest_waiting_s=_oldest_waiting(scrapes, status),
             oldest_running_s=status.age_s(status.oldest_running_ms),
             workers=workers,
-            other_workers=len(answers) - len(scrapes),
+            other_workers=len(answers) - len(scrapes) - len(gateways),
             tokens_per_s=rate,
+            gateways=sorted(gateways, key=lambda row: row.address),
             history=list(self._history),
         )
 
-    def _row(self, scrape: Scrape, status: QueueStatus) -> WorkerRow:
+    def _gateway(self, scrape: Scrape) -> GatewayRow:
+        return GatewayRow(
+            address=scrape.address,
+            open_streams=int(scrape.samples.get("rose_gateway_open_streams", 0)),
+            requests_per_s=self._rate(scrape, "rose_gateway_requests_total"),
+            events_per_s=self._rate(scrape, "rose_gateway_events_total"),
+            limits_hit=int(scrape.samples.get("rose_gateway_limits_hit_total", 0)),
+        )
+
+    def _row(self, name: str, scrape: Scrape, status: QueueStatus) -> WorkerRow:
         samples = scrape.samples
         return WorkerRow(
-            name=scrape.worker,
-            leases=status.workers.get(scrape.worker, 0),
+            name=name,
+            leases=status.workers.get(name, 0),
             address=scrape.address,
             ready=bool(samples.get("rose_ready", 0)),
             device=scrape.labels.get("device", ""),
             batch=int(samples.get("rose_batch_sequences", 0)),
             capacity=int(samples.get("rose_batch_capacity_sequences", 0)),
             kv_usage=samples.get("rose_kv_cache_usage_ratio", 0.0),
-            tokens_per_s=self._rate(scrape.worker, samples.get("rose_generated_tokens_total", 0.0)),
+            tokens_per_s=self._rate(scrape, "rose_generated_tokens_total"),
             jobs_ended=int(samples.get("rose_jobs_total", 0)),
         )
 
-    def _rate(self, worker: str, total: float) -> float:
-        """0 for a worker that is seen for the first time, or has begun anew."""
-        now = time.monotonic()
-        at, before = self._before.get(worker, (now, total))
-        self._before[worker] = (now, total)
+    def _rate(self, scrape: Scrape, counter: str) -> float:
+        """0 for one that is seen for the first time, or has begun anew."""
+        now, total = time.monotonic(), scrape.samples.get(counter, 0.0)
+        source = scrape.worker or scrape.address
+        at, before = self._before.get((source, counter), (now, total))
+        self._before[source, counter] = (now, total)
         return max(0.0, total - before) / (now - at) if now > at else 0.0
 
 
@@ -141,7 +170,7 @@ def _oldest_waiting(scrapes: Sequence[Scrape], status: QueueStatus) -> float | N
     return max((s.samples[name] for s in scrapes if name in s.samples), default=None)
 
 
-# The metrics that workers serve
+# The metrics that workers and gateways serve
 
 
 def addresses(places: Iterable[str]) -> list[Address]:
@@ -169,7 +198,7 @@ def _scrape_all(places: Iterable[Address]) -> list[Scrape]:
 
 
 def scrape(place: Address) -> Scrape | None:
-    """None where no worker answers."""
+    """None where neither a worker nor a gateway answers."""
     connection = http.client.HTTPConnection(*place, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -180,16 +209,16 @@ def scrape(place: Address) -> Scrape | None:
     finally:
         connection.close()
     address = f"{place[0]}:{place[1]}"
-    name = answer.getheader("Rose-Worker") if answer.status == 200 else None
-    if name is None:
+    if answer.status != 200:
         return None
     try:
-        return _parse(body, address, name)
+        found = _parse(body, address, answer.getheader("Rose-Worker"))
     except ValueError:
         return None  # cut off, or of something else
+    return found if found.worker is not None or _GATEWAY in found.samples else None
 
 
-def _parse(text: str, address: str, worker: str) -> Scrape:
+def _parse(text: str, address: str, worker: str | None) -> Scrape:
     """Raises: ValueError: these are no metrics."""
     scrape = Scrape(address, worker)
     for family in text_string_to_metric_families(text):

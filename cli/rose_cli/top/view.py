@@ -11,13 +11,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from rose_cli.tables import Column, bar, elide_middle, make_table
-from rose_cli.top.frames import Frame, WorkerRow
+from rose_cli.top.frames import Frame, GatewayRow, WorkerRow
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKS = 40
 _PICTURE_WIDTH = 92
-#: Lines of a frame beside those of its workers.
-_OTHER_LINES = 11
+#: Lines of a frame beside those of its summary and of its workers.
+_OTHER_LINES = 6
 
 #: Above these a share is coloured.
 _BUSY, _FULL = 0.6, 0.9
@@ -28,11 +28,15 @@ def draw(frame: Frame, width: int, height: int | None = None) -> RenderableType:
     return Group(
         _title(frame, width),
         Text(),
-        *_summary(frame),
+        *(summary := _summary(frame)),
         Text(),
-        *_workers(frame.workers, width, None if height is None else height - _OTHER_LINES),
+        *_workers(frame.workers, width, None if height is None else height - _room(summary)),
         *_hints(frame),
     )
+
+
+def _room(summary: Sequence[Text]) -> int:
+    return len(summary) + _OTHER_LINES
 
 
 def export(frame: Frame, width: int = _PICTURE_WIDTH) -> str:
@@ -71,7 +75,7 @@ def _summary(frame: Frame) -> list[Text]:
     slots = sum(row.capacity for row in frame.workers)
     priorities = "  ".join(f"{name} {count}" for name, count in frame.waiting.items())
     dead = "bold red" if frame.dead_letters else ""
-    return [
+    facts = [
         _fact(
             "tokens/s",
             Text(f"{frame.tokens_per_s:,.0f}", style="bold"),
@@ -86,6 +90,21 @@ def _summary(frame: Frame) -> list[Text]:
         _fact("running", Text.assemble((str(frame.running), "bold"), _age(frame.oldest_running_s))),
         _fact("dead letters", Text(str(frame.dead_letters), style=dead)),
     ]
+    return facts if not frame.gateways else [*facts, _gateways(frame.gateways)]
+
+
+def _gateways(rows: Sequence[GatewayRow]) -> Text:
+    """One line for all."""
+    streams = sum(row.open_streams for row in rows)
+    limits = sum(row.limits_hit for row in rows)
+    requests = sum(row.requests_per_s for row in rows)
+    events = sum(row.events_per_s for row in rows)
+    hit = f"  {limits:,} limits hit" if limits else ""
+    return _fact(
+        "gateways",
+        Text.assemble((str(len(rows)), "bold"), (f"  {streams:,} streams", "dim")),
+        Text(f"{requests:,.0f} requests/s  {events:,.0f} events/s{hit}"),
+    )
 
 
 def _fact(name: str, value: Text, more: Text | None = None) -> Text:

@@ -1,0 +1,1 @@
+"""`rose batch run`: a file of requests becomes a file of answers, without a gateway."""

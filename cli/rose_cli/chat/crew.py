@@ -1,0 +1,70 @@
+"""The workers of `rose chat`: always two; one that is killed gets a successor."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rose_cli.demo.workers import WorkerProcess
+
+SIZE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    worker: str
+    jobs: int
+    """that it had in hand"""
+    successor: str
+
+
+class Crew:
+    """Leaving the context kills all of them. Any thread may call it."""
+
+    def __init__(self, redis_url: str, **settings: Any) -> None:
+        """`settings`: of each worker."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else SIZE
+        self._redis_url = redis_url
+        self._settings: dict[str, Any] = {"torch_threads": max(1, cores // SIZE), **settings}
+        self._lock = threading.Lock()
+        self._workers: list[WorkerProcess] = []
+        self._started = 0
+
+    def __enter__(self) -> Self:
+        for _ in range(SIZE):
+            self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            while self._workers:
+                self._workers.pop().__exit__()
+
+    def wait_ready(self) -> None:
+        """Raises: ServiceDied: one ended, or is not ready in time."""
+        for worker in self._workers:
+            worker.wait_ready(600)
+
+    def kill_one_at_work(self) -> Killed | None:
+        """SIGKILL to the worker with most jobs in hand, and a successor; None if all are idle."""
+        with self._lock:
+            hands = {worker: _jobs(worker) for worker in self._workers}
+            victim = max(hands, key=hands.__getitem__, default=None)
+            if victim is None or not hands[victim]:
+                return None
+            self._workers.remove(victim)
+            victim.__exit__()
+            return Killed(victim.name, hands[victim], self._start().name)
+
+    def _start(self) -> WorkerProcess:
+        self._started += 1
+        worker = WorkerProcess(f"worker-{self._started}", self._redis_url, **self._settings)
+        self._workers.append(worker.__enter__())
+        return worker
+
+
+def _jobs(worker: WorkerProcess) -> int:
+    """In its batch; none while it still loads."""
+    return int(worker.metrics().get("rose_batch_sequences", 0))

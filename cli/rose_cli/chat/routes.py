@@ -1,0 +1,39 @@
+"""POST /v1/demo/kill-worker: the route that only the gateway of `rose chat` has."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel, Field
+
+from rose_cli.chat.crew import Crew
+from rose_gateway.authentication import CallerDependency
+from rose_gateway.errors import ApiError
+
+router = APIRouter(tags=["demo"])
+
+
+class KilledAnswer(BaseModel):
+    worker: str = Field(description="killed with SIGKILL")
+    jobs: int = Field(description="that it had in hand")
+    successor: str = Field(description="started in its place")
+
+
+@router.post("/v1/demo/kill-worker", summary="Kill a worker that is at work")
+async def kill_worker(request: Request, _: CallerDependency) -> KilledAnswer:
+    """The one with most jobs. They go on at another worker when its lease lapses. 409 if no worker
+    has any."""
+    crew: Crew = request.app.state.crew
+    killed = await asyncio.to_thread(crew.kill_one_at_work)
+    if killed is None:
+        raise ApiError(
+            409, "no worker has a job in hand: ask for something first", code="nobody_at_work"
+        )
+    return KilledAnswer(worker=killed.worker, jobs=killed.jobs, successor=killed.successor)
+
+
+def install(app: FastAPI, crew: Crew) -> None:
+    app.state.demo = True
+    app.state.crew = crew
+    app.include_router(router)

@@ -1,0 +1,26 @@
+"""`rose gateway`: its options are the fields of GatewaySettings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from rose_cli.commands import GATEWAY, require
+from rose_cli.options import with_options
+from rose_cli.variables import options_of, reject_unknown_variables
+from rose_gateway.settings import GatewaySettings, variable
+
+_OPTIONS = {
+    name: Annotated[annotation | None, option]
+    for name, (annotation, option) in options_of(GatewaySettings.model_fields, variable).items()
+}
+
+
+@with_options("said", _OPTIONS)
+def gateway(said: dict[str, Any]) -> None:
+    """Serve OpenAI's API over the queue, to any number of clients."""
+    reject_unknown_variables()
+    settings = GatewaySettings(**said)
+    require(*GATEWAY, extra="gateway")
+    from rose_gateway.server import run
+
+    run(settings)

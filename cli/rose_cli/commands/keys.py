@@ -1,0 +1,114 @@
+"""`rose keys`: create, list, revoke the gateway's API keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from rose.protocol import Priority
+from rose_cli.options import AsJson, RedisUrl, given
+from rose_cli.output import local_time, print_json, print_result, print_text, printable
+from rose_cli.tables import Column, make_table, print_drawing, terminal_width
+from rose_gateway.keys import ApiKey, KeyLimits, Keys, open_keys
+from rose_producer.settings import ProducerSettings
+
+T = TypeVar("T")
+
+keys = typer.Typer(
+    help="The API keys that `rose gateway` asks for as soon as there is one. Redis holds their "
+    "hashes only.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose key it is, for `rose keys list`.")],
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Requests that enqueue jobs. No limit if not given.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Estimated tokens, of prompts and answers.")
+    ] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Jobs queued and running.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model it may use; may be repeated. All if not.")
+    ] = None,
+    max_priority: Annotated[
+        Priority, typer.Option(help="The highest priority that it may ask for.")
+    ] = Priority.HIGH,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key, and print its secret: nobody can read it again."""
+    limits = KeyLimits(
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        max_jobs=max_jobs,
+        models=tuple(model) if model else None,
+        max_priority=max_priority,
+    )
+    key, secret = _run(redis_url, lambda keys: keys.create(name, limits))
+    print_result({**_facts(key), "secret": secret}, secret, as_json=as_json)
+
+
+@keys.command(name="list")
+def list_keys(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
+    """List the keys, the oldest first."""
+    found = _run(redis_url, lambda keys: keys.list())
+    if as_json:
+        for key in found:
+            print_json(_facts(key))
+    elif found:
+        print_drawing(
+            make_table(
+                [
+                    Column("key", [key.id for key in found]),
+                    Column("name", [printable(key.name) for key in found]),
+                    Column("limits", [_limits(key) for key in found]),
+                    Column("created", [local_time(key.created * 1000) for key in found]),
+                ],
+                terminal_width(),
+            )
+        )
+    else:
+        print_text("no keys: a gateway on loopback is open to all")
+
+
+@keys.command()
+def revoke(
+    key: Annotated[str, typer.Argument(help="Its id, as `list` prints it.")],
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse a key from now on. Gateways notice within a few seconds; its jobs go on."""
+    revoked = _run(redis_url, lambda keys: keys.revoke(key))
+    print_result(_facts(revoked), f"revoked {revoked.id}", as_json=as_json)
+
+
+def _run(redis_url: str | None, action: Callable[[Keys], Awaitable[T]]) -> T:
+    async def run() -> T:
+        keys, redis = open_keys(ProducerSettings(**given(redis_url=redis_url)))
+        try:
+            return await action(keys)
+        finally:
+            await redis.aclose()
+
+    return asyncio.run(run())
+
+
+def _facts(key: ApiKey) -> dict[str, Any]:
+    return key.model_dump(mode="json", exclude={"secret_sha256"})
+
+
+def _limits(key: ApiKey) -> str:
+    if key.revoked is not None:
+        return "revoked"
+    limits = key.limits.model_dump(mode="json", exclude_defaults=True)
+    said = {n: "|".join(v) if isinstance(v, list) else v for n, v in limits.items()}
+    return ", ".join(f"{name}={printable(str(value))}" for name, value in said.items()) or "-"

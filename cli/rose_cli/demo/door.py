@@ -1,0 +1,44 @@
+"""What the demo asks of the gateway over HTTP, and how its user does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rose_cli.demo.gateways import GatewayProcess
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    url: str
+    """the base URL for OpenAI's SDKs"""
+    differing: frozenset[int]
+    """numbers of the streams that it shows otherwise than their subscribers saw them"""
+
+
+def text_of(gateway: GatewayProcess, job_id: str) -> str | None:
+    """A job's text, as the gateway streams it; None where it gives no good answer."""
+    stream = gateway.http(f"/v1/jobs/{job_id}/events", _TIMEOUT_S)
+    return None if stream is None else "".join(event.get("text", "") for event in _events(stream))
+
+
+def _events(stream: str) -> Iterator[dict[str, str]]:
+    """The data of each event, where it is JSON."""
+    for line in stream.splitlines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def curl_lines(door: Door, *, keep: bool) -> list[str]:
+    """For a terminal of 80 columns."""
+    request = {"model": "built-in", "input": "Tell me a story.", "stream": True}
+    same = "the same" if not door.differing else "OTHER TEXTS"
+    until = "up until Ctrl-C" if keep else "--keep leaves it up"
+    return [
+        f"{same} over OpenAI's API, {door.url}; {until}:",
+        f"  curl -N {door.url}/responses \\",
+        f"    -d '{json.dumps(request)}'",
+    ]

@@ -1,0 +1,115 @@
+"""Processes of the demo, the tests and the benchmarks: a module's command that serves HTTP."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import ClassVar, Self
+
+from rose.errors import RoseError
+
+_STOP_S = 30
+_LOOK_S = 0.05
+
+
+class ServiceDied(RoseError):
+    code = "service_died"
+
+
+class ServiceProcess:
+    """One process that serves HTTP on loopback. Leaving the context kills it if it still runs."""
+
+    kind: ClassVar[str] = "process"
+
+    def __init__(
+        self, name: str, http_port: int, program: Sequence[str], settings: Mapping[str, str | float]
+    ) -> None:
+        """`program`: a module, and its arguments before the settings, which have underscores for
+        dashes."""
+        self.name = name
+        self.http_port = http_port
+        self._command = [sys.executable, "-m", *program] + [
+            f"--{key.replace('_', '-')}={value}" for key, value in settings.items()
+        ]
+        self._folder = tempfile.TemporaryDirectory(prefix=f"rose-{self.kind}-")
+        self._log = Path(self._folder.name, "log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.kill()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+                self._command, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """None before the start."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_ready(self, timeout_s: float = 120.0) -> None:
+        """Raises: ServiceDied: it ended, or is not ready in time."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.is_ready():
+                return
+            time.sleep(_LOOK_S)
+        raise ServiceDied(f"{self.kind} {self.name} is not ready after {timeout_s:g} s")
+
+    def is_ready(self) -> bool:
+        """Raises: ServiceDied: it ended."""
+        if not self.running:
+            raise ServiceDied(f"{self.kind} {self.name} ended: {self.log[-500:].strip()}")
+        return self.http("/readyz") is not None
+
+    def signal(self, signum: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        """SIGKILL: no good-bye."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and its exit status."""
+        if self._process is None:
+            raise ServiceDied(f"{self.kind} {self.name} was never started")
+        self._process.terminate()
+        return self._process.wait(_STOP_S)
+
+    def http(self, path: str, timeout_s: float = 2) -> str | None:
+        """The page, or None when there is no good answer."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http_port}{path}", timeout=timeout_s
+            ) as answer:
+                body: bytes = answer.read()
+                return body.decode()
+        except (OSError, HTTPException):  # the worker may be killed in the middle of the page
+            return None

@@ -1,0 +1,64 @@
+"""The `ROSE_` variables that any command knows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rose.errors import ConfigurationError
+from rose_gateway.settings import GatewaySettings, variable
+from rose_worker.settings import WorkerSettings
+
+
+def reject_unknown_variables() -> None:
+    """A misspelt `ROSE_` variable would silently not apply.
+
+    Raises:
+        ConfigurationError
+    """
+    known = {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
+    known |= {variable(name) for name in GatewaySettings.model_fields}
+    unknown = sorted(
+        name
+        for name in os.environ
+        if name.upper().startswith("ROSE_") and name.upper() not in known
+    )
+    if unknown:
+        raise ConfigurationError(
+            f"unknown setting {', '.join(unknown)}: see `rose worker --help` and "
+            "`rose gateway --help` for all of them"
+        )
+
+
+def options_of(
+    fields: dict[str, FieldInfo], variable_of: Callable[[str], str]
+) -> dict[str, tuple[Any, Any]]:
+    """Of each field: the type and the option of a command line."""
+    return {
+        name: (field.annotation, _option(name, field, variable_of(name)))
+        for name, field in fields.items()
+    }
+
+
+def _option(name: str, field: FieldInfo, variable_name: str) -> Any:
+    default = field.default
+    secret = field.annotation is SecretStr
+    if isinstance(default, SecretStr):
+        default = default.get_secret_value()
+    notes = [f"env: {variable_name}"]
+    if default is not None and default is not PydanticUndefined:
+        notes.insert(0, f"default: {default}")
+    flag = name.replace("_", "-")
+    return typer.Option(
+        f"--{flag}/--no-{flag}" if default is True else f"--{flag}",
+        help=f"{field.description} [{'; '.join(notes)}]",
+        parser=SecretStr if secret else None,
+        metavar="URL" if secret else None,
+        show_default=False,
+    )

@@ -1,0 +1,306 @@
+"""`rose batch run`: a file of requests becomes a file of answers, however often it is stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from rose_cli.batch.checkpoint import Checkpoint
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from tests.conftest import needs_redis_server
+from tests.support.batch_lines import CHAT, RESPONSES, completion, raw_line
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+from tests.support.echo import SLOW, serving
+from tests.support.redis_users import guarded_server
+from tests.support.users_at_work import QUEUE, url
+
+Batch = Callable[..., subprocess.CompletedProcess[str]]
+
+#: What differs from job to job, and from run to run.
+_OWN = ("id", "request_id", "created", "created_at", "completed_at", "prompt_tokens_details")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    lines = [raw_line(f"c{number}", completion(f"{number}")) for number in range(1, 9)]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
+    return tmp_path
+
+
+@pytest.fixture
+def batch(broker: EmbeddedBroker, queue: str, folder: Path) -> Batch:
+    """Runs the command in the folder of `in.jsonl`, to `out.jsonl` if not told otherwise."""
+
+    def run(*options: str, output: str = "out.jsonl", source: str = "in.jsonl") -> Any:
+        files = (str(folder / source), "-o", str(folder / output))
+        where = ("--redis-url", broker.url, "--queue", queue, "--json")
+        return run_rose("batch", "run", *files, *where, *options)
+
+    return run
+
+
+def records(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def _common(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_common(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _common(item) for name, item in value.items() if name not in _OWN}
+    return value
+
+
+def test_answers_come_in_the_order_of_their_lines(
+    folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given: the first lines take longest
+    start_worker(max_batch_size=4)
+    lines = [
+        raw_line(f"c{number}", completion(f"{number}", 400 // number)) for number in range(1, 30)
+    ]
+    chat = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    lines[10] = raw_line("chat", chat, CHAT)
+    lines[20] = raw_line(
+        "response", {"model": "null", "input": "Hi", "max_output_tokens": 2}, RESPONSES
+    )
+    (folder / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    # when
+    ended = batch("--window", "7")
+    # then
+    facts = json.loads(ended.stdout)
+    assert (ended.returncode, facts["lines"], facts["failed"]) == (0, 29, 0)
+    answers = records(folder / "out.jsonl")
+    assert [answer["custom_id"] for answer in answers] == [
+        json.loads(line)["custom_id"] for line in lines
+    ]
+    kinds = [answers[number]["response"]["body"]["object"] for number in (0, 10, 20)]
+    assert kinds == ["text_completion", "chat.completion", "response"]
+    assert (folder / "out.errors.jsonl").read_bytes() == b""
+
+
+def test_bad_lines_are_in_the_error_file_with_their_numbers(
+    folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given
+    start_worker()
+    lines = (folder / "in.jsonl").read_bytes().split(b"\n")
+    lines[1], lines[2], lines[4] = b"not JSON", b"", raw_line("c5", {"model": "none", "prompt": ""})
+    (folder / "in.jsonl").write_bytes(b"\n".join(lines))
+    # when
+    ended = batch("-e", str(folder / "bad.jsonl"))
+    # then
+    assert (ended.returncode, json.loads(ended.stdout)["failed"]) == (3, 2)
+    bad = records(folder / "bad.jsonl")
+    assert [(record["line"], record["custom_id"]) for record in bad] == [(2, None), (5, "c5")]
+    assert bad[0]["error"]["message"].startswith("the line is not JSON")
+    assert bad[1]["response"]["status_code"] == 400
+    assert [answer["custom_id"] for answer in records(folder / "out.jsonl")] == [
+        "c1",
+        "c4",
+        "c6",
+        "c7",
+        "c8",
+    ]
+
+
+def test_what_is_interrupted_goes_on_as_if_it_had_not_been(
+    folder: Path,
+    batch: Batch,
+    broker: EmbeddedBroker,
+    queue: str,
+    raw: redis.Redis,
+    start_worker: Callable[..., WorkerProcess],
+) -> None:
+    # given
+    count, interruptions, seed = 200, 10, random.randrange(2**32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    start_worker(max_batch_size=8, **SLOW)
+    lines = [
+        raw_line(f"c{number}", completion(f"{number}", dice.randrange(1, 9)))
+        for number in range(count)
+    ]
+    for number in dice.sample(range(count), 20):
+        lines[number] = b"bad" * number
+    (folder / "in.jsonl").write_bytes(b"\n".join(lines))
+    written = folder / "out.jsonl"
+    command = [sys.executable, "-m", "rose_cli", "batch", "run", str(folder / "in.jsonl")]
+    command += ["-o", str(written), "--redis-url", broker.url, "--queue", queue]
+    command += ["--window", "24"]
+
+    def size() -> int:
+        return written.stat().st_size if written.exists() else 0
+
+    # when
+    for _ in range(interruptions):
+        signum = dice.choice([signal.SIGINT, signal.SIGKILL])
+        enough = size() + dice.randrange(-4000, 8_000)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        wait_until(lambda p=process, e=enough: size() > e or p.poll() is not None)
+        process.send_signal(signum)
+        process.communicate()
+    last = batch("--window", "24")
+    # then: as an undisturbed run
+    assert last.returncode == 3
+    undisturbed = batch(output="other.jsonl")
+    assert undisturbed.returncode == 3
+    assert _common(records(written)) == _common(records(folder / "other.jsonl"))
+    assert _common(records(folder / "out.errors.jsonl")) == _common(
+        records(folder / "other.errors.jsonl")
+    )
+    # and no line was asked twice
+    good = len(records(written))
+    assert good == count - 20
+    assert len(list(raw.scan_iter(f"rose:{{{queue}:0}}:state:*", count=10_000))) == 2 * good
+
+
+def test_ctrl_c_says_how_to_go_on(
+    folder: Path, broker: EmbeddedBroker, queue: str, batch: Batch, start_worker: Any
+) -> None:
+    # given: nobody answers
+    command = [sys.executable, "-m", "rose_cli", "batch", "run", str(folder / "in.jsonl")]
+    command += ["-o", str(folder / "out.jsonl"), "--redis-url", broker.url, "--queue", queue]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: (folder / "out.jsonl.progress").exists())
+    # when
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    # then
+    assert process.returncode == 128 + signal.SIGINT
+    assert "the same command goes on" in said
+    start_worker()
+    assert batch().returncode == 0
+
+
+def test_what_was_written_behind_the_checkpoint_is_cut_off(
+    folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given: a run that has ended, with the checkpoint of its third line
+    start_worker()
+    batch()
+    whole = (folder / "out.jsonl").read_bytes()
+    progress = folder / "out.jsonl.progress"
+    ended = Checkpoint.read(progress)
+    assert ended is not None
+    lines = (folder / "in.jsonl").read_bytes().split(b"\n")
+    third = Checkpoint(
+        ended.batch_id,
+        ended.input_sha256,
+        line=3,
+        input_bytes=sum(len(line) + 1 for line in lines[:3]),
+        output_bytes=sum(len(line) + 1 for line in whole.split(b"\n")[:3]),
+        succeeded=3,
+    )
+    # when
+    for torn in (third.output_bytes, third.output_bytes + 1, len(whole) - 1, len(whole)):
+        third.write(progress)
+        (folder / "out.jsonl").write_bytes(whole[:torn])
+        again = batch()
+        # then: the jobs are the same, so the bytes are
+        assert (again.returncode, json.loads(again.stdout)["done_before"]) == (0, 3)
+        assert (folder / "out.jsonl").read_bytes() == whole
+
+
+def test_a_run_that_has_ended_does_nothing_more(
+    folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given
+    start_worker().wait_ready()
+    batch()
+    before = (folder / "out.jsonl").read_bytes()
+    # when
+    again = batch()
+    # then
+    assert (again.returncode, json.loads(again.stdout)["done_before"]) == (0, 8)
+    assert (folder / "out.jsonl").read_bytes() == before
+
+
+def test_files_that_belong_to_something_else_are_left_alone(
+    folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # given
+    start_worker()
+    (folder / "mine.jsonl").write_text("precious")
+    assert batch().returncode == 0
+    (folder / "changed.jsonl").write_bytes((folder / "in.jsonl").read_bytes() + b"\n{}")
+    # when
+    refused = [
+        batch(output="mine.jsonl"),
+        batch(source="changed.jsonl"),
+        batch(output="in.jsonl"),
+        batch("-e", str(folder / "out.jsonl")),
+        batch(source="none.jsonl"),
+        batch(output="none/out.jsonl"),
+    ]
+    # then
+    assert [ended.returncode for ended in refused] == [2] * 6
+    assert all(json.loads(ended.stderr)["error"] == "configuration" for ended in refused)
+    assert (folder / "mine.jsonl").read_text() == "precious"
+    # unless it is said
+    assert batch("--overwrite", output="mine.jsonl").returncode == 0
+    assert len(records(folder / "mine.jsonl")) == 8
+
+
+def test_two_runs_do_not_write_to_one_file(folder: Path, batch: Batch) -> None:
+    with (folder / "out.jsonl").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        ended = batch()
+
+    assert ended.returncode == 2
+    assert "another run" in json.loads(ended.stderr)["message"]
+
+
+def test_a_checkpoint_that_is_none_is_told(folder: Path, batch: Batch) -> None:
+    (folder / "out.jsonl.progress").write_text('{"version": 2}')
+
+    assert "is not what this version" in json.loads(batch().stderr)["message"]
+
+
+def test_a_redis_that_is_not_there_is_told_at_once(folder: Path, batch: Batch) -> None:
+    ended = batch("--redis-url", "redis://127.0.0.1:1/0")
+
+    assert (ended.returncode, json.loads(ended.stderr)["error"]) == (1, "broker_unavailable")
+
+
+def test_a_file_without_lines_has_no_answers(folder: Path, batch: Batch) -> None:
+    (folder / "in.jsonl").write_text("\n \n")
+
+    ended = batch()
+
+    assert (ended.returncode, json.loads(ended.stdout)["lines"]) == (0, 0)
+    assert (folder / "out.jsonl").read_bytes() == b""
+
+
+@needs_redis_server
+def test_a_producer_s_rights_are_enough(folder: Path, batch: Batch, tmp_path: Path) -> None:
+    # given: lines that need all that a line can need
+    lines = [
+        raw_line("c1", completion("x", n=2)),
+        raw_line("c2", completion("y", store=False)),
+        raw_line("c3", {"model": "null", "input": "Hi", "max_output_tokens": 2}, RESPONSES),
+    ]
+    (folder / "in.jsonl").write_bytes(b"\n".join(lines))
+    with (
+        guarded_server(tmp_path) as server,
+        serving("w", url("worker", server.port), queue=QUEUE),
+        redis.Redis.from_url(server.url, protocol=2) as admin,
+    ):
+        # when
+        ended = batch("--redis-url", url("producer", server.port), "--queue", QUEUE)
+        # then
+        assert ended.returncode == 0, ended.stderr
+        assert [entry["object"] for entry in admin.acl_log()] == []
