@@ -1,12 +1,13 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--old COMMIT] [--json]
-                          [--topology one|cluster|sentinel]
+                          [--topology one|cluster|sentinel] [--nightly]
     python -m tests.chaos --without renewal|fencing|log|memory|clock      must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
 Exit status 0 only if every invariant held (with --bite: only if each sabotage was noticed), 2 if
-there was no run, for want of a redis-server, say.
+there was no run, for want of a redis-server, say. SIGINT ends a run: what was submitted by then is
+followed to its end and checked, and the exit status is 130 if all of it held.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -27,8 +29,9 @@ from rich.console import Console
 
 from rose.errors import RoseError
 from tests.chaos.answers import null_answer, rose_answers
-from tests.chaos.check import Invariant, check
+from tests.chaos.check import check
 from tests.chaos.context import Options, Sabotage, TopologyName
+from tests.chaos.invariants import Invariant
 from tests.chaos.losses import without_losses
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
@@ -47,6 +50,18 @@ _BITES: dict[Sabotage, Invariant] = {
 }
 #: The built-in model takes seconds to load and shares the cores with everybody.
 _ROSE: dict[str, Any] = {"workers": 2, "window": 60, "min_step_s": 0.02, "patience_s": 90.0}
+#: 100,000 jobs in a night: as many faults a job, more of them at once. Twice as many workers may be
+#: lost at once, of half the slots, so the bounds are the same.
+_NIGHTLY: dict[str, Any] = {
+    "workers": 6,
+    "slots": 12,
+    "min_step_s": 0.04,
+    "subscribers": 4,
+    "window": 300,
+    "brevity": 2.0,
+    "faults_at_once": 8,
+}
+_INTERRUPTED = 130
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
@@ -56,6 +71,7 @@ async def _carry_out(options: Options, folder: Path) -> Report:
     """Raises: TimeoutError: the workers do not start."""
     began = time.monotonic()
     run = ChaosRun(options, folder, _Ticker())
+    _end_at_sigint(run, asyncio.get_running_loop())
     evidence = await run.run()
     wall_s = time.monotonic() - began
     jobs = [evidence.job(n) for n in evidence.ids if n not in evidence.failures]
@@ -93,20 +109,23 @@ class _Ticker:
 
 
 def main() -> None:
+    # Of the harness alone, though a terminal sends it to all processes: children inherit the mask.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup
             signal.signal(signum, _leave)
     args = _arguments()
     try:
-        sys.exit(0 if (_bite(args) if args.bite else _holds(args)) else 1)
+        sys.exit(_bite(args) if args.bite else _holds(args))
     except (RoseError, TimeoutError) as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
 
 
-def _holds(args: argparse.Namespace) -> bool:
+def _holds(args: argparse.Namespace) -> int:
+    """Exit status."""
     seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
-    engine = _ROSE if args.engine == "rose" else {}
+    preset = (_ROSE if args.engine == "rose" else {}) | (_NIGHTLY if args.nightly else {})
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
     options = Options(
         seed=seed,
@@ -116,14 +135,16 @@ def _holds(args: argparse.Namespace) -> bool:
         topology=args.topology,
         old=args.old,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
-        **(engine | patience),
+        **(preset | patience),
     )
     report = _run(options)
     if args.json:
         out.print_json(data=report.as_json, indent=None)
     else:
         show(report, out)
-    return not report.findings
+    if report.findings:
+        return 1
+    return _INTERRUPTED if report.evidence.interrupted else 0
 
 
 def _run(options: Options, *, keep: bool = True) -> Report:
@@ -143,13 +164,32 @@ def _run(options: Options, *, keep: bool = True) -> Report:
     return report
 
 
+def _end_at_sigint(run: ChaosRun, loop: asyncio.AbstractEventLoop) -> None:
+    """The first ends the run, which is reported; a second leaves, and so does one at its start."""
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGINT})
+        err.print("chaos: no more jobs and faults; once more to leave without a report")
+        loop.call_soon_threadsafe(interrupt)
+        signal.sigwait({signal.SIGINT})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def interrupt() -> None:
+        try:
+            run.interrupt()
+        except RuntimeError:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="sigint", daemon=True).start()
+
+
 def _leave(signum: int, _: object) -> None:
     """Through every `finally`, so that no process is left behind."""
     sys.exit(128 + signum)
 
 
-def _bite(args: argparse.Namespace) -> bool:
-    """Does the harness notice each sabotage, and by what it must notice it?"""
+def _bite(args: argparse.Namespace) -> int:
+    """Does the harness notice each sabotage, and by what it must notice it? Exit status."""
     broke: dict[str, dict[str, int]] = {}
     noticed = True
     for what, invariant in _BITES.items():
@@ -164,7 +204,7 @@ def _bite(args: argparse.Namespace) -> bool:
         for safeguard, counts in broke.items():
             said = ", ".join(f"{name} {count}" for name, count in counts.items())
             out.print(f"without {safeguard}: {said or 'NOTHING'} broke")
-    return noticed
+    return 0 if noticed else 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -181,6 +221,11 @@ def _arguments() -> argparse.Namespace:
         "--old",
         metavar="TREE",
         help="a checkout or a commit of another version, which every second process runs",
+    )
+    parser.add_argument(
+        "--nightly",
+        action="store_true",
+        help="more processes, shorter texts, more faults at once: more jobs in the same time",
     )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Request
-from tests.chaos.evidence import Answer
+from tests.chaos.job_record import Answer
 from tests.chaos.plan import JobPlan
 
 _AT_ONCE = 64

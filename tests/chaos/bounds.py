@@ -1,7 +1,8 @@
 """How long a job may wait: for another worker after its own was lost, and for its turn.
 
-Only the time counts in which some worker could have worked: one that serves, and that nothing
-befalls. The faults overlap, and a job is owed nothing while every worker is dead or cut off.
+Only the time counts in which some worker could have worked: one that serves, that nothing befalls,
+and that has a core. The faults overlap, and a job is owed nothing while every worker is dead or cut
+off.
 """
 
 from __future__ import annotations
@@ -9,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from rose.protocol import Partition, partition_of
-from tests.chaos.context import AGEING_S, LEASE_S, QUEUE, STALL_S
-from tests.chaos.evidence import Evidence, Take, moves
+from tests.chaos.context import AGEING_S, QUEUE, STALL_S
+from tests.chaos.evidence import Evidence, Take, added_s, moves
 from tests.chaos.managed_process import End, Life
-from tests.chaos.spans import Spans
+from tests.chaos.spans import Span, Spans
+from tests.chaos.trouble import Trouble
 
-#: From the loss of a worker until each of its jobs runs on: the lease, a look for lapsed leases
-#: and a free slot; then each suspect in its turn, which is a call and a step for each. Two workers
-#: may be lost at once, and all their jobs be suspects: 48 turns of a tenth of a second.
-TAKEOVER_S = LEASE_S + 2.0 + 5.0
-#: A job may be behind one that came later, by the order of the queue, for no longer: a worker may
-#: have fetched it and died.
-BEHIND_S = TAKEOVER_S
 #: Two workers fetch and begin at about the same time.
 _SIMULTANEOUS_S = 1.0
 #: From the start of a worker's engine until it takes jobs.
@@ -44,7 +40,7 @@ class Wait:
 class Bounds:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._lives = {life.name: life for life in evidence.lives}
+        self._lives = evidence.life_of
         self._well: dict[tuple[str | None, int], Spans] = {}
 
     @cached_property
@@ -79,8 +75,7 @@ class Bounds:
                 first.setdefault(take.job_id, take)
         entries = self._evidence.redis.entries
         due = {  # when it came, by the order of the queue
-            job_id: int(entry.id.partition("-")[0]) / 1000
-            + AGEING_S * partition.all_jobs.index(entry.stream)
+            job_id: added_s(entry) + AGEING_S * partition.all_jobs.index(entry.stream)
             for job_id, entry in entries.items()
             if job_id in first
         }
@@ -103,11 +98,15 @@ class Bounds:
             times.append(life.ended)
         times += [
             trouble.began + STALL_S
-            for trouble in self._evidence.troubles
-            if trouble.what == _HUNG_STEP and trouble.process == life.process
+            for trouble in self._hung_steps
+            if trouble.process == life.process
         ]
         times = [at for at in times if after <= at <= before]
         return min(times, default=None)
+
+    @cached_property
+    def _hung_steps(self) -> list[Trouble]:
+        return [trouble for trouble in self._evidence.troubles if trouble.what == _HUNG_STEP]
 
     def _could(self, take: Take, without: str | None, since: float) -> float:
         key = without, partition_of(take.job_id)
@@ -116,17 +115,25 @@ class Bounds:
         return self._well[key].within(since, take.at)
 
     def _well_times(self, without: str | None, partition: int) -> Spans:
-        well = Spans()
+        well: list[Span] = []
+        bad: dict[str, Spans] = {}
         for life in self._evidence.lives:
             began = self._evidence.serving.get(life.name)
             if began is None or life.process == without:
                 continue
+            if life.process not in bad:
+                bad[life.process] = self._bad_times(life.process, partition)
             ended = min(life.ended or float("inf"), life.told_at or float("inf"))
-            times = Spans([(began + _START_S, ended)])
-            bad = [
-                (trouble.began, trouble.ended)
-                for trouble in self._evidence.troubles
-                if trouble.concerns(life.process, partition)
-            ]
-            well |= times - Spans([*bad, *life.stopped])
-        return well
+            well += (Spans([(began + _START_S, ended)]) - bad[life.process]).spans
+        return Spans(well)
+
+    def _bad_times(self, process: str, partition: int) -> Spans:
+        """When something befell a process, in any of its lives."""
+        lives = [life for life in self._evidence.lives if life.process == process]
+        stopped = (span for life in lives for span in life.stopped)
+        troubles = (
+            (trouble.began, trouble.ended)
+            for trouble in chain(self._evidence.troubles, self._evidence.starved)
+            if trouble.concerns(process, partition)
+        )
+        return Spans([*stopped, *troubles])

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from rose_producer import AsyncClient
 from tests.chaos import clock
 from tests.chaos.blocking import AnyClient, BlockingClient
+from tests.chaos.plan import Plan
 
 QUEUE = "chaos"
 LEASE_S = 2.0
@@ -35,6 +36,8 @@ REDIS_TIMEOUT_S = 2.0
 
 #: Where a producer finds out how far it may go: a number in a file.
 LIMIT = "limit"
+#: Where each life of a worker writes its journal.
+WORKERS = "workers"
 
 TopologyName = Literal["one", "cluster", "sentinel"]
 Sabotage = Literal["renewal", "fencing", "log", "memory", "clock"]
@@ -53,14 +56,21 @@ class Options(BaseModel):
     workers: int = 3
     producers: int = 2
     subscribers: int = 3
+    gateways: int = 0
     crowd: int = 2000
     """streams of one client at once"""
     window: int = 220
     """jobs that wait or run at once"""
+    brevity: float = 1.0
+    """texts are so much shorter"""
+    faults_at_once: int = 4
     slots: int = 24
     min_step_s: float = 0.05
     patience_s: float = 45.0
     """this long without an event: nothing will come any more"""
+
+    def plan(self, partitions: int) -> Plan:
+        return Plan(self.seed, self.jobs, partitions, self.brevity)
 
     @property
     def faults(self) -> dict[str, bool]:
@@ -99,12 +109,16 @@ class Context(BaseModel):
         return BlockingClient(settings) if self.blocking else AsyncClient(**settings)
 
 
-def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:
-    """A process of the harness, which ends when the harness does."""
+def begin_process() -> Context:
+    """A process of the harness, which ends when the harness does: what it is told."""
     _die_with_parent()
     context = Context.model_validate_json(sys.argv[1])
     clock.skew(context.skew_s)
-    asyncio.run(main(context))
+    return context
+
+
+def run_process(main: Callable[[Context], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(main(begin_process()))
 
 
 def healed_file(folder: Path, number: object) -> Path:

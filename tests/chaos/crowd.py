@@ -18,7 +18,10 @@ from tests.chaos.journal import Journal
 from tests.chaos.plan import RAW_BASE
 
 #: Jobs at least: results of older ones may expire on purpose.
-_LATEST = 90
+LATEST = 90
+
+#: Bytes of a journal that hold more submits than that.
+_RECENT = 64 * 1024
 
 Seen = tuple[tuple[int, ...], str]
 
@@ -26,7 +29,7 @@ Seen = tuple[tuple[int, ...], str]
 def latest_jobs(submitted: Sequence[tuple[str, list[Any]]]) -> dict[int, str]:
     """Those that were submitted through the client last, by number."""
     jobs = {number: job_id for _, (number, job_id, _) in submitted if number < RAW_BASE}
-    return {number: jobs[number] for number in sorted(jobs)[-_LATEST:]}
+    return {number: jobs[number] for number in sorted(jobs)[-LATEST:]}
 
 
 async def follow(client: AsyncClient, job_id: str) -> Seen | str:
@@ -44,7 +47,12 @@ async def follow(client: AsyncClient, job_id: str) -> Seen | str:
 
 
 async def _main(context: Context) -> None:
-    jobs = latest_jobs(journal.read(context.folder, "submitted-*.jsonl"))
+    submitted = [
+        entry
+        for index in range(context.options.producers)
+        for entry in journal.read_end(context.folder / f"submitted-{index}.jsonl", _RECENT)
+    ]
+    jobs = latest_jobs(submitted)
     record = Journal(context.folder / f"crowd-{context.incarnation}.jsonl")
     each = -(-context.options.crowd // len(jobs))
     client = context.client()
@@ -60,5 +68,9 @@ async def _main(context: Context) -> None:
         record.write(number, job_id, each, given, raised)
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_process(_main)
+
+
+if __name__ == "__main__":
+    main()

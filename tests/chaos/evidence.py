@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,16 @@ import redis
 
 from rose.protocol import GROUP, EntryKey, Partition, decode_event, partition_of
 from tests.chaos import journal
+from tests.chaos.context import WORKERS
+from tests.chaos.invariants import Finding
+from tests.chaos.job_record import Answer, LogEntry, Summary, digest, said, summarize
 from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan
+from tests.chaos.trouble import Trouble, Troubles
 
 _CHUNK = 500
 #: PTTL of a key that has expired just now.
-_GONE = -2
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a job says when nobody disturbs it."""
-
-    tokens: tuple[int, ...]
-    text: str
+GONE = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +33,6 @@ class Take:
     done: int
     life: str
     """the worker's, as `Life.name`"""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something that may cost a worker its leases."""
-
-    began: float
-    ended: float
-    what: str
-    process: str | None = None
-    """whose; None: everybody's"""
-    partitions: frozenset[int] | None = None
-    """in which; None: in all"""
-
-    def concerns(self, process: str, partition: int) -> bool:
-        return self.process in (None, process) and (
-            self.partitions is None or partition in self.partitions
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +77,18 @@ class RedisState:
     """job stream: entries, pending"""
     entries_added: int = 0
     queued_tokens: int = 0
-    logs: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
-    """job id: entry id and event"""
+    logs: dict[str, list[LogEntry]] = field(default_factory=dict)
+    """job id: entry id and event; of jobs that were not settled"""
+    lasted: dict[str, float] = field(default_factory=dict)
+    """job id: seconds from its entry to its end; of jobs that were not settled"""
     entries: dict[str, EntryKey] = field(default_factory=dict)
     """job id: where it stood in its job stream"""
     dead: list[dict[str, str]] = field(default_factory=list)
     """id, code, stream, entry"""
     immortal: list[str] = field(default_factory=list)
     """keys of single jobs that would never expire"""
+    returned: list[str] = field(default_factory=list)
+    """keys of single jobs that had expired before"""
     unknown: list[str] = field(default_factory=list)
     """keys left after everything has expired that are none of the queue's own"""
     version: str = ""
@@ -124,6 +107,12 @@ class Evidence:
     raw_entries: int = 0
     delivered: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """as in `Progress.delivered`"""
+    settled: Mapping[int, Summary] = field(default_factory=dict)
+    """jobs that were checked while the run went on"""
+    found: list[Finding] = field(default_factory=list)
+    """what is wrong with them"""
+    interrupted: bool = False
+    """before all planned jobs were submitted"""
     answers: Mapping[int, Answer] = field(default_factory=dict)
     raised: list[Raised] = field(default_factory=list)
     expired: frozenset[int] = frozenset()
@@ -148,6 +137,8 @@ class Evidence:
     serving: Mapping[str, float] = field(default_factory=dict)
     """since when each life of a worker takes jobs"""
     troubles: list[Trouble] = field(default_factory=list)
+    starved: list[Trouble] = field(default_factory=list)
+    """when somebody waited for a core, which excuses nothing but counts for nobody"""
     cuts: Mapping[str, int] = field(default_factory=dict)
     """connections that the proxy has cut, by mode"""
     gauges: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -158,8 +149,33 @@ class Evidence:
     def ids(self) -> dict[int, str]:
         return dict(self.submitted)
 
+    @cached_property
+    def life_of(self) -> Mapping[str, Life]:
+        """Lives by name."""
+        return {life.name: life for life in self.lives}
+
+    @cached_property
+    def befell(self) -> Troubles:
+        """All troubles, SIGSTOPs too."""
+        stopped = (
+            Trouble(*span, "stopped", life.process) for life in self.lives for span in life.stopped
+        )
+        return Troubles([*stopped, *self.troubles])
+
     def job(self, number: int) -> JobPlan:
         return self.plan.job(number)
+
+    def logged_text(self, number: int, job_id: str) -> str:
+        """Digest of what a job has said by its log."""
+        if number in self.settled:
+            return self.settled[number].text
+        return digest(*said(event for _, event in self.redis.logs.get(job_id, [])))
+
+    def summaries(self) -> Iterator[Summary]:
+        """Of each job of which something was delivered."""
+        yield from self.settled.values()
+        for events in self.delivered.values():
+            yield summarize(events, [])
 
 
 def moves(evidence: Evidence) -> Iterator[tuple[Take, Take]]:
@@ -171,13 +187,27 @@ def moves(evidence: Evidence) -> Iterator[tuple[Take, Take]]:
         last[take.job_id] = take
 
 
-def read_takes(folder: Path) -> list[Take]:
-    takes = [
-        Take(at, rest[0], rest[1], life)
-        for life, (at, what, *rest) in journal.read(folder, "worker-*.jsonl")
-        if what == "take"
-    ]
-    return sorted(takes, key=lambda take: take.at)
+@dataclass(frozen=True)
+class WorkerNotes:
+    """What the workers wrote down."""
+
+    takes: list[Take]
+    serving: Mapping[str, float]
+    """as in `Evidence.serving`"""
+    delays: list[Trouble]
+    """when one was held up"""
+
+
+def read_workers(folder: Path) -> WorkerNotes:
+    takes, serving, delays = [], {}, []
+    for life, (at, what, *rest) in journal.read(folder / WORKERS, "*.jsonl"):
+        if what == "take":
+            takes.append(Take(at, rest[0], rest[1], life))
+        elif what == "serving":
+            serving[life] = at
+        elif what == "late":
+            delays.append(Trouble(at - rest[1] - 0.2, at, what, life.partition(".")[0]))
+    return WorkerNotes(sorted(takes, key=lambda take: take.at), serving, delays)
 
 
 def read_crowds(folder: Path) -> list[Crowd]:
@@ -187,21 +217,14 @@ def read_crowds(folder: Path) -> list[Crowd]:
     ]
 
 
-def read_serving(folder: Path) -> dict[str, float]:
-    entries = journal.read(folder, "worker-*.jsonl")
-    return {life: at for life, (at, what, *_) in entries if what == "serving"}
-
-
 def read_raised(folder: Path) -> list[Raised]:
     entries = journal.read(folder, "raised-*.jsonl")
     return [Raised(number, at, error) for _, (number, _, at, error) in entries]
 
 
-def read_delays(folder: Path) -> Iterator[Trouble]:
-    """When a worker was held up."""
-    for life, (at, what, *rest) in journal.read(folder, "worker-*.jsonl"):
-        if what == "late":
-            yield Trouble(at - rest[1] - 0.2, at, what, life.partition(".")[0])
+def added_s(entry: EntryKey) -> float:
+    """When it was, by Redis' clock."""
+    return int(entry.id.partition("-")[0]) / 1000
 
 
 def read_partition(
@@ -223,50 +246,69 @@ def read_partition(
     ]
     own = sorted(job_id for job_id in job_ids if partition_of(job_id) == partition.index)
     for start in range(0, len(own), _CHUNK):
-        _read_jobs(state, client, partition, own[start : start + _CHUNK])
+        read_jobs(state, client, partition, own[start : start + _CHUNK])
 
 
-def _read_jobs(
-    state: RedisState, client: redis.Redis, partition: Partition, job_ids: list[str]
+def read_jobs(
+    state: RedisState, client: redis.Redis, partition: Partition, job_ids: Sequence[str]
 ) -> None:
+    """Their logs, where they stood, and how long they took."""
     pipeline = client.pipeline(transaction=False)
     for job_id in job_ids:
         pipeline.xrange(partition.tokens(job_id))
-        pipeline.hmget(partition.state(job_id), "stream", "entry")
+        pipeline.hmget(partition.state(job_id), "stream", "entry", "ended_ms")
     replies = iter(pipeline.execute())
     for job_id, entries, place in zip(job_ids, replies, replies, strict=True):
-        if None not in place:
-            state.entries[job_id] = EntryKey(*(word.decode() for word in place))
+        stream, entry, ended_ms = (word and word.decode() for word in place)
+        if stream is not None and entry is not None:
+            state.entries[job_id] = key = EntryKey(stream, entry)
+            if ended_ms is not None:
+                state.lasted[job_id] = int(ended_ms) / 1000 - added_s(key)
         state.logs[job_id] = [
-            (entry.decode(), decode_event(fields[b"event"]).model_dump())
-            for entry, fields in entries
+            (entry.decode(), decode_event(fields[b"event"]).as_dict()) for entry, fields in entries
         ]
 
 
-def expire_all(client: redis.Redis, partitions: Iterable[Partition], state: RedisState) -> None:
-    """Let the time to live of every job's keys on a node pass at once, and see what stays."""
+def expire_all(
+    client: redis.Redis,
+    partitions: Iterable[Partition],
+    state: RedisState,
+    settled: Collection[str] = (),
+) -> None:
+    """Let the time to live of every job's keys on a node pass at once, and see what stays.
+
+    `settled`: ids of jobs that have no keys any more.
+    """
     own = {
         key
         for p in partitions
-        for key in (*p.all_jobs, p.dead, p.load, p.model, p.reclaim, *p.idle)
+        for key in (*p.all_jobs, p.dead, p.load, p.model, p.workers, p.reclaim, *p.idle)
     }
     keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]
+    state.returned += [
+        key
+        for key in keys
+        if any(key.partition(part)[2] in settled for part in (":state:", ":tokens:"))
+    ]
     for start in range(0, len(keys), _CHUNK):
-        chunk = [key for key in keys[start : start + _CHUNK] if key not in own]
-        pipeline = client.pipeline(transaction=False)
-        for key in chunk:
-            pipeline.pttl(key)
-        mortal = []
-        for key, ttl_ms in zip(chunk, pipeline.execute(), strict=True):
-            if ttl_ms == _GONE:
-                continue
-            if ttl_ms > 0:
-                mortal.append(key)
-            elif any(part in key for part in (":state:", ":tokens:", ":idempotency:")):
-                state.immortal.append(key)
-            else:
-                state.unknown.append(key)
-        pipeline = client.pipeline(transaction=False)
-        for key in mortal:
-            pipeline.pexpire(key, 1)
-        pipeline.execute()
+        _expire(client, [key for key in keys[start : start + _CHUNK] if key not in own], state)
+
+
+def _expire(client: redis.Redis, keys: Sequence[str], state: RedisState) -> None:
+    pipeline = client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.pttl(key)
+    mortal = []
+    for key, ttl_ms in zip(keys, pipeline.execute(), strict=True):
+        if ttl_ms == GONE:
+            continue
+        if ttl_ms > 0:
+            mortal.append(key)
+        elif any(part in key for part in (":state:", ":tokens:", ":idempotency:")):
+            state.immortal.append(key)
+        else:
+            state.unknown.append(key)
+    pipeline = client.pipeline(transaction=False)
+    for key in mortal:
+        pipeline.pexpire(key, 1)
+    pipeline.execute()

@@ -9,8 +9,9 @@ from typing import Self
 
 from rose_cli.demo.broker import free_port
 from rose_cli.demo.workers import read_metrics
-from tests.chaos.context import LIMIT, Context, Options
+from tests.chaos.context import LIMIT, WORKERS, Context, Options
 from tests.chaos.managed_process import End, ManagedProcess
+from tests.chaos.nursery import Nursery
 from tests.chaos.topology import Topology
 from tests.chaos.versions import environment
 
@@ -24,6 +25,7 @@ def counts(options: Options) -> dict[str, int]:
         "worker": options.workers,
         "producer": options.producers,
         "subscriber": options.subscribers,
+        "gateway": options.gateways,
     }
 
 
@@ -43,24 +45,31 @@ class Fleet:
         self._options = options
         self._topology = topology
         self.folder = folder
+        roles = [role for role, count in counts(options).items() if count]
+        self._nursery = Nursery([*roles, "crowd"])
+        self._limit: int | None = None
         self.processes = [
             ManagedProcess(
                 role,
                 i,
                 partial(self._context, role, i, count),
                 folder,
+                self._nursery,
                 environment(old, folder) if old is not None and i % 2 == 1 else None,
             )
             for role, count in counts(options).items()
             for i in range(count)
         ]
         context = partial(self._context, "crowd", 0, 0)
-        self.crowd = ManagedProcess("crowd", 0, context, folder)
+        self.crowd = ManagedProcess("crowd", 0, context, folder, self._nursery)
         self.workers = [process for process in self.processes if process.role == "worker"]
-        self._http = {worker.name: free_port() for worker in self.workers}
+        self.gateways = [process for process in self.processes if process.role == "gateway"]
+        self._http = {process.name: free_port() for process in [*self.workers, *self.gateways]}
 
     def __enter__(self) -> Self:
         self.set_limit(0)
+        (self.folder / WORKERS).mkdir(exist_ok=True)
+        self._nursery.__enter__()
         for process in self.processes:
             process.start()
         return self
@@ -68,19 +77,32 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         for process in [*self.processes, self.crowd]:
             process.kill(End.OVER)
+        self._nursery.__exit__()
 
     def set_limit(self, limit: int) -> None:
         """How far the producers may go, in one piece for whoever reads it just then."""
+        if limit == self._limit:
+            return
+        self._limit = limit
         new = self.folder / "limit.new"
         new.write_text(str(limit))
         new.rename(self.folder / LIMIT)
 
+    def count(self, role: str) -> int:
+        """Processes of this role."""
+        return counts(self._options)[role]
+
     @property
     def connections(self) -> dict[str, int]:
         """The most that each asyncio client had open at once; on a cluster that is not known."""
-        clients = [p for p in self.processes if p.role != "worker" and not p.blocking]
+        roles = ("producer", "subscriber")
+        clients = [p for p in self.processes if p.role in roles and not p.blocking]
         proxies = self._topology.proxies
         return {p.name: proxies[p.name].peak for p in [*clients, self.crowd] if p.name in proxies}
+
+    def port(self, process: ManagedProcess) -> int:
+        """On which a worker or gateway serves HTTP."""
+        return self._http[process.name]
 
     def gauges(self, worker: ManagedProcess) -> dict[str, float]:
         """A worker's own samples; empty when it does not answer."""
@@ -97,7 +119,7 @@ class Fleet:
             of=count,
             incarnation=incarnation,
             http_port=self._http.get(name, 0),
-            blocking=index == count - 1 and role != "worker",
+            blocking=index == count - 1 and role in ("producer", "subscriber"),
             skew_s=0.0 if self._options.old else skew_s(self._options.seed, name),
         )
 

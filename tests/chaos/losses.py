@@ -8,11 +8,12 @@ given stays right all the same: no token twice, out of order, or of another text
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from tests.chaos import journal
-from tests.chaos.check import Finding, Invariant
 from tests.chaos.evidence import Evidence
+from tests.chaos.invariants import Finding, Invariant
 from tests.chaos.spans import Spans
 
 #: A job that had to do with Redis so shortly before or after.
@@ -50,6 +51,6 @@ def numbers_near(folder: Path, failovers: Sequence[tuple[float, float]]) -> froz
     times = Spans((began - _BEFORE_S, ended + _AFTER_S) for began, ended in failovers)
     if not failovers:
         return frozenset()
-    submitted = [(n, at) for _, (n, _, at) in journal.read(folder, "submitted-*.jsonl")]
-    delivered = [(n, at) for _, (n, _, at, _) in journal.read(folder, "delivered-*.jsonl")]
-    return frozenset(n for n, at in [*submitted, *delivered] if times.within(at, at + 0.001))
+    submitted = ((n, at) for _, (n, _, at) in journal.read(folder, "submitted-*.jsonl"))
+    delivered = ((n, at) for _, (n, _, at, _) in journal.read(folder, "delivered-*.jsonl"))
+    return frozenset(n for n, at in chain(submitted, delivered) if times.within(at, at + 0.001))

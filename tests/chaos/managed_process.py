@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from tests.chaos import journal
-from tests.chaos.context import DRAIN_LIMIT_S, Context
+from tests.chaos.context import DRAIN_LIMIT_S, WORKERS, Context
+from tests.chaos.nursery import Child, Nursery
 
 _WATCH_S = 0.05
 #: A drain over its limit is measured this much longer, then the process is killed.
@@ -66,9 +68,10 @@ class ManagedProcess:
         index: int,
         context: Callable[[int], Context],
         folder: Path,
+        nursery: Nursery,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`environment`: another than the harness's own."""
+        """`environment`: another than the harness's own, in which no nursery can help."""
         self.role = role
         self.name = f"{role}-{index}"
         self.lock = asyncio.Lock()
@@ -77,7 +80,8 @@ class ManagedProcess:
         self._context = context
         self._folder = folder
         self._environment = environment
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._nursery = nursery
+        self._popen: subprocess.Popen[bytes] | Child | None = None
         self._served = 0
         """The number of the last life that is known to have served."""
 
@@ -91,6 +95,11 @@ class ManagedProcess:
         return self._context(0).blocking
 
     @property
+    def pid(self) -> int | None:
+        """None: it has not begun. It may be dead."""
+        return None if self._popen is None else self._popen.pid
+
+    @property
     def up_s(self) -> float:
         """How long this life has lasted; 0 when it is over."""
         if self._popen is None or self._popen.poll() is not None:
@@ -99,24 +108,30 @@ class ManagedProcess:
 
     @property
     def serving(self) -> bool:
-        """A worker: its engine loop runs. The others: from the start."""
-        if self.role != "worker" or self._served == len(self.lives):
+        """A worker: its engine loop runs. A gateway: it accepts. The others: from the start."""
+        if self.role in ("producer", "subscriber", "crowd") or self._served == len(self.lives):
             return True
-        if "serving" in self._notes():
+        if self._accepts() if self.role == "gateway" else "serving" in self._notes():
             self._served = len(self.lives)
         return self._served == len(self.lives)
 
     def start(self) -> None:
-        context = self._context(len(self.lives))
+        context = self._context(len(self.lives)).model_dump_json()
+        if self._environment is None:
+            self._popen = self._nursery.fork(self.role, context, self.log)
+        else:
+            self._popen = self._spawn(context, self._environment)
+        self.lives.append(Life(self.name, len(self.lives), time.time()))
+
+    def _spawn(self, context: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", f"tests.chaos.{self.role}", context.model_dump_json()],
+            return subprocess.Popen(
+                [sys.executable, "-m", f"tests.chaos.{self.role}", context],
                 stdin=subprocess.PIPE,  # the child ends when this closes
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=environment,
             )
-        self.lives.append(Life(self.name, len(self.lives), time.time()))
 
     def signal(self, signum: signal.Signals) -> None:
         if self._popen is not None:
@@ -166,19 +181,28 @@ class ManagedProcess:
         # Its other thread may have written one more entry.
         return "poisoned" in self._notes()[-2:]
 
+    def _accepts(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(0.1)  # the harness does not wait
+            return probe.connect_ex(("127.0.0.1", self._context(0).http_port)) == 0
+
     def _notes(self) -> list[str]:
-        entries = journal.read(self._folder, f"{self.life.name}.jsonl")
-        return [what for _, (_, what, *_) in entries]
+        return [what for _, (_, what, *_) in journal.read_file(self._journal)]
+
+    @property
+    def _journal(self) -> Path:
+        """Of this life of a worker."""
+        return self._folder / WORKERS / f"{self.life.name}.jsonl"
 
     def _over(self, end: End) -> None:
         life = self.life
         life.ended, life.end = time.time(), end
         if end is End.POISONED:  # it may be noticed late
-            poisoned = journal.read(self._folder, f"{life.name}.jsonl")
-            life.ended = max(at for _, (at, what, *_) in poisoned if what == "poisoned")
+            notes = journal.read_file(self._journal)
+            life.ended = max(at for _, (at, what, *_) in notes if what == "poisoned")
         if self._popen is not None:
             life.exit_code = self._popen.returncode
-            if self._popen.stdin is not None:
+            if isinstance(self._popen, subprocess.Popen) and self._popen.stdin is not None:
                 self._popen.stdin.close()
 
 

@@ -6,6 +6,7 @@ A job is a function of seed and number, so every process knows all of them witho
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -109,6 +110,11 @@ class FaultKind(StrEnum):
     MEMORY = "memory limit of Redis reached"
     CROWD = "crowd of streams in one client"
     KILL_LISTENER = "SIGKILL of the idle listener"
+    KILL_GATEWAY = "SIGKILL of a gateway"
+    STOP_GATEWAY = "SIGSTOP of a gateway"
+    DRAIN_GATEWAY = "SIGTERM of a gateway"
+    CUT_CLIENT = "client's connection cut"
+    SILENCE_CLIENTS = "silence between clients and gateways"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,8 @@ class Plan:
     seed: int
     jobs: int
     partitions: int = 1
+    brevity: float = 1.0
+    """texts are so much shorter"""
     poisons: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -207,6 +215,7 @@ class Plan:
             return replace(original, number=number, kind=Kind.PLAIN, deadline_s=None)
         draw = random.Random(f"{self.seed}:job:{number}")
         tokens = draw.choice((draw.randint(1, 12), draw.randint(15, 60), draw.randint(60, 140)))
+        tokens = max(1, round(tokens / self.brevity))
         kind, acts_at = self._kind(number, draw.random()), draw.randint(1, 20)
         return JobPlan(
             number,
@@ -224,24 +233,7 @@ class Plan:
 
     def faults(self, *, failovers: bool = False, old: bool = False) -> list[Fault]:
         """The whole schedule, in order."""
-        draw = random.Random(f"{self.seed}:faults")
-        kinds = [
-            kind
-            for kind, count in self.doses(failovers=failovers, old=old).items()
-            for _ in range(count)
-        ]
-        kinds.sort(key=lambda kind: draw.uniform(0.5 if kind in _LATE else 0.0, 1.0))
-        return [
-            Fault(
-                number,
-                kind,
-                at=0.95 * (number + 0.5) / len(kinds),
-                target=draw.randrange(1000),
-                amount=draw.random(),
-                seed=draw.randrange(2**32),
-            )
-            for number, kind in enumerate(kinds)
-        ]
+        return schedule(self.seed, self.doses(failovers=failovers, old=old))
 
     def doses(self, *, failovers: bool = False, old: bool = False) -> dict[FaultKind, int]:
         """`failovers`: there is a Sentinel. `old`: some processes are of an older version."""
@@ -264,6 +256,24 @@ class Plan:
             if drawn < top and (kind is not Kind.PAUSE or number < _LAST_PAUSE * self.jobs):
                 return kind
         return Kind.PLAIN
+
+
+def schedule(seed: int, doses: Mapping[FaultKind, int]) -> list[Fault]:
+    """So many of each kind, in a drawn order."""
+    draw = random.Random(f"{seed}:faults")
+    kinds = [kind for kind, count in doses.items() for _ in range(count)]
+    kinds.sort(key=lambda kind: draw.uniform(0.5 if kind in _LATE else 0.0, 1.0))
+    return [
+        Fault(
+            number,
+            kind,
+            at=0.95 * (number + 0.5) / len(kinds),
+            target=draw.randrange(1000),
+            amount=draw.random(),
+            seed=draw.randrange(2**32),
+        )
+        for number, kind in enumerate(kinds)
+    ]
 
 
 def chaos_id(number: int, partitions: int) -> str:

@@ -10,19 +10,21 @@ from tests.chaos import clock, journal
 from tests.chaos.blocking import AnyClient, AnyJob
 from tests.chaos.context import LIMIT, Context, run_process
 from tests.chaos.journal import Journal
-from tests.chaos.plan import JobPlan, Kind, Plan
+from tests.chaos.plan import JobPlan, Kind
 
 #: Jobs of a submit; a death in the middle leaves some of them in doubt.
 _BATCH = 5
 #: Jobs submitted again at the start, although they had been acknowledged.
 _REPEATED = 10
 _POLL_S = 0.05
+#: Bytes of its journal that hold a submit for certain.
+_RECENT = 4096
 
 
 class Producer:
     def __init__(self, context: Context, client: AnyClient, journal: Journal) -> None:
         self._context = context
-        self._plan = Plan(context.options.seed, context.options.jobs, context.partitions)
+        self._plan = context.options.plan(context.partitions)
         self._client = client
         self._journal = journal
 
@@ -65,7 +67,7 @@ class Producer:
 
 async def _main(context: Context) -> None:
     name = f"submitted-{context.index}.jsonl"
-    before = [number for _, (number, *_) in journal.read(context.folder, name)]
+    before = [number for _, (number, *_) in journal.read_end(context.folder / name, _RECENT)]
     last = max(before, default=None)
     begin = context.index if last is None else last + context.of
     # Goes back a little, as a service that is not sure would.
@@ -74,5 +76,9 @@ async def _main(context: Context) -> None:
         await Producer(context, client, Journal(context.folder / name)).run(begin)
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_process(_main)
+
+
+if __name__ == "__main__":
+    main()

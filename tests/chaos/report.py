@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,8 +14,9 @@ from rich.table import Table
 
 from tests.chaos import journal
 from tests.chaos.bounds import Bounds, Wait
-from tests.chaos.check import Finding, Invariant, cause
+from tests.chaos.check import cause
 from tests.chaos.evidence import Evidence, moves
+from tests.chaos.invariants import Finding, Invariant
 from tests.chaos.managed_process import End
 from tests.chaos.plan import RAW_BASE, FaultKind, Kind
 from tests.chaos.run import ChaosRun
@@ -63,8 +64,10 @@ class Report:
     @property
     def as_json(self) -> dict[str, Any]:
         evidence, bounds = self.evidence, Bounds(self.evidence)
+        summaries = list(evidence.summaries())
         return {
             "ok": not self.findings,
+            "interrupted": evidence.interrupted,
             "seed": self.run.options.seed,
             "engine": self.run.options.engine,
             "topology": self.run.options.topology,
@@ -72,13 +75,9 @@ class Report:
             "beside": self.run.options.old,
             "jobs": len(self._jobs),
             "raw_jobs": len(evidence.ids) - len(self._jobs),
-            "events": sum(map(len, evidence.delivered.values())),
-            "tokens": sum(
-                len(event.get("token_ids", ()))
-                for events in evidence.delivered.values()
-                for event in events
-            ),
-            "outcomes": self._outcomes(),
+            "events": sum(summary.events for summary in summaries),
+            "tokens": sum(summary.tokens for summary in summaries),
+            "outcomes": dict(Counter(summary.outcome for summary in summaries)),
             "faults": self.faults,
             "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
             "streams_of_crowds": sum(crowd.streams for crowd in evidence.crowds),
@@ -87,6 +86,7 @@ class Report:
             "moves": self._moves(),
             "takeover_s": _summary(bounds.takeovers),
             "behind_s": _summary(bounds.behind),
+            "waited_for_a_core_s": self._starved(),
             "slowest_drain_s": round(max(life.drain_s or 0.0 for life in evidence.lives), 2),
             "redis_memory_bytes": [evidence.redis.memory_before, evidence.redis.memory_after],
             "wall_s": round(self.wall_s, 1),
@@ -105,6 +105,13 @@ class Report:
     def _ended(self, end: End) -> int:
         return sum(life.end is end for life in self.evidence.lives)
 
+    def _starved(self) -> dict[str, float]:
+        """How long each had to. Who is none of the workers is a proxy or Redis."""
+        seconds: dict[str, float] = defaultdict(float)
+        for span in self.evidence.starved:
+            seconds[span.process or "proxies and Redis"] += span.ended - span.began
+        return {who: round(for_s, 1) for who, for_s in sorted(seconds.items())}
+
     def _moves(self) -> dict[str, int]:
         """Jobs begun on again, by what befell the worker that had them."""
         causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence))
@@ -114,10 +121,6 @@ class Report:
         counts = Counter(loss.invariant.name.lower() for loss in self.losses)
         jobs = {loss.number for loss in self.losses if loss.number is not None}
         return {**counts, "jobs": len(jobs)} if jobs or counts else {}
-
-    def _outcomes(self) -> dict[str, int]:
-        last = [events[-1] for events in self.evidence.delivered.values() if events]
-        return dict(Counter(event.get("code", event["type"]) for event in last))
 
 
 def _summary(waits: Sequence[Wait]) -> dict[str, float]:
@@ -139,10 +142,13 @@ def show(report: Report, out: Console) -> None:
     for invariant, count in report.violations.items():
         table.add_row(invariant, f"[red]{count}[/]" if count else "0")
     out.print(table)
-    for name in ("takeover_s", "behind_s", "connections", "lost_with_failovers"):
+    shown = "takeover_s", "behind_s", "waited_for_a_core_s", "connections", "lost_with_failovers"
+    for name in shown:
         figures = ", ".join(f"{key} {value}" for key, value in result[name].items())
         out.print(f"{name.replace('_', ' ')}: {figures or 'none'}", soft_wrap=True)
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    if result["interrupted"]:
+        out.print("interrupted: of the jobs and faults that were planned these are the first")
     out.print(
         f"{result['jobs']} jobs and {result['raw_jobs']} more past the client, "
         f"{result['events']} events in {result['wall_s']:.0f} s; "
@@ -155,26 +161,29 @@ def show_clues(report: Report, out: Console) -> None:
     by_invariant: dict[Invariant, list[Finding]] = {}
     for finding in report.findings:
         by_invariant.setdefault(finding.invariant, []).append(finding)
+    shown = {finding.number for some in by_invariant.values() for finding in some[:_EXAMPLES]}
+    delivered: dict[int, list[tuple[float, Any]]] = {}
+    for _, (number, _, at, event) in journal.read(report.run.folder, "delivered-*.jsonl"):
+        if number in shown:
+            delivered.setdefault(number, []).append((at, event))
     for invariant, findings in by_invariant.items():
         out.print(f"\n{invariant}: {len(findings)}", style="bold red", markup=False)
         for finding in findings[:_EXAMPLES]:
             out.print(f"- {finding.detail}", markup=False, soft_wrap=True)
             if finding.number is not None:
-                for line in _clues(report, finding.number):
+                events = delivered.get(finding.number, [])
+                for line in _clues(report, finding.number, events):
                     out.print(f"    {line}", markup=False, soft_wrap=True)
     out.print(f"\nlogs and journals are kept in {report.run.folder}", markup=False)
 
 
-def _clues(report: Report, number: int) -> Iterator[str]:
+def _clues(report: Report, number: int, delivered: Sequence[tuple[float, Any]]) -> Iterator[str]:
     evidence = report.evidence
     job, job_id = evidence.job(number), evidence.ids.get(number, "never submitted")
     yield f"job {number} = {job_id}: {job.kind}, {job.priority}, {job.sampling}"
-    times = []
-    for _, (n, _, at, event) in journal.read(report.run.folder, "delivered-*.jsonl"):
-        if n == number:
-            times.append(at)
-            last = event
-    if times:
+    times = [at for at, _ in delivered]
+    if delivered:
+        last = delivered[-1][1]
         yield f"{len(times)} events from {times[0]:.3f} to {times[-1]:.3f}, last: {last}"
     takes = [take for take in evidence.takes if take.job_id == job_id]
     for take in takes:

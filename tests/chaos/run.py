@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,14 +18,11 @@ from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.evidence import (
     Evidence,
     RedisState,
-    Trouble,
     expire_all,
     read_crowds,
-    read_delays,
     read_partition,
     read_raised,
-    read_serving,
-    read_takes,
+    read_workers,
 )
 from tests.chaos.faults import FaultInjector
 from tests.chaos.faults.scene import Scene
@@ -32,15 +30,19 @@ from tests.chaos.fleet import Fleet, names
 from tests.chaos.journal import Journal
 from tests.chaos.losses import numbers_near
 from tests.chaos.managed_process import End, watch
-from tests.chaos.plan import Plan
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
+from tests.chaos.settler import Settler
+from tests.chaos.starved import Starvation
 from tests.chaos.topology import Cluster, OneServer, Sentinel, Topology
+from tests.chaos.trouble import Trouble
 from tests.chaos.versions import checked_out
 
 _START_S = 120.0
 _SETTLE_S = 20.0
 _TICK_S = 0.1
+#: How often it is looked who waits for a core.
+_CORES_S = 0.25
 #: Of the client of the harness, which on a cluster meets the faults of the nodes as others do.
 _RETRIES = 10
 #: Jobs in flight after the last planned one, as long as faults are left to strike.
@@ -56,10 +58,15 @@ class ChaosRun:
         self.options = options
         self.folder = folder
         self.topology = _topology(options)
-        self.plan = Plan(options.seed, options.jobs, len(self.topology.partitions))
-        self.progress = Progress(folder)
+        self.plan = options.plan(len(self.topology.partitions))
+        self.progress = Progress(folder, options.producers)
         self._on_tick = on_tick
         self._stalls: list[Trouble] = []
+        self._starved: list[Starvation] = []
+        self._jobs = options.jobs
+        """so many are submitted through the client at least"""
+        self._submits = 0
+        """so many may be submitted by now"""
 
     async def run(self) -> Evidence:
         """Raises: TimeoutError: the workers do not start."""
@@ -78,7 +85,10 @@ class ChaosRun:
             journal = Journal(self.folder / "submitted-raw.jsonl")
             raw = RawAdder(topology.partitions, topology.client_of, self.plan, journal)
             self.scene = Scene(fleet, topology, product, raw, self.progress)
-            self.injector = FaultInjector(self.scene, self.options.jobs)
+            self.injector = FaultInjector(
+                self.scene, self.options.jobs, self.options.faults_at_once
+            )
+            self._settler = Settler(self.scene, self.plan)
             await self._until_up(fleet)
             memory = self._memory()
             self.progress.last_news = time.monotonic()  # patience does not count the start-up
@@ -88,19 +98,28 @@ class ChaosRun:
             evidence.redis.memory_before = memory
             return evidence
 
+    def interrupt(self) -> None:
+        """Submit nothing more, let no fault strike, and look at what there is when it has ended.
+
+        Raises: RuntimeError: the run has not begun.
+        """
+        if self._submits == 0:
+            raise RuntimeError("no job was submitted yet")
+        self.injector.interrupted = True
+        self._jobs = min(self._jobs, self._submits)
+
     async def _feed_jobs(self, fleet: Fleet) -> None:
         """Feed jobs until all have ended and every fault has struck."""
         faults = asyncio.create_task(self.injector.run(self.plan.faults(**self.options.faults)))
-        limit = 0
         try:
-            while not (faults.done() and self._all_ended(limit)):
+            while not (faults.done() and self._all_ended()):
                 if faults.done():
                     faults.result()
                 self.progress.update()
                 self._on_tick(self)
-                if not self.scene.holds:
-                    limit = max(limit, self._limit(faults.done()))
-                fleet.set_limit(limit)
+                if not (self.scene.holds or self.injector.interrupted):
+                    self._submits = max(self._submits, self._limit(faults.done()))
+                fleet.set_limit(self._submits)
                 if self.progress.silent_s > self.options.patience_s:
                     return
                 await asyncio.sleep(_TICK_S)
@@ -114,10 +133,9 @@ class ChaosRun:
         limit = min(jobs, ended + self.options.window)
         return limit if faults_over else max(limit, ended + _EXTRA)
 
-    def _all_ended(self, limit: int) -> bool:
-        submitted = self.progress.submitted
-        known = all(number in submitted for number in range(limit))
-        return limit >= self.options.jobs and known and self.progress.all_ended
+    def _all_ended(self) -> bool:
+        limit = self._submits
+        return limit >= self._jobs and self.progress.knows(limit) and self.progress.all_ended
 
     async def _gather_evidence(self, fleet: Fleet, raw: RawAdder) -> Evidence:
         """All is over: let it settle, drain the workers, and gather what is left."""
@@ -126,6 +144,7 @@ class ChaosRun:
         await _drain_workers(fleet)
         self.progress.update()
         state = self._read_redis()
+        notes = read_workers(self.folder)
         nodes = [self.topology.client(node) for node in self.topology.nodes]
         own_keys = _OWN_KEYS * len(self.topology.partitions)
         await _wait(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
@@ -136,6 +155,9 @@ class ChaosRun:
             submitted=self.progress.submissions,
             raw_entries=raw.entries,
             delivered=self.progress.delivered,
+            settled=self.progress.settled,
+            found=[*self._settler.found, *self.progress.late],
+            interrupted=self.injector.interrupted,
             expired=frozenset(self.scene.expired),
             retried=frozenset(self.scene.retried),
             surprises=self.scene.surprises,
@@ -145,18 +167,19 @@ class ChaosRun:
             garbage=raw.garbage,
             failures=raw.failures,
             lives=[life for process in [*fleet.processes, fleet.crowd] for life in process.lives],
-            takes=read_takes(self.folder),
+            takes=notes.takes,
             crowds=read_crowds(self.folder),
             unfinished_crowds=self.scene.unfinished_crowds,
             connections=fleet.connections,
-            serving=read_serving(self.folder),
+            serving=notes.serving,
             raised=read_raised(self.folder),
             troubles=[
                 *self.scene.troubles,
                 *self._stalls,
                 *self.topology.cut_troubles(),
-                *read_delays(self.folder),
+                *notes.delays,
             ],
+            starved=[span for one in self._starved for span in one.spans],
             cuts=self.topology.cuts,
             gauges=gauges,
             redis=state,
@@ -164,12 +187,13 @@ class ChaosRun:
 
     def _read_redis(self) -> RedisState:
         """What is there, and then what is left once every result has expired."""
-        state, topology = RedisState(), self.topology
-        job_ids = {job_id for _, job_id in self.progress.submissions}
+        state, topology = self._settler.state, self.topology
+        settled = self._settler.ids
+        job_ids = {job_id for _, job_id in self.progress.submissions} - settled
         for partition in topology.partitions:
             read_partition(state, topology.client_of(partition), partition, job_ids)
         for node in topology.nodes:
-            expire_all(topology.client(node), topology.partitions, state)
+            expire_all(topology.client(node), topology.partitions, state, settled)
         return state
 
     def _memory(self) -> int:
@@ -206,15 +230,20 @@ class ChaosRun:
         tasks = [
             asyncio.create_task(watch(fleet.processes)),
             *(asyncio.create_task(self._ping(node)) for node in self.topology.nodes),
+            asyncio.create_task(self._look_for_cores(fleet)),
         ]
+        # What other engines say is known at the end only.
+        self._settler.over = self.options.engine != "null"
+        settles = asyncio.create_task(self._settler.run())
         try:
             yield
         finally:
+            self._settler.over = True  # never between a check and what follows it
             for task in tasks:
                 task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, Exception):
-                    raise result
+            for result in await asyncio.gather(settles, *tasks, return_exceptions=True):
+                if isinstance(result, Exception):  # a finding: the report says what it knows
+                    self.scene.surprises.append(f"the harness: {result!r}")
 
     async def _ping(self, node: EmbeddedBroker) -> None:
         """Notes when Redis itself is held up, by the machine or its disk."""
@@ -229,6 +258,19 @@ class ChaosRun:
                 )
                 self._stalls.append(trouble)
             await asyncio.sleep(_TICK_S)
+
+    async def _look_for_cores(self, fleet: Fleet) -> None:
+        workers = [(Starvation(worker.name), worker) for worker in fleet.workers]
+        nodes = [(Starvation(None, self.topology.on(node)), node) for node in self.topology.nodes]
+        harness = Starvation(None)  # its proxies
+        self._starved = [harness, *(one for one, _ in workers), *(one for one, _ in nodes)]
+        while True:
+            for starvation, worker in workers:
+                starvation.look(worker.pid)
+            for starvation, node in nodes:
+                starvation.look(node.pid)
+            harness.look(os.getpid())
+            await asyncio.sleep(_CORES_S)
 
 
 async def _idle_gauges(fleet: Fleet) -> dict[str, dict[str, float]]:

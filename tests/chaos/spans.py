@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -29,8 +29,9 @@ class Spans:
     def __sub__(self, other: Spans) -> Spans:
         left: list[Span] = []
         for began, ended in self.spans:
-            for hole_began, hole_ended in other.spans:
-                if hole_ended > began and hole_began < ended:
+            first = max(0, bisect_right(other._begins, began) - 1)
+            for hole_began, hole_ended in other.spans[first : bisect_left(other._begins, ended)]:
+                if hole_ended > began:
                     left.append((began, hole_began))
                     began = hole_ended
             left.append((began, ended))

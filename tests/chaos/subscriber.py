@@ -9,17 +9,18 @@ import asyncio
 from contextlib import aclosing, suppress
 
 import redis.asyncio
+from pydantic import BaseModel
 from redis.asyncio.client import PubSub
 
 from rose.errors import BrokerUnavailable, JobNotFound, RoseError
 from rose.protocol import Event, Partition, decode_event
 from rose.transport import CONNECTION_LOST, AsyncSubscriptions
 from rose_producer import AsyncClient
-from tests.chaos import clock, journal
+from tests.chaos import clock
 from tests.chaos.blocking import AnyClient
 from tests.chaos.context import INBOX, QUEUE, RECONNECT_S, Context, run_process
 from tests.chaos.journal import Journal, Tail
-from tests.chaos.plan import COPY_BASE, RAW_BASE, JobPlan, Kind, Plan
+from tests.chaos.plan import COPY_BASE, RAW_BASE, JobPlan, Kind
 
 _POLL_S = 0.05
 _AGAIN_S = 0.2
@@ -27,40 +28,88 @@ _AGAIN_S = 0.2
 _LOG_LOOK_S = 1.0
 
 
+class Recalled(BaseModel):
+    """What a life of a subscriber knew when it began."""
+
+    submitted: dict[str, int]
+    """bytes of each journal of submits that it had read"""
+    delivered: dict[str, int]
+    """the same of its own journal"""
+    open: dict[int, str]
+    """number and id of jobs that had not ended"""
+    cursors: dict[int, int]
+    """theirs"""
+    ended: list[int]
+
+
 class Subscriber:
     def __init__(self, context: Context, client: AnyClient, record: Journal) -> None:
         self._context = context
-        self._plan = Plan(context.options.seed, context.options.jobs, context.partitions)
+        self._plan = context.options.plan(context.partitions)
         self._client = client
         self._journal = record
         self._raised = Journal(context.folder / f"raised-{context.index}.jsonl")
+        self._submitted = Tail(context.folder, "submitted-*.jsonl")
+        self.open: dict[int, str] = {}
+        """jobs that are followed, or are to be, and their ids"""
         self._cursor: dict[int, int] = {}
         self._ended: set[int] = set()
         self._follows: dict[int, asyncio.Task[None]] = {}
 
-    def recall(self, name: str) -> None:
-        """What an earlier life of this process was given."""
-        for _, (number, _, _, event) in journal.read(self._context.folder, name):
+    def recall(self) -> None:
+        """What earlier lives of this process were given: as the last one had found it, and what it
+        wrote down from then on."""
+        folder, index = self._context.folder, self._context.index
+        found = folder / f"recalled-{index}.json"
+        if found.exists():
+            recalled = Recalled.model_validate_json(found.read_bytes())
+            self._submitted = Tail(folder, "submitted-*.jsonl", recalled.submitted)
+            self.open, self._cursor = dict(recalled.open), dict(recalled.cursors)
+            self._ended = set(recalled.ended)
+        offsets = recalled.delivered if found.exists() else {}
+        delivered = Tail(folder, f"delivered-{index}.jsonl", offsets)
+        for _, (number, _, _, event) in delivered.new():
             self._cursor[number] = event["index"] + len(event.get("token_ids", ()))
             if event["type"] != "tokens":
-                self._ended.add(number)
+                self._end(number)
+        self._learn()
+        recalled = Recalled(
+            submitted=self._submitted.offsets,
+            delivered=delivered.offsets,
+            open=self.open,
+            cursors=self._cursor,
+            ended=sorted(self._ended),
+        )
+        new = found.with_suffix(".new")
+        new.write_text(recalled.model_dump_json())
+        new.rename(found)
 
     async def run(self) -> None:
         """Follow every job of ours, as its submit becomes known."""
-        submitted = Tail(self._context.folder, "submitted-*.jsonl")
         while True:
-            for _, (number, job_id, _) in submitted.new():
-                self._begin(number, job_id)
+            self._learn()
+            for number, job_id in self.open.items():
+                if number not in self._follows:
+                    follow = self._follow(self._plan.job(number), job_id)
+                    self._follows[number] = asyncio.create_task(follow)
             for number in [n for n, task in self._follows.items() if task.done()]:
                 self._follows.pop(number).result()
             await asyncio.sleep(_POLL_S)
 
-    def _begin(self, number: int, job_id: str) -> None:
-        ours = number % self._context.of == self._context.index
-        if ours and number not in self._ended and number not in self._follows:
-            self._follows[number] = asyncio.create_task(
-                self._follow(self._plan.job(number), job_id)
-            )
+    def cursor(self, number: int) -> int:
+        """How many tokens of a job have been given."""
+        return self._cursor.get(number, 0)
+
+    def _learn(self) -> None:
+        for _, (number, job_id, _) in self._submitted.new():
+            ours = number % self._context.of == self._context.index
+            if ours and number not in self._ended:
+                self.open.setdefault(number, job_id)
+
+    def _end(self, number: int) -> None:
+        self._ended.add(number)
+        self.open.pop(number, None)
+        self._cursor.pop(number, None)
 
     async def _follow(self, job: JobPlan, job_id: str) -> None:
         if job.number not in self._cursor:
@@ -77,13 +126,13 @@ class Subscriber:
                     self._give_up(job.number, job_id, error)
                 await asyncio.sleep(_AGAIN_S)
             except RoseError as error:
-                failure = {"type": "error", "index": self._cursor.get(job.number, 0)}
+                failure = {"type": "error", "index": self.cursor(job.number)}
                 self._write(job.number, job_id, failure | {"message": repr(error)})
 
     def _give_up(self, number: int, job_id: str, error: RoseError) -> None:
         """With a failover a job may be forgotten: it is not waited for until the run's end."""
         if isinstance(error, JobNotFound) and self._context.options.topology == "sentinel":
-            failure = {"type": "error", "index": self._cursor.get(number, 0)}
+            failure = {"type": "error", "index": self.cursor(number)}
             self._write(number, job_id, failure | {"message": repr(error)})
 
     def _may_be_unknown(self, number: int, error: RoseError) -> bool:
@@ -92,7 +141,7 @@ class Subscriber:
         return isinstance(error, JobNotFound) and raw and number not in self._cursor
 
     async def _follow_stream(self, job: JobPlan, job_id: str) -> None:
-        stream = self._client.job(job_id).stream(self._cursor.get(job.number, 0))
+        stream = self._client.job(job_id).stream(self.cursor(job.number))
         async with aclosing(stream) as events:
             async for event in events:
                 await self._take(job, job_id, event)
@@ -110,19 +159,29 @@ class Subscriber:
                         await self._take(job, job_id, decode_event(message["data"]))
 
     async def _take(self, job: JobPlan, job_id: str, event: Event) -> None:
-        self._write(job.number, job_id, event.model_dump())
+        self._write(job.number, job_id, event.as_dict())
         await asyncio.sleep(job.linger_s)
-        before = self._cursor.get(job.number, 0)
+        before = self.cursor(job.number)
         self._cursor[job.number] = event.cursor
         if event.is_terminal:
-            self._ended.add(job.number)
+            self._end(job.number)
         elif job.kind is Kind.CANCEL_RUNNING and before <= job.act_at < event.cursor:
-            await self._client.job(job_id).cancel()
+            await self.cancel(job_id)
+
+    async def cancel(self, job_id: str) -> None:
+        """Until it is known to have worked. A call gives up sooner than a stream."""
+        while True:
+            try:
+                await self._client.job(job_id).cancel()
+            except BrokerUnavailable:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
 
     def _write(self, number: int, job_id: str, event: dict[str, object]) -> None:
         self._journal.write(number, job_id, clock.now(), event)
         if event["type"] == "error":
-            self._ended.add(number)
+            self._end(number)
 
 
 async def _main(context: Context) -> None:
@@ -132,9 +191,13 @@ async def _main(context: Context) -> None:
         if isinstance(client, AsyncClient):  # the blocking one keeps unread messages in its socket
             client._subscriptions = AsyncSubscriptions(client.settings, inbox_size=INBOX)
         subscriber = Subscriber(context, client, Journal(context.folder / name))
-        subscriber.recall(name)
+        subscriber.recall()
         await subscriber.run()
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_process(_main)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,10 @@ import pytest
 from rose.protocol import EntryKey, Partition
 from tests.chaos.bounds import Bounds
 from tests.chaos.context import AGEING_S, QUEUE, STALL_S
-from tests.chaos.evidence import Evidence, Take, Trouble
+from tests.chaos.evidence import Evidence, Take
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import Plan
+from tests.chaos.trouble import Trouble
 
 
 def a_loss(*troubles: Trouble, **befell: object) -> Evidence:
@@ -47,6 +48,17 @@ def a_loss(*troubles: Trouble, **befell: object) -> Evidence:
 )
 def test_how_long_a_takeover_took(run: Evidence, seconds: list[float]) -> None:
     assert [wait.seconds for wait in Bounds(run).takeovers] == seconds
+
+
+def test_nobody_is_owed_what_nobody_had_a_core_for() -> None:
+    # given
+    run = a_loss(ended=14.0, end=End.KILLED)
+    # when
+    run.starved = [Trouble(15.0, 16.0, "core", "worker-1"), Trouble(17.0, 17.5, "core")]
+    # then
+    assert [wait.seconds for wait in Bounds(run).takeovers] == [4.5]
+    # and it explains nothing
+    assert run.befell.during("worker-1", 0, 14.0, 20.0) is None
 
 
 def in_a_queue(*jobs: tuple[str, int, float, float]) -> Evidence:

@@ -9,27 +9,29 @@ import pytest
 
 from rose.protocol import EntryKey, Partition
 from tests.chaos.answers import null_answer
-from tests.chaos.check import Finding, Invariant, cause, check
+from tests.chaos.check import cause, check
 from tests.chaos.context import QUEUE
 from tests.chaos.evidence import (
-    Answer,
     Crowd,
     Evidence,
     Raised,
     RedisState,
     Stretch,
     Take,
-    Trouble,
     moves,
 )
+from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.job_record import Answer
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
+from tests.chaos.trouble import Trouble
 
 PLAN = Plan(seed=3, jobs=40)
 PLAIN = next(n for n in range(40) if PLAN.job(n).kind is Kind.PLAIN)
 POISON = next(n for n in range(40) if PLAN.job(n).kind is Kind.POISON)
 CANCELLED = next(n for n in range(2000) if PLAN.job(n).kind is Kind.CANCEL_RUNNING)
 DEADLINE = next(n for n in range(2000) if PLAN.job(n).kind is Kind.DEADLINE)
+AMPLE = next(n for n in range(2000) if PLAN.job(n).kind is Kind.AMPLE)
 HIGH = Partition(QUEUE).all_jobs[0]
 GARBAGE = EntryKey("jobs:low", "7-0")
 
@@ -175,6 +177,21 @@ def begun_at(at: float) -> Change:
     return change
 
 
+def ample_missed_after(lasted_s: float) -> Change:
+    """A job with a deadline of 60 s that failed for it."""
+
+    def change(run: Evidence) -> None:
+        end = failed(0, "deadline_exceeded")
+        run.submitted.append((AMPLE, "ample"))
+        run.delivered[AMPLE] = [end]
+        run.redis.logs["ample"] = [logged(end)]
+        run.redis.lasted["ample"] = lasted_s
+        run.redis.entries_added += 1
+        run.answers = {**run.answers, AMPLE: Answer((1,), "1 ")}
+
+    return change
+
+
 FIRST, SECOND, LAST = tokens(0, 5), tokens(1, 6, 7), finished(3)
 BROKEN = {"type": "error", "index": 3, "message": "the log has a hole"}
 AS_LOGGED = ([5, 6, 7], "5 6 7 ")
@@ -206,6 +223,7 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
         Invariant.OUTCOMES,
         delivered(PLAIN, FIRST, SECOND, failed(3, "crash_loop")),
     ),
+    "ample deadline missed at once": (Invariant.OUTCOMES, ample_missed_after(2.0)),
     "poison finished": (Invariant.OUTCOMES, delivered(POISON, finished(0))),
     "log has more": (
         Invariant.LOG,
@@ -373,6 +391,15 @@ def test_a_deadline_counts_from_the_submit(at: float, findings: list[Invariant])
     # then
     about_it = [f.invariant for f in check(run) if f.invariant is Invariant.DEADLINES]
     assert about_it == findings
+
+
+def test_an_ample_deadline_that_has_passed_may_be_missed() -> None:
+    # given
+    run = a_good_run()
+    # when: the machine took as long
+    ample_missed_after(60.1)(run)
+    # then
+    assert check(run) == []
 
 
 def test_what_expired_on_purpose_has_no_log_and_what_was_retried_no_dead_letter() -> None:

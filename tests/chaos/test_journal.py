@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.journal import Journal, Tail, read
+from tests.chaos.journal import Journal, Tail, read, read_end, read_file
 
 _WRITER = """
 import sys
@@ -35,7 +35,7 @@ def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     seen += tail.new()
     assert path.read_bytes().endswith(b"\n")
     assert [number for _, (number, _) in seen] == list(range(len(seen)))
-    assert read(tmp_path, "*") == seen
+    assert list(read(tmp_path, "*")) == seen
 
 
 def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
@@ -56,4 +56,27 @@ def test_half_a_line_waits_for_the_rest(tmp_path: Path) -> None:
 
 
 def test_no_journal_has_no_entries(tmp_path: Path) -> None:
-    assert read(tmp_path, "none") == []
+    assert list(read(tmp_path, "none")) == []
+    assert read_file(tmp_path / "none") == read_end(tmp_path / "none", 100) == []
+
+
+def test_a_tail_goes_on_where_another_was(tmp_path: Path) -> None:
+    # given
+    record = Journal(tmp_path / "journal")
+    record.write("before")
+    tail = Tail(tmp_path, "journal")
+    tail.new()
+    # when
+    record.write("after")
+    # then
+    assert Tail(tmp_path, "journal", tail.offsets).new() == [("journal", ["after"])]
+
+
+def test_the_end_of_a_journal_is_of_whole_entries(tmp_path: Path) -> None:
+    # given
+    record = Journal(tmp_path / "journal")
+    for number in range(100):
+        record.write(number)
+    # then
+    assert [n for _, (n,) in read_end(tmp_path / "journal", 16)] == [97, 98, 99]  # 5 bytes each
+    assert read_end(tmp_path / "journal", 10_000) == read_file(tmp_path / "journal")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from tests.chaos.plan import FaultKind, Kind, Plan
 
@@ -47,3 +48,16 @@ def test_faults_strike_in_order_and_before_the_last_job() -> None:
     assert times == sorted(times)
     assert times[0] > 0
     assert times[-1] < 1
+
+
+def test_shorter_texts_change_nothing_else() -> None:
+    # given
+    plan, brief = Plan(3, 1000), Plan(3, 1000, brevity=2.0)
+    # then
+    assert brief.faults() == plan.faults()
+    for n in range(1000):
+        job, shorter = plan.job(n), brief.job(n)
+        assert replace(shorter, sampling=job.sampling) == job
+        if job.kind is Kind.PLAIN:
+            tokens = shorter.sampling["max_new_tokens"]
+            assert tokens == max(1, round(job.sampling["max_new_tokens"] / 2))

@@ -94,7 +94,7 @@ def test_a_poison_kills_until_it_is_healed(
     said(engine)
     # then
     assert killed
-    assert journal.read(tmp_path, "journal")[-1][1][1:] == ["poisoned", "a", 0]
+    assert list(journal.read(tmp_path, "journal"))[-1][1][1:] == ["poisoned", "a", 0]
     # when
     killed.clear()
     healed_file(tmp_path, 7).touch()

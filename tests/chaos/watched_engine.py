@@ -79,6 +79,9 @@ class WatchedEngine:
             self._journal.write(clock.now(), "serving")
         return self._engine.has_work or any(pause.holds for pause in self._pauses.values())
 
+    def vocabulary(self) -> Sequence[bytes] | None:
+        return self._engine.vocabulary()
+
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
         self._hang("tokenizer")
         prepared = self._engine.prepare(job, generated_ids)

@@ -22,6 +22,7 @@ from tests.chaos.context import (
     QUEUE,
     REDIS_TIMEOUT_S,
     STALL_S,
+    WORKERS,
     Context,
     run_process,
 )
@@ -77,7 +78,7 @@ async def _main(context: Context) -> None:
         http_port=context.http_port,
         name=f"worker-{life}",
     )
-    journal = Journal(context.folder / f"worker-{life}.jsonl")
+    journal = Journal(context.folder / WORKERS / f"worker-{life}.jsonl")
     beat = asyncio.create_task(_beat(journal))
     try:
         await Worker(settings, lambda: _load(settings, journal, context)).run()
@@ -85,5 +86,9 @@ async def _main(context: Context) -> None:
         beat.cancel()
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_process(_main)
+
+
+if __name__ == "__main__":
+    main()

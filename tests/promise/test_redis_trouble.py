@@ -318,7 +318,8 @@ def test_a_redis_that_is_up_and_refuses(
         with trouble[how]:
             with pytest.raises(BrokerUnavailable, match=says):
                 producer.submit("x")
-            time.sleep(1)
+            # longer than the pause that a look for silent workers takes for a trouble of Redis
+            time.sleep(2.5)
             assert running.in_mid_sentence
         # then: the worker has kept its job
         running.assert_complete()

@@ -33,6 +33,11 @@ def create_groups(client: redis.Redis, partition: Partition) -> None:
         client.xgroup_create(stream, GROUP, "0", mkstream=True)
 
 
+def log_reads(client: redis.Redis) -> int:
+    stats = client.info("commandstats")
+    return int(stats.get("cmdstat_xrange", {}).get("calls", 0))
+
+
 class Bench:
     """A queue, a producer, and workers by name."""
 

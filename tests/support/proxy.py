@@ -136,11 +136,18 @@ class Proxy:
                 link.cut("silence")
         self._passable.set()
 
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To what is behind it. Raises: OSError"""
+        return await asyncio.open_connection("127.0.0.1", self._redis_port)
+
     async def passable(self) -> None:
         await self._passable.wait()
 
     async def _cut(self, cut: Cut) -> None:
-        chosen = sorted(self._links, key=lambda link: link.used_at)[-cut.count :]
+        # A connection that another cut has keeps it: a muted one must not go on after what it has
+        # lost, as if nothing were missing.
+        free = [link for link in self._links if link.armed is None]
+        chosen = sorted(free, key=lambda link: link.used_at)[-cut.count :]
         for link in chosen:
             link.armed, link.muted = cut, cut.mode == "mute"
         await asyncio.sleep(cut.for_s if cut.mode == "mute" else _IDLE_S)
@@ -150,7 +157,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._redis_port)
+            from_redis, to_redis = await self.connect()
         except OSError:  # Redis is down, so the client is disconnected
             writer.transport.abort()
             return

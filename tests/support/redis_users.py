@@ -20,13 +20,14 @@ PASSWORDS = {
     "worker": "worker-secret-22",
     "scaler": "scaler-secret-333",
     "operator": "operator-secret-4",
+    "gateway": "gateway-secret-66",
     "admin": "admin-secret-55555",
 }
 
 #: A command, and the kind of key it is for: "" where it is for none, "*" for any.
 Right = tuple[str, str]
 
-_KIND = re.compile(r"rose:\{[^}]*\}:(\w+|\*)")
+_KIND = re.compile(r"rose:(?:\{[^}]*\}|gateway(?::\{bulk\})?):(\w+|\*)")
 _CONTAINERS = {"acl", "client", "cluster", "command", "script", "xgroup", "xinfo"}
 
 

@@ -55,9 +55,11 @@ class LocalSentinel:
     def fail_over(self) -> None:
         """The primary dies, the replica takes its place, and the dead one comes back as a replica.
 
-        What was written in the last moment and had not reached the replica is lost.
+        What was written in the last moment and had not reached the replica is lost. What was
+        written before this call is not, though the way between them may have been cut.
         """
         dead, heir = self.primary, 1 - self.primary
+        wait_until(self._has_caught_up, 30)
         self.nodes[dead].stop()
         wait_until(lambda: self._named() == self.proxies[heir].port, 30)
         self.primary = heir
@@ -88,6 +90,14 @@ class LocalSentinel:
         with redis.Redis(port=self._port, protocol=2) as client:
             address = client.sentinel_get_master_addr_by_name(_SERVICE)
         return int(address[1]) if address else None
+
+    def _has_caught_up(self) -> bool:
+        """The replica, with all that the primary has written by now."""
+        with redis.Redis(port=self.nodes[self.primary].port, protocol=2) as primary:
+            pipeline = primary.pipeline(transaction=False)
+            pipeline.set("caught-up", "", px=1)
+            pipeline.execute_command("WAIT", 1, 1000)
+            return bool(pipeline.execute()[-1])
 
     def _is_whole(self) -> bool:
         """The replica follows, and the Sentinel knows it."""

@@ -117,6 +117,19 @@ def test_a_muted_connection_loses_replies_and_then_breaks(proxy: Proxy, echo: Ec
     assert modes(proxy) == ["mute"]
 
 
+def test_what_a_muted_connection_has_lost_is_followed_by_nothing(proxy: Proxy, echo: Echo) -> None:
+    # given
+    with in_use(proxy, echo) as connection:
+        arm(proxy, Cut("mute", for_s=1.0))
+        connection.sendall(_QUESTION)
+        wait_until(lambda: echo.heard == _QUESTION)
+        # when: another cut strikes while replies vanish
+        proxy.cut(Cut("idle")).result(10)
+        # then
+        assert read(connection, 1) == b""
+    assert modes(proxy) == ["mute"]
+
+
 def test_an_idle_connection_is_cut_all_the_same(proxy: Proxy, echo: Echo) -> None:
     with in_use(proxy, echo) as connection:
         # when

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 import redis
+from openai import AuthenticationError, ConflictError, OpenAI, RateLimitError
+from pydantic import SecretStr
 
 from rose.errors import JobCancelled, JobFailed, PromptTooLong
 from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
+from rose.protocol.vocabulary import encode_vocabulary
 from rose.sampling import SamplingParams
+from rose_gateway.keys import KeyLimits, open_keys
 from rose_producer import AsyncClient, Client, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
+from rose_worker.broker import Broker
+from rose_worker.engine import ModelInfo
+from rose_worker.settings import WorkerSettings
+from tests.support.api_keys import bearer
+from tests.support.batch_lines import completion, raw_line
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, serving
+from tests.support.gateway import running_gateway
 from tests.support.listeners import Listeners, assert_echo
 from tests.support.proxy import Proxy
 from tests.support.redis_users import PASSWORDS
 
 QUEUE = "guarded"
+LIMITS = KeyLimits(requests_per_minute=1000, tokens_per_minute=10**6, max_jobs=1)
 PARTITION = Partition(QUEUE)
-USERS = ("producer", "worker", "scaler", "operator")
+_ENDED = ("completed", "cancelled", "failed", "expired")
+USERS = ("producer", "worker", "gateway", "scaler", "operator")
 
 
 def url(user: str, port: int, password: str | None = None) -> str:
@@ -88,7 +102,15 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             assert running.cancel()
             with pytest.raises(JobCancelled):
                 running.result(90)
+            assert moving.delete()
+            assert not moving.delete()
+            unwanted = client.submit("x", idempotency_key="k", max_new_tokens=100_000, record=b"r")
+            assert unwanted.delete()
+            wait_until(lambda: unwanted.status().status == "cancelled")
             asyncio.run(use_async(by_producer))
+            secret = asyncio.run(look_after_keys(proxies["operator"]))
+            ask_the_gateway(proxies["gateway"], secret)
+            asyncio.run(keep_vocabulary(by_worker))
             look_after_dead_letters(proxies["operator"])
             assert (last.terminate(), idle.terminate()) == (0, 0)
             return logs + last.log + idle.log
@@ -101,6 +123,87 @@ async def use_async(given: ProducerSettings) -> None:
         assert (await job.status()).status == "finished"
         assert not await job.cancel()
         assert (await client.queue_status()).dead_letters == 2
+        model = await client.model()
+        assert model is not None
+        assert await client.vocabulary(model) is None
+
+
+async def keep_vocabulary(user_url: str) -> None:
+    """What a worker does whose engine has one."""
+    spelled = WorkerSettings(redis_url=SecretStr(user_url), queue="spelled")
+    model = ModelInfo("m", 9, None, "cpu", "none", fingerprint="0a", has_vocabulary=True)
+    broker = Broker(spelled, "speller")
+    try:
+        await broker.start()
+        (partition,) = broker.partitions
+        assert (await broker.announce(partition, model, "join")).lacks_vocabulary
+        await broker.store_vocabulary(partition, encode_vocabulary([b"a"]))
+        assert not (await broker.announce(partition, model, "keep")).lacks_vocabulary
+        await broker.leave(partition)
+    finally:
+        await broker.close()
+
+
+async def look_after_keys(through: Proxy) -> str:
+    """Returns a key's secret."""
+    keys, client = open_keys(settings("operator", through.port))
+    try:
+        key, secret = await keys.create("mine", LIMITS)
+        other, _ = await keys.create("other", KeyLimits())
+        await keys.revoke(other.id)
+        assert {one.id for one in await keys.list()} == {key.id, other.id}
+    finally:
+        await client.aclose()
+    return secret
+
+
+def ask_the_gateway(through: Proxy, secret: str) -> None:
+    """All that its clients can ask for."""
+    place: dict[str, Any] = {"max_queued_tokens": 10**9, "poll_interval_s": 0.5}
+    with (
+        running_gateway(url("gateway", through.port), QUEUE, **place) as gateway,
+        OpenAI(base_url=gateway.url, api_key=secret, max_retries=0) as client,
+    ):
+        with pytest.raises(AuthenticationError):
+            client.with_options(api_key="not a key").models.list()
+        (model,) = client.models.list()
+        asked: dict[str, Any] = {"model": model.id, "input": "ab", "max_output_tokens": 3}
+        again = {"Idempotency-Key": "k"}
+        first = client.responses.create(**asked, extra_headers=again)
+        assert client.responses.create(**asked, extra_headers=again).id == first.id
+        assert client.responses.retrieve(first.id).output_text == first.output_text
+        listed = f"{gateway.url}/jobs"
+        assert len(httpx.get(listed, headers=bearer(secret), timeout=90).json()["data"]) == 1
+        client.responses.delete(first.id)
+        assert httpx.get(listed, headers=bearer(secret), timeout=90).json()["data"] == []
+        long = asked | {"max_output_tokens": 100_000}
+        background = client.responses.create(**long, background=True)
+        events = client.responses.retrieve(background.id, stream=True)
+        assert next(iter(events)).type == "response.created"
+        with pytest.raises(RateLimitError, match="jobs at once"):
+            client.responses.create(**long, background=True)
+        assert client.responses.cancel(background.id).status == "cancelled"
+        events.close()
+        chat: Any = {"messages": [{"role": "user", "content": "ab"}], "max_completion_tokens": 3}
+        told = client.chat.completions.create(model=model.id, **chat)
+        assert told.choices[0].finish_reason == "length"
+        _run_batches(client, model.id)
+
+
+def _run_batches(client: OpenAI, model: str) -> None:
+    line = raw_line("a", completion("ab") | {"model": model})
+    source = client.files.create(file=("in.jsonl", line), purpose="batch")
+    assert [file.id for file in client.files.list(purpose="batch", order="asc")] == [source.id]
+    asked: dict[str, Any] = {"input_file_id": source.id, "endpoint": "/v1/completions"}
+    batches = [client.batches.create(**asked, completion_window="24h") for _ in range(2)]
+    with contextlib.suppress(ConflictError):  # it may have ended
+        client.batches.cancel(batches[0].id)
+    wait_until(lambda: all(batch.status in _ENDED for batch in client.batches.list()))
+    done = client.batches.retrieve(batches[1].id)
+    assert done.status == "completed"
+    assert client.files.content(done.output_file_id or "").content.count(b"\n") == 1
+    assert client.files.delete(source.id).deleted
+    assert source.id not in [file.id for file in client.files.list()]
 
 
 def look_after_dead_letters(through: Proxy) -> None:

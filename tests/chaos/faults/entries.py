@@ -20,4 +20,8 @@ async def add(scene: Scene, fault: Fault) -> str:
 def _innocent(scene: Scene, fault: Fault) -> str | None:
     running = scene.progress.running()
     submitted = scene.progress.submitted
-    return submitted[running[fault.target % len(running)]] if running else None
+    if not running:
+        return None
+    number = running[fault.target % len(running)]
+    scene.victims.add(number)
+    return submitted[number]

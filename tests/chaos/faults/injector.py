@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos import clock
-from tests.chaos.faults import entries, jobs, network, processes, servers
+from tests.chaos.faults import entries, gateways, jobs, network, processes, servers
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import Fault, FaultKind
 
-#: How many faults may overlap, and the least time between two of them.
-_AT_ONCE = 4
+#: The least time between two faults.
 _GAP_S = 0.1
 _POLL_S = 0.02
 
 #: What each does, and says that it did.
-_CARRY_OUT: Mapping[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
+CARRY_OUT: dict[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
     FaultKind.KILL_WORKER: processes.kill_worker,
     FaultKind.KILL_PRODUCER: processes.kill_producer,
     FaultKind.KILL_SUBSCRIBER: processes.kill_subscriber,
@@ -42,6 +41,11 @@ _CARRY_OUT: Mapping[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
     FaultKind.MEMORY: servers.fill_memory,
     FaultKind.KILL_LISTENER: processes.kill_listener,
     FaultKind.CROWD: processes.crowd,
+    FaultKind.KILL_GATEWAY: gateways.kill,
+    FaultKind.STOP_GATEWAY: gateways.stop,
+    FaultKind.DRAIN_GATEWAY: gateways.drain,
+    FaultKind.CUT_CLIENT: gateways.cut_clients,
+    FaultKind.SILENCE_CLIENTS: gateways.silence_clients,
 }
 #: What is measured while they strike must be their doing: no other fault strikes meanwhile.
 _ALONE = {FaultKind.MEMORY, FaultKind.KILL_LISTENER}
@@ -51,28 +55,40 @@ _ALONE = {FaultKind.MEMORY, FaultKind.KILL_LISTENER}
 class FaultInjector:
     scene: Scene
     jobs: int
+    at_once: int = 4
+    """how many faults may overlap"""
+    interrupted: bool = False
+    """none begins any more"""
     done: Counter[FaultKind] = field(default_factory=Counter)
     log: list[tuple[float, str]] = field(default_factory=list)
 
     async def run(self, schedule: Sequence[Fault]) -> None:
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate = asyncio.Semaphore(self.at_once)
         async with asyncio.TaskGroup() as group:
             for fault in schedule:
-                while self.scene.progress.jobs_ended < fault.at * self.jobs:
+                while not self._is_due(fault):
                     await asyncio.sleep(_POLL_S)
-                permits = _AT_ONCE if fault.kind in _ALONE else 1
+                permits = self.at_once if fault.kind in _ALONE else 1
                 for _ in range(permits):
                     await gate.acquire()
+                if self.interrupted:
+                    return
                 strike = group.create_task(self._strike(fault, gate, permits))
                 if fault.kind in _ALONE:
                     await strike
                 await asyncio.sleep(_GAP_S)
 
+    def _is_due(self, fault: Fault) -> bool:
+        return self.interrupted or self.scene.progress.jobs_ended >= fault.at * self.jobs
+
     async def _strike(self, fault: Fault, gate: asyncio.Semaphore, permits: int) -> None:
         if fault.kind in _ALONE:
             await self.scene.workers_serve()
         try:
-            detail = await _CARRY_OUT[fault.kind](self.scene, fault)
+            detail = await CARRY_OUT[fault.kind](self.scene, fault)
+        except Exception as error:  # noqa: BLE001 - a finding: the run goes on to its verdict
+            detail = f"raised {error!r}"
+            self.scene.surprises.append(f"#{fault.number} {fault.kind} {detail}")
         finally:
             for _ in range(permits):
                 gate.release()

@@ -12,35 +12,28 @@ from tests.chaos.context import QUEUE, healed_file
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import COPY_BASE, RAW_BASE, Fault, Kind
 
-#: A producer that dies submits its last jobs again; those before are not touched any more.
-_SETTLED = 100
-
 
 async def expire(scene: Scene, fault: Fault) -> str:
     """Time passes for one job: its result expires, and its idempotency key is used again."""
-    settled = [number for number in scene.progress.ended if _may_expire(scene, number)]
-    if not settled:
-        return "no job has ended yet"
-    number = settled[fault.target % len(settled)]
-    scene.expired.add(number)
     async with scene.redis_lock:
+        ended = [number for number in scene.progress.delivered if _may_expire(scene, number)]
+        if not ended:
+            return "no job has ended yet"
+        number = ended[fault.target % len(ended)]
+        scene.expired.add(number)
         return await asyncio.to_thread(_expire, scene, number)
 
 
 def _may_expire(scene: Scene, number: int) -> bool:
+    if number >= RAW_BASE or number not in scene.progress.ended or scene.is_protected(number):
+        return False
     job = scene.raw.plan.job(number)
-    latest = max((n for n in scene.progress.submitted if n < RAW_BASE), default=0)
-    return (
-        number < latest - _SETTLED
-        and job.kind is Kind.PLAIN
-        and not job.named
-        and number not in scene.expired
-    )
+    return job.kind is Kind.PLAIN and not job.named and number not in scene.expired
 
 
 def _expire(scene: Scene, number: int) -> str:
     job, job_id = scene.raw.plan.job(number), scene.progress.submitted[number]
-    _age(scene, job_id, scene.product.settings.result_ttl_s)
+    _age(scene, number, job_id, scene.product.settings.result_ttl_s)
     handle = scene.product.job(job_id)
     for name, ask in (("status", handle.status), ("stream", lambda: next(handle.stream()))):
         try:
@@ -58,13 +51,14 @@ def _expire(scene: Scene, number: int) -> str:
     return f"{job_id}, then {again.id}"
 
 
-def _age(scene: Scene, job_id: str, by_s: int) -> None:
+def _age(scene: Scene, number: int, job_id: str, by_s: int) -> None:
     """Let the times to live of a job's keys pass as if so much time had passed."""
     partition = Partition(QUEUE, partition_of(job_id))
     client = scene.topology.client_of(partition)
-    keys = [partition.state(job_id), partition.tokens(job_id)]
-    named = client.scan_iter(match="*:idempotency:*", count=1000)
-    keys += [key.decode() for key in named if client.get(key) == job_id.encode()]
+    named = partition.idempotency(scene.raw.plan.job(number).request.idempotency_key or "")
+    if client.get(named) != job_id.encode():
+        scene.surprises.append(f"{job_id} has ended and has no idempotency key")
+    keys = [partition.state(job_id), partition.tokens(job_id), named]
     for key in keys:
         left_ms = int(client.pttl(key)) - by_s * 1000
         client.pexpire(key, max(1, left_ms))
@@ -79,11 +73,10 @@ async def retry(scene: Scene, fault: Fault) -> str:
 
 
 def _retry(scene: Scene) -> str:
-    numbers = {job_id: number for number, job_id in scene.progress.submitted.items()}
     with DeadLetters(scene.product.settings) as letters:
         there = list(letters.list())
         for letter in there:
-            number = numbers.get(letter.job_id or "")
+            number = scene.progress.numbers.get(letter.job_id or "")
             if number is not None and letter.code == "crash_loop" and number < COPY_BASE:
                 healed_file(scene.fleet.folder, number).touch()
                 retried = letters.retry(letter.handle)

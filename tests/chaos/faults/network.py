@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 
 from rose.protocol.scripts import load
 from tests.chaos import clock
 from tests.chaos.context import LEASE_S
-from tests.chaos.evidence import Trouble
-from tests.chaos.faults.scene import Scene
+from tests.chaos.faults.scene import BACK_S, Scene
 from tests.chaos.plan import Fault
-from tests.support.proxy import Cut, CutMode
+from tests.chaos.trouble import Trouble
+from tests.support.proxy import Cut, CutMode, Proxy
 
 #: By the role of the process: the calls whose replies are lost. The first two hand jobs out.
 _CALLS = {
@@ -54,21 +55,28 @@ async def silence(scene: Scene, fault: Fault) -> str:
     everybody, lost = draw.random() < 0.25, draw.random() < 0.5
     for_s = LEASE_S * (0.3 + 1.5 * fault.amount)
     name, one = scene.proxy(fault.target)
-    proxies = list(scene.topology.proxies.values()) if everybody else [one]
-    began = clock.now()
+    if everybody:
+        async with scene.redis_lock:
+            began = clock.now()
+            await silence_for(scene.topology.proxies.values(), for_s, lost=lost)
+            scene.troubles.append(Trouble(began, clock.now() + BACK_S, str(fault.kind)))
+            await asyncio.sleep(BACK_S)
+    else:
+        began = clock.now()
+        await silence_for([one], for_s, lost=lost)
+        # Clients notice by their timeout.
+        ended, what = clock.now() + BACK_S, str(fault.kind)
+        scene.troubles.append(scene.topology.trouble(name, began, ended, what))
+    whose, then = "everybody" if everybody else name, "lost" if lost else "late"
+    return f"{whose} for {for_s:.1f} s, then {then}"
+
+
+async def silence_for(proxies: Iterable[Proxy], for_s: float, *, lost: bool) -> None:
     for proxy in proxies:
         proxy.silence()
     await asyncio.sleep(for_s)
     for proxy in proxies:
         proxy.speak(lost=lost)
-    # Clients notice by their timeout, and come back with their own backoff.
-    ended, what = clock.now() + 3.0, str(fault.kind)
-    if everybody:
-        scene.troubles.append(Trouble(began, ended, what))
-    else:
-        scene.troubles.append(scene.topology.trouble(name, began, ended, what))
-    whose, then = "everybody" if everybody else name, "lost" if lost else "late"
-    return f"{whose} for {for_s:.1f} s, then {then}"
 
 
 async def lose_replies(scene: Scene, fault: Fault) -> str:

@@ -7,15 +7,17 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
 from tests.chaos import clock
 from tests.chaos.context import LEASE_S, STALL_S, hang_file
-from tests.chaos.evidence import Trouble
+from tests.chaos.crowd import LATEST
 from tests.chaos.faults.scene import UP_S, Scene
 from tests.chaos.managed_process import ManagedProcess
-from tests.chaos.plan import Fault
+from tests.chaos.plan import RAW_BASE, Fault
+from tests.chaos.trouble import Trouble
 
 #: The queue gets so long to run dry, its idle workers to settle who listens, and the next jobs to
 #: be heard of when he is dead.
@@ -31,15 +33,15 @@ _AFTERMATH_S = 0.5
 
 
 async def kill_worker(scene: Scene, fault: Fault) -> str:
-    return await _kill(scene, "worker", fault)
+    return await kill(scene, "worker", fault)
 
 
 async def kill_producer(scene: Scene, fault: Fault) -> str:
-    return await _kill(scene, "producer", fault)
+    return await kill(scene, "producer", fault)
 
 
 async def kill_subscriber(scene: Scene, fault: Fault) -> str:
-    return await _kill(scene, "subscriber", fault)
+    return await kill(scene, "subscriber", fault)
 
 
 async def kill_listener(scene: Scene, fault: Fault) -> str:
@@ -52,7 +54,7 @@ async def kill_listener(scene: Scene, fault: Fault) -> str:
             partition, client = scene.partition(fault.target)
             name: Any = await asyncio.to_thread(client.get, partition.idle[0])
         index = int(name.decode().partition("-")[2].partition(".")[0]) if name else fault.target
-        said = await _kill(scene, "worker", replace(fault, target=index))
+        said = await kill(scene, "worker", replace(fault, target=index))
     finally:
         scene.holds = False
     await scene.measure(str(fault.kind), _HEARD_S, least_per_s=_HEARD_PER_S)
@@ -81,7 +83,7 @@ async def _ran_dry(scene: Scene) -> bool:
     return False
 
 
-async def _kill(scene: Scene, role: str, fault: Fault) -> str:
+async def kill(scene: Scene, role: str, fault: Fault) -> str:
     async with scene.acquired(role, fault.target) as process:
         at = clock.now()
         while not process.kill():  # it has just died by itself
@@ -96,7 +98,7 @@ async def _kill(scene: Scene, role: str, fault: Fault) -> str:
 async def stop_worker(scene: Scene, fault: Fault) -> str:
     async with scene.acquired("worker", fault.target) as process:
         refused = await scene.fenced(process)
-        said = await _stop(process, LEASE_S * 1.2 + fault.amount)
+        said = await stop(process, LEASE_S * 1.2 + fault.amount)
         await asyncio.sleep(_AFTERMATH_S)
         scene.seen["zombies refused"] += await scene.fenced(process) > refused
     return said
@@ -105,10 +107,10 @@ async def stop_worker(scene: Scene, fault: Fault) -> str:
 async def stop_subscriber(scene: Scene, fault: Fault) -> str:
     """What it does not read piles up in Redis, which hangs up on it at its limit."""
     async with scene.acquired("subscriber", fault.target) as process:
-        return await _stop(process, 1.0 + 4 * fault.amount)
+        return await stop(process, 1.0 + 4 * fault.amount)
 
 
-async def _stop(process: ManagedProcess, for_s: float) -> str:
+async def stop(process: ManagedProcess, for_s: float) -> str:
     life, began = process.life, clock.now()
     process.signal(signal.SIGSTOP)
     await asyncio.sleep(for_s)
@@ -162,8 +164,14 @@ async def crowd(scene: Scene, fault: Fault) -> str:
     """A process with thousands of streams, which ends when all of them have."""
     process, began = scene.fleet.crowd, clock.now()
     async with process.lock:
-        process.start()
-        while not process.notice_end() and clock.now() < began + _CROWD_S:
-            await asyncio.sleep(_POLL_S)
-        scene.unfinished_crowds += process.kill()
+        planned = [number for number in scene.progress.submitted if number < RAW_BASE]
+        async with scene.redis_lock:  # nobody lets results expire just now
+            scene.crowd_from = min(nlargest(LATEST, planned), default=0)
+        try:
+            process.start()
+            while not process.notice_end() and clock.now() < began + _CROWD_S:
+                await asyncio.sleep(_POLL_S)
+            scene.unfinished_crowds += process.kill()
+        finally:
+            scene.crowd_from = None
     return f"{process.life.end} after {clock.now() - began:.1f} s"

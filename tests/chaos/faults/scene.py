@@ -14,19 +14,25 @@ from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.chaos import clock
-from tests.chaos.evidence import Stretch, Trouble
+from tests.chaos.evidence import Stretch
 from tests.chaos.fleet import Fleet
 from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
 from tests.chaos.topology import Topology
+from tests.chaos.trouble import Trouble
 from tests.support.proxy import Proxy
 
 #: A process lives at least this long before a fault strikes it, so that it has jobs to lose.
 UP_S = 1.2
 _POLL_S = 0.02
 _SERVE_S = 40.0
-_ROLES = ("worker", "producer", "subscriber")
+_ROLES = ("worker", "producer", "subscriber", "gateway")
+#: Clients come back with their own backoff. Another outage before that is the same one to them.
+BACK_S = 3.0
+#: A producer that dies submits so many of its last jobs again, at the most; those before are not
+#: touched any more.
+MAX_REPEATED = 20
 #: Events that a fleet which works delivers at the very least.
 LEAST_PER_S = 20.0
 
@@ -39,6 +45,8 @@ class Scene:
     """a client of the queue, without faults of its own"""
     raw: RawAdder
     progress: Progress
+    balancer: Proxy | None = None
+    """before the gateways, where there are any"""
     troubles: list[Trouble] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """What came of the faults, by name: zombies refused, for example."""
@@ -46,6 +54,10 @@ class Scene:
     """jobs whose results have expired on purpose"""
     retried: set[int] = field(default_factory=set)
     """poison jobs whose dead letters were retried"""
+    victims: set[int] = field(default_factory=set)
+    """innocent jobs whose ids stand in garbage"""
+    crowd_from: int | None = None
+    """a crowd follows jobs from this one on"""
     surprises: list[str] = field(default_factory=list)
     """What an expired job or a dead letter should not have done."""
     stretches: list[Stretch] = field(default_factory=list)
@@ -55,7 +67,7 @@ class Scene:
     holds: bool = False
     """No more jobs are submitted, until it does not."""
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Who holds it has a Redis that is up, or that it has put down itself."""
+    """Who holds it has a Redis that is up, and in reach of all, or is itself the cause."""
 
     @asynccontextmanager
     async def acquired(self, role: str, target: int) -> AsyncIterator[ManagedProcess]:
@@ -69,6 +81,13 @@ class Scene:
                         yield process
                     return
             await asyncio.sleep(_POLL_S)
+
+    def is_protected(self, number: int) -> bool:
+        """Whether somebody may still ask for this job, though it has ended."""
+        if number in self.victims or (self.crowd_from is not None and number >= self.crowd_from):
+            return True
+        producers = self.fleet.count("producer")
+        return number >= self.progress.latest(number) - MAX_REPEATED * producers
 
     def proxy(self, target: int, *roles: str) -> tuple[str, Proxy]:
         """Of a process, drawn among those of these roles, or among all."""

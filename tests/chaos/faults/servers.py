@@ -7,9 +7,9 @@ import os
 import signal
 
 from tests.chaos import clock
-from tests.chaos.evidence import Trouble
-from tests.chaos.faults.scene import Scene
+from tests.chaos.faults.scene import BACK_S, Scene
 from tests.chaos.plan import Fault
+from tests.chaos.trouble import Trouble
 
 #: One node of a cluster is frozen for so long, and the others have jobs left for so long.
 _FROZEN_S = 12.0
@@ -17,8 +17,6 @@ _WORK_LEFT_S = 6.0
 #: With the limit reached for so long, tokens must come all the same after the first moment.
 _FULL_S = 6.0
 _MOMENT_S = 0.5
-#: Clients come back with their own backoff.
-_BACK_S = 3.0
 
 
 async def restart(scene: Scene, fault: Fault) -> str:
@@ -29,9 +27,11 @@ async def restart(scene: Scene, fault: Fault) -> str:
         await asyncio.sleep(fault.amount)
         await asyncio.to_thread(node.start)
         await asyncio.to_thread(scene.topology.wait_ok)
-        ended = clock.now() + _BACK_S
+        ended = clock.now() + BACK_S
         scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
-    return f"from {began:.3f}, away for {clock.now() - began:.1f} s"
+        away_s = clock.now() - began
+        await asyncio.sleep(BACK_S)
+    return f"from {began:.3f}, away for {away_s:.1f} s"
 
 
 async def freeze(scene: Scene, fault: Fault) -> str:
@@ -51,8 +51,9 @@ async def freeze(scene: Scene, fault: Fault) -> str:
         finally:
             os.kill(pid, signal.SIGCONT)
         await asyncio.to_thread(scene.topology.wait_ok)
-        ended = clock.now() + _BACK_S
+        ended = clock.now() + BACK_S
         scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
+        await asyncio.sleep(BACK_S)
     return f"from {began:.3f} for {for_s:.1f} s"
 
 
@@ -68,7 +69,7 @@ async def fill_memory(scene: Scene, fault: Fault) -> str:
             await scene.measure(str(fault.kind), _FULL_S, whose)
         finally:
             await asyncio.to_thread(client.config_set, "maxmemory", 0)
-        ended = clock.now() + _BACK_S
+        ended = clock.now() + BACK_S
         scene.troubles.append(Trouble(began, ended, str(fault.kind), None, whose))
     return f"{scene.stretches[-1].events} events in {_FULL_S:.0f} s"
 
@@ -80,5 +81,5 @@ async def fail_over(scene: Scene, fault: Fault) -> str:
         await asyncio.to_thread(scene.topology.fail_over)
         ended = clock.now()
         scene.failovers.append((began, ended))
-        scene.troubles.append(Trouble(began, ended + _BACK_S, str(fault.kind)))
+        scene.troubles.append(Trouble(began, ended + BACK_S, str(fault.kind)))
     return f"from {began:.3f}, in {ended - began:.1f} s"

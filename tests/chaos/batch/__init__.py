@@ -1,0 +1,1 @@
+"""Chaos for a batch: whoever runs it dies again and again."""

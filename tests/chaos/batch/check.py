@@ -1,0 +1,118 @@
+"""What must be true of a batch: at every look, and of its files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tests.chaos.batch.lines import DrawnLine
+from tests.chaos.findings import Finding
+
+
+class Rule(StrEnum):
+    LOST = "lost: every line is answered"
+    DOUBLED = "doubled: no line is answered, asked or counted twice"
+    ANSWERS = "answers: each is its line's, in the documented form"
+    COUNTS = "counts: right at every look"
+    ENDS = "ends: completed, with its files, and nothing is left in the queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A batch at one moment, and what was true in Redis just before and just after it."""
+
+    status: str
+    total: int
+    completed: int
+    failed: int
+    stored_before: int
+    """lines in stored parts"""
+    ended_after: int
+    """jobs that have ended"""
+
+
+def check_looks(looks: Sequence[Look], total: int, wrong: int) -> Iterator[Finding]:
+    """`total`: lines of the batch; `wrong`: those that are never asked."""
+    before: Look | None = None
+    for number, look in enumerate(looks):
+        for finding in _look(look, before, total, wrong):
+            yield Finding(Rule.COUNTS, f"look {number}, {look}: {finding}")
+        before = look
+
+
+def _look(look: Look, before: Look | None, total: int, wrong: int) -> Iterator[str]:
+    ended = look.completed + look.failed
+    if look.total not in ((0, total) if look.status == "validating" else (total,)):
+        yield f"the total is not {total}"
+    if ended > total:
+        yield "more lines have ended than there are"
+    if ended < look.stored_before:
+        yield "lines are stored that do not count"
+    if look.completed > look.ended_after:
+        yield "more lines are completed than jobs have ended"
+    if look.failed > wrong:
+        yield f"only {wrong} lines are wrong"
+    if before is None:
+        return
+    if look.completed < before.completed or look.failed < before.failed:
+        yield f"less than at the look before it: {before}"
+
+
+def check_files(
+    lines: Sequence[DrawnLine], output: Sequence[Any], errors: Sequence[Any]
+) -> Iterator[Finding]:
+    """`output`, `errors`: what the lines of the files say."""
+    good = {line.custom_id: line for line in lines if line.kind == "good"}
+    wrong = {line.number: line for line in lines if line.kind != "good"}
+    yield from _once(Counter(record.get("custom_id") for record in output), set(good), "output")
+    yield from _once(Counter(record.get("line") for record in errors), set(wrong), "errors")
+    for record in output:
+        if (line := good.get(record.get("custom_id"))) is not None:
+            yield from _answer(line, record)
+    for record in errors:
+        if (line := wrong.get(record.get("line"))) is not None:
+            yield from _error(line, record)
+
+
+def _once(found: Counter[Any], expected: set[Any], where: str) -> Iterator[Finding]:
+    if lost := expected - found.keys():
+        yield Finding(Rule.LOST, f"{where}: {len(lost)} are missing, as {sorted(lost)[:3]}")
+    if odd := found.keys() - expected:
+        yield Finding(Rule.ANSWERS, f"{where}: {len(odd)} that nobody expects, as {list(odd)[:3]}")
+    if doubled := [name for name, count in found.items() if count > 1]:
+        yield Finding(Rule.DOUBLED, f"{where}: {len(doubled)} are there again: {doubled[:3]}")
+
+
+def _answer(line: DrawnLine, record: Any) -> Iterator[Finding]:
+    try:
+        response = record["response"]
+        said = response["body"]["choices"][0]["text"]
+        is_right = (
+            set(record) == {"id", "custom_id", "response", "error"}
+            and record["error"] is None
+            and response["status_code"] == 200
+            and isinstance(response["request_id"], str)
+            and response["body"]["usage"]["completion_tokens"] == line.tokens
+            and said == line.text
+        )
+    except (KeyError, TypeError, IndexError):
+        is_right = False
+    if not is_right:
+        yield Finding(Rule.ANSWERS, f"{line.custom_id}: {json.dumps(record)[:300]}")
+
+
+def _error(line: DrawnLine, record: Any) -> Iterator[Finding]:
+    has_response = record.get("response") is not None
+    is_right = (
+        record.get("custom_id") == (None if line.kind == "not JSON" else line.custom_id)
+        and has_response == (line.kind == "unknown model")
+        and has_response == (record.get("error") is None)
+    )
+    if has_response and record["response"].get("status_code") != 404:
+        is_right = False
+    if not is_right:
+        yield Finding(Rule.ANSWERS, f"line {line.number}, {line.kind}: {json.dumps(record)[:300]}")

@@ -1,0 +1,29 @@
+"""A short run of a batch whose runners and workers are killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.conftest import needs_redis_server
+
+
+@needs_redis_server
+def test_a_short_batch_survives_the_death_of_runners_and_workers() -> None:
+    # when
+    numbers = ["--lines", "150", "--runner-kills", "2", "--worker-kills", "2", "--seed", "3"]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.chaos.batch", *numbers, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    # then
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert set(result["rules"].values()) == {0}
+    assert result["output"] + result["errors"] == 150
+    assert result["runner kills"] >= 1
+    assert result["worker kills"] >= 1

@@ -1,0 +1,1 @@
+"""Chaos through the HTTP door: gateways behind one address, and clients that resume."""

@@ -1,0 +1,278 @@
+"""A run through the door: clients ask, faults strike, and what was told is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from rose_producer import Client as Product
+from tests.chaos.context import QUEUE, Options
+from tests.chaos.door.asks import Told, draw
+from tests.chaos.door.balancer import Balancer
+from tests.chaos.door.check import Rule, check_jobs, check_replay, check_told
+from tests.chaos.door.client import Client
+from tests.chaos.door.http import Disconnected, request
+from tests.chaos.evidence import RedisState, read_partition
+from tests.chaos.faults import FaultInjector
+from tests.chaos.faults.scene import Scene
+from tests.chaos.findings import Finding
+from tests.chaos.fleet import Fleet, names
+from tests.chaos.journal import Journal
+from tests.chaos.managed_process import End, ManagedProcess, watch
+from tests.chaos.plan import FaultKind, Plan, schedule
+from tests.chaos.progress import Progress
+from tests.chaos.raw import RawAdder
+from tests.chaos.topology import OneServer
+
+#: Faults of a run of 2,500 asks; others have them in proportion, one of each kind at least.
+_FULL = 2500
+_DOSES = {
+    FaultKind.KILL_WORKER: 25,
+    FaultKind.STOP_WORKER: 10,
+    FaultKind.KILL_GATEWAY: 40,
+    FaultKind.STOP_GATEWAY: 12,
+    FaultKind.DRAIN_GATEWAY: 10,
+    FaultKind.RESTART_REDIS: 8,
+    FaultKind.FREEZE_REDIS: 4,
+    FaultKind.CUT: 30,
+    FaultKind.LOST_REPLY: 20,
+    FaultKind.SILENCE: 10,
+    FaultKind.CUT_CLIENT: 150,
+    FaultKind.SILENCE_CLIENTS: 10,
+}
+_START_S = 120.0
+_SETTLE_S = 20.0
+_POLL_S = 0.05
+#: Clients that ask while the last faults strike.
+_EXTRA = 30
+
+
+class DoorOptions(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    seed: int
+    responses: int = 2000
+    chats: int = 500
+    replays: int = 100
+    window: int = 200
+    """clients at once"""
+    patience_s: float = 180.0
+    """this long without an event: nothing will come any more"""
+
+    @property
+    def asks(self) -> int:
+        return self.responses + self.chats
+
+    @property
+    def fleet(self) -> Options:
+        return Options(
+            seed=self.seed, jobs=self.asks, producers=0, subscribers=0, gateways=2, crowd=0
+        )
+
+    @property
+    def doses(self) -> dict[FaultKind, int]:
+        share = self.asks / _FULL
+        return {kind: max(1, round(dose * share)) for kind, dose in _DOSES.items()}
+
+
+@dataclass
+class Outcome:
+    told: list[Told] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    faults: Counter[FaultKind] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter)
+    """connections between clients and gateways, by how"""
+    replays: int = 0
+    redis: RedisState = field(default_factory=RedisState)
+    wall_s: float = 0.0
+
+
+class DoorRun:
+    def __init__(
+        self, options: DoorOptions, folder: Path, on_tick: Callable[[DoorRun], None]
+    ) -> None:
+        self.options = options
+        self.folder = folder
+        self.outcome = Outcome()
+        self._on_tick = on_tick
+
+    async def run(self) -> Outcome:
+        """Raises: TimeoutError: the processes do not start."""
+        began = time.monotonic()
+        options = self.options.fleet
+        with (
+            OneServer(names(options)) as topology,
+            Product(redis_url=topology.direct_url, queue=QUEUE) as product,
+            Fleet(options, self.folder, topology, None) as fleet,
+            Balancer([fleet.port(gateway) for gateway in fleet.gateways]) as balancer,
+        ):
+            plan = Plan(options.seed, options.jobs)
+            journal = Journal(self.folder / "submitted-raw.jsonl")
+            raw = RawAdder(topology.partitions, topology.client_of, plan, journal)
+            self.progress = Progress(self.folder)
+            self.scene = Scene(fleet, topology, product, raw, self.progress, balancer)
+            self.injector = FaultInjector(self.scene, self.options.asks)
+            await _until(partial(_is_up, fleet), _START_S)
+            await _all_ready(fleet)
+            self.progress.last_news = time.monotonic()
+            async with _watched(fleet.processes):
+                await self._ask(balancer.port)
+            await self._look(fleet)
+            self.outcome.cut = Counter(mode for _, mode in balancer.cut_log)
+        self.outcome.wall_s = time.monotonic() - began
+        return self.outcome
+
+    async def _ask(self, port: int) -> None:
+        """Clients ask until all that are planned have, and every fault has struck."""
+        doses = self.options.doses
+        faults = asyncio.create_task(self.injector.run(schedule(self.options.seed, doses)))
+        numbers, running = count(), set[asyncio.Task[None]]()
+        asked = 0
+        try:
+            while running or asked < self.options.asks or not faults.done():
+                if faults.done():
+                    faults.result()
+                for task in [task for task in running if task.done()]:
+                    running.discard(task)
+                    task.result()
+                left = self.options.asks - asked
+                window = self.options.window if left > 0 else 0 if faults.done() else _EXTRA
+                if len(running) < window and not self._gives_up():
+                    number, asked = next(numbers), asked + 1
+                    running.add(asyncio.create_task(self._follow(port, number)))
+                    continue
+                if self._gives_up() and not running:
+                    return
+                self._on_tick(self)
+                await asyncio.sleep(_POLL_S)
+        finally:
+            faults.cancel()
+            await asyncio.gather(faults, return_exceptions=True)
+            self.outcome.faults = self.injector.done
+
+    async def _follow(self, port: int, number: int) -> None:
+        options = self.options
+        ask = draw(options.seed, number, options.responses, options.chats)
+        client = Client(port, ask, self._gives_up, self._heard)
+        self.outcome.told.append(client.told)
+        await client.run()
+        self.progress.jobs_ended += 1
+
+    def _heard(self) -> None:
+        self.progress.events[0] += 1
+        self.progress.last_news = time.monotonic()
+
+    def _gives_up(self) -> bool:
+        return self.progress.silent_s > self.options.patience_s
+
+    async def _look(self, fleet: Fleet) -> None:
+        """All is over: replay, drain, and look at what is left."""
+        outcome = self.outcome
+        for told in outcome.told:
+            outcome.findings += check_told(told)
+        outcome.findings += await self._replay(fleet)
+        topology = self.scene.topology
+        (partition,) = topology.partitions
+        client = topology.client_of(partition)
+        idle = partial(_is_idle, lambda stream: int(client.xlen(stream)), partition.all_jobs)
+        await _until(idle, _SETTLE_S, raises=False)
+        read_partition(outcome.redis, client, partition, [])
+        outcome.findings += check_jobs(outcome.told, outcome.redis.entries_added)
+        outcome.findings += _left(outcome.redis)
+        for process in fleet.processes:
+            process.notice_end()
+            outcome.findings += (
+                Finding(Rule.PROCESSES, f"{life.name}: exit code {life.exit_code}")
+                for life in process.lives
+                if life.end is End.ITSELF
+            )
+        outcome.findings += (Finding(Rule.PROCESSES, what) for what in self.scene.surprises)
+
+    async def _replay(self, fleet: Fleet) -> list[Finding]:
+        """Drawn streams once more from each gateway, all of them or from a drawn event on."""
+        await _all_ready(fleet)
+        draw_ = random.Random(f"{self.options.seed}:replays")
+        whole = [told for told in self.outcome.told if told.ended]
+        findings: list[Finding] = []
+        for told in draw_.sample(whole, min(self.options.replays, len(whole))):
+            after = draw_.choice((-1, draw_.randrange(len(told.frames))))
+            for gateway in fleet.gateways:
+                replayed = await _replayed(fleet.port(gateway), told, after)
+                findings += check_replay(told, after, replayed)
+            self.outcome.replays += 1
+        return findings
+
+
+async def _replayed(port: int, told: Told, after: int) -> list[tuple[str, str]]:
+    """Raises: Disconnected"""
+    path, headers = told.resume_from(None if after < 0 else told.frames[after][0])
+    async with request(port, "GET", path, headers) as answer:
+        if answer.status != 200:
+            return [(str(answer.status), (await answer.body()).decode(errors="replace"))]
+        return [(e.id, e.data) async for e in answer.events() if e.data != "[DONE]"]
+
+
+def _left(state: RedisState) -> Iterator[Finding]:
+    for stream, (entries, pending) in state.streams.items():
+        if entries or pending:
+            yield Finding(Rule.EMPTY, f"{stream}: {entries} entries, {pending} pending")
+    for letter in state.dead:
+        yield Finding(Rule.EMPTY, f"dead letter {letter['code']} of {letter['id']}")
+
+
+def _is_idle(length: Callable[[str], int], streams: tuple[str, ...]) -> bool:
+    return not any(length(stream) for stream in streams)
+
+
+def _is_up(fleet: Fleet) -> bool:
+    """Raises: TimeoutError: one has ended."""
+    if any(process.up_s == 0 for process in fleet.processes):
+        raise TimeoutError(f"not everybody has started: see the logs in {fleet.folder}")
+    return all(fleet.gauges(worker) for worker in fleet.workers)
+
+
+async def _all_ready(fleet: Fleet) -> None:
+    """Raises: TimeoutError: a gateway does not start, or has ended."""
+    async with asyncio.timeout(_START_S):
+        for gateway in fleet.gateways:
+            while not await _ready(fleet.port(gateway)):
+                await asyncio.sleep(_POLL_S)
+
+
+async def _ready(port: int) -> bool:
+    try:
+        async with request(port, "GET", "/readyz") as answer:
+            return answer.status == 200
+    except Disconnected:
+        return False
+
+
+@asynccontextmanager
+async def _watched(processes: list[ManagedProcess]) -> AsyncGenerator[None, None]:
+    """Who ends by himself is started again."""
+    watching = asyncio.create_task(watch(processes))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _until(reached: Callable[[], bool], limit_s: float, *, raises: bool = True) -> None:
+    deadline = time.monotonic() + limit_s
+    while not await asyncio.to_thread(reached):
+        if time.monotonic() > deadline:
+            if raises:
+                raise TimeoutError(f"not reached within {limit_s:g} s")
+            return
+        await asyncio.sleep(_POLL_S)

@@ -1,0 +1,147 @@
+"""Each rule notices its violation, and is silent about clients that were told the right thing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.chaos.door.asks import Ask, Told
+from tests.chaos.door.check import Rule, check_jobs, check_replay, check_told
+
+Change = Callable[[list[Any]], None]
+
+RESPONSE = Ask(0, "response", "ab", 3, ())
+CHAT = Ask(1, "chat", "ab", 3, ())
+
+
+def told_of(ask: Ask, frames: list[tuple[str, Any]]) -> Told:
+    return Told(ask, "0-a", [(id_, json.dumps(data)) for id_, data in frames], ended=True)
+
+
+def response_frames() -> list[tuple[str, Any]]:
+    content = [{"type": "output_text", "text": "97 98 97 "}]
+    last = {"output": [{"content": content}], "usage": {"output_tokens": 3}}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created"},
+        {"type": "response.output_text.delta", "delta": "97 98 "},
+        {"type": "response.output_text.delta", "delta": "97 "},
+        {"type": "response.incomplete", "response": last},
+    ]
+    return [(str(n), event | {"sequence_number": n}) for n, event in enumerate(events)]
+
+
+def chat_frames() -> list[tuple[str, Any]]:
+    def chunk(content: str, reason: str | None = None) -> dict[str, Any]:
+        return {"choices": [{"delta": {"content": content}, "finish_reason": reason}]}
+
+    return [
+        ("0-0", chunk("")),
+        ("2-0", chunk("97 98 ")),
+        ("3-0", chunk("97 ")),
+        ("3-1", chunk("", "length")),
+        ("3-2", {"choices": [], "usage": {"completion_tokens": 3}}),
+    ]
+
+
+def changed(place: int, **fields: Any) -> Change:
+    def change(frames: list[Any]) -> None:
+        id_, data = frames[place]
+        frames[place] = id_, data | fields
+
+    return change
+
+
+def swap(frames: list[Any]) -> None:
+    frames[1], frames[2] = frames[2], frames[1]
+
+
+def another_number(frames: list[Any]) -> None:
+    frames[1] = "7", frames[1][1]
+
+
+def wrong_usage(frames: list[Any]) -> None:
+    frames[-1][1]["response"]["usage"]["output_tokens"] = 4
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda frames: frames.pop(1), Rule.LOST),
+        (lambda frames: frames.insert(1, frames[1]), Rule.DOUBLED),
+        (swap, Rule.REORDERED),
+        (another_number, Rule.REORDERED),
+        (changed(1, delta="97 99 "), Rule.SEAMS),
+        (changed(3, type="response.failed"), Rule.ENDS),
+        (wrong_usage, Rule.ENDS),
+    ],
+)
+def test_what_is_wrong_with_a_response_is_noticed(change: Change, rule: Rule) -> None:
+    # given
+    frames = response_frames()
+    assert list(check_told(told_of(RESPONSE, frames))) == []
+    # when
+    change(frames)
+    # then
+    assert rule in {finding.rule for finding in check_told(told_of(RESPONSE, frames))}
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda frames: frames.pop(1), Rule.SEAMS),
+        (lambda frames: frames.insert(1, frames[1]), Rule.DOUBLED),
+        (swap, Rule.REORDERED),
+        (lambda frames: frames.pop(3), Rule.ENDS),
+        (lambda frames: frames.pop(4), Rule.ENDS),
+        (changed(4, usage={"completion_tokens": 2}), Rule.ENDS),
+    ],
+)
+def test_what_is_wrong_with_a_chat_is_noticed(change: Change, rule: Rule) -> None:
+    # given
+    frames = chat_frames()
+    assert list(check_told(told_of(CHAT, frames))) == []
+    # when
+    change(frames)
+    # then
+    assert rule in {finding.rule for finding in check_told(told_of(CHAT, frames))}
+
+
+def test_a_client_that_was_never_told_the_end_has_lost_it() -> None:
+    # given
+    told = told_of(CHAT, chat_frames())
+    # when
+    told.ended = False
+    # then
+    assert [finding.rule for finding in check_told(told)] == [Rule.LOST]
+
+
+def test_an_answer_that_is_not_documented_is_noticed() -> None:
+    # given
+    told = told_of(CHAT, chat_frames())
+    # when
+    told.odd.append("500 internal error")
+    # then
+    assert [finding.rule for finding in check_told(told)] == [Rule.ANSWERS]
+
+
+def test_each_ask_is_one_job() -> None:
+    # given
+    one, other = Told(RESPONSE, "0-a"), Told(CHAT, "0-b")
+    # then
+    assert list(check_jobs([one, other], 2)) == []
+    assert [finding.rule for finding in check_jobs([one, other], 3)] == [Rule.DOUBLED]
+    assert [finding.rule for finding in check_jobs([one, other], 1)] == [Rule.LOST]
+    assert [finding.rule for finding in check_jobs([one, one], 2)] == [Rule.DOUBLED]
+
+
+def test_a_replay_brings_what_was_told_from_an_event_on() -> None:
+    # given
+    told = told_of(CHAT, chat_frames())
+    # then
+    assert list(check_replay(told, -1, told.frames)) == []
+    assert list(check_replay(told, 2, told.frames[3:])) == []
+    for replayed in (told.frames[2:], told.frames[3:4], [*told.frames[3:-1], ("3-2", "{}")]):
+        assert [finding.rule for finding in check_replay(told, 2, replayed)] == [Rule.REPLAYS]

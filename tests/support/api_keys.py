@@ -1,0 +1,20 @@
+"""API keys of a door, made as operators make them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.command import run_rose
+from tests.support.gateway import RunningDoor
+
+
+def create_key(door: RunningDoor, *options: str) -> dict[str, Any]:
+    """What `rose keys create` prints; `secret` is the key itself."""
+    made = run_rose("keys", "create", "test", "--json", "--redis-url", door.redis_url, *options)
+    facts: dict[str, Any] = json.loads(made.stdout)
+    return facts
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}

@@ -1,0 +1,130 @@
+"""GGUF files as llama.cpp's converter writes them, of small models of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFWriter
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+_NORMAL, _CONTROL = 1, 3
+
+#: Bytes of a block of 256 weights; its 16-bit scales by their offsets, such that weights have a
+#: mean of about zero.
+_K_BLOCKS = {Type.Q4_K: (144, {0: 5e-4, 2: 3.75e-3}), Type.Q6_K: (210, {208: 1e-4})}
+
+
+def write_gguf(
+    path: Path,
+    model: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    kind: Type = Type.F32,
+    *,
+    more: dict[str, Any] | None = None,
+    leave_out: str | None = None,
+) -> Path:
+    """The path. `kind` is the type of the matrices; of a K type they are noise, for there is no
+    code in Python that makes such blocks. `more`: numbers and strings, after the architecture's
+    name. `leave_out`: a part of the names of tensors to lose."""
+    architecture = {"gemma3_text": "gemma3"}.get(model.config.model_type, model.config.model_type)
+    writer = GGUFWriter(path, architecture)
+    _add_config(writer, model.config)
+    for name, value in (more or {}).items():
+        add = writer.add_string if isinstance(value, str) else writer.add_uint32
+        add(f"{architecture}.{name}", value)
+    add_tokenizer(writer, tokenizer)
+    for name, weights in _tensors(model, architecture):
+        if leave_out is None or leave_out not in name:
+            _add_tensor(writer, name, weights, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_config(writer: GGUFWriter, config: Any) -> None:
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    if (theta := config.rope_parameters.get("rope_theta")) is not None:
+        writer.add_rope_freq_base(theta)
+    if (window := getattr(config, "sliding_window", None)) is not None:
+        writer.add_sliding_window(window)
+
+
+def add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast) -> None:
+    """A byte-level one, whose special tokens are all that it adds to its vocabulary."""
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    special = {token["content"] for token in spec["added_tokens"]}
+    vocabulary = tokenizer.get_vocab()
+    names = sorted(vocabulary, key=vocabulary.__getitem__)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(names)
+    writer.add_token_types([_CONTROL if name in special else _NORMAL for name in names])
+    writer.add_token_merges([" ".join(pair) for pair in spec["model"]["merges"]])
+    writer.add_add_bos_token(False)
+    if tokenizer.eos_token_id is not None:
+        writer.add_eos_token_id(tokenizer.eos_token_id)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
+
+
+def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float32]]]:
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
+    tensors = []
+    for own_name, parameter in model.named_parameters():  # tied ones come once
+        weights = parameter.detach().float().numpy()
+        if architecture == "llama" and own_name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = model.config.num_attention_heads
+            if "k_proj" in own_name:
+                heads = model.config.num_key_value_heads
+            weights = _interleaved(weights, heads)
+        if architecture.startswith("gemma") and own_name.endswith("norm.weight"):
+            weights = weights + 1
+        name = names.get_name(own_name, try_suffixes=(".weight", ".bias"))
+        assert name is not None, f"the format has no name for {own_name}"
+        tensors.append((name, weights))
+    return tensors
+
+
+def _interleaved(weights: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows as llama.cpp's rotary embedding pairs them."""
+    halves = weights.reshape(heads, 2, len(weights) // heads // 2, *weights.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weights.shape))
+
+
+def _add_tensor(writer: GGUFWriter, name: str, weights: NDArray[np.float32], kind: Type) -> None:
+    if kind is Type.F32 or weights.ndim == 1:
+        writer.add_tensor(name, np.ascontiguousarray(weights))
+    elif kind in _K_BLOCKS:
+        writer.add_tensor(name, _noise(weights.shape, kind), raw_dtype=kind)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
+
+
+def _noise(shape: tuple[int, ...], kind: Type) -> NDArray[np.uint8]:
+    block_bytes, scales = _K_BLOCKS[kind]
+    generator = torch.Generator().manual_seed(sum(shape))
+    size = (shape[0], shape[1] // 256, block_bytes)
+    blocks = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).numpy()
+    for offset, scale in scales.items():
+        blocks[:, :, offset : offset + 2] = np.array([scale], np.float16).view(np.uint8)
+    return blocks.reshape(shape[0], -1)
