@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import gc
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from benchmarks.engine.cases.alone import Context, Interference, Waiting
+from benchmarks.engine.cases.alone import Context, Waiting
 from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
+from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.service import Service, Start, serving
-from benchmarks.engine.contenders import Contender
+from benchmarks.engine.contenders import Contender, Course, Traffic
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
 from benchmarks.engine.contenders.vllm import Vllm
@@ -115,12 +117,26 @@ class Suite:
             context = Context(f"Context of one request: {name}", ours, scale)
             self.runner.measure("context", context)
         if "interference" in only:
-            title = f"8 requests decoding, steps of at most {_MAX_STEP_TOKENS} tokens: {name}"
-            self.runner.measure("interference", Interference(title, ours, scale))
+            self._interference(ours, model, dtype)
         if "service" in only:
             limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
             with serving(self._models[model], dtype, *limits) as redis_url:
                 self.runner.measure("service", Service(name, ours, redis_url, scale))
+
+    def _interference(self, ours: Ours, model: str, dtype: str) -> None:
+        scale, base = self._scale, f"{Ours.name}, no target"
+        title = f"{scale.decoding} requests decoding, prompts of {scale.arrival_tokens:,} tokens "
+        title += f"arriving: {model}, {dtype}"
+        serve: dict[str, Callable[[Traffic], Course]] = {
+            Ours.name: ours.serve,
+            base: partial(ours.serve, itl_target_ms=0),
+        }
+        with ExitStack() as stack:
+            if self._vllm is not None:
+                serve[Vllm.name] = self._start_vllm(stack, model, dtype).serve
+            vocabulary = ours.engine.vocab_size
+            case = Interference(title, serve, Ours.name, base, vocabulary, scale)
+            self.runner.measure("interference", case)
 
     def _ours(self, model: str, dtype: str) -> Ours:
         return Ours(self._models[model], dtype, _MAX_BATCH_SIZE, _MAX_STEP_TOKENS)

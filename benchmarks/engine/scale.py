@@ -23,6 +23,8 @@ class Scale:
     waiting_tokens: int = 4_000
     first_context: int = 128
     context_steps: int = 16
+    decoding: int = 8
+    """requests, while prompts arrive"""
     arrivals: int = 8
     arrival_tokens: int = 1_024
     first_tokens: int = 20
@@ -43,6 +45,7 @@ TINY = Scale(
     waiting_tokens=64,
     first_context=512,
     context_steps=2,
+    decoding=2,
     arrivals=1,
     arrival_tokens=128,
     first_tokens=2,

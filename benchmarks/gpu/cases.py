@@ -90,10 +90,16 @@ class OursOnDevice(Ours):
         )
         self._limits = gpu.max_batch_size, gpu.max_step_tokens
 
-    def scheduler(self) -> OnlineScheduler:
+    def scheduler(self, itl_target_ms: float | None = None) -> OnlineScheduler:
         # Without a GPU the service's smoke run is served by the compiled decoder, which cannot.
         overlap = self.engine.runs_ahead
-        return OnlineScheduler(self.engine, *self._limits, keep_finished=False, overlap=overlap)
+        return OnlineScheduler(
+            self.engine,
+            *self._limits,
+            keep_finished=False,
+            overlap=overlap,
+            itl_target_ms=itl_target_ms,
+        )
 
     def profile(self, prompts: Sequence[Sequence[int]], steps: int) -> Profile | None:
         """Profiles the device while all `prompts` are being decoded; None without a GPU.

@@ -4,6 +4,9 @@
 
     {"prompts": [[...]], "new_tokens": [...]}  ->  {"seconds": ..., "outputs": [[...]]}
     {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
+    {"decoding": [[...]], "arriving": [[...]], "new_tokens": n, "every": m}
+        ->  {"seconds": ..., "cpu_seconds": ..., "intervals": [...], "first_tokens": [...]}:
+        traffic and its course, see `benchmarks.engine.contenders`
 
 It needs nothing but vLLM. The first line that it writes says which versions it runs.
 """
@@ -70,6 +73,46 @@ def stream(llm: Any, prompt: list[int], new_tokens: int) -> dict[str, Any]:
     return {"times": times}
 
 
+def serve(
+    llm: Any, decoding: list[list[int]], new_tokens: int, arriving: list[list[int]], every: int
+) -> dict[str, Any]:
+    engine, run = llm.llm_engine, time.monotonic_ns()
+    began, cpu_began = time.perf_counter(), time.process_time()
+    first, made, last = f"{run}/0", 0, dict[str, float]()
+    for number, prompt in enumerate(decoding):
+        asked = {"prompt_token_ids": prompt}
+        engine.add_request(f"{run}/{number}", asked, params(new_tokens))
+    arrived, due = dict[str, float](), list(enumerate(arriving, start=1))
+    intervals, first_tokens = list[float](), list[float]()
+    while engine.has_unfinished_requests():
+        while due and made >= due[0][0] * every:
+            number, prompt = due.pop(0)
+            name = f"{run}/arriving/{number}"
+            engine.add_request(name, {"prompt_token_ids": prompt}, params(1))
+            arrived[name] = time.perf_counter()
+        answers, now = engine.step(), time.perf_counter()
+        for answer in answers:
+            name = answer.request_id
+            if name in arrived:
+                first_tokens.append(now - arrived[name])
+            elif name in last:
+                intervals.append(now - last[name])
+            last[name] = now
+            made = len(answer.outputs[0].token_ids) if name == first else made
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu_began,
+        "intervals": intervals,
+        "first_tokens": first_tokens,
+    }
+
+
+def answer_to(llm: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    if "decoding" in asked:
+        return serve(llm, **asked)
+    return run(llm, **asked) if "prompts" in asked else stream(llm, **asked)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
@@ -87,9 +130,7 @@ def main() -> None:
 
     print(json.dumps({"vllm": vllm.__version__, "torch": torch.__version__}), file=answers)
     for line in sys.stdin:
-        asked = json.loads(line)
-        answer = run(llm, **asked) if "prompts" in asked else stream(llm, **asked)
-        print(json.dumps(answer), file=answers)
+        print(json.dumps(answer_to(llm, json.loads(line))), file=answers)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 
 from pydantic import SecretStr
 
-from rose_worker import logs
+from rose import logs
 from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
@@ -31,7 +31,7 @@ async def serve(url: str, count: int) -> None:
         )
         for n in range(count)
     ]
-    logs.configure(settings[0], "crowd")
+    logs.configure(settings[0].log_level, settings[0].log_format, {"consumer": "crowd"})
     workers = [Worker(each, lambda each=each: NullEngine(each)) for each in settings]  # type: ignore[misc]
     await asyncio.gather(*(worker.run() for worker in workers))
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.board import Board
 from benchmarks.engine.__main__ import main
-from benchmarks.engine.cases.alone import percentile
-from benchmarks.engine.contenders import Run
+from benchmarks.engine.cases.interference import ALONE, P99, percentile
+from benchmarks.engine.contenders import Run, Traffic
 from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.report import write_between
@@ -31,26 +31,33 @@ class SamplingParams:
     def __init__(self, *, max_tokens, **_):
         self.max_tokens = max_tokens
 
-def _answer(prompt, tokens):
-    return Something(outputs=[Something(token_ids=prompt["prompt_token_ids"][-1:] * tokens)])
+def _answer(name, prompt, tokens):
+    ids = prompt["prompt_token_ids"][-1:] * tokens
+    return Something(request_id=name, outputs=[Something(token_ids=ids)])
 
 class LLM:
     def __init__(self, **_):
         print("a greeting on stdout, as vLLM likes to print them", flush=True)
-        self.llm_engine = self
+        self.llm_engine, self._requests = self, {}
 
     def generate(self, prompts, params, use_tqdm):
-        return [_answer(p, s.max_tokens) for p, s in zip(prompts, params)]
+        return [_answer("", p, s.max_tokens) for p, s in zip(prompts, params)]
 
-    def add_request(self, _, prompt, params):
-        self._prompt, self._wanted, self._made = prompt, params.max_tokens, 0
+    def add_request(self, name, prompt, params):
+        self._requests[name] = [prompt, params.max_tokens, 0]
 
     def has_unfinished_requests(self):
-        return self._made < self._wanted
+        return bool(self._requests)
 
     def step(self):
-        self._made += 1
-        return [_answer(self._prompt, self._made)]
+        answers = []
+        for name, request in list(self._requests.items()):
+            prompt, wanted, made = request
+            request[2] = made + 1
+            answers.append(_answer(name, prompt, made + 1))
+            if made + 1 == wanted:
+                del self._requests[name]
+        return answers
 '''
 
 
@@ -78,7 +85,9 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     assert len(cases["start"]["checks"]) == 1
     assert _who(cases["waiting"], "step, µs per token") == {"2 waiting", "20 waiting"}
     assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}
-    assert len(cases["interference"]["rows"]) == 6
+    for metric in (ALONE, P99):
+        assert _who(cases["interference"], metric) == {"roseinfer", "roseinfer, no target"}
+    assert len(cases["interference"]["checks"]) == 2
     assert _who(cases["service"], "tokens/s") == {"in process", "through Redis"}
     rows = [row for case in cases.values() for row in case["rows"] if "added" not in row["metric"]]
     assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)
@@ -124,6 +133,7 @@ def test_vllm_is_frozen_while_it_is_not_its_turn(
         _wait_frozen(vllm.pid)
         run = vllm.run(work)
         intervals = vllm.intervals([1, 2], new_tokens=5)
+        course = vllm.serve(Traffic([[1], [2]], new_tokens=9, arriving=[[3], [4]], every=4))
         _wait_frozen(vllm.pid)
         pid = vllm.pid
     # then
@@ -131,6 +141,7 @@ def test_vllm_is_frozen_while_it_is_not_its_turn(
     run.check(work, vllm.name)
     assert run.outputs[0] == [work.prompts[0][-1]] * work.new_tokens[0]
     assert len(intervals) == 4
+    assert (len(course.intervals), len(course.first_tokens)) == (2 * 8, 2)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -1,11 +1,11 @@
-"""By itself: the cost of a token as requests wait, as its context grows, and as prompts arrive."""
+"""By itself: the cost of a token as requests wait, and as its context grows."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.board import Board, at_most
@@ -22,9 +22,6 @@ CONTEXT = "decode step, ms"
 _FLAT = 1.2
 _PROMPT_TOKENS = 8
 _NEW_TOKENS = 8
-_DECODING = 8
-_DECODING_PROMPT_TOKENS = 64
-_BETWEEN = 16  # decode steps between two arrivals
 
 
 @dataclass
@@ -103,89 +100,3 @@ def powers_of_two(first: int, last: int) -> list[int]:
     """And `last` itself."""
     powers = itertools.takewhile(lambda n: n < last, (first << i for i in itertools.count()))
     return [*powers, last]
-
-
-@dataclass(slots=True)
-class _Watch:
-    """When tokens came; seconds."""
-
-    last: dict[str, float] = field(default_factory=dict)
-    intervals: list[float] = field(default_factory=list)
-    asked: dict[str, float] = field(default_factory=dict)
-    first_tokens: list[float] = field(default_factory=list)
-
-    def step(self, scheduler: OnlineScheduler) -> None:
-        outputs = scheduler.step()
-        now = time.perf_counter()
-        for output in outputs:
-            name = output.request_id
-            if name in self.asked:
-                self.first_tokens.append(now - self.asked.pop(name))
-            elif name in self.last:
-                self.intervals.append(now - self.last[name])
-            self.last[name] = now
-
-
-@dataclass
-class Interference(Case):
-    """How long prompts that arrive slow down requests that are decoding.
-
-    Arrivals ask for one token: after that their slots are free again. No target: a smaller
-    `max_step_tokens` buys latency with time to first token.
-    """
-
-    title: str
-    ours: Ours
-    scale: Scale
-
-    def round(self, board: Board, turn: int) -> None:
-        scheduler = self.ours.scheduler()
-        self._start_decoding(scheduler, turn)
-        alone, disturbed = _Watch(), _Watch()
-        for _ in range(self.scale.arrivals * _BETWEEN // 2):
-            alone.step(scheduler)
-        for number in range(self.scale.arrivals):
-            self._arrive(scheduler, disturbed, f"arrival/{turn}/{number}")
-            while disturbed.asked:
-                disturbed.step(scheduler)
-            for _ in range(_BETWEEN):
-                disturbed.step(scheduler)
-        for number in range(_DECODING):
-            scheduler.abort(_name(turn, number))
-        who = f"prompts of {self.scale.arrival_tokens:,} tokens arriving"
-        board.add("alone", _percentiles("inter-token latency", alone.intervals))
-        board.add(who, _percentiles("inter-token latency", disturbed.intervals))
-        board.add(who, _percentiles("time to first token", disturbed.first_tokens))
-
-    def _start_decoding(self, scheduler: OnlineScheduler, turn: int) -> None:
-        """Until each has its first token."""
-        room = self.ours.engine.context_length - _DECODING_PROMPT_TOKENS
-        vocabulary = self.ours.engine.vocab_size
-        for number in range(_DECODING):
-            name = _name(turn, number)
-            prompt = random_prompt(_DECODING_PROMPT_TOKENS, vocabulary, seed=name)
-            scheduler.add_request(prompt, request_id=name, params=exactly(room))
-        started: set[str] = set()
-        while len(started) < _DECODING:
-            started |= {output.request_id for output in scheduler.step()}
-
-    def _arrive(self, scheduler: OnlineScheduler, watch: _Watch, name: str) -> None:
-        prompt = random_prompt(self.scale.arrival_tokens, self.ours.engine.vocab_size, seed=name)
-        watch.asked[name] = time.perf_counter()
-        scheduler.add_request(prompt, request_id=name, params=exactly(1))
-
-
-def _name(turn: int, number: int) -> str:
-    return f"decoding/{turn}/{number}"
-
-
-def _percentiles(what: str, seconds: Sequence[float]) -> dict[str, float]:
-    return {
-        f"{what} p50, ms": statistics.median(seconds) * 1e3,
-        f"{what} p99, ms": percentile(seconds, 99) * 1e3,
-    }
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The least value that at least `percent` of all do not exceed."""
-    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]

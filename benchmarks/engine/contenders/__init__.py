@@ -33,6 +33,32 @@ class Run:
             raise RuntimeError(f"{name} made {sum(got)} tokens, {work.tokens} were asked for")
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """`decoding` are prompts that ask for `new_tokens` each, all at once. Whenever the first of
+    them has made `every` tokens more, the next of `arriving` comes, which asks for one token."""
+
+    decoding: list[list[int]]
+    new_tokens: int
+    arriving: list[list[int]]
+    every: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.decoding) * self.new_tokens + len(self.arriving)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What traffic brought. In seconds: all of it, what processors worked, the time between two
+    tokens of those who decode, and from an arrival to its token."""
+
+    seconds: float
+    cpu_seconds: float
+    intervals: Sequence[float]
+    first_tokens: Sequence[float]
+
+
 class Contender(ABC):
     name: str
     max_rounds: int | None = None

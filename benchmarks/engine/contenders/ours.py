@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.contenders import Run, Streaming
+from benchmarks.engine.contenders import Course, Run, Streaming, Traffic
 from benchmarks.workload import Workload
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.demo_model import MODEL_PATH
@@ -21,8 +21,10 @@ class Ours(Streaming):
         self.engine = InferenceEngine(folder, tokenizer_name=str(MODEL_PATH), dtype=dtype)
         self._limits = max_batch_size, max_step_tokens
 
-    def scheduler(self) -> OnlineScheduler:
-        return OnlineScheduler(self.engine, *self._limits, keep_finished=False)
+    def scheduler(self, itl_target_ms: float | None = None) -> OnlineScheduler:
+        return OnlineScheduler(
+            self.engine, *self._limits, keep_finished=False, itl_target_ms=itl_target_ms
+        )
 
     def run(self, work: Workload) -> Run:
         scheduler = self.scheduler()
@@ -37,6 +39,32 @@ class Ours(Streaming):
                 outputs[output.request_id] += output.token_ids
         seconds = time.perf_counter() - began
         return Run(seconds, [outputs[request_id] for request_id in ids])
+
+    def serve(self, traffic: Traffic, itl_target_ms: float | None = None) -> Course:
+        scheduler = self.scheduler(itl_target_ms)
+        began, cpu_began = time.perf_counter(), time.process_time()
+        decoding = [
+            scheduler.add_request(prompt, params=exactly(traffic.new_tokens))
+            for prompt in traffic.decoding
+        ]
+        first_made, arrived, last = 0, dict[str, float](), dict[str, float]()
+        intervals, first_tokens = list[float](), list[float]()
+        due = [(number * traffic.every, p) for number, p in enumerate(traffic.arriving, start=1)]
+        while scheduler.has_unfinished():
+            while due and first_made >= due[0][0]:
+                name = scheduler.add_request(due.pop(0)[1], params=exactly(1))
+                arrived[name] = time.perf_counter()
+            outputs, now = scheduler.step(), time.perf_counter()
+            for output in outputs:
+                name = output.request_id
+                if name in arrived:
+                    first_tokens.append(now - arrived[name])
+                elif name in last:
+                    intervals.append(now - last[name])
+                last[name] = now
+                first_made += len(output.token_ids) * (name == decoding[0])
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+        return Course(seconds, cpu_seconds, intervals, first_tokens)
 
     def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
         arrivals = self._arrivals(prompt, new_tokens)[1:]

@@ -9,14 +9,15 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.engine.contenders import Run, Streaming
+from benchmarks.engine.contenders import Course, Run, Streaming, Traffic
 from benchmarks.workload import Workload
 
 _RUNNER = Path(__file__).parents[2] / "peers/with_vllm.py"
-_CACHE_GIB = "4"
+_CACHE_GIB = 4
 #: vLLM's guide for CPUs asks for both before anything else is loaded.
 _PRELOADS = ("libiomp5.so", "libtcmalloc_minimal.so.4")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
@@ -47,7 +48,7 @@ class Vllm(Streaming):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=_environment(self.preloaded),
+                env=_in_process(self.preloaded),
                 start_new_session=True,
             )
         try:
@@ -72,6 +73,9 @@ class Vllm(Streaming):
     def run(self, work: Workload) -> Run:
         answer = self._ask({"prompts": work.prompts, "new_tokens": work.new_tokens})
         return Run(answer["seconds"], answer["outputs"])
+
+    def serve(self, traffic: Traffic) -> Course:
+        return Course(**self._ask(asdict(traffic)))
 
     def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
         times = self._ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]
@@ -116,15 +120,22 @@ def preloads(python: Path) -> list[Path]:
     return [path for paths in paths_by_library for path in paths]
 
 
-def _environment(preloaded: Sequence[Path]) -> dict[str, str]:
+def environment(preloaded: Sequence[Path], cache_gib: int) -> dict[str, str]:
+    """What vLLM's guide for CPUs asks for, without what this process has set for torch."""
     cores = sorted(os.sched_getaffinity(0))
-    ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LD_PRELOAD")
+    ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LD_PRELOAD", "OMP_NUM_THREADS")
     return {name: value for name, value in os.environ.items() if name not in ours} | {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": _CACHE_GIB,
+        "VLLM_CPU_KVCACHE_SPACE": str(cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": str(len(cores)),
         "LD_PRELOAD": ":".join(map(str, preloaded)),
+    }
+
+
+def _in_process(preloaded: Sequence[Path]) -> dict[str, str]:
+    """Without a process of its own for the engine."""
+    return environment(preloaded, _CACHE_GIB) | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }

@@ -1,0 +1,1 @@
+"""The HTTP gateway beside the Python client."""

@@ -1,0 +1,36 @@
+"""What the gateway adds to the time to the first token."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from benchmarks.board import Board, at_most
+from benchmarks.door.cases.streams import CLIENT, DOOR
+from benchmarks.door.stage import stage
+from benchmarks.runner import AsyncCase
+
+FIRST_P50 = "time to first token, p50 ms"
+FIRST_P99 = "time to first token, p99 ms"
+ADDED = "added time to first token, p50 ms"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken(AsyncCase):
+    """Null engine, one stream at a time: nothing else is waited for."""
+
+    streams: int
+    title: str = "Time to the first token, one stream at a time, null engine"
+
+    async def measure(self, board: Board, turn: int) -> None:  # noqa: ARG002 - they take turns within
+        with stage(engine="null") as everything:
+            waits = await everything.first_tokens(self.streams)
+        medians = {}
+        for name, side in ((CLIENT, "client"), (DOOR, "door")):
+            cuts = statistics.quantiles(waits[side], n=100)
+            medians[side] = cuts[49] * 1000
+            board.add(name, {FIRST_P50: cuts[49] * 1000, FIRST_P99: cuts[98] * 1000})
+        board.add(DOOR, {ADDED: medians["door"] - medians["client"]})
+
+    def judge(self, board: Board) -> None:
+        board.check_figure((ADDED, DOOR), at_most(4))

@@ -1,0 +1,57 @@
+"""Streams through the gateway and through the Python client, in turn, in one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.board import Board, Target
+from benchmarks.door.stage import Stage, cpu_s, stage
+from benchmarks.runner import AsyncCase, in_turn
+
+TOKENS = "tokens/s"
+EVENTS = "events/s"
+GATEWAY_CPU = "the gateway's CPU, us an event"
+DOOR, CLIENT = "through the gateway", "Python client"
+
+
+@dataclass(frozen=True, slots=True)
+class Streams(AsyncCase):
+    """`count` at once, of `tokens` each."""
+
+    title: str
+    count: int
+    tokens: int
+    target: Target | None = None
+    """of the gateway's tokens/s to the client's"""
+    worker: dict[str, Any] = field(default_factory=dict)
+
+    async def measure(self, board: Board, turn: int) -> None:
+        with stage(max_batch_size=self.count, **self.worker) as everything:
+            await everything.through_client(self.count, min(20, self.tokens))
+            await everything.through_door(self.count, min(20, self.tokens))
+            for name in in_turn((CLIENT, DOOR), turn):
+                measured = self._door if name == DOOR else self._client
+                board.add(name, await measured(everything))
+
+    def judge(self, board: Board) -> None:
+        if self.target is not None:
+            rows = (TOKENS, DOOR), (TOKENS, CLIENT)
+            board.check_ratio("tokens/s: gateway to Python client", *rows, self.target)
+
+    async def _door(self, everything: Stage) -> dict[str, float]:
+        pid = everything.gateway.pid or 0
+        before_s = cpu_s(pid)
+        heard = await everything.through_door(self.count, self.tokens)
+        spent_s = cpu_s(pid) - before_s
+        return {**self._rates(heard), GATEWAY_CPU: spent_s / heard["events"] * 1e6}
+
+    async def _client(self, everything: Stage) -> dict[str, float]:
+        return self._rates(await everything.through_client(self.count, self.tokens))
+
+    def _rates(self, heard: dict[str, Any]) -> dict[str, float]:
+        """Raises: RuntimeError: tokens are missing."""
+        if heard["tokens"] != self.count * self.tokens:
+            raise RuntimeError(f"{heard['tokens']} tokens of {self.count * self.tokens} came")
+        seconds = heard["seconds"]
+        return {TOKENS: heard["tokens"] / seconds, EVENTS: heard["events"] / seconds}

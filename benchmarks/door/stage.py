@@ -1,0 +1,134 @@
+"""What every measurement stands on: Redis, a worker, a gateway, and a process that loads them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.door.load import NO_LIMIT
+from benchmarks.queue.stage import fresh_redis
+from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.demo.workers import WorkerProcess
+
+PROMPT = "Once upon a time, "
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    redis_url: str
+    worker: WorkerProcess
+    gateway: GatewayProcess
+    model: str
+    """as the gateway lists it"""
+
+    async def through_door(self, count: int, tokens: int) -> dict[str, Any]:
+        return await _loaded("door", **self._door(count, tokens))
+
+    async def through_client(self, count: int, tokens: int) -> dict[str, Any]:
+        return await _loaded(
+            "client", redis_url=self.redis_url, prompt=PROMPT, count=count, tokens=tokens
+        )
+
+    async def first_tokens(self, count: int) -> dict[str, Any]:
+        return await _loaded("first", redis_url=self.redis_url, **self._door(count, 2))
+
+    async def held_open(self, count: int, tokens: int) -> Load:
+        """Returns once so many streams are open."""
+        load = await Load.start("open", **self._door(count, tokens))
+        if (line := await load.line()) != "open":
+            raise RuntimeError(f"the streams are not open: {line}")
+        return load
+
+    async def batch_by_hand(self, source: Path, output: Path) -> float:
+        """Seconds."""
+        files = {"source": str(source), "output": str(output)}
+        heard = await _loaded("batch", redis_url=self.redis_url, **files)
+        return float(heard["seconds"])
+
+    async def batch_run(self, source: Path, output: Path) -> float:
+        """Seconds. Raises: RuntimeError: it failed."""
+        command = [sys.executable, "-m", "rose_cli", "batch", "run", str(source), "-o", str(output)]
+        command += ["--redis-url", self.redis_url, "--json"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        try:
+            said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:  # it would wait for a Redis that does not come back
+                process.kill()
+        if process.returncode:
+            raise RuntimeError(f"rose batch run ended with status {process.returncode}")
+        seconds: float = json.loads(said)["seconds"]
+        return seconds
+
+    def _door(self, count: int, tokens: int) -> dict[str, Any]:
+        return {
+            "url": self.gateway.url,
+            "model": self.model,
+            "prompt": PROMPT,
+            "count": count,
+            "tokens": tokens,
+        }
+
+
+class Load:
+    """The process that loads."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, what: str, **given: Any) -> Load:
+        command = [sys.executable, "-m", "benchmarks.door.load", what, json.dumps(given)]
+        return cls(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE))
+
+    async def line(self) -> str:
+        """Raises: RuntimeError: it has ended without a word."""
+        assert self._process.stdout is not None  # noqa: S101 - it has a pipe
+        line = (await self._process.stdout.readline()).decode().strip()
+        if not line:
+            raise RuntimeError(f"the load ended with status {await self._process.wait()}")
+        return line
+
+    async def heard(self) -> dict[str, Any]:
+        """What it has heard, when all its streams have ended."""
+        heard: dict[str, Any] = json.loads(await self.line())
+        await self._process.wait()
+        return heard
+
+
+async def _loaded(what: str, **given: Any) -> dict[str, Any]:
+    return await (await Load.start(what, **given)).heard()
+
+
+@contextmanager
+def stage(**worker_settings: Any) -> Iterator[Stage]:
+    """Logs of neither worker nor gateway have a line for each job."""
+    with (
+        fresh_redis() as broker,
+        WorkerProcess(
+            "bench", broker.url, log_level="warning", **NO_LIMIT, **worker_settings
+        ) as worker,
+        GatewayProcess("bench", broker.url, log_level="warning", **NO_LIMIT) as gateway,
+    ):
+        worker.wait_ready()
+        gateway.wait_ready()
+        models = json.loads(gateway.http("/v1/models") or "")["data"]
+        yield Stage(broker.url, worker, gateway, models[0]["id"])
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,156 @@
+"""Servers of OpenAI's completions, frozen while it is not their turn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from http.client import HTTPException
+from pathlib import Path
+from typing import Self
+
+from benchmarks.door.stage import stage
+from benchmarks.engine.contenders.vllm import environment, preloads
+from rose_cli.demo.broker import free_port
+from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.demo.workers import WorkerProcess
+
+MODEL_NAME = "measured"
+_VLLM_CACHE_GIB = 2
+#: vLLM compiles the model at its first start.
+_VLLM_START_S = 900.0
+
+
+class Server(ABC):
+    """`with` starts it, loads the model and freezes it; `thaw` and `freeze` mark its turn."""
+
+    name: str
+    url: str
+    """without /v1"""
+    model: str
+    """as requests name it"""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    @abstractmethod
+    def thaw(self) -> None: ...
+
+    @abstractmethod
+    def freeze(self) -> None: ...
+
+
+class Ours(Server):
+    """Redis, a worker and a gateway, each in a process of its own."""
+
+    name = "roseinfer"
+
+    def __init__(self, model: Path, batch: int, context: int) -> None:
+        self._model, self._batch, self._context = model, batch, context
+        self._stack = ExitStack()
+        self._services: list[WorkerProcess | GatewayProcess] = []
+
+    def __enter__(self) -> Self:
+        everything = self._stack.enter_context(
+            stage(
+                model=str(self._model),
+                dtype="bfloat16",
+                max_batch_size=self._batch,
+                max_context=self._context,
+            )
+        )
+        self._services = [everything.worker, everything.gateway]
+        self.url = everything.gateway.url.removesuffix("/v1")
+        self.model = everything.model
+        self.freeze()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thaw()
+        self._stack.close()
+
+    def thaw(self) -> None:
+        for service in self._services:
+            service.signal(signal.SIGCONT)
+        time.sleep(1)  # after a stop longer than a lease the worker looks around first
+
+    def freeze(self) -> None:
+        for service in self._services:
+            service.signal(signal.SIGSTOP)
+
+
+class Vllm(Server):
+    """`vllm serve` in an environment of its own."""
+
+    name = "vLLM"
+
+    def __init__(self, python: Path, model: Path, batch: int, context: int) -> None:
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.model = MODEL_NAME
+        self._command = [str(vllm_program(python)), "serve", str(model), "--host", "127.0.0.1"]
+        self._command += ["--port", str(self._port), "--served-model-name", MODEL_NAME]
+        self._command += ["--dtype", "bfloat16", "--max-model-len", str(context)]
+        self._command += ["--max-num-seqs", str(batch)]
+        self._python = python
+        self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
+        self._log = Path(self._folder.name, "log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=vllm_environment(self._python),
+                start_new_session=True,
+            )
+        self._wait_ready(self._process)
+        self.freeze()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        self._folder.cleanup()
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _VLLM_START_S
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2):  # noqa: S310 - loopback
+                    return
+            except (OSError, HTTPException):
+                time.sleep(0.5)
+        said = self._log.read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"vLLM does not serve: {said}")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+
+def vllm_program(python: Path) -> Path:
+    return python.absolute().parent / "vllm"
+
+
+def vllm_environment(python: Path) -> dict[str, str]:
+    """Of the server, and of its load tool."""
+    return environment(preloads(python), _VLLM_CACHE_GIB) | {"VLLM_TARGET_DEVICE": "cpu"}
