@@ -57,10 +57,10 @@ def of_rules() -> Iterator[Expression]:
             yield Expression(f"{kind} {rule[kind]}", rule["expr"])
 
 
-def exported(registry: CollectorRegistry) -> set[str]:
+def exported(*registries: CollectorRegistry) -> set[str]:
     """What can be asked for: the names of samples, and of what the rules record."""
     names = {rule["record"] for rule in rules("record")}
-    for family in registry.collect():
+    for family in (family for registry in registries for family in registry.collect()):
         ends = {
             "counter": ("_total",),
             "histogram": ("_bucket", "_count", "_sum"),
@@ -70,9 +70,9 @@ def exported(registry: CollectorRegistry) -> set[str]:
     return names
 
 
-def unknown(registry: CollectorRegistry) -> list[str]:
+def unknown(*registries: CollectorRegistry) -> list[str]:
     """Expressions that name a metric which nobody exports, and which one."""
-    known = exported(registry)
+    known = exported(*registries)
     return [
         f"{expression.where}: nothing exports {', '.join(sorted(missing))}"
         for expression in (*of_dashboards(), *of_rules())

@@ -2,8 +2,8 @@
 
     python -m deploy.grafana [--check]
 
-The check fails too when an expression, of a panel or of a rule, names a metric that the worker does
-not export.
+The check fails too when an expression, of a panel or of a rule, names a metric that neither the
+worker nor the gateway exports.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from deploy.expressions import unknown
 from deploy.grafana.dashboards import DASHBOARDS
+from rose_gateway.metrics import Metrics as GatewayMetrics
 from rose_worker.engine import ModelInfo
 from rose_worker.metrics import Metrics
 
@@ -39,7 +40,7 @@ def problems(expected: dict[Path, str]) -> list[str]:
         f"{path}: not as written by `python -m deploy.grafana`" for path in sorted(stale)
     ]
     metrics = Metrics(ModelInfo("any", 1, None, "cpu", "float32"), capacity=1)
-    return stale_lines + unknown(metrics.registry)
+    return stale_lines + unknown(metrics.registry, GatewayMetrics().registry)
 
 
 def main() -> int:

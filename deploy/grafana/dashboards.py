@@ -1,14 +1,16 @@
-"""Three dashboards: overview, engine, and delivery.
+"""The dashboards: overview, engine and delivery; that of the gateway is in gateway.py.
 
-`[$__rate_interval]` is four scrapes at least. The gauges of the queue are exported by one worker at
-a time, hence `max by`: during a change of that worker there may be two of them, or none.
+The gauges of the queue are exported by one worker at a time, hence `max by`: during a change of
+that worker there may be two of them, or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from deploy.grafana.panels import Dashboard, Panel, Query, Row
+from deploy.grafana.gateway import GATEWAY
+from deploy.grafana.panels import Dashboard, Panel, Query, Row, stat
+from deploy.grafana.promql import heat_map, quantiles, rate
 
 _M = '{model=~"$model"}'
 _HITS = "rose_prefix_cache_hit_tokens_total"
@@ -16,7 +18,7 @@ _QUERIES = "rose_prefix_cache_query_tokens_total"
 
 
 def _rate(metric: str, by: str) -> str:
-    return f"sum by ({by}) (rate({metric}{_M}[$__rate_interval]))"
+    return rate(metric, by, _M)
 
 
 def _queue(metric: str) -> str:
@@ -24,17 +26,13 @@ def _queue(metric: str) -> str:
 
 
 def _quantiles(
-    metric: str, by: str = "model", quantiles: Sequence[float] = (0.5, 0.95, 0.99)
+    metric: str, by: str = "model", asked: Sequence[float] = (0.5, 0.95, 0.99)
 ) -> list[Query]:
-    buckets = _rate(f"{metric}_bucket", f"{by}, le")
-    return [
-        Query(f"histogram_quantile({q}, {buckets})", f"{{{{{by}}}}} p{round(q * 100)}")
-        for q in quantiles
-    ]
+    return quantiles(metric, by, _M, asked)
 
 
 def _heat_map(metric: str, model: str = _M) -> list[Query]:
-    return [Query(f"sum by (le) (increase({metric}_bucket{model}[$__rate_interval]))", "{{le}}")]
+    return heat_map(metric, model)
 
 
 def _share(part: str, whole: str, by: str) -> str:
@@ -50,59 +48,48 @@ def _occupancy(by: str) -> str:
     return f"sum{by} ({used}) / sum{by} ({slots})"
 
 
-def _stat(
-    title: str,
-    description: str,
-    expr: str,
-    unit: str = "short",
-    steps: Mapping[float, str] | None = None,
-) -> Panel:
-    query = Query(expr)
-    return Panel(title, description, [query], unit, "stat", width=3, height=4, steps=steps or {})
-
-
 OVERVIEW = Dashboard(
     "overview",
     "roseinfer / Overview",
     "Is it well? The first line says so; the rest says since when, and where it is not.",
     Row(
         "Is it well?",
-        _stat(
+        stat(
             "Alerts firing",
             "Alerts of roseinfer that fire now; Prometheus lists them under Alerts.",
             'count(ALERTS{alertname=~"Rose.*", alertstate="firing"}) or vector(0)',
             steps={0: "green", 1: "red"},
         ),
-        _stat(
+        stat(
             "Workers ready",
             "Workers that have their model loaded and reach Redis.",
             f"sum(rose_ready{_M}) or vector(0)",
             steps={0: "red", 1: "green"},
         ),
-        _stat(
+        stat(
             "Jobs waiting",
             "Jobs that no worker has read yet, over all queues.",
             f"sum({_queue('rose_queue_lag_jobs')})",
         ),
-        _stat(
+        stat(
             "Oldest waiting",
             "For how long the oldest of them has waited. An alert fires at 5 minutes.",
             f"max({_queue('rose_queue_oldest_waiting_age_seconds')})",
             "s",
             {0: "green", 60: "yellow", 300: "red"},
         ),
-        _stat(
+        stat(
             "Tokens per second",
             "Tokens generated and logged, over all workers.",
             f"sum(rate(rose_generated_tokens_total{_M}[$__rate_interval]))",
         ),
-        _stat(
+        stat(
             "Batch occupancy",
             "Share of the slots of all workers that are in use. At 100% jobs wait.",
             _occupancy(""),
             "percentunit",
         ),
-        _stat(
+        stat(
             "First token too late",
             "Share of the last hour's jobs that waited for more than 2.5 s for their first "
             "token. The objective allows 5%.",
@@ -110,7 +97,7 @@ OVERVIEW = Dashboard(
             "percentunit",
             {0: "green", 0.05: "yellow", 0.3: "red"},
         ),
-        _stat(
+        stat(
             "Dead letters",
             "Jobs that were given up and are kept: `rose dead-letters list` shows them.",
             f"sum({_queue('rose_dead_letter_jobs')})",
@@ -406,4 +393,4 @@ DELIVERY = Dashboard(
     ),
 )
 
-DASHBOARDS = (OVERVIEW, ENGINE, DELIVERY)
+DASHBOARDS = (OVERVIEW, ENGINE, DELIVERY, GATEWAY)

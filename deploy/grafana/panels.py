@@ -144,6 +144,18 @@ class Panel:
         return {"showHeader": True}
 
 
+def stat(
+    title: str,
+    description: str,
+    expr: str,
+    unit: str = "short",
+    steps: Mapping[float, str] | None = None,
+) -> Panel:
+    """One number; eight of them fill a line."""
+    query = Query(expr)
+    return Panel(title, description, [query], unit, "stat", width=3, height=4, steps=steps or {})
+
+
 class Row:
     def __init__(self, title: str, *panels: Panel) -> None:
         self.title, self.panels = title, panels
@@ -179,10 +191,15 @@ class Dashboard:
                     "includeVars": True,
                 }
             ],
-            "templating": {"list": [_DATASOURCE_VARIABLE, _MODEL_VARIABLE]},
+            "templating": {"list": self._variables()},
             "annotations": {"list": []},
             "panels": list(self._laid_out()),
         }
+
+    def _variables(self) -> list[dict[str, Any]]:
+        queries = [query.expr for panel in self.panels for query in panel.queries]
+        of_models = any("$model" in expr for expr in queries)
+        return [_DATASOURCE_VARIABLE, *([_MODEL_VARIABLE] if of_models else [])]
 
     def _laid_out(self) -> Iterator[dict[str, Any]]:
         number, y = 1, 0

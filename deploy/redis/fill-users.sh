@@ -1,14 +1,14 @@
 #!/bin/sh
 # Fills users.acl in: prints it with the hashes of the passwords, as Redis reads it.
 #
-#   export PRODUCER_PASSWORD WORKER_PASSWORD SCALER_PASSWORD OPERATOR_PASSWORD
+#   export PRODUCER_PASSWORD WORKER_PASSWORD GATEWAY_PASSWORD SCALER_PASSWORD OPERATOR_PASSWORD
 #   ./fill-users.sh >/run/redis/users.acl
 #
 # NAME_PASSWORD_FILE may name a file that holds the password instead, such as a mounted secret.
 # Needs sh, awk and sha256sum, as every Redis image has them. Passwords reach no command line.
 set -eu
 
-for user in PRODUCER WORKER SCALER OPERATOR; do
+for user in PRODUCER WORKER GATEWAY SCALER OPERATOR; do
   eval "password=\${${user}_PASSWORD:-} file=\${${user}_PASSWORD_FILE:-}"
   if [ -z "$password" ] && [ -n "$file" ]; then password=$(cat "$file"); fi
   if [ "${#password}" -lt 16 ]; then

@@ -15,7 +15,8 @@ from tests.compose.streams import Streams
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(config.rootpath / "tests" / "compose"):
-            item.add_marker(pytest.mark.timeout(900))
+            # Images that the first test waits for are made with limits of their own.
+            item.add_marker(pytest.mark.timeout(900, func_only=True))
 
 
 @pytest.fixture(scope="session")

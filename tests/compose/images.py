@@ -17,6 +17,8 @@ from tests.compose.pip_sources import PipSources
 from tests.deploy.files import DOCKERFILE, ROOT, services
 
 OURS = "roseinfer:cpu"
+#: Of the Dockerfile, for the services that are brought up.
+_TARGETS = ("cpu", "gateway")
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
 _DEBIAN = "rose-stand-in:debian"
@@ -50,14 +52,14 @@ def make_all(docker: Docker) -> None:
 
 
 def _build_ours(docker: Docker, sources: PipSources, *, on_stand_ins: bool) -> None:
-    words: list[str | Path] = ["build", "--file", DOCKERFILE, "--target", "cpu", "--tag", OURS]
-    if not on_stand_ins:
-        docker(*words, ROOT, timeout=_BUILD_S)
-        return
     with sources.serving():
-        # Their pip knows where this machine has torch from.
-        words += ["--network", "host", "--build-arg", "TORCH_INDEX="]
-        docker(*words, ROOT, timeout=_BUILD_S)
+        for target in _TARGETS:
+            words: list[str | Path] = ["build", "--file", DOCKERFILE, "--target", target]
+            words += ["--tag", f"roseinfer:{target}"]
+            if on_stand_ins:
+                # Their pip knows where this machine has torch from.
+                words += ["--network", "host", "--build-arg", "TORCH_INDEX="]
+            docker(*words, ROOT, timeout=_BUILD_S)
 
 
 def _is_stand_in(docker: Docker, name: str) -> bool:

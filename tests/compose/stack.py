@@ -6,6 +6,7 @@ import json
 import os
 import urllib.request
 from typing import Any
+from urllib.parse import urlencode
 
 from rose_cli.demo.broker import free_port
 from rose_producer import ProducerSettings
@@ -20,16 +21,17 @@ _WELL_S = 300
 
 _SLOW = ROOT / "tests" / "compose" / "slow.yml"
 #: Services without an image at hand where no registry answers are left out: Grafana.
-_SERVICES = ("redis", "worker", "prometheus")
+_SERVICES = ("redis", "worker", "gateway", "prometheus")
 
 
 class Stack:
-    """Redis, two workers and Prometheus; ports of this machine, everything else as shipped."""
+    """Redis, two workers, a gateway, Prometheus; ports of this machine, the rest as shipped."""
 
     def __init__(self, docker: Docker) -> None:
         self._docker = docker
         self._project = f"rose-test-{os.getpid()}"
-        self._ports = {"REDIS_PORT": str(free_port()), "PROMETHEUS_PORT": str(free_port())}
+        names = ("REDIS_PORT", "GATEWAY_PORT", "PROMETHEUS_PORT")
+        self._ports = {name: str(free_port()) for name in names}
         password = services()["redis"]["environment"]["PRODUCER_PASSWORD"]
         url = f"redis://producer:{password}@127.0.0.1:{self._ports['REDIS_PORT']}/0"
         self.settings = ProducerSettings.model_validate(
@@ -58,6 +60,11 @@ class Stack:
         scaled = ("--scale", f"worker={WORKERS}")
         self.compose("up", "--detach", "--no-build", *scaled, *words, *_SERVICES)
         wait_until(lambda: all(self.health(one) == "healthy" for one in self.all()), _WELL_S)
+
+    @property
+    def door(self) -> str:
+        """The base URL of OpenAI's API."""
+        return f"http://127.0.0.1:{self._ports['GATEWAY_PORT']}/v1"
 
     # Containers
 
@@ -125,8 +132,8 @@ class Stack:
             return json.load(reply)["data"]
 
     def value(self, query: str) -> float | None:
-        """None where nothing is known."""
-        result = self.prometheus(query)["result"]
+        """Of a query in PromQL; None where nothing is known."""
+        result = self.prometheus(f"query?{urlencode({'query': query})}")["result"]
         return float(result[0]["value"][1]) if result else None
 
     def alerts(self) -> set[str]:

@@ -25,19 +25,27 @@ def services() -> dict[str, Any]:
 
 
 @cache
-def image() -> dict[str, Any]:
-    """ENV, HEALTHCHECK, ENTRYPOINT and CMD of the image that runs; `init` is what ENTRYPOINT has
+def image(target: str = "worker") -> dict[str, Any]:
+    """ENV, HEALTHCHECK, ENTRYPOINT and CMD of an image that runs; `init` is what ENTRYPOINT has
     before the program."""
-    text = DOCKERFILE.read_text().replace("\\\n", " ")
-    stage = text[text.index(" AS runtime\n") :]
+    stage = _stage("runtime") + _stage(target)
     init, entrypoint = _divided(json.loads(_line(stage, "ENTRYPOINT").partition(" ")[2]))
+    variables = " ".join(re.findall(r"^ENV (.*)$", stage, re.MULTILINE))
     return {
-        "env": dict(re.findall(r"(?:ENV|\s)\s*([A-Z_]+)=(\S+)", _line(stage, "ENV"))),
+        "env": dict(re.findall(r"([A-Z_]+)=(\S+)", variables)),
         "health": json.loads(_line(stage, "HEALTHCHECK").partition(" CMD ")[2]),
         "init": init,
         "entrypoint": entrypoint,
         "cmd": json.loads(re.findall(r"^CMD (.*)$", stage, re.MULTILINE)[-1]),
     }
+
+
+def _stage(name: str) -> str:
+    """Its instructions, one a line."""
+    text = DOCKERFILE.read_text().replace("\\\n", " ")
+    found = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, name
+    return found[1]
 
 
 def _divided(words: list[str]) -> tuple[list[str], list[str]]:

@@ -20,17 +20,21 @@ SHIPPED = RULES.parent
 
 
 class Prometheus:
-    """As its container starts it, in fast motion, for one worker on this machine."""
+    """As its container starts it, in fast motion, for one worker and perhaps one gateway here."""
 
-    def __init__(self, folder: Path, worker_port: int) -> None:
+    def __init__(self, folder: Path, worker_port: int, gateway_port: int | None = None) -> None:
         config = folder / "prometheus"
         shutil.copytree(SHIPPED, config)
         settings = yaml.safe_load((config / "prometheus.yml").read_text())
         for name in ("scrape_interval", "scrape_timeout", "evaluation_interval"):
             settings["global"][name] = "1s"
         (config / "prometheus.yml").write_text(yaml.safe_dump(settings))
-        target = [{"targets": [f"127.0.0.1:{worker_port}"]}]
-        (config / "targets" / "workers.yml").write_text(yaml.safe_dump(target))
+        self._targets = 0
+        for file, port in (("workers.yml", worker_port), ("gateways/gateways.yml", gateway_port)):
+            if port is not None:
+                target = [{"targets": [f"127.0.0.1:{port}"]}]
+                (config / "targets" / file).write_text(yaml.safe_dump(target))
+                self._targets += 1
         self._address = f"127.0.0.1:{free_port()}"
         self._log = folder / "prometheus.log"
         command = [
@@ -61,6 +65,6 @@ class Prometheus:
     @property
     def ready(self) -> bool:
         try:
-            return self.ask("up") == [1]
+            return self.ask("up") == [1] * self._targets
         except OSError:
             return False

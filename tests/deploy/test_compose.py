@@ -9,11 +9,14 @@ import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from rose_gateway.settings import GatewaySettings
+from rose_gateway.settings import variable as gateway_variable
 from rose_worker.settings import WorkerSettings
 from tests.deploy.files import DOCKERFILE, ROOT, image, seconds, services
 
@@ -95,25 +98,58 @@ def test_workers_are_given_settings_that_they_know() -> None:
         assert {name for name in given["environment"] if name.startswith("ROSE_")} <= known
 
 
+def test_the_gateway_is_given_settings_that_it_knows() -> None:
+    known = {gateway_variable(name) for name in GatewaySettings.model_fields}
+    for given in (services()["gateway"], {"environment": image("gateway")["env"]}):
+        assert {name for name in given["environment"] if name.startswith("ROSE_")} <= known
+
+
+def test_the_gateway_has_a_port_a_user_and_time_of_its_own() -> None:
+    service, fields = services()["gateway"], GatewaySettings.model_fields
+    # Open only because nobody reaches it from elsewhere.
+    assert service["environment"]["ROSE_GATEWAY_OPEN"] == "true"
+    (published,) = service["ports"]
+    assert published == f"127.0.0.1:{fields['port'].default}:{fields['port'].default}"
+    assert "redis://gateway:" in service["environment"]["ROSE_REDIS_URL"]
+    assert "/readyz" in service["healthcheck"]["test"][-1]
+    assert seconds(service["stop_grace_period"]) >= fields["grace_s"].default + 5
+
+
 def test_models_do_not_share_a_queue() -> None:
     assert services()["worker-gpu"]["environment"]["ROSE_QUEUE"] != "default"
     assert "ROSE_QUEUE" not in services()["worker"]["environment"]
 
 
-def test_prometheus_looks_where_the_workers_are() -> None:
+def scraped() -> dict[str, Any]:
+    """Prometheus' jobs by name."""
     prometheus = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
-    (job,) = prometheus["scrape_configs"]
-    (discovery,) = job["dns_sd_configs"]
-    assert discovery["names"] == ["worker"]
-    assert discovery["port"] == WorkerSettings.model_fields["http_port"].default
+    return {job["job_name"]: job for job in prometheus["scrape_configs"]}
+
+
+def test_prometheus_looks_where_the_workers_and_gateways_are() -> None:
+    ports = {
+        "worker": WorkerSettings.model_fields["http_port"].default,
+        "gateway": GatewaySettings.model_fields["port"].default,
+    }
+    assert scraped().keys() == {f"rose-{service}" for service in ports}
+    for service, port in ports.items():
+        (discovery,) = scraped()[f"rose-{service}"]["dns_sd_configs"]
+        assert discovery == {"names": [service], "type": "A", "port": port}
+        assert service in services()
     assert services()["worker-gpu"]["networks"]["default"]["aliases"] == ["worker"]
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:
     last = DOCKERFILE.read_text().split(" AS runtime\n")[1]
-    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["10001:10001"]
     for tool in ("gcc", "g++", "make", "build-essential"):
         assert tool not in last
+
+
+def test_the_image_of_the_gateway_has_no_torch() -> None:
+    environment = DOCKERFILE.read_text().split(" AS env-gateway\n")[1].partition("\nFROM ")[0]
+    assert "[gateway,s3]" in environment
+    assert "torch" not in environment
 
 
 def test_no_container_leaves_a_nameless_volume_or_an_endless_log() -> None:
@@ -127,18 +163,23 @@ def test_no_container_leaves_a_nameless_volume_or_an_endless_log() -> None:
 
 
 def test_prometheus_has_every_folder_that_its_configuration_names() -> None:
-    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
-    (job,) = config["scrape_configs"]
-    (files,) = job["file_sd_configs"]
+    folder = ROOT / "deploy" / "prometheus"
+    patterns = yaml.safe_load((folder / "prometheus.yml").read_text())["rule_files"]
+    for job in scraped().values():
+        (files,) = job["file_sd_configs"]
+        # As shipped none: one that is not there would be down.
+        (targets,) = (folder / pattern for pattern in files["files"])
+        (file,) = targets.parent.glob(targets.name)
+        assert yaml.safe_load(file.read_text()) == []
+        patterns += files["files"]
     mounted = {v.split(":")[1] for v in services()["prometheus"]["volumes"]}
-    for pattern in (*config["rule_files"], *files["files"]):
-        assert f"/etc/prometheus/{Path(pattern).parent}" in mounted
-    # As shipped none: one that is not there would be a worker that is down.
-    targets = ROOT / "deploy" / "prometheus" / "targets" / "workers.yml"
-    assert yaml.safe_load(targets.read_text()) == []
+    for pattern in patterns:
+        assert f"/etc/prometheus/{Path(pattern).parts[0]}" in mounted
 
 
 def test_an_init_is_pid_1() -> None:
     """To PID 1 no signal comes that it has no handler for, and Python has none at first."""
-    assert image()["init"] == ["tini"]
-    assert image()["entrypoint"] == ["rose"]
+    for target in ("worker", "gateway"):
+        assert image(target)["init"] == ["tini"]
+        assert image(target)["entrypoint"] == ["rose"]
+        assert image(target)["cmd"] == [target]

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: valid, unprivileged, and of one mind with the worker's settings."""
+"""The Kubernetes manifests: valid, unprivileged, and of one mind with the programs' settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from pydantic_settings import BaseSettings
 
 from rose.protocol import Partition
 from rose.protocol.scripts import load
+from rose_gateway.settings import GatewaySettings
+from rose_gateway.settings import variable as gateway_variable
 from rose_worker.settings import WorkerSettings
 from tests.deploy.files import DOCKERFILE, ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 VERSION = "1.34"
+APPS = ("rose-worker", "rose-gateway")
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "rose-worker": WorkerSettings,
+    "rose-gateway": GatewaySettings,
+}
 
 #: Field names of the resources that are not Kubernetes' own, as their projects document them.
 CUSTOM = {
@@ -32,10 +40,19 @@ CUSTOM = {
 
 
 @cache
-def manifests() -> dict[str, Any]:
-    """By kind, as they are in the files."""
+def manifests() -> list[dict[str, Any]]:
+    """As they are in the files."""
     kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-    return {document["kind"]: document for document in _documents(kustomization["resources"])}
+    return list(_documents(kustomization["resources"]))
+
+
+def manifest(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [
+        document
+        for document in manifests()
+        if (document["kind"], document["metadata"]["name"]) == (kind, name)
+    ]
+    return found
 
 
 def _documents(names: list[str]) -> Iterator[dict[str, Any]]:
@@ -43,24 +60,40 @@ def _documents(names: list[str]) -> Iterator[dict[str, Any]]:
         yield from yaml.safe_load_all((FOLDER / name).read_text())
 
 
-def environment() -> dict[str, str]:
-    lines = (FOLDER / "worker.env").read_text().splitlines()
+def environment(app: str) -> dict[str, str]:
+    lines = (FOLDER / f"{app.removeprefix('rose-')}.env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
-def pod() -> dict[str, Any]:
-    found: dict[str, Any] = manifests()["Deployment"]["spec"]["template"]["spec"]
+def variables(app: str) -> dict[str, str]:
+    """The field that each sets."""
+    name = gateway_variable if app == "rose-gateway" else worker_variable
+    return {name(field): field for field in SETTINGS[app].model_fields}
+
+
+def worker_variable(field: str) -> str:
+    return f"ROSE_{field.upper()}"
+
+
+def settings(app: str) -> Any:
+    """As the program reads what the pod is given."""
+    given = {variables(app)[name]: value for name, value in environment(app).items()}
+    return SETTINGS[app](**given)
+
+
+def pod(app: str) -> dict[str, Any]:
+    found: dict[str, Any] = manifest("Deployment", app)["spec"]["template"]["spec"]
     return found
 
 
-def container() -> dict[str, Any]:
-    (found,) = pod()["containers"]
+def container(app: str) -> dict[str, Any]:
+    (found,) = pod(app)["containers"]
     return found
 
 
 def test_every_manifest_follows_its_schema() -> None:
-    documents = [*manifests().values(), *_documents(["secrets.example.yaml"])]
-    assert len(documents) == 11
+    documents = [*manifests(), *_documents(["secrets.example.yaml"])]
+    assert len(documents) == 20
     for document in documents:
         if document["kind"] in CUSTOM:
             assert document["spec"].keys() <= CUSTOM[document["kind"]]
@@ -75,81 +108,103 @@ def test_kustomize_puts_it_together() -> None:
     assert built.returncode == 0, built.stderr
     documents = list(yaml.safe_load_all(built.stdout))
     assert {d["metadata"].get("namespace", "roseinfer") for d in documents} == {"roseinfer"}
-    (config,) = [d for d in documents if d["kind"] == "ConfigMap"]
-    (deployment,) = [d for d in documents if d["kind"] == "Deployment"]
-    ours = deployment["spec"]["template"]["spec"]["containers"][0]
-    assert ours["envFrom"][0]["configMapRef"]["name"] == config["metadata"]["name"]
-    assert ours["image"] == "roseinfer:cpu"
+    configs = {d["metadata"]["name"] for d in documents if d["kind"] == "ConfigMap"}
+    deployments = [d for d in documents if d["kind"] == "Deployment"]
+    ours = [d["spec"]["template"]["spec"]["containers"][0] for d in deployments]
+    assert {one["envFrom"][0]["configMapRef"]["name"] for one in ours} == configs
+    assert {one["image"] for one in ours} == {"roseinfer:cpu", "roseinfer:gateway"}
     for document in documents:
         if document["kind"] not in CUSTOM:
             kubernetes_validate.validate(document, VERSION, strict=True)
 
 
-def test_the_settings_are_settings_with_values_that_the_worker_takes() -> None:
-    fields = {f"ROSE_{name.upper()}": name for name in WorkerSettings.model_fields}
-    named = [*environment(), *(variable["name"] for variable in container()["env"])]
-    (secret, _) = _documents(["secrets.example.yaml"])
-    named += secret["stringData"]
-    assert set(named) <= fields.keys()
-    settings = WorkerSettings(
-        **{fields[name]: yaml.safe_load(value) for name, value in environment().items()}
+@pytest.mark.parametrize("app", APPS)
+def test_the_settings_are_settings_with_values_that_the_program_takes(app: str) -> None:
+    named = [*environment(app), *(one["name"] for one in container(app).get("env", []))]
+    secrets = {one["metadata"]["name"]: one for one in _documents(["secrets.example.yaml"])}
+    (secret,) = [one["secretRef"] for one in container(app)["envFrom"] if "secretRef" in one]
+    named += secrets[secret["name"]]["stringData"]
+    assert set(named) <= variables(app).keys()
+    assert settings(app)
+
+
+def test_ports_are_those_of_the_settings() -> None:
+    assert (
+        settings("rose-worker").http_port == container("rose-worker")["ports"][0]["containerPort"]
     )
-    assert settings.http_port == container()["ports"][0]["containerPort"]
+    gateway = settings("rose-gateway").port
+    assert gateway == container("rose-gateway")["ports"][0]["containerPort"]
+    for app, port in (("rose-worker", 9400), ("rose-gateway", gateway)):
+        rule = manifest("NetworkPolicy", app)["spec"]["ingress"][0]
+        assert [one["port"] for one in rule["ports"]] == [port]
 
 
-def test_no_variables_come_from_services() -> None:
-    """Kubernetes would add ROSE_WORKER_SERVICE_HOST, which the worker refuses as misspelt."""
-    assert pod()["enableServiceLinks"] is False
+@pytest.mark.parametrize("app", APPS)
+def test_no_variables_come_from_services(app: str) -> None:
+    """Kubernetes would add ROSE_WORKER_SERVICE_HOST, which is refused as misspelt."""
+    assert pod(app)["enableServiceLinks"] is False
 
 
 def test_a_worker_has_time_to_drain() -> None:
-    settings = WorkerSettings(grace_s=float(environment()["ROSE_GRACE_S"]))
-    assert pod()["terminationGracePeriodSeconds"] >= settings.grace_s + 30 + 5 + 5
+    grace_s = settings("rose-worker").grace_s
+    assert pod("rose-worker")["terminationGracePeriodSeconds"] >= grace_s + 30 + 5 + 5
 
 
-def test_probes_ask_for_what_they_are_meant_for() -> None:
+def test_a_gateway_has_time_to_end_its_streams() -> None:
+    _, pause_s = container("rose-gateway")["lifecycle"]["preStop"]["exec"]["command"]
+    grace_s = settings("rose-gateway").grace_s
+    assert pod("rose-gateway")["terminationGracePeriodSeconds"] >= float(pause_s) + grace_s + 5
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_probes_ask_for_what_they_are_meant_for(app: str) -> None:
     paths = {
-        probe: container()[probe]["httpGet"]["path"]
+        probe: container(app)[probe]["httpGet"]["path"]
         for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+        if probe in container(app)
     }
     # Liveness never asks Redis.
-    assert paths == {
-        "startupProbe": "/healthz",
-        "livenessProbe": "/healthz",
-        "readinessProbe": "/readyz",
-    }
+    assert paths.pop("startupProbe", "/healthz") == "/healthz"
+    assert paths == {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 
 
-def test_nothing_is_privileged() -> None:
-    assert pod()["securityContext"]["runAsNonRoot"] is True
-    assert f"USER {pod()['securityContext']['runAsUser']}:" in DOCKERFILE.read_text()
-    assert pod()["automountServiceAccountToken"] is False
-    assert container()["securityContext"] == {
+@pytest.mark.parametrize("app", APPS)
+def test_nothing_is_privileged(app: str) -> None:
+    assert pod(app)["securityContext"]["runAsNonRoot"] is True
+    assert f"USER {pod(app)['securityContext']['runAsUser']}:" in DOCKERFILE.read_text()
+    assert pod(app)["automountServiceAccountToken"] is False
+    assert container(app)["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
 
 
-def test_a_disruption_takes_one_worker_at_a_time() -> None:
-    assert manifests()["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
-    assert manifests()["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+@pytest.mark.parametrize("app", APPS)
+def test_a_disruption_takes_one_pod_at_a_time(app: str) -> None:
+    assert manifest("PodDisruptionBudget", app)["spec"]["maxUnavailable"] == 1
+    strategy = manifest("Deployment", app)["spec"]["strategy"]
+    assert strategy["rollingUpdate"]["maxUnavailable"] == 0
 
 
-def test_selectors_find_the_pods() -> None:
-    labels = manifests()["Deployment"]["spec"]["template"]["metadata"]["labels"]
+@pytest.mark.parametrize("app", APPS)
+def test_selectors_find_the_pods(app: str) -> None:
+    labels = manifest("Deployment", app)["spec"]["template"]["metadata"]["labels"]
+    assert labels == {"app.kubernetes.io/name": app}
     for kind in ("Deployment", "PodDisruptionBudget", "ServiceMonitor"):
-        assert manifests()[kind]["spec"]["selector"]["matchLabels"] == labels, kind
-    assert manifests()["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
-    assert manifests()["Service"]["spec"]["selector"] == labels
-    assert manifests()["ServiceMonitor"]["spec"]["endpoints"][0]["port"] == "metrics"
+        assert manifest(kind, app)["spec"]["selector"]["matchLabels"] == labels, kind
+    assert manifest("NetworkPolicy", app)["spec"]["podSelector"]["matchLabels"] == labels
+    service = manifest("Service", app)["spec"]
+    assert service["selector"] == labels
+    (endpoint,) = manifest("ServiceMonitor", app)["spec"]["endpoints"]
+    assert endpoint["port"] == service["ports"][0]["name"] == container(app)["ports"][0]["name"]
 
 
 def test_the_scaler_watches_the_streams_of_the_queue() -> None:
-    scaled = manifests()["ScaledObject"]["spec"]
+    scaled = manifest("ScaledObject", "rose-worker")["spec"]
     assert scaled["minReplicaCount"] == 0
-    assert scaled["scaleTargetRef"]["name"] == manifests()["Deployment"]["metadata"]["name"]
-    given = environment()
+    assert scaled["scaleTargetRef"]["name"] == "rose-worker"
+    given = environment("rose-worker")
     partitions = [Partition(given["ROSE_QUEUE"], i) for i in range(int(given["ROSE_PARTITIONS"]))]
     streams = [trigger["metadata"]["stream"] for trigger in scaled["triggers"]]
     assert streams == [stream for partition in partitions for stream in partition.all_jobs]
@@ -161,4 +216,27 @@ def test_the_scaler_watches_the_streams_of_the_queue() -> None:
     assert "acknowledge(" in ends
     assert "XDEL" in ends
     reference = scaled["triggers"][0]["authenticationRef"]["name"]
-    assert reference == manifests()["TriggerAuthentication"]["metadata"]["name"]
+    assert reference == manifest("TriggerAuthentication", reference)["metadata"]["name"]
+
+
+def test_gateways_are_scaled_by_their_open_streams() -> None:
+    scaled = manifest("HorizontalPodAutoscaler", "rose-gateway")["spec"]
+    assert scaled["scaleTargetRef"]["name"] == "rose-gateway"
+    assert scaled["minReplicas"] >= 2
+    (pods,) = [one["pods"] for one in scaled["metrics"] if one["type"] == "Pods"]
+    assert pods["metric"]["name"] == "rose_gateway_open_streams"
+    assert "replicas" not in manifest("Deployment", "rose-gateway")["spec"]
+
+
+def test_the_ingress_does_not_buffer_and_shows_the_api_alone() -> None:
+    ingress = manifest("Ingress", "rose-gateway")
+    notes = ingress["metadata"]["annotations"]
+    assert notes["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    assert notes["nginx.ingress.kubernetes.io/proxy-next-upstream"] == "off"
+    size = notes["nginx.ingress.kubernetes.io/proxy-body-size"]
+    assert int(size.removesuffix("m")) << 20 > settings("rose-gateway").max_body_bytes
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert (path["path"], path["pathType"]) == ("/v1", "Prefix")
+    assert path["backend"]["service"]["name"] == "rose-gateway"
+    assert [rule["host"]] == ingress["spec"]["tls"][0]["hosts"]

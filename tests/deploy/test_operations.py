@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from deploy.expressions import rules
+from rose_gateway.settings import GatewaySettings, variable
 from rose_producer import ProducerSettings
 from rose_worker.settings import WorkerSettings
 from tests.deploy.files import ROOT, services
@@ -26,7 +27,9 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
 
 def test_the_settings_that_it_names_exist() -> None:
     fields = WorkerSettings.model_fields | ProducerSettings.model_fields
-    assert set(re.findall(r"ROSE_[A-Z_]+", PAGE)) <= {f"ROSE_{name.upper()}" for name in fields}
+    known = {f"ROSE_{name.upper()}" for name in fields}
+    known |= {variable(name) for name in GatewaySettings.model_fields}
+    assert set(re.findall(r"ROSE_[A-Z_]+", PAGE)) <= known
 
 
 def test_the_services_and_passwords_that_it_names_exist() -> None:

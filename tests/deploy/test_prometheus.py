@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,13 @@ import pytest
 
 from deploy.expressions import Expression, of_dashboards, of_rules, rules
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, Job, Request
 from tests.conftest import needs_redis_server
 from tests.deploy.prometheus import SHIPPED, Prometheus
 from tests.support.bench import wait_until
+from tests.support.gateway import running_gateway
 
 RUNBOOKS = "docs/operations.md"
 
@@ -68,23 +71,31 @@ def worker(broker: EmbeddedBroker, queue: str) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-def prometheus(worker: WorkerProcess, tmp_path: Path) -> Iterator[Prometheus]:
-    with Prometheus(tmp_path, worker.http_port) as prometheus:
+def gateway(broker: EmbeddedBroker, queue: str) -> Iterator[GatewayProcess]:
+    with running_gateway(broker.url, queue) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def prometheus(
+    worker: WorkerProcess, gateway: GatewayProcess, tmp_path: Path
+) -> Iterator[Prometheus]:
+    with Prometheus(tmp_path, worker.http_port, gateway.http_port) as prometheus:
         yield prometheus
 
 
 @needs_redis_server
 @needs_prometheus
 def test_every_expression_returns_data_under_load(
-    client: Client, worker: WorkerProcess, prometheus: Prometheus
+    client: Client, worker: WorkerProcess, gateway: GatewayProcess, prometheus: Prometheus
 ) -> None:
     # given: more jobs than slots, with a beginning in common, until everything has an answer
     worker.wait_ready()
     wait_until(lambda: prometheus.ready, 60)
-    load = Load(client)
+    load = Load(client, gateway.url)
     panels, rated = list(of_dashboards()), list(of_rules())
     open_ones = {one.where + one.promql: one for one in panels + rated}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     # when
     while open_ones and time.monotonic() < deadline:
         load.keep_up()
@@ -119,16 +130,24 @@ def answered(values: list[float]) -> bool:
 class Load:
     """Jobs of the built-in model, always some more than it has slots."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, url: str) -> None:
         self._client = client
+        self._url = url
         self._jobs: list[Job] = []
 
     def keep_up(self) -> None:
+        self._follow_one_over_http()
         if self._client.queue_status().waiting["normal"] < 4:
             story = "Once upon a time, there was a shy cow named Luna. She lived on the farm. "
             asked = {"max_new_tokens": 20, "ignore_eos": True}
             more = [Request(f"{story}{n}", sampling=asked) for n in range(8)]
             self._jobs += self._client.submit_many(more)
+
+    def _follow_one_over_http(self) -> None:
+        if self._jobs:
+            job = self._jobs[-1].id
+            with urllib.request.urlopen(f"{self._url}/jobs/{job}/events", timeout=90) as stream:
+                assert b"finished" in stream.read()
 
     def tokens(self) -> int:
         """Generated for all of them, once they have ended."""

@@ -94,7 +94,7 @@ def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None
         words = [programs / image()["entrypoint"][0], *image()["entrypoint"][1:], *image()["cmd"]]
         log = tmp_path / "worker.log"
         worker = stack.enter_context(process(words, environment, log))
-        wait_until(lambda: answer(f"http://127.0.0.1:{ports['worker']}/readyz"), 60)
+        wait_until(lambda: answer(f"http://127.0.0.1:{ports['worker']}/readyz"), 240)
         assert subprocess.run(image()["health"], env=environment).returncode == 0
 
         # when: the load of its service, and a job of ours, as a producer
