@@ -1,4 +1,4 @@
-"""Writes the tables of settings and of sampling parameters: `python -m docs.reference`.
+"""Writes the tables of settings, sampling parameters and HTTP: `python -m docs.reference`.
 
 `--check` only compares.
 """
@@ -13,8 +13,10 @@ from pathlib import Path
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from docs import http_tables
 from rose.sampling import PARAMETERS, Parameter
 from rose.settings import QueueSettings
+from rose_gateway.settings import GatewaySettings
 from rose_producer.settings import ProducerSettings
 from rose_worker.settings import WorkerSettings
 
@@ -28,6 +30,11 @@ def settings_page(page: str) -> str:
         _table("Client and worker", shared.items()),
         _table("Client", _own(ProducerSettings.model_fields, shared)),
         _table("Worker", _own(WorkerSettings.model_fields, shared)),
+        _table(
+            "Gateway",
+            _own(GatewaySettings.model_fields, ProducerSettings.model_fields),
+            prefix="ROSE_GATEWAY_",
+        ),
     )
     return _between_marks(page, "settings", "\n".join(tables))
 
@@ -43,8 +50,19 @@ def protocol_page(page: str) -> str:
     return _between_marks(page, "sampling", head + rows)
 
 
+def http_page(page: str) -> str:
+    """The page with its tables as the routes and schemas have them."""
+    for name, table in http_tables.tables().items():
+        page = _between_marks(page, name, table)
+    return page
+
+
 #: The pages that have tables from the code, and what writes them.
-PAGES = {_DOCS / "settings.md": settings_page, _DOCS / "protocol.md": protocol_page}
+PAGES = {
+    _DOCS / "settings.md": settings_page,
+    _DOCS / "protocol.md": protocol_page,
+    _DOCS / "http.md": http_page,
+}
 
 
 def _between_marks(page: str, name: str, text: str) -> str:
@@ -73,9 +91,9 @@ def _own(
     return ((name, field) for name, field in fields.items() if name not in shared)
 
 
-def _table(title: str, fields: Iterable[tuple[str, FieldInfo]]) -> str:
+def _table(title: str, fields: Iterable[tuple[str, FieldInfo]], prefix: str = "ROSE_") -> str:
     rows = "".join(
-        f"| `ROSE_{name.upper()}` | {_default(field)} | {field.description} |\n"
+        f"| `{prefix}{name.upper()}` | {_default(field)} | {field.description} |\n"
         for name, field in fields
     )
     return f"## {title}\n\n| variable | default | meaning |\n| --- | --- | --- |\n{rows}"
