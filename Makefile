@@ -5,12 +5,17 @@ BIN := .venv/bin
 SERVER_TESTS := tests/rose tests/producer tests/worker tests/promise tests/cli tests/chaos
 PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo help test check docs dist clean
+.PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-gpu bench-queue chaos chaos-bites fuzz sanitize test-compose test-servers
+.PHONY: bench bench-door bench-gpu bench-queue chaos chaos-bites chaos-batch chaos-door fuzz sanitize test-compose test-servers
 
-demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, and the proof
-	$(BIN)/rose demo
+# DEMO=--keep leaves it up, with a URL to ask.
+demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, the proof, and a URL to ask
+	$(BIN)/rose demo $(DEMO)
+
+# CHAT='--model FILE.gguf' for another model.
+chat: .venv/demo ## a real model to talk to in a browser, with a button that kills its worker
+	$(BIN)/rose chat $(CHAT)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -60,7 +65,7 @@ dist: .venv/dev ## the sdist and the compiled wheel in dist/, checked and tried
 dashboards: .venv/demo ## writes the JSON of the Grafana dashboards again
 	$(BIN)/python -m deploy.grafana
 
-reference: .venv/demo ## writes the tables of docs/settings.md again
+reference: .venv/demo ## writes the tables of settings, parameters and HTTP in docs/ again
 	$(BIN)/python -m docs.reference
 
 pictures: .venv/demo ## draws docs/img anew, from `rose top` and `rose demo` while they run
@@ -78,12 +83,22 @@ bench-gpu: .venv/bench ## the same on a GPU
 bench-queue: .venv/demo ## the queue beside its peers
 	$(BIN)/python -m benchmarks.queue $(BENCH_QUEUE)
 
+# BENCH_DOOR='--only null --rounds 1' for another run.
+bench-door: .venv/demo ## the HTTP gateway beside the Python client
+	$(BIN)/python -m benchmarks.door $(BENCH_DOOR)
+
 # Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
 chaos: .venv/dev ## kills, partitions and pauses, while every token is checked
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
 chaos-bites: .venv/dev ## takes out one safeguard after another: the check must notice each time
 	$(BIN)/python -m tests.chaos --bite
+
+chaos-batch: .venv/dev ## one batch, whose runners and workers are killed again and again
+	$(BIN)/python -m tests.chaos.batch $(CHAOS)
+
+chaos-door: .venv/dev ## the same through two gateways: HTTP clients that resume
+	$(BIN)/python -m tests.chaos.door $(CHAOS)
 
 # As root, or where a Docker daemon answers. Where no registry does, stand-ins are made of Debian's
 # packages (apt-get install docker.io docker-compose debootstrap). COMPOSE='-k alerts' for a part.
@@ -93,6 +108,10 @@ test-compose: .venv/dev ## docker-compose.yml for real: containers are killed, p
 # FUZZ='--messages 10000 --seed 1' for another run.
 fuzz: .venv/dev ## a million damaged messages through a worker
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# FUZZ_HTTP='--cases 3000 --seed 1' for another run.
+fuzz-http: .venv/dev ## 20,000 requests through the door, good and bad, each answer checked
+	$(BIN)/python -m tests.fuzz.http $(FUZZ_HTTP)
 
 # Needs GCC, and LLVM's OpenMP: apt-get install libomp-dev.
 sanitize: .venv/dev ## the compiled library under address, undefined and thread sanitizers

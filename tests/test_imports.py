@@ -9,7 +9,7 @@ from pathlib import Path
 import grimp  # import-linter brings it
 import pytest
 
-PACKAGES = ("rose", "rose_producer", "rose_worker", "rose_cli", "roseinfer")
+PACKAGES = ("rose", "rose_producer", "rose_worker", "rose_gateway", "rose_cli", "roseinfer")
 
 
 def check_no_circle(*packages: str) -> None:

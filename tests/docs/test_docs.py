@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 
 from docs.reference import PAGES as GENERATED_PAGES
 from rose_cli.demo.broker import EmbeddedBroker
+from tests.support.gateway import running_gateway
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -45,6 +48,7 @@ def test_the_sample_is_what_the_built_in_model_says() -> None:
         ("docs/tutorial.md", "fox: "),
         ("docs/python-client.md", '"brave"'),
         ("docs/own-model.md", "\n"),
+        ("docs/openai-in-five-minutes.md", "|"),
     ],
 )
 def test_the_python_examples_run(
@@ -61,14 +65,55 @@ def test_the_python_examples_run(
     monkeypatch.setenv("ROSE_REDIS_URL", broker.url)
     monkeypatch.setenv("ROSE_QUEUE", queue)
     monkeypatch.chdir(tmp_path)
-    if page != "docs/own-model.md":
-        start_worker(engine="rose", torch_threads=1)
-    # when: a page's examples build on each other
-    names: dict[str, object] = {}
-    for code in PYTHON.findall((ROOT / page).read_text()):
-        exec(code, names)
+    text = (ROOT / page).read_text()
+    with ExitStack() as stack:
+        if page != "docs/own-model.md":
+            start_worker(engine="rose", torch_threads=1)
+        if "from openai" in text:
+            gateway = stack.enter_context(running_gateway(broker.url, queue))
+            monkeypatch.setenv("OPENAI_BASE_URL", gateway.url)
+            monkeypatch.setenv("OPENAI_API_KEY", "none")
+        # when: a page's examples build on each other
+        names: dict[str, object] = {}
+        for code in PYTHON.findall(text):
+            exec(code, names)
+        # what they have opened and a program would leave to its end
+        for value in names.values():
+            if isinstance(value, OpenAI):
+                value.close()
     # then
     assert prints in capsys.readouterr().out
+
+
+def test_the_curl_lines_of_the_pages_run(
+    broker: EmbeddedBroker, queue: str, start_worker: Callable[..., object], tmp_path: Path
+) -> None:
+    """Each is asked of a gateway on another port; ids are those of the answers before."""
+    # given
+    start_worker(engine="rose", torch_threads=1)
+    with running_gateway(broker.url, queue) as gateway:
+        told: dict[str, str] = {}
+        for page in ("README.md", "docs/http.md", "docs/openai-in-five-minutes.md"):
+            for line in curl_lines((ROOT / page).read_text()):
+                command = line.replace("http://127.0.0.1:8080/v1", gateway.url)
+                for name, value in told.items():
+                    command = command.replace(name, value)
+                # when
+                words = ["/bin/sh", "-ec", command.replace("curl ", "curl -fsS ")]
+                asked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+                # then
+                assert asked.returncode == 0, f"{page}: {command}\n{asked.stderr}"
+                if made := re.search(r'"id": ?"((?:resp|chatcmpl)_?-?([\w-]+))"', asked.stdout):
+                    told |= {"RESPONSE_ID": made[1], "$ID": made[1], "JOB_ID": made[2], "$N": "3"}
+        assert told
+
+
+def curl_lines(text: str) -> list[str]:
+    """Commands, each with the lines that it goes on in."""
+    fenced = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    blocks = [block for language, block in fenced if not language]
+    found = r"^curl .*?(?<!\\)$(?:\n  .*|\n\}')*"
+    return [line for block in blocks for line in re.findall(found, block, re.MULTILINE | re.DOTALL)]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -23,15 +23,17 @@ from tests.support.wheel import install, new_environment
 PACKAGES = {
     "rose": ROOT / "rose",
     "rose_cli": ROOT / "cli" / "rose_cli",
+    "rose_gateway": ROOT / "gateway" / "rose_gateway",
     "rose_producer": ROOT / "producer" / "rose_producer",
     "rose_worker": ROOT / "worker" / "rose_worker",
     "roseinfer": ROOT / "roseinfer",
 }
 SOURCES = {".cpp", ".h"}
 LIBRARY = "roseinfer/_native.abi3.so"
-SERVER_AND_ENGINE = {"aiohttp", "fastapi", "starlette", "torch", "transformers", "uvicorn"}
+WEB_SERVER = {"aiohttp", "fastapi", "httptools", "starlette", "uvicorn", "uvloop"}
+ENGINE = {"llguidance", "tokenizers", "torch", "transformers"}
 
-THEIRS = ("cli", "demo", "errors", "producer", "protocol", "worker")
+THEIRS = ("cli", "demo", "errors", "gateway", "producer", "protocol", "worker")
 SERVICE = f"""
 import sys
 import {", ".join(THEIRS)}
@@ -65,16 +67,45 @@ def test_it_holds_the_packages_whole_and_no_sources_of_the_library(wheel: Path) 
     assert found - {LIBRARY} == expected
 
 
-def test_the_base_install_needs_neither_torch_nor_a_web_server(wheel: Path) -> None:
-    # given
+def required(wheel: Path, extra: str | None = None) -> set[str]:
+    """What an installation asks for: of the base alone, or of an extra beside it."""
     (metadata,) = (name for name in names(wheel) if name.endswith(".dist-info/METADATA"))
     with ZipFile(wheel) as archive:
-        required = Parser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
-    # when
-    base = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
+        lines = Parser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
+    mark = "extra ==" if extra is None else f'extra == "{extra}"'
+    return {re.split(r"[^\w-]", line)[0] for line in lines if (mark in line) == (extra is not None)}
+
+
+def test_the_base_install_needs_neither_torch_nor_a_web_server(wheel: Path) -> None:
+    assert "redis" in required(wheel)
+    assert not required(wheel) & (WEB_SERVER | ENGINE)
+
+
+def test_the_gateway_needs_a_web_server_and_no_torch(wheel: Path) -> None:
+    assert {"fastapi", "uvicorn"} <= required(wheel, "gateway")
+    assert not required(wheel, "gateway") & ENGINE
+    assert not required(wheel, "worker") & WEB_SERVER
+
+
+def test_without_the_web_server_every_command_is_there_and_the_gateway_says_what_it_needs(
+    wheel: Path, tmp_path: Path
+) -> None:
+    # given: an interpreter that finds no web server, as after a base install
+    new_environment(tmp_path / "venv")
+    install(wheel, tmp_path / "venv")
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({sorted(WEB_SERVER)!r}))"
+    run = f"{hidden}; sys.argv[0] = 'rose'; from rose_cli.entry import main; main()"
+
+    def rose(*words: str) -> subprocess.CompletedProcess[str]:
+        said = [tmp_path / "venv" / "bin" / "python", "-c", run, *words]
+        return subprocess.run(said, capture_output=True, text=True, cwd="/")
+
     # then
-    assert "redis" in base
-    assert not base & SERVER_AND_ENGINE
+    helped, refused = rose("--help"), rose("gateway")
+    assert helped.returncode == 0, helped.stderr
+    assert "gateway" in helped.stdout
+    assert refused.returncode == 2
+    assert "install roseinfer[gateway]" in refused.stderr
 
 
 def test_rose_has_the_version_of_the_wheel(wheel: Path, programs: Path) -> None:
