@@ -12,6 +12,7 @@ A message says what was wrong, with which value, and what to do about it.
     │   └── InvalidCursor          a stream cursor that is not on an event boundary
     ├── MalformedMessage           bytes from Redis that are not what the protocol says
     ├── QueueFull                  back-pressure: try again later
+    ├── TenantLimited              the tenant has as much as it may: try again later
     ├── JobNotFound                no such job, or its result has expired
     ├── DeadLetterNotFound         retried, purged or trimmed before
     ├── FileNotFound               no such file, or it has expired
@@ -91,6 +92,29 @@ class QueueFull(RoseError):
         self.depth = depth
         self.limit = limit
         self.unit = unit
+
+
+class TenantLimited(RoseError):
+    """The tenant has as much as its limits allow; nothing was enqueued.
+
+    `limit` is the name of one of `TenantLimits`, such as "requests_per_minute". `count` is what the
+    tenant has of it, `maximum` what it may have. In `retry_after_s` seconds there may be room.
+    """
+
+    code = "tenant_limited"
+
+    def __init__(
+        self, tenant: str, limit: str, count: int, maximum: int, retry_after_s: float
+    ) -> None:
+        super().__init__(
+            f"tenant {tenant} has {count} of {limit}, and may have {maximum}: nothing was "
+            f"enqueued, try again in {retry_after_s:.3g} s, or set its limits higher"
+        )
+        self.tenant = tenant
+        self.limit = limit
+        self.count = count
+        self.maximum = maximum
+        self.retry_after_s = retry_after_s
 
 
 class JobNotFound(RoseError):

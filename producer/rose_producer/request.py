@@ -31,6 +31,7 @@ from rose.protocol.calls import (
     submitted_id,
 )
 from rose.protocol.records import check_record
+from rose.protocol.tenants import check_tenant
 from rose_producer.tracing import is_traced, traceparent
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class Request:
 
     `record` (at most 1 MiB) and `owner` (1 to 80 letters, digits, `_`, `.` or `-`) are kept beside
     the job, for as long as it is known, and only `record()` reads them.
+
+    `tenant` (1 to 64 letters, digits, `_`, `.` or `-`): on whose account it runs; "" for nobody's,
+    None as the settings say.
     """
 
     prompt: PromptLike
@@ -68,6 +72,7 @@ class Request:
     record: bytes = b""
     owner: str = ""
     tools: Sequence[Mapping[str, Any]] = ()
+    tenant: str | None = None
 
 
 def prepare_all(
@@ -82,6 +87,9 @@ def prepare_all(
         request = given if isinstance(given, Request) else Request(given)
         job = _spec(request, settings, now, traced)
         check_record(request.record, request.owner)
+        tenant = settings.tenant if request.tenant is None else request.tenant
+        if tenant:
+            check_tenant(tenant)
         prepared.append(
             Submission.of(
                 job,
@@ -90,6 +98,7 @@ def prepare_all(
                 request.idempotency_key,
                 record=request.record,
                 owner=request.owner,
+                tenant=tenant,
             )
         )
     return prepared

@@ -8,6 +8,11 @@ from rose.settings import QueueSettings
 
 
 class ProducerSettings(QueueSettings):
+    tenant: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_.-]{0,64}$",
+        description="whose jobs these are where a call does not say it: tenants share the slots",
+    )
     reconnect_timeout_s: float = Field(
         default=60.0, gt=0, description="how long a stream rides out a Redis that is away"
     )

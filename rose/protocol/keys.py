@@ -65,6 +65,16 @@ class Partition:
         """The job streams, most urgent first."""
         return _job_streams(self)
 
+    @property
+    def tenant_jobs(self) -> str:
+        """The stream of tenants' jobs that workers have been given. None waits there."""
+        return self._key("jobs:tenants")
+
+    @property
+    def all_streams(self) -> tuple[str, ...]:
+        """The job streams and that of the tenants."""
+        return (*self.all_jobs, self.tenant_jobs)
+
     def state(self, job_id: str) -> str:
         return self._key(f"state:{job_id}")
 
@@ -115,6 +125,22 @@ class Partition:
     @property
     def waiting(self) -> str:
         return self._key("idle:waiting")
+
+    @property
+    def bell(self) -> str:
+        """Stream of at most one entry: it rings when a tenant's job waits that may begin."""
+        return self._key("idle:bell")
+
+    @property
+    def tenant_limits(self) -> str:
+        """Hash: the weight and the limits of each tenant that has some, by its name."""
+        return self._key("tenants:limits")
+
+    def tenant(self, name: str) -> str:
+        """Hash: what a tenant uses. Keys that begin with this name and a colon hold its jobs:
+        `parked` (sorted set: ids of those that wait) and `running` (set: those that workers have
+        been given)."""
+        return self._key(f"tenant:{name}")
 
     @property
     def reclaim(self) -> str:

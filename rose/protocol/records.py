@@ -31,6 +31,8 @@ class JobRecord:
     started_ms: int | None
     """of the last take"""
     ended_ms: int | None
+    tenant: str = ""
+    """on whose account it runs; "" for nobody's"""
 
 
 RECORD_FIELDS = (
@@ -43,6 +45,7 @@ RECORD_FIELDS = (
     "enqueued_ms",
     "started_ms",
     "ended_ms",
+    "tenant",
 )
 
 
@@ -53,7 +56,7 @@ def read_record(job_id: str, fields: Sequence[Any]) -> JobRecord:
         JobNotFound: it was never submitted, has expired, or was deleted.
         MalformedMessage: somebody else has written into the job's state.
     """
-    status, deleted, owner, record, tokens, cancel, *times = fields
+    status, deleted, owner, record, tokens, cancel, *times, tenant = fields
     if status is None or deleted is not None:
         raise job_not_found(job_id)
     with written_by_us(f"the state of job {job_id}"):
@@ -68,6 +71,7 @@ def read_record(job_id: str, fields: Sequence[Any]) -> JobRecord:
             enqueued,
             started,
             ended,
+            (tenant or b"").decode(),
         )
 
 

@@ -40,6 +40,8 @@ class JobStatus:
     """the dead job that this one repeats"""
     hands: tuple[Hand, ...] = ()
     """the workers that have had it, the first one first; of very many the last"""
+    tenant: str = ""
+    """on whose account it runs; "" for nobody's"""
 
 
 STATUS_FIELDS = (
@@ -54,6 +56,7 @@ STATUS_FIELDS = (
     "ended_ms",
     "retry_of",
     "hands",
+    "tenant",
 )
 
 
@@ -66,8 +69,8 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
     """
     with written_by_us(f"the state of job {job_id}"):
         values = [None if field is None else field.decode() for field in fields]
-        status, tokens, epoch, attempts, worker, cancel, *times = values[:-2]
-        retry_of, hands = values[-2:]
+        status, tokens, epoch, attempts, worker, cancel, *times = values[:-3]
+        retry_of, hands, tenant = values[-3:]
         enqueued, started, ended = (int_or_none(time) for time in times)
         if status is None:
             raise job_not_found(job_id)
@@ -84,6 +87,7 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
             ended,
             retry_of,
             _hands(hands or ""),
+            tenant or "",
         )
 
 

@@ -85,16 +85,18 @@ class AsyncClient:
         record: bytes = b"",
         owner: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
+        tenant: str | None = None,
         **sampling: Any,
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
 
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
-        the caller, who reads them again with `AsyncJob.record`.
+        the caller, who reads them again with `AsyncJob.record`. `tenant`: on whose account it
+        runs; "" for nobody's, None as the settings say.
 
         Raises:
-            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull
+            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
             BrokerUnavailable: if `error.in_doubt` names the job, it may be enqueued; submit it
                 again with that `job_id`, and it is not enqueued twice.
         """
@@ -109,6 +111,7 @@ class AsyncClient:
             record,
             owner,
             tools,
+            tenant,
         )
         return (await self.submit_many([request]))[0]
 

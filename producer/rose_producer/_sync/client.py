@@ -86,16 +86,18 @@ class Client:
         record: bytes = b"",
         owner: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
+        tenant: str | None = None,
         **sampling: Any,
     ) -> Job:
         """Enqueue one prompt (text, chat messages, or token ids).
 
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
-        the caller, who reads them again with `Job.record`.
+        the caller, who reads them again with `Job.record`. `tenant`: on whose account it
+        runs; "" for nobody's, None as the settings say.
 
         Raises:
-            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull
+            InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
             BrokerUnavailable: if `error.in_doubt` names the job, it may be enqueued; submit it
                 again with that `job_id`, and it is not enqueued twice.
         """
@@ -110,6 +112,7 @@ class Client:
             record,
             owner,
             tools,
+            tenant,
         )
         return (self.submit_many([request]))[0]
 

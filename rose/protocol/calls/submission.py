@@ -55,6 +55,9 @@ class Submission:
     """by this host's clock"""
     record: bytes = b""
     owner: str = ""
+    tenant: str = ""
+    prompt_estimate: int = 0
+    """tokens"""
 
     @classmethod
     def of(
@@ -66,8 +69,9 @@ class Submission:
         *,
         record: bytes = b"",
         owner: str = "",
+        tenant: str = "",
     ) -> Submission:
-        """`raw`: the encoded job; `record` and `owner`: checked."""
+        """`raw`: the encoded job; `record`, `owner` and `tenant`: checked."""
         prompt = job.prompt
         tokens = len(job.token_ids) or None
         size = len(prompt.encode()) if isinstance(prompt, str) else None
@@ -83,6 +87,8 @@ class Submission:
             deadline,
             record,
             owner,
+            tenant,
+            estimate - job.sampling.max_new_tokens,
         )
 
     @property
@@ -118,7 +124,7 @@ def submit(
         args += (
             f"{_LEVEL[job.priority]} {job.cost} {value_or(job.prompt_tokens, '-')} "
             f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
-            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'}",
+            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'}",
             job.raw,
             job.record,
         )

@@ -4,7 +4,7 @@
 --       one
 -- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; per job:
 --       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
---       deadline> <owner>", job, record or ""; "-" for what is not known
+--       deadline> <owner> <tenant>", job, record or ""; "-" for what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; FULL unit depth limit; BLOCKED stream
 local load, model = KEYS[1], KEYS[2]
@@ -69,7 +69,7 @@ local function exists(state)
   return not known or known[1], known and known[2]
 end
 
-local function store(state, idempotency, stream, entry, cost, deadline_in, size, owner, record)
+local function store(state, idempotency, stream, entry, cost, deadline_in, size, owner, tenant, record)
   local fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
     'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   local function add(field, value)
@@ -77,6 +77,7 @@ local function store(state, idempotency, stream, entry, cost, deadline_in, size,
   end
   if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now_ms() + deadline_in)) end
   if owner ~= '-' then add('owner', owner) end
+  if tenant ~= '-' then add('tenant', tenant) end
   if record ~= '' then add('record', record) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))
@@ -86,7 +87,7 @@ local function store(state, idempotency, stream, entry, cost, deadline_in, size,
   redis.call('HSET', state, unpack(fields))
 end
 
-local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, job, record)
+local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, tenant, job, record)
   local earlier = idempotency and ask('GET', idempotency)
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
   local known, cancelled = exists(state)
@@ -103,14 +104,14 @@ local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_by
     error(entry)
   end
   if cancelled then redis.call('DEL', state) end
-  store(state, idempotency, stream, entry, cost, deadline_in, size, owner, record)
+  store(state, idempotency, stream, entry, cost, deadline_in, size, owner, tenant, record)
   depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
 end
 
 local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
 for i = 5, #ARGV, 3 do
-  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner =
-    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+)$')
+  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, tenant =
+    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+)$')
   local state, idempotency = KEYS[key], nil
   key = key + 1
   if has_key == '1' then
@@ -118,7 +119,7 @@ for i = 5, #ARGV, 3 do
     key = key + 1
   end
   local outcome = submit(KEYS[tonumber(stream) + 2], state, idempotency, cost, prompt_tokens,
-    prompt_bytes, deadline_in, owner, ARGV[i + 1], ARGV[i + 2])
+    prompt_bytes, deadline_in, owner, tenant, ARGV[i + 1], ARGV[i + 2])
   if outcome then
     table.insert(outcome, 1, (i - 5) / 3)
     reply[#reply + 1] = outcome
