@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rose import transport
 from rose.protocol import Partition
+from rose.protocol.announced_model import MODEL_FIELDS, AnnouncedModel, read_model
 from rose_gateway.errors import ApiError
 
-_FACTS = ("name", "context_tokens", "chat", "tool_format", "vocabulary")
+log = logging.getLogger("rose.gateway")
+
 #: What was read so lately is believed.
 _FRESH_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel(AnnouncedModel):
     """A queue, and the model that its workers serve."""
 
     queue: str
-    name: str
-    context_tokens: int | None
-    chat: bool
-    """it has a chat template; unknown counts as yes"""
-    tool_format: str
-    """how the chat template writes calls of functions ("hermes"); "" if it does not, or unknown"""
-    vocabulary: str
+    vocabulary: str = ""
     """fingerprint of its vocabulary; "" if it is not announced"""
+    adapter: str | None = None
+    """the LoRA adapter that is asked for; None for the model itself"""
 
 
 class Catalogue:
@@ -57,9 +56,14 @@ class Catalogue:
         return self._models
 
     async def names(self) -> dict[str, ServedModel]:
-        """Every name that a request may use, aliases among them."""
+        """Every name that a request may use: models, MODEL:ADAPTER, and aliases."""
         models = await self.models()
-        names = {model.name: model for model in reversed(models)}
+        names = {
+            f"{model.name}:{adapter}": replace(model, adapter=adapter)
+            for model in reversed(models)
+            for adapter in model.adapters
+        }
+        names |= {model.name: model for model in reversed(models)}
         queues = {model.queue: model for model in models}
         for alias, target in self._aliases.items():
             if (model := names.get(target) or queues.get(target)) is not None:
@@ -82,21 +86,20 @@ class Catalogue:
         served = []
         with transport.broker_errors():
             for queue in self._queues:
-                facts = await self._redis.execute("HMGET", Partition(queue).model, *_FACTS)
-                if facts[0] is not None:
-                    served.append(_served(queue, facts))
+                fields = (*MODEL_FIELDS, "vocabulary")
+                *facts, vocabulary = await self._redis.execute(
+                    "HMGET", Partition(queue).model, *fields
+                )
+                if (model := _served(queue, facts, vocabulary or b"")) is not None:
+                    served.append(model)
         return served
 
 
-def _served(queue: str, facts: list[Any]) -> ServedModel:
-    name, context, chat, tool_format, vocabulary = (
-        None if fact is None else fact.decode(errors="replace") for fact in facts
-    )
-    return ServedModel(
-        queue,
-        str(name),
-        int(context) if context and context.isdecimal() else None,
-        chat != "0",
-        tool_format or "",
-        vocabulary or "",
-    )
+def _served(queue: str, facts: list[Any], vocabulary: bytes) -> ServedModel | None:
+    """None before the first worker came, or where somebody else has written there."""
+    try:
+        model = read_model(facts)
+        return ServedModel(**model, queue=queue, vocabulary=vocabulary.decode()) if model else None
+    except ValueError:
+        log.warning("what queue %s says of its model is not what the protocol says", queue)
+        return None

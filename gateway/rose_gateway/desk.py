@@ -221,6 +221,7 @@ class Desk:
             record=submission.record.encode() if number == 0 else b"",
             owner=caller.key_id,
             tools=submission.tools,
+            adapter=submission.model.adapter,
         )
 
 

@@ -30,6 +30,11 @@ class ModelAnswer(BaseModel):
     tool_format: str | None
     """how it writes calls of functions where tool_choice is auto"""
     queue: str
+    engine: str | None
+    """rose, vllm or null; null where an older worker does not say"""
+    dtype: str | None
+    adapter: str | None
+    """the LoRA adapter that answers under this name; null for the model itself"""
 
 
 class ModelList(BaseModel):
@@ -78,4 +83,7 @@ def _answer(name: str, model: ServedModel) -> ModelAnswer:
         chat=model.chat,
         tool_format=model.tool_format or None,
         queue=model.queue,
+        engine=model.engine or None,
+        dtype=model.dtype or None,
+        adapter=model.adapter,
     )

@@ -55,6 +55,8 @@ class Request:
     `tools` are definitions of functions for the chat template, as OpenAI's API has them:
     `{"type": "function", "function": {"name": ..., "parameters": {...}}}`.
 
+    `adapter` names the LoRA adapter that answers, one of those that the workers serve.
+
     `record` (at most 1 MiB) and `owner` (1 to 80 letters, digits, `_`, `.` or `-`) are kept beside
     the job, for as long as it is known, and only `record()` reads them.
 
@@ -73,6 +75,7 @@ class Request:
     owner: str = ""
     tools: Sequence[Mapping[str, Any]] = ()
     tenant: str | None = None
+    adapter: str | None = None
 
 
 def prepare_all(
@@ -230,6 +233,7 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
             "metadata": dict(request.metadata),
             "traceparent": traceparent(settings.queue, job_id) if traced else None,
             "tools": tuple(request.tools),
+            "adapter": request.adapter,
         }
     )
 

@@ -17,6 +17,8 @@ from rose.validation import describe
 
 JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 
+ADAPTER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 _POSSIBLE = POSSIBLE | {"prompt": "non-empty text, chat messages (role, content), or token ids"}
@@ -55,6 +57,8 @@ class JobSpec(BaseModel):
     """W3C trace context of whoever submitted it; left out where nobody traces."""
     tools: Tools = ()
     """What the chat template tells the model that it can call."""
+    adapter: str | None = Field(default=None, pattern=ADAPTER_PATTERN)
+    """The LoRA adapter that answers; None for the model itself."""
 
     @model_validator(mode="after")
     def _tools_are_for_a_chat(self) -> Self:

@@ -21,6 +21,9 @@ GROUP = "workers"
 #: The consumer that owns jobs which a worker has handed back. Any worker may take them over.
 RELEASED = "released"
 
+#: Hash: how many partitions each queue has that workers have joined, by its name.
+QUEUES = "rose:queues"
+
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PRODUCER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FINGERPRINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -156,8 +159,8 @@ class Partition:
 
     @property
     def model(self) -> str:
-        """Hash: what the workers serve (name, context_tokens, max_bytes_per_token, chat,
-        tool_format, vocabulary), and the queue's limits (max_jobs, max_tokens, max_bytes)."""
+        """Hash: what the workers serve (the fields of an AnnouncedModel, and `vocabulary`), and the
+        queue's limits (max_jobs, max_tokens, max_bytes)."""
         return self._key("model")
 
     @property

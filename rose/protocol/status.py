@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rose.errors import JobNotFound, MalformedMessage
+from rose.protocol.announced_model import AnnouncedModel, read_model
 from rose.protocol.jobs import Priority
 from rose.protocol.keys import RELEASED
 
@@ -122,19 +123,10 @@ def int_or_none(value: str | bytes | None) -> int | None:
     return None if value is None else int(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel(AnnouncedModel):
     """What the workers of a queue serve, as they have announced it."""
 
-    name: str
-    fingerprint: str
-    """of weights, tokenizer and dtype; "" if it is not known"""
-    context_tokens: int | None
-    chat: bool
-    """False where it is certain that it has no chat template"""
-    tool_format: str
-    """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
-    way that is not known"""
     workers: int
     """that have been heard of lately, or hold jobs"""
 
@@ -188,6 +180,17 @@ def job_not_found(job_id: str) -> JobNotFound:
     return JobNotFound(f"no job {job_id}: never submitted to this queue, or expired")
 
 
+def read_queues(flat: Sequence[bytes]) -> dict[str, int]:
+    """How many partitions each queue has, from the reply to HGETALL of QUEUES.
+
+    Raises:
+        MalformedMessage: somebody else has written there.
+    """
+    with written_by_us("the list of queues"):
+        names = [name.decode() for name in flat[::2]]
+        return dict(zip(names, map(int, flat[1::2]), strict=True))
+
+
 def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     """From the replies to `queue_status`, one for each partition.
 
@@ -198,7 +201,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     workers: dict[str, WorkerStatus] = {}
     began: list[int] = []
     dead = tokens = generated = now_ms = 0
-    facts: Sequence[str] | None = None
+    facts: dict[str, Any] = {}
     for streams, partition_dead, load_tokens, model, partition_now_ms, load_generated in replies:
         for priority, (entries, oldest, consumers) in zip(Priority, streams, strict=True):
             held = 0
@@ -218,9 +221,8 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         with written_by_us(f"what queue {queue} says of itself"):
             tokens += int(load_tokens)
             generated += int(load_generated)
-            if model[0] is not None:
-                facts = [(fact or b"").decode() for fact in model]
-    served = None if facts is None else _served(queue, facts, len(workers))
+            facts = read_model(model) or facts
+    served = ServedModel(**facts, workers=len(workers)) if facts else None
     return QueueStatus(
         queue=queue,
         waiting=waiting,
@@ -245,11 +247,3 @@ def _together(before: WorkerStatus | None, more: WorkerStatus) -> WorkerStatus:
     said = [slots for slots in (before.slots, more.slots) if slots is not None]
     silent_ms = min(before.silent_ms, more.silent_ms)
     return WorkerStatus(before.jobs + more.jobs, max(said, default=None), silent_ms)
-
-
-def _served(queue: str, facts: Sequence[str], workers: int) -> ServedModel:
-    """Raises: MalformedMessage"""
-    name, context, fingerprint, chat, tool_format = facts
-    with written_by_us(f"what queue {queue} says of itself"):
-        context_tokens = int(context) if context else None
-        return ServedModel(name, fingerprint, context_tokens, chat != "0", tool_format, workers)

@@ -100,6 +100,31 @@ def test_the_queue_s_age_is_an_age(rose: Rose, start_worker: Callable[..., objec
     rose("cancel", job_id)
 
 
+def test_every_queue_is_listed_with_its_model(
+    rose: Rose, queue: str, start_worker: Callable[..., object]
+) -> None:
+    # given
+    start_worker(model="story", max_context=5000)
+    job_id = rose("submit", "ab").stdout.strip()
+    rose("result", job_id)
+
+    def listed() -> list[dict[str, Any]]:
+        lines = rose("status", "--all", "--json").stdout.splitlines()
+        return [one for line in lines if (one := json.loads(line))["queue"] == queue]
+
+    # when: the worker that reads the queue for all has listed it
+    wait_until(lambda: bool(listed()))
+    # then
+    (status,) = listed()
+    said = ("name", "engine", "context_tokens", "dtype", "adapters", "workers")
+    assert [status["served"][name] for name in said] == ["null:story", "null", 5000, "none", [], 1]
+    row = next(line for line in rose("status", "--all").stdout.splitlines() if queue in line)
+    assert row.split()[:5] == [queue, "null:story", "null", "5,000", "1"]
+    assert "null:story, 5,000 tokens of context, engine null" in rose("status").stdout
+    # and a job has no place there
+    assert rose("status", job_id, "--all").returncode == 2
+
+
 def test_a_waiting_job_is_cancelled_and_says_so(rose: Rose) -> None:
     job_id = rose("submit", "ab").stdout.strip()
     assert json.loads(rose("status", "--json").stdout)["waiting"]["normal"] == 1

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import httpx2
 import openai
 import pytest
+import redis
 
+from rose.protocol import Partition
 from tests.support.api_keys import bearer, create_key
+from tests.support.bench import wait_until
 from tests.support.gateway import RunningDoor
 
 
@@ -21,6 +24,28 @@ def test_a_model_is_what_its_workers_announce(door: RunningDoor) -> None:
     assert listed.model_extra is not None
     assert listed.model_extra["context_length"] == 1 << 20
     assert listed.model_extra["queue"] == door.queue
+
+
+def test_an_adapter_is_a_model_of_its_own(start_own_door: Callable[..., RunningDoor]) -> None:
+    # given: what workers of another engine would announce
+    door = start_own_door(aliases='{"legal": "null:law"}')
+    with redis.Redis.from_url(door.redis_url, protocol=2) as raw:
+        raw.hset(Partition(door.queue).model, "adapters", "law french")
+    everything, one = (create_key(door, *o)["secret"] for o in ((), ("--model", "null:law")))
+    # when
+    with door.openai(api_key=everything) as ai, door.openai(api_key=one) as narrow:
+        wait_until(lambda: len(ai.models.list().data) == 4)  # what was read lately is believed
+        listed = {model.id: (model.model_extra or {})["adapter"] for model in ai.models.list()}
+        allowed = [model.id for model in narrow.models.list()]
+        ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        # then: the job names it (the null engine says that it has none)
+        with pytest.raises(openai.APIError, match=r"adapter.*'law'"):
+            narrow.chat.completions.create(model="null:law", **ask)
+        with pytest.raises(openai.PermissionDeniedError):
+            narrow.chat.completions.create(model="null", **ask)
+        assert ai.chat.completions.create(model="null", **ask).choices[0].message.content
+    assert listed == {"null": None, "null:french": "french", "null:law": "law", "legal": "law"}
+    assert allowed == ["null:law"]
 
 
 def test_an_unknown_model_is_not_found(door: RunningDoor) -> None:

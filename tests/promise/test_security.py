@@ -172,7 +172,7 @@ def test_a_gateway_can_do_what_it_does_with_jobs(
         assert job.cancel()
         assert job.delete()
         # and it reads what a model's tokens are
-        model = ServedModel("m", "0a", None, chat=True, tool_format="", workers=0)
+        model = ServedModel(name="m", fingerprint="0a", workers=0)
         assert client.vocabulary(model) == (b"a",)
 
 

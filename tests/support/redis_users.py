@@ -27,7 +27,7 @@ PASSWORDS = {
 #: A command, and the kind of key it is for: "" where it is for none, "*" for any.
 Right = tuple[str, str]
 
-_KIND = re.compile(r"rose:(?:\{[^}]*\}|gateway(?::\{bulk\})?):(\w+|\*)")
+_KIND = re.compile(r"rose:(?:(?:\{[^}]*\}|gateway(?::\{bulk\})?):)?(\w+|\*)")
 _CONTAINERS = {"acl", "client", "cluster", "command", "script", "xgroup", "xinfo"}
 
 

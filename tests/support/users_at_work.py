@@ -126,6 +126,7 @@ async def use_async(given: ProducerSettings) -> None:
         model = await client.model()
         assert model is not None
         assert await client.vocabulary(model) is None
+        assert QUEUE in {status.queue for status in await client.queues()}
 
 
 async def keep_vocabulary(user_url: str) -> None:
@@ -160,6 +161,8 @@ async def look_after_keys(through: Proxy) -> str:
 def ask_the_gateway(through: Proxy, secret: str) -> None:
     """All that its clients can ask for."""
     place: dict[str, Any] = {"max_queued_tokens": 10**9, "poll_interval_s": 0.5}
+    with Client(settings("gateway", through.port)) as asking:
+        assert QUEUE in {status.queue for status in asking.queues()}
     with (
         running_gateway(url("gateway", through.port), QUEUE, **place) as gateway,
         OpenAI(base_url=gateway.url, api_key=secret, max_retries=0) as client,
@@ -215,6 +218,7 @@ def look_after_dead_letters(through: Proxy) -> None:
         again = client.job(letters.retry(too_long.handle).new_id)
         wait_until(lambda: again.status().status == "finished")
         assert client.queue_status().dead_letters == 1
+        assert QUEUE in {status.queue for status in client.queues()}
         assert letters.purge([spoilt.handle]) == 1
         assert letters.purge_all() == 0
 

@@ -69,6 +69,7 @@ def test_the_null_engine_has_no_vocabulary(client: Client, start_worker: StartWo
     # then
     assert model is not None
     assert (model.name, model.fingerprint, model.chat) == ("null", "null", True)
+    assert (model.engine, model.dtype, model.adapters) == ("null", "none", ())
     assert client.vocabulary(model) is None
 
 
@@ -83,7 +84,7 @@ def test_a_model_that_an_older_worker_announced_may_chat(
     # then
     assert model is not None
     assert (model.fingerprint, model.context_tokens, model.chat) == ("", 7, True)
-    assert (model.tool_format, model.workers) == ("", 0)
+    assert (model.tool_format, model.engine, model.adapters, model.workers) == ("", "", (), 0)
     assert client.vocabulary(model) is None
     # and only where it is said that it cannot, it cannot
     raw.hset(partition.model, "chat", "0")

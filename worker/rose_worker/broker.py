@@ -118,7 +118,7 @@ class Broker:
         )
         self.slots = settings.max_batch_size
         """how many jobs this worker decodes at once, as it announces them"""
-        self.queue = QueueReader(self._redis, consumer)
+        self.queue = QueueReader(self._redis, settings.queue, consumer)
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._fingerprint = ""
@@ -156,12 +156,7 @@ class Broker:
         """
         self._fingerprint = model.fingerprint
         facts: dict[str, str | bytes | int] = {
-            "name": model.name,
-            "fingerprint": model.fingerprint,
-            "context_tokens": model.context_tokens,
-            "max_bytes_per_token": str(model.max_bytes_per_token or ""),
-            "chat": int(model.chat),
-            "tool_format": model.tool_format,
+            **model.announced.facts,
             "vocabulary": "",  # the script notes it where it is kept
             **self._limits.facts,
         }

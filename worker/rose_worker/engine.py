@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rose.engine_records import SchedulerStats, StepOutput
+from rose.errors import InvalidParameter
 from rose.protocol import JobSpec
+from rose.protocol.announced_model import MODEL_FIELDS, AnnouncedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,15 @@ class ModelInfo:
     """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
     way that is not known"""
     has_vocabulary: bool = False
+    engine: str = "rose"
+    """which engine serves it: a value of the setting"""
+    adapters: tuple[str, ...] = ()
+    """names of the LoRA adapters that a job may ask for; no whitespace in them"""
+
+    @property
+    def announced(self) -> AnnouncedModel:
+        """What submitters and operators learn of it."""
+        return AnnouncedModel(**{name: getattr(self, name) for name in MODEL_FIELDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +86,12 @@ class Engine(Protocol):
         """Compute the next tokens of every job, or of `only` one while the others pause."""
 
     def stats(self) -> SchedulerStats: ...
+
+
+def check_no_adapter(job: JobSpec, model: ModelInfo) -> None:
+    """For an engine without adapters. Raises: InvalidParameter"""
+    if job.adapter:
+        raise InvalidParameter(
+            f"adapter: the engine {model.engine} has no LoRA adapters, so not {job.adapter!r} "
+            "either: leave it out, or serve the queue by `rose worker --engine vllm`"
+        )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rose.engine_records import FinishReason, SchedulerStats, StepOutput
 from rose.errors import InvalidParameter, PromptTooLong
 from rose.protocol import JobSpec
-from rose_worker.engine import ModelInfo, Prepared
+from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.settings import WorkerSettings
 
 _CONTEXT = 1 << 20
@@ -32,7 +32,9 @@ class NullEngine:
         self._context = settings.max_context or _CONTEXT
         # It echoes whatever the model is called; a name lets tests and trials have several.
         name = "null" if settings.model is None else f"null:{settings.model}"
-        self.model = ModelInfo(name, self._context, 1, "cpu", "none", fingerprint=name)
+        self.model = ModelInfo(
+            name, self._context, 1, "cpu", "none", fingerprint=name, engine="null"
+        )
         self._running: dict[str, _Echo] = {}
         self._step_sequences = 0
 
@@ -46,6 +48,7 @@ class NullEngine:
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
         if job.sampling.logprobs or job.sampling.constraint is not None:
             raise InvalidParameter("the null engine has neither log-probabilities nor grammars")
+        check_no_adapter(job, self.model)
         text = (
             job.prompt if isinstance(job.prompt, str) else "".join(m.content for m in job.messages)
         )

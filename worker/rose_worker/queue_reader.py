@@ -9,6 +9,7 @@ from redis.exceptions import OutOfMemoryError
 
 from rose.protocol import GROUP, RELEASED, Partition, Priority, calls
 from rose.protocol.calls import Swept
+from rose.protocol.keys import QUEUES
 from rose.protocol.status import QueueStatus, read_queue_status
 from rose.transport import AsyncRedisClient, field_of
 
@@ -20,8 +21,9 @@ _FORGET_S = 3600
 class QueueReader:
     """Part of the broker, whose connection it uses. Calls raise RedisError."""
 
-    def __init__(self, redis: AsyncRedisClient, consumer: str) -> None:
+    def __init__(self, redis: AsyncRedisClient, queue: str, consumer: str) -> None:
         self._redis = redis
+        self._queue = queue
         self._consumer = consumer
         self._forget_due = 0.0
 
@@ -72,6 +74,10 @@ class QueueReader:
         replies = await self._redis.run_many([calls.oldest_waiting(p) for p in partitions])
         entries = [entry for reply in replies for entry in reply if entry]
         return min((int(entry.partition(b"-")[0]) for entry in entries), default=None)
+
+    async def list_queue(self, partitions: int) -> None:
+        """So that `rose status --all` finds it."""
+        await self._redis.execute("HSET", QUEUES, self._queue, partitions)
 
     async def status(self, partitions: Sequence[Partition]) -> QueueStatus:
         """Of these partitions together."""

@@ -10,7 +10,7 @@ import torch
 
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import ChatMessage, JobSpec
-from rose_worker.engine import ModelInfo, Prepared
+from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
@@ -72,6 +72,7 @@ class RoseEngine:
         return self._engine.token_bytes()
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        check_no_adapter(job, self.model)
         session = self._engine.new_session(
             self._prompt_ids(job),
             request_id=job.id,

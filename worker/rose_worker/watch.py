@@ -141,6 +141,15 @@ class Watch:
         await self._broker.queue.forget_dead_consumers(partitions)
         for partition in partitions:
             await self._sweep.look(partition)
+        await self._list_queue()
+
+    async def _list_queue(self) -> None:
+        """Nothing but `rose status --all` needs it. It may be on another node than the queue, and
+        the user's rights may be those of the version before."""
+        try:
+            await self._broker.queue.list_queue(len(self._broker.partitions))
+        except BROKER_ERRORS as error:
+            log.debug("the queue is not listed: %s", error)
 
     def _pause_s(self, *, well: bool) -> float:
         return self.interval_s if well else min(_RETRY_S, self.interval_s)

@@ -48,6 +48,9 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key again gives the same job.")
     ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(help="The LoRA adapter that answers, of those the workers serve.")
+    ] = None,
     redis_url: RedisUrl = None,
     queue: Queue = None,
     as_json: AsJson = False,
@@ -64,6 +67,7 @@ def submit(
             deadline_s=deadline,
             idempotency_key=idempotency_key,
             sampling=sampling,
+            adapter=adapter,
         )
         for text in texts
     ]
@@ -122,11 +126,17 @@ def result(
 
 def status(
     job_id: Annotated[str | None, typer.Argument(help="A job; the queue if left out.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every queue on this Redis, and its model.")
+    ] = False,
     redis_url: RedisUrl = None,
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a job stands, or the queue."""
+    """Show how a job stands, or the queue, or all queues with their models."""
+    if every:
+        _all_queues(job_id, redis_url, queue, as_json)
+        return
     with _client(redis_url, queue) as client:
         found = client.queue_status() if job_id is None else client.job(job_id).status()
     if as_json:
@@ -135,6 +145,26 @@ def status(
     from rose_cli.tables import facts_table, print_drawing
 
     print_drawing(facts_table(facts_of(found)))
+
+
+def _all_queues(
+    job_id: str | None, redis_url: str | None, queue: str | None, as_json: bool
+) -> None:
+    if job_id is not None or queue is not None:
+        raise InvalidParameter("--all shows every queue: leave the job and --queue out")
+    with _client(redis_url, queue) as client:
+        found = client.queues()
+    if as_json:
+        for status in found:
+            print_json(asdict(status) | _ages(status))
+        return
+    from rose_cli.queue_table import queue_table
+    from rose_cli.tables import print_drawing, terminal_width
+
+    if found:
+        print_drawing(queue_table(found, terminal_width()))
+    else:
+        print_text("no worker has joined a queue on this Redis yet")
 
 
 def _ages(status: JobStatus | QueueStatus) -> dict[str, float | None]:
@@ -150,11 +180,11 @@ def facts_of(status: JobStatus | QueueStatus) -> dict[str, str]:
 
 
 def _queue(status: QueueStatus) -> dict[str, str]:
+    from rose_cli.queue_table import describe_model  # loads rich
+
     began = status.oldest_running_ms
     oldest = "" if began is None else f", the oldest submitted {age(began)} ago"
-    model = "no worker has come yet"
-    if status.model is not None:
-        model = f"{status.model}, {status.context_tokens:,} tokens of context"
+    model = "no worker has come yet" if status.served is None else describe_model(status.served)
     waiting = ", ".join(f"{priority} {count}" for priority, count in status.waiting.items())
     workers = [f"{name}: {_jobs(held)}" for name, held in sorted(status.workers.items())]
     return {

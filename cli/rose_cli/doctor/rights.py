@@ -14,7 +14,7 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from rose.protocol import Partition
-from rose.protocol.keys import BulkKeys
+from rose.protocol.keys import QUEUES, BulkKeys
 from rose_gateway.keys import KEYS
 
 _LIMITS = "rose:gateway:limit:"
@@ -38,6 +38,7 @@ _PRODUCER: dict[str, tuple[str, ...]] = {
     "workers": ("hmget",),
     "vocabulary": ("get",),
     "dead": ("xlen",),
+    "queues": ("hgetall",),
     "channel": ("subscribe", "publish"),
     "control": ("publish",),
 }
@@ -86,6 +87,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "idle": ("get", "set", "pttl", "exists", "del", "zadd", "bzpopmin"),
         "channel": ("publish",),
         "control": ("subscribe",),
+        "queues": ("hset",),
     },
 }
 
@@ -184,6 +186,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "idle": partition.state(nobody).replace(":state:", ":idle:"),
         "channel": partition.channel(nobody),
         "control": partition.control,
+        "queues": QUEUES,
         "keys": KEYS,
         "limit": f"{_LIMITS}{{{nobody}}}:rate",
         "history": f"{_HISTORY}{{{nobody}}}",
@@ -208,7 +211,13 @@ def _bulk_keys(name: str) -> dict[str, str]:
 
 
 def _pattern(partition: Partition, kind: str) -> str:
-    own = {"keys": KEYS, "limit": f"{_LIMITS}*", "history": f"{_HISTORY}*", **_bulk_keys("*")}
+    own = {
+        "queues": QUEUES,
+        "keys": KEYS,
+        "limit": f"{_LIMITS}*",
+        "history": f"{_HISTORY}*",
+        **_bulk_keys("*"),
+    }
     if kind in own:
         return own[kind]
     ones = ("load", "model", "workers", "dead", "reader", "running", "reclaim", "control")

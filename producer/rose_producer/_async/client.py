@@ -12,6 +12,7 @@ from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
 from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
     STATUS_FIELDS,
@@ -20,6 +21,7 @@ from rose.protocol.status import (
     ServedModel,
     job_not_found,
     read_queue_status,
+    read_queues,
     read_standing,
     read_status,
 )
@@ -86,6 +88,7 @@ class AsyncClient:
         owner: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
         tenant: str | None = None,
+        adapter: str | None = None,
         **sampling: Any,
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -93,7 +96,8 @@ class AsyncClient:
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
         the caller, who reads them again with `AsyncJob.record`. `tenant`: on whose account it
-        runs; "" for nobody's, None as the settings say.
+        runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
+        answers, one of those that the workers serve (`model().adapters`).
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -112,6 +116,7 @@ class AsyncClient:
             owner,
             tools,
             tenant,
+            adapter,
         )
         return (await self.submit_many([request]))[0]
 
@@ -144,10 +149,24 @@ class AsyncClient:
 
     async def queue_status(self) -> QueueStatus:
         """Raises: BrokerUnavailable"""
-        partitions = [Partition(self.settings.queue, i) for i in range(self.settings.partitions)]
         with transport.broker_errors():
-            replies = [await self._redis.run(queue_status(p)) for p in partitions]
-        return read_queue_status(self.settings.queue, replies)
+            return await self._status_of(self.settings.queue, self.settings.partitions)
+
+    async def queues(self) -> list[QueueStatus]:
+        """Every queue that workers have joined on this Redis, by name.
+
+        Raises: BrokerUnavailable, MalformedMessage
+        """
+        with transport.broker_errors():
+            known = read_queues(await self._redis.execute("HGETALL", QUEUES))
+            return [await self._status_of(queue, known[queue]) for queue in sorted(known)]
+
+    async def _status_of(self, queue: str, partitions: int) -> QueueStatus:
+        replies = [
+            await self._redis.run(queue_status(Partition(queue, index)))
+            for index in range(partitions)
+        ]
+        return read_queue_status(queue, replies)
 
     async def model(self) -> ServedModel | None:
         """What the workers of the queue serve; None before the first one came.

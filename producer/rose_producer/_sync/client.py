@@ -13,6 +13,7 @@ from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
 from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
     STATUS_FIELDS,
@@ -21,6 +22,7 @@ from rose.protocol.status import (
     ServedModel,
     job_not_found,
     read_queue_status,
+    read_queues,
     read_standing,
     read_status,
 )
@@ -87,6 +89,7 @@ class Client:
         owner: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
         tenant: str | None = None,
+        adapter: str | None = None,
         **sampling: Any,
     ) -> Job:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -94,7 +97,8 @@ class Client:
         `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
         the caller, who reads them again with `Job.record`. `tenant`: on whose account it
-        runs; "" for nobody's, None as the settings say.
+        runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
+        answers, one of those that the workers serve (`model().adapters`).
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -113,6 +117,7 @@ class Client:
             owner,
             tools,
             tenant,
+            adapter,
         )
         return (self.submit_many([request]))[0]
 
@@ -145,10 +150,23 @@ class Client:
 
     def queue_status(self) -> QueueStatus:
         """Raises: BrokerUnavailable"""
-        partitions = [Partition(self.settings.queue, i) for i in range(self.settings.partitions)]
         with transport.broker_errors():
-            replies = [self._redis.run(queue_status(p)) for p in partitions]
-        return read_queue_status(self.settings.queue, replies)
+            return self._status_of(self.settings.queue, self.settings.partitions)
+
+    def queues(self) -> list[QueueStatus]:
+        """Every queue that workers have joined on this Redis, by name.
+
+        Raises: BrokerUnavailable, MalformedMessage
+        """
+        with transport.broker_errors():
+            known = read_queues(self._redis.execute("HGETALL", QUEUES))
+            return [self._status_of(queue, known[queue]) for queue in sorted(known)]
+
+    def _status_of(self, queue: str, partitions: int) -> QueueStatus:
+        replies = [
+            self._redis.run(queue_status(Partition(queue, index))) for index in range(partitions)
+        ]
+        return read_queue_status(queue, replies)
 
     def model(self) -> ServedModel | None:
         """What the workers of the queue serve; None before the first one came.

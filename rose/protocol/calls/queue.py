@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rose.protocol.announced_model import MODEL_FIELDS
 from rose.protocol.calls.announcement import ALIVE_S
 from rose.protocol.calls.call import Call
 from rose.protocol.jobs import Priority
@@ -20,7 +21,7 @@ def room(partition: Partition) -> Call:
 
 def queue_status(partition: Partition) -> Call:
     keys = [partition.load, partition.model, partition.dead, partition.workers, *partition.all_jobs]
-    return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000])
+    return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000, *MODEL_FIELDS])
 
 
 def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:

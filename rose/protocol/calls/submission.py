@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
+from rose.errors import (
+    BrokerUnavailable,
+    InvalidParameter,
+    InvalidRequest,
+    PromptTooLong,
+    QueueFull,
+)
 from rose.protocol.calls.call import Arg, Call, malformed, ms_until, now_ms, value_or
 from rose.protocol.jobs import JobSpec, Priority
 from rose.protocol.keys import Partition
@@ -58,6 +64,7 @@ class Submission:
     tenant: str = ""
     prompt_estimate: int = 0
     """tokens"""
+    adapter: str | None = None
 
     @classmethod
     def of(
@@ -89,6 +96,7 @@ class Submission:
             owner,
             tenant,
             estimate - job.sampling.max_new_tokens,
+            job.adapter,
         )
 
     @property
@@ -124,7 +132,8 @@ def submit(
         args += (
             f"{_LEVEL[job.priority]} {job.cost} {value_or(job.prompt_tokens, '-')} "
             f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
-            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'}",
+            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'} "
+            f"{job.adapter or '-'}",
             job.raw,
             job.record,
         )
@@ -149,6 +158,7 @@ def submitted_id(reply: list[bytes]) -> str:
 
     Raises:
         QueueFull, PromptTooLong
+        InvalidParameter: the workers do not serve its adapter.
         BrokerUnavailable: the job stream takes no more entries.
         MalformedMessage: somebody else has written where submit.lua reads.
     """
@@ -162,12 +172,26 @@ def submitted_id(reply: list[bytes]) -> str:
                 "in it have ended, try again then"
             )
         if reply[0] == b"TOO_LONG":
-            least, context = int(reply[1]), int(reply[2])
+            refused = _too_long(int(reply[1]), int(reply[2]))
+        elif reply[0] == b"NO_ADAPTER":
+            refused = _no_adapter(*(word.decode() for word in reply[1:4]))
         else:
             return reply[1].decode()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise malformed("submit", error) from None
-    raise PromptTooLong(
+    raise refused
+
+
+def _too_long(least: int, context: int) -> InvalidRequest:
+    return PromptTooLong(
         f"the prompt is at least {least} tokens, the model's context is {context} and must hold "
         "a new token too: shorten the prompt"
     )
+
+
+def _no_adapter(adapter: str, engine: str, adapters: str) -> InvalidRequest:
+    if adapters:
+        why = f"the queue's workers serve {', '.join(adapters.split())}"
+    else:
+        why = f"the queue's workers, of the engine {engine}, serve none"
+    return InvalidParameter(f"adapter: {adapter!r} is not served: {why}")

@@ -1,13 +1,13 @@
 -- Read how one partition stands.
--- KEYS  load, model, dead, workers, job streams, most urgent first        ARGV  group, alive ms
--- Reply: {streams, dead letters, queued tokens, {model's name, its context, fingerprint,
---        chat, tool_format}, now ms, tokens ever logged}; of each stream {entries,
+-- KEYS  load, model, dead, workers, job streams, most urgent first
+-- ARGV  group, alive ms, fields of the hash `model`
+-- Reply: {streams, dead letters, queued tokens, {what those fields say}, now ms, tokens ever logged}; of each
+--        stream {entries,
 --        oldest entry that is held or "", {{consumer, entries it holds, ms since it was heard of, its
 --        slots or ""}, ...}}. A consumer that holds nothing is named if it has been heard of in the
 --        last `alive ms`.
 local load, model, dead, workers = unpack(KEYS, 1, 4)
 local group, alive_ms = ARGV[1], tonumber(ARGV[2])
-local FACTS = {'name', 'context_tokens', 'fingerprint', 'chat', 'tool_format'}
 
 local function consumers(stream)
   local listed = {}
@@ -31,6 +31,6 @@ for i = 5, #KEYS do
 end
 local counts = redis.call('HMGET', load, 'tokens', 'generated')
 return {
-  streams, redis.call('XLEN', dead), counts[1] or '0', redis.call('HMGET', model, unpack(FACTS)), now_ms(),
+  streams, redis.call('XLEN', dead), counts[1] or '0', redis.call('HMGET', model, unpack(ARGV, 3)), now_ms(),
   counts[2] or '0',
 }

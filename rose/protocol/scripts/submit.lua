@@ -4,9 +4,10 @@
 --       one
 -- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; per job:
 --       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
---       deadline> <owner> <tenant>", job, record or ""; "-" for what is not known
+--       deadline> <owner> <tenant> <adapter>", job, record or ""; "-" for what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
---        EXISTS id; TOO_LONG least context; FULL unit depth limit; BLOCKED stream
+--        EXISTS id; TOO_LONG least context; NO_ADAPTER its name, the engine, those that are served;
+--        FULL unit depth limit; BLOCKED stream
 local load, model = KEYS[1], KEYS[2]
 local streams = tonumber(ARGV[1])
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
@@ -15,7 +16,8 @@ local MAX_JOBS_UNKNOWN = 100000
 -- Longer than any job waits and runs.
 local KEY_DAYS = 30
 
-local facts = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes')
+local facts = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes',
+  'engine', 'adapters')
 local context, bytes_per_token = tonumber(facts[1] or ''), tonumber(facts[2] or '')
 
 -- The queue's limit, which its workers have announced, or a stricter one of the caller; nil for none.
@@ -55,6 +57,15 @@ local function too_long(prompt_tokens, prompt_bytes)
   if least and least >= context then return {'TOO_LONG', tostring(least), tostring(context)} end
 end
 
+-- Workers of a version without adapters have announced none, and not that there are none.
+local function no_adapter(adapter)
+  local served = facts[7]
+  if adapter == '-' or not served then return nil end
+  if not string.find(' ' .. served .. ' ', ' ' .. adapter .. ' ', 1, true) then
+    return {'NO_ADAPTER', adapter, facts[6] or '', served}
+  end
+end
+
 local function full(unit, count, more, most)
   if most and count + more > most then
     return {'FULL', unit, string.format('%d', count), string.format('%d', most)}
@@ -87,13 +98,14 @@ local function store(state, idempotency, stream, entry, cost, deadline_in, size,
   redis.call('HSET', state, unpack(fields))
 end
 
-local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, tenant, job, record)
+local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, tenant, adapter,
+    job, record)
   local earlier = idempotency and ask('GET', idempotency)
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
   local known, cancelled = exists(state)
   if known then return {'EXISTS', id_of(state)} end
   local size = bytes_of(job) + #record
-  local refused = too_long(prompt_tokens, prompt_bytes) or full('jobs', depth, 1, max_jobs)
+  local refused = too_long(prompt_tokens, prompt_bytes) or no_adapter(adapter) or full('jobs', depth, 1, max_jobs)
     or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes + surplus, size, max_bytes)
   if refused then return refused end
 
@@ -110,8 +122,8 @@ end
 
 local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
 for i = 5, #ARGV, 3 do
-  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, tenant =
-    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+)$')
+  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, tenant, adapter =
+    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+) (%S+)$')
   local state, idempotency = KEYS[key], nil
   key = key + 1
   if has_key == '1' then
@@ -119,7 +131,7 @@ for i = 5, #ARGV, 3 do
     key = key + 1
   end
   local outcome = submit(KEYS[tonumber(stream) + 2], state, idempotency, cost, prompt_tokens,
-    prompt_bytes, deadline_in, owner, tenant, ARGV[i + 1], ARGV[i + 2])
+    prompt_bytes, deadline_in, owner, tenant, adapter, ARGV[i + 1], ARGV[i + 2])
   if outcome then
     table.insert(outcome, 1, (i - 5) / 3)
     reply[#reply + 1] = outcome

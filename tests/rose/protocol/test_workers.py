@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rose.protocol import Partition, calls
+from rose.protocol.announced_model import MODEL_FIELDS
 from rose.protocol.status import Hand, WorkerStatus, read_queue_status
 from tests.support.bench import Bench, token
 
@@ -44,7 +45,7 @@ def test_a_worker_that_has_said_nothing_has_no_slots(bench: Bench) -> None:
 
 def test_a_worker_of_several_partitions_has_its_slots_once() -> None:
     one = [[[2, b"5-0", [[b"w", 2, 700, b"4"]]], [0, b"", []], [0, b"", [[b"w", 0, 30, b"4"]]]]]
-    facts = [b"m", b"9", b"f", b"1", b""]
+    facts = [b"m", *[None] * (len(MODEL_FIELDS) - 1)]
     reply = [*one, 0, b"0", facts, 7, b"10"]
 
     status = read_queue_status("q", [reply, reply])

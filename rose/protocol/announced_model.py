@@ -1,0 +1,74 @@
+"""What the workers of a queue announce of their model: one record, the hash `model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedModel:
+    """Workers of an older version leave fields out: those have their defaults."""
+
+    name: str
+    fingerprint: str = ""
+    """of weights, tokenizer and dtype; "" if it is not known"""
+    context_tokens: int | None = None
+    max_bytes_per_token: int | None = None
+    """the most bytes of prompt text that a token can stand for; None if that is not certain"""
+    chat: bool = True
+    """False where it is certain that it has no chat template"""
+    tool_format: str = ""
+    """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
+    way that is not known"""
+    engine: str = ""
+    """rose, vllm or null; "" if it is not known"""
+    dtype: str = ""
+    adapters: tuple[str, ...] = ()
+    """names of the LoRA adapters that a job may ask for"""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As they stand in Redis."""
+        return {name: _text(getattr(self, name)) for name in MODEL_FIELDS}
+
+
+#: The fields of the hash, in the order in which `read_model` has them.
+MODEL_FIELDS = tuple(field.name for field in fields(AnnouncedModel))
+
+
+def read_model(values: Sequence[Any]) -> dict[str, Any]:
+    """The attributes of an AnnouncedModel, from the reply to HMGET of MODEL_FIELDS. Empty before
+    the first worker came.
+
+    Raises: ValueError: somebody else has written there.
+    """
+    said = dict(zip(MODEL_FIELDS, values, strict=True))
+    if said["name"] is None:
+        return {}
+    return {
+        name: _READ.get(name, str)(value.decode())
+        for name, value in said.items()
+        if value is not None
+    }
+
+
+def _text(value: str | bool | int | tuple[str, ...] | None) -> str:
+    if isinstance(value, tuple):
+        return " ".join(value)
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text else None
+
+
+_READ: Mapping[str, Any] = {
+    "context_tokens": _number,
+    "max_bytes_per_token": _number,
+    "chat": lambda text: text != "0",
+    "adapters": lambda text: tuple(text.split()),
+}
