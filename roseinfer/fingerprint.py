@@ -8,12 +8,15 @@ from each tensor is read, so it takes milliseconds, whatever the size of the mod
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils.hub import cached_file
+from torch import Tensor
 
+from roseinfer.checkpoint import parameters_of_files, stored_file
 from roseinfer.gguf.header import read_header
 from roseinfer.sources import gguf_file
 
@@ -33,18 +36,38 @@ _TOKENIZER_FILES = (
 
 def fingerprint(source: str, tokenizer_source: str, model: Any) -> str:
     """Of a model that was just loaded. Both sources are folders, GGUF files or names on the hub."""
-    digest = hashlib.sha256(str(model.dtype).encode())
+    return _fingerprint(source, tokenizer_source, model.dtype, model.named_parameters())
+
+
+def fingerprint_of_files(source: str, tokenizer_source: str, dtype: torch.dtype) -> str:
+    """Of a model that something else computes in `dtype`, by its safetensors.
+
+    It is that of the same model loaded here, unless transformers would rename or convert weights.
+    """
+    weights = parameters_of_files(source)
+    return _fingerprint(source, tokenizer_source, dtype, weights, cast=True)
+
+
+def _fingerprint(
+    source: str,
+    tokenizer_source: str,
+    dtype: torch.dtype,
+    weights: Iterable[tuple[str, Tensor]],
+    *,
+    cast: bool = False,
+) -> str:
+    digest = hashlib.sha256(str(dtype).encode())
     for where, names in ((source, _MODEL_FILES), (tokenizer_source, _TOKENIZER_FILES)):
         if (gguf := gguf_file(where)) is not None:
             digest.update(b"\0gguf\0")
             digest.update(_header(gguf))
             continue
         for name in names:
-            path = _file(where, name)
+            path = stored_file(where, name)
             if path is not None:
                 digest.update(f"\0{name}\0".encode())
                 digest.update(path.read_bytes())
-    _add_weights(digest, model)
+    _add_weights(digest, weights, dtype if cast else None)
     return digest.hexdigest()[:16]
 
 
@@ -54,26 +77,16 @@ def _header(path: Path) -> bytes:
         return file.read(read_header(path).data_start)
 
 
-def _file(source: str, name: str) -> Path | None:
-    """None if there is none. It was loaded before, so nothing is downloaded."""
-    if (folder := Path(source)).is_dir():
-        return folder / name if (folder / name).is_file() else None
-    cached = cached_file(
-        source,
-        name,
-        local_files_only=True,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return None if cached is None else Path(cached)
-
-
-def _add_weights(digest: Any, model: Any) -> None:
+def _add_weights(
+    digest: Any, named: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None
+) -> None:
+    """Those of `dtype`, if it is given, else as they are."""
     samples = []
-    for name, weights in sorted(model.named_parameters()):
+    for name, weights in sorted(named, key=itemgetter(0)):
         digest.update(f"\0{name}{tuple(weights.shape)}".encode())
         flat = weights.detach().reshape(-1)
         step = max(1, flat.numel() // _SAMPLES)
-        samples.append(flat[::step][:_SAMPLES].float())
+        sample = flat[::step][:_SAMPLES]
+        samples.append((sample if dtype is None else sample.to(dtype)).float())
     if samples:  # in one copy from the device
         digest.update(torch.cat(samples).cpu().numpy().tobytes())

@@ -126,6 +126,15 @@ class Matcher:
         """Take the next token; one that does not fit is an error."""
         self._state.consume_token(token_id)
 
+    def check(self, token_id: int) -> None:
+        """Have an error if `token_id` may not come next."""
+        if self._state.validate_tokens([token_id]):
+            return
+        # Why nothing may come shows when the mask is computed.
+        self._fill(torch.zeros(-(-self._vocab_size // 32), dtype=torch.int32))
+        if not self._state.is_error():
+            self.advance(token_id)
+
     @property
     def error(self) -> str | None:
         """Why it cannot go on, if it cannot."""

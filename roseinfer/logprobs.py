@@ -13,7 +13,7 @@ from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
 from roseinfer.device_transfer import to_device
 
 # In place of minus infinity, which JSON lacks: OpenAI's number for "as good as impossible".
-_MIN_LOGPROB = -9999.0
+MIN_LOGPROB = -9999.0
 
 
 class Scores(NamedTuple):
@@ -36,7 +36,7 @@ def score(logits: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -
     if not rows:
         return None
     index = to_device(torch.tensor(rows), logits.device)
-    scores = logits[index].float().log_softmax(dim=-1).clamp(min=_MIN_LOGPROB)
+    scores = logits[index].float().log_softmax(dim=-1).clamp(min=MIN_LOGPROB)
     own = scores.gather(1, token_ids[index].unsqueeze(1)).squeeze(1)
     # Always the maximum: with another count, ties could be ordered in another way.
     count = min(MAX_TOP_LOGPROBS, scores.shape[1]) if any(p.top_logprobs for p in params) else 0

@@ -116,8 +116,19 @@ class InferenceSession:
         return self.finish_reason is not None
 
     @property
+    def ends(self) -> AbstractSet[int]:
+        """The ids that end it."""
+        return self._ends.keys()
+
+    @property
     def sampling_request(self) -> SamplingRequest:
         return SamplingRequest(self.params, self.num_generated + self.ahead, self._logits_processor)
+
+    def check(self, token_id: int) -> None:
+        """Whether the grammar allows the next token, for a sampler that follows the grammar with a
+        matcher of its own and cannot say that it failed. If not, `append` takes no more tokens."""
+        if self._matcher is not None and token_id not in self._ends:
+            self._matcher.check(token_id)
 
     def append(self, token_id: int) -> str:
         """Take the next generated token; returns its text and sets `finish_reason` if it ends.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.fingerprint import fingerprint
+from roseinfer.fingerprint import fingerprint, fingerprint_of_files
 from roseinfer.loading import load
+from tests.roseinfer import models
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +59,33 @@ def test_every_tensor_counts(model: torch.nn.Module) -> None:
         prints.add(fingerprint(here, here, model))
     # then
     assert len(prints) == 1 + len(list(model.parameters()))
+
+
+# Tied weights, names with a prefix that files lack, and a bias beside each weight.
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2", "gemma3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_files_alone_tell_the_same(tmp_path: Path, architecture: str, dtype: str) -> None:
+    # given: several files, as large models have
+    models.build(architecture).save_pretrained(tmp_path, max_shard_size="100KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    # when
+    loaded = load(tmp_path, str(MODEL_PATH), "cpu", dtype)
+    of_files = fingerprint_of_files(str(tmp_path), str(MODEL_PATH), getattr(torch, dtype))
+    # then
+    assert of_files == loaded.fingerprint
+
+
+def test_files_that_transformers_would_name_otherwise_still_tell_models_apart(
+    folder: Path,
+) -> None:
+    # given: a model that transformers does not know
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "of_tomorrow"}))
+    before = fingerprint_of_files(str(folder), str(MODEL_PATH), torch.float32)
+    # when
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    name = min(weights)
+    weights[name] = weights[name] * 1.01
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    # then
+    assert before != fingerprint_of_files(str(folder), str(MODEL_PATH), torch.float32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from rose import logs
 from rose_worker.engine import Engine
@@ -17,11 +19,25 @@ def run(settings: WorkerSettings) -> None:
     Raises:
         RoseError: it cannot start.
     """
-    if settings.engine == "rose":
+    if settings.engine != "null":
         _check_sources(settings)
-    worker = Worker(settings, lambda: _load(settings))
+    load = _loader(settings)
+    worker = Worker(settings, load)
     logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
     asyncio.run(worker.run())
+
+
+def _loader(settings: WorkerSettings) -> Callable[[], Engine]:
+    """What makes the engine. Importing torch takes seconds, so Redis is asked first; but vLLM's own
+    arguments can only be checked by vLLM."""
+    match settings.engine:
+        case "null":
+            return partial(NullEngine, settings)
+        case "vllm":
+            from rose_worker.vllm import loader
+
+            return loader(settings)
+    return partial(_load_rose, settings)
 
 
 def _check_sources(settings: WorkerSettings) -> None:
@@ -33,10 +49,7 @@ def _check_sources(settings: WorkerSettings) -> None:
             check(source)
 
 
-def _load(settings: WorkerSettings) -> Engine:
-    if settings.engine == "null":
-        return NullEngine(settings)
-    # Imported here, since torch takes seconds to import and Redis is asked first.
+def _load_rose(settings: WorkerSettings) -> Engine:
     import roseinfer._openmp  # noqa: F401 - before torch
     from rose_worker.rose_engine import RoseEngine
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from rose.engine_records import SchedulerStats, StepOutput
-from rose.protocol import ChatMessage, JobSpec
+from rose.protocol import JobSpec
 from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
+from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
@@ -73,13 +72,7 @@ class RoseEngine:
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
         check_no_adapter(job, self.model)
-        session = self._engine.new_session(
-            self._prompt_ids(job),
-            request_id=job.id,
-            # The same seed wherever the job goes next.
-            params=job.sampling.seeded(_seed_of(job.id)),
-            generated_ids=generated_ids,
-        )
+        session = session_of(job, generated_ids, self._engine)
         return Prepared(job.id, session.prompt_length, session)
 
     def add(self, prepared: Prepared) -> None:
@@ -93,23 +86,3 @@ class RoseEngine:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
-
-    def _prompt_ids(self, job: JobSpec) -> list[int]:
-        if isinstance(job.prompt, str):
-            return self._engine.encode(job.prompt)
-        if job.messages:
-            messages = [_for_template(message) for message in job.messages]
-            return self._engine.encode_chat(messages, job.tools)
-        return list(job.token_ids)
-
-
-def _for_template(message: ChatMessage) -> dict[str, Any]:
-    """Templates ask whether a field is there: what is not set is left out."""
-    fields = message.model_dump(exclude_none=True)
-    if not message.tool_calls:
-        del fields["tool_calls"]
-    return fields
-
-
-def _seed_of(job_id: str) -> int:
-    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:7], "big")

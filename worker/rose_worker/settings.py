@@ -10,12 +10,19 @@ from rose.settings import QueueSettings
 
 
 class WorkerSettings(QueueSettings):
-    engine: Literal["rose", "null"] = Field(
-        default="rose", description="rose, or null: no model, echoes the prompt's tokens"
+    engine: Literal["rose", "vllm", "null"] = Field(
+        default="rose",
+        description="rose; vllm, for what needs several devices; or null: no model, echoes the "
+        "prompt's tokens",
     )
     model: str | None = Field(
         default=None,
         description="model folder, GGUF file or hub name; the built-in model if not given",
+    )
+    vllm_args: str = Field(
+        default="",
+        description="with the engine vllm, more arguments for it, as `vllm serve` takes them, such "
+        'as "--tensor-parallel-size 2"; "--help" lists them',
     )
     tokenizer: str | None = Field(default=None, description="tokenizer, where not the model's own")
     replace_model: bool = Field(

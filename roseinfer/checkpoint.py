@@ -1,0 +1,77 @@
+"""The weights of a checkpoint in its safetensors files, without a model around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.hub import cached_file
+
+_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def stored_file(source: str, name: str) -> Path | None:
+    """A file of a folder, or of a name on the hub that was loaded before; nothing is downloaded.
+    None if there is none."""
+    if (folder := Path(source)).is_dir():
+        return folder / name if (folder / name).is_file() else None
+    cached = cached_file(
+        source,
+        name,
+        local_files_only=True,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if cached is None else Path(cached)
+
+
+def parameters_of_files(source: str) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of the model at `source` by the names that transformers gives them, each once.
+    Where that is not how they are stored, everything by its name in the files.
+
+    A tensor is mapped from its file: who looks at some of it reads only that.
+    """
+    with ExitStack() as stack:
+        where = {}
+        for path in _files(source):
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            where.update(dict.fromkeys(file.keys(), file))
+        names = _names(source, where.keys()) or {key: key for key in where}
+        for name, key in names.items():
+            yield name, where[key].get_tensor(key)
+
+
+def _files(source: str) -> list[Path]:
+    index = stored_file(source, _INDEX)
+    if index is None:
+        file = stored_file(source, _FILE)
+        return [] if file is None else [file]
+    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    found = [stored_file(source, name) for name in names]
+    return [path for path in found if path is not None]
+
+
+def _names(source: str, keys: AbstractSet[str]) -> dict[str, str] | None:
+    """The key of each of transformers' parameters; None if some parameter has no key."""
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=True)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception:  # noqa: BLE001 - vLLM serves models that transformers does not know
+        return None
+    prefix = f"{model.base_model_prefix}."
+    names = {}
+    for name, _ in model.named_parameters():
+        candidates = (name, name.removeprefix(prefix))
+        key = next((key for key in candidates if key in keys), None)
+        if key is None:
+            return None
+        names[name] = key
+    return names

@@ -1,0 +1,37 @@
+"""vLLM behind the worker's interface: for models that need several devices or machines.
+
+vLLM computes logits, and keeps the batch and its KV cache. Which token comes is decided by
+`roseinfer.sampling`, and when a request ends by `roseinfer.session`. So a request that one engine
+has begun goes on in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rose_worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from rose_worker.vllm.engine import VllmEngine
+
+
+def loader(settings: WorkerSettings) -> Callable[[], VllmEngine]:
+    """Check the settings, by vLLM itself where they are its own; the result loads the model.
+
+    Raises: ConfigurationError, ModelNotFound, UnsupportedModel
+    """
+    # Imported here: these load vLLM, which takes seconds and may not be installed.
+    from rose_worker.vllm.installation import check_installation
+
+    check_installation()
+    from rose_worker.vllm.arguments import engine_config
+
+    config = engine_config(settings)
+
+    def load() -> VllmEngine:
+        from rose_worker.vllm.engine import VllmEngine
+
+        return VllmEngine(settings, config)
+
+    return load

@@ -1,0 +1,131 @@
+"""From the worker's settings to vLLM's configuration, which vLLM checks itself."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, NoReturn
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from rose.errors import ConfigurationError
+from rose_worker.settings import WorkerSettings
+from roseinfer.demo_model import MODEL_PATH
+from roseinfer.sources import gguf_file, resolve
+
+#: Arguments of vLLM that the worker has a setting for.
+_OWN = {
+    "model": "ROSE_MODEL",
+    "tokenizer": "ROSE_TOKENIZER",
+    "dtype": "ROSE_DTYPE",
+    "max_model_len": "ROSE_MAX_CONTEXT",
+    "max_num_seqs": "ROSE_MAX_BATCH_SIZE",
+    "max_num_batched_tokens": "ROSE_MAX_STEP_TOKENS",
+    "gpu_memory_utilization": "ROSE_GPU_MEMORY_UTILIZATION",
+    "enforce_eager": "ROSE_CUDA_GRAPHS",
+}
+
+#: Arguments of vLLM that would break what the worker promises, and why.
+_IMPOSSIBLE = {
+    "logits_processors": "the worker samples by its own",
+    "logprobs_mode": "log-probabilities are those of the model's own logits",
+    "speculative_config": "a drafted token does not pass the worker's sampling",
+    "async_scheduling": "the next token may depend on the last one",
+    "trust_remote_code": "no code of a model is run",
+    "skip_tokenizer_init": "the worker has its own tokenizer",
+    "data_parallel_size": "start more workers instead: the queue shares the jobs out",
+}
+
+#: Formats that are, or may be, pickles.
+_PICKLES = ("pt", "npcache", "auto")
+
+#: Settings of the worker that only its own engine has.
+_OTHERS = ("device", "torch_threads", "attention", "itl_target_ms", "kv_cache_tokens")
+
+LOGITS_PROCESSOR = "rose_worker.vllm.sampling:Sampling"
+
+
+def engine_config(settings: WorkerSettings) -> Any:
+    """A `VllmConfig` for `settings`.
+
+    Raises: ConfigurationError: a setting is not possible, or vLLM refuses the configuration.
+    """
+    _check_settings(settings)
+    args = _engine_args(settings)
+    try:
+        return args.create_engine_config()
+    except Exception as error:
+        raise ConfigurationError(
+            f"vLLM refuses this configuration: {_in_one_line(error)}"
+        ) from error
+
+
+def _check_settings(settings: WorkerSettings) -> None:
+    for name in _OTHERS:
+        if getattr(settings, name) is not None:
+            raise ConfigurationError(
+                f"ROSE_{name.upper()} is not for the engine vllm: leave it out, and see "
+                "ROSE_VLLM_ARGS=--help"
+            )
+    if settings.model is not None and gguf_file(resolve(settings.model)) is not None:
+        raise ConfigurationError(
+            f"ROSE_MODEL={settings.model} is a GGUF file: the engine rose reads it, the engine "
+            "vllm wants safetensors"
+        )
+
+
+def _engine_args(settings: WorkerSettings) -> Any:
+    parser = EngineArgs.add_cli_args(_Parser(prog="ROSE_VLLM_ARGS"))
+    parsed = parser.parse_args(_words(settings.vllm_args))
+    _refuse_own(parser, parsed)
+    parsed.model = resolve(settings.model or str(MODEL_PATH))
+    parsed.tokenizer = resolve(settings.tokenizer) if settings.tokenizer else None
+    parsed.dtype = settings.dtype or ("float32" if current_platform.is_cpu() else "auto")
+    parsed.max_model_len = settings.max_context
+    parsed.max_num_seqs = settings.max_batch_size
+    parsed.enforce_eager = not settings.cuda_graphs
+    # The worker's defaults are for its own engine: vLLM knows better what suits it.
+    if "max_step_tokens" in settings.model_fields_set:
+        parsed.max_num_batched_tokens = settings.max_step_tokens
+    if "gpu_memory_utilization" in settings.model_fields_set:
+        parsed.gpu_memory_utilization = settings.gpu_memory_utilization
+    if parsed.load_format == "auto":
+        parsed.load_format = "safetensors"
+    parsed.logits_processors = [LOGITS_PROCESSOR]
+    parsed.async_scheduling = False
+    parsed.skip_tokenizer_init = True
+    return EngineArgs.from_cli_args(parsed)
+
+
+class _Parser(FlexibleArgumentParser):  # type: ignore[misc]
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"ROSE_VLLM_ARGS: {message}")
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ConfigurationError(f"ROSE_VLLM_ARGS: {error}") from None
+
+
+def _refuse_own(parser: Any, parsed: Any) -> None:
+    for name, setting in _OWN.items():
+        if getattr(parsed, name) != parser.get_default(name):
+            raise ConfigurationError(f"ROSE_VLLM_ARGS: {_flag(name)} is set by {setting}")
+    for name, reason in _IMPOSSIBLE.items():
+        if getattr(parsed, name) != parser.get_default(name):
+            raise ConfigurationError(f"ROSE_VLLM_ARGS: {_flag(name)} is not possible: {reason}")
+    if parsed.load_format in _PICKLES and parsed.load_format != parser.get_default("load_format"):
+        raise ConfigurationError(
+            f"ROSE_VLLM_ARGS: --load-format {parsed.load_format} may read pickles: use safetensors"
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

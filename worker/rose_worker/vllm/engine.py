@@ -1,0 +1,189 @@
+"""vLLM behind the worker's protocol.
+
+A request is a session of roseinfer on this side: it turns token ids into text and knows when the
+request ends. On vLLM's side it is a prompt of token ids, those that were generated before included.
+
+    job -> session -> vLLM: prompt ids, extra_args -> Sampling -> token id -> session -> StepOutput
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from vllm import SamplingParams as VllmParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.executor import Executor
+
+from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
+from rose.protocol import JobSpec
+from rose.sampling import MAX_TOP_LOGPROBS
+from rose_worker.engine import Prepared
+from rose_worker.sessions import session_of
+from rose_worker.settings import WorkerSettings
+from rose_worker.vllm.model import model_info, session_factory
+from rose_worker.vllm.sampling import extra_args
+from rose_worker.vllm.stats import Stats
+from roseinfer.logprobs import MIN_LOGPROB
+from roseinfer.session import InferenceSession
+
+
+class VllmEngine:
+    def __init__(self, settings: WorkerSettings, config: Any) -> None:
+        """Load the model of a `VllmConfig`.
+
+        Raises: ModelNotFound, UnsupportedModel, and what vLLM raises.
+        """
+        self._stats = Stats(config)
+        self._factory = session_factory(config)
+        self._llm = LLMEngine(
+            vllm_config=config,
+            executor_class=Executor.get_class(config),
+            log_stats=True,
+            stat_loggers=[lambda _config, _index: self._stats],
+            multiprocess_mode=False,
+        )
+        self.capacity: int = config.scheduler_config.max_num_seqs
+        self.model = model_info(settings, config, self._factory)
+        self._running: dict[str, InferenceSession] = {}
+        self._paused: dict[str, InferenceSession] = {}
+        """known to the worker and not to vLLM, while another job runs alone"""
+        self._ended: list[InferenceSession] = []
+        """finished before their first step"""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._paused or self._ended)
+
+    def vocabulary(self) -> list[bytes] | None:
+        return self._factory.token_bytes()
+
+    def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        session = session_of(job, generated_ids, self._factory)
+        return Prepared(job.id, session.prompt_length, session)
+
+    def add(self, prepared: Prepared) -> None:
+        session: InferenceSession = prepared.handle
+        self._stats.prompt_tokens += session.prompt_length
+        if session.finished:
+            self._ended.append(session)
+        else:
+            self._begin(session)
+
+    def abort(self, job_id: str) -> None:
+        self._ended = [session for session in self._ended if session.request_id != job_id]
+        self._paused.pop(job_id, None)
+        if self._running.pop(job_id, None) is not None:
+            self._llm.abort_request([job_id])
+
+    def step(self, only: str | None = None) -> list[StepOutput]:
+        outputs = [_ended_before(session) for session in self._ended]
+        self._ended.clear()
+        self._arrange(only)
+        self._stats.batch_size = 0
+        if self._running:
+            began = time.perf_counter()
+            results = self._llm.step()
+            stepped = time.perf_counter()
+            outputs += [self._take(result) for result in results if result.outputs]
+            self._stats.batch_size = len(results)
+            self._stats.step_times = StepTimes(
+                forward=stepped - began, postprocess=time.perf_counter() - stepped
+            )
+        return outputs
+
+    def stats(self) -> SchedulerStats:
+        return self._stats.snapshot(len(self._running))
+
+    def _begin(self, session: InferenceSession) -> None:
+        self._running[session.request_id] = session
+        left = min(
+            session.params.max_new_tokens - session.num_generated,
+            session.context_length - len(session.tokens),
+        )
+        self._llm.add_request(
+            session.request_id,
+            {"prompt_token_ids": list(session.tokens)},
+            VllmParams(
+                temperature=0.0,  # `Sampling` leaves nothing to draw
+                max_tokens=left,
+                ignore_eos=True,  # the session knows its ends
+                stop_token_ids=sorted(session.ends),
+                detokenize=False,
+                logprobs=_wanted_logprobs(session),
+                flat_logprobs=session.params.logprobs,
+                output_kind=RequestOutputKind.DELTA,
+                extra_args=extra_args(session.params, session.prompt_length),
+            ),
+        )
+
+    def _arrange(self, only: str | None) -> None:
+        """Withdraw all requests but `only` from vLLM, or bring them back.
+
+        What comes back is a request that resumes, and mostly finds its keys and values again.
+        """
+        if only is None:
+            for session in self._paused.values():
+                self._begin(session)
+            self._paused.clear()
+            return
+        for job_id in [job_id for job_id in self._running if job_id != only]:
+            self._llm.abort_request([job_id])
+            self._paused[job_id] = self._running.pop(job_id)
+        if only in self._paused:
+            self._begin(self._paused.pop(only))
+
+    def _take(self, result: Any) -> StepOutput:
+        session = self._running[result.request_id]
+        completion = result.outputs[0]
+        if session.cached_tokens is None and result.num_cached_tokens is not None:
+            session.cached_tokens = min(result.num_cached_tokens, session.prompt_length)
+        index, text = session.num_generated, ""
+        for token_id in completion.token_ids:
+            session.check(token_id)
+            text += session.append(token_id)
+            if session.finished:
+                break
+        taken = session.num_generated - index
+        self._stats.generated_tokens += taken
+        if session.finished:
+            del self._running[session.request_id]
+            if not result.finished:
+                self._llm.abort_request([session.request_id])
+        return StepOutput(
+            session.request_id,
+            index,
+            tuple(completion.token_ids[:taken]),
+            text,
+            session.finish_reason,
+            _logprobs(completion.logprobs, taken, session) if session.params.logprobs else None,
+            session.error,
+            session.cached_tokens if session.finished else None,
+        )
+
+
+def _ended_before(session: InferenceSession) -> StepOutput:
+    return StepOutput(session.request_id, session.num_generated, (), "", session.finish_reason)
+
+
+def _wanted_logprobs(session: InferenceSession) -> int | None:
+    """How many likeliest tokens vLLM lists. Always the maximum, as in roseinfer's own engine: with
+    another count ties could be ordered in another way."""
+    if not session.params.logprobs:
+        return None
+    return MAX_TOP_LOGPROBS if session.params.top_logprobs else 0
+
+
+def _logprobs(flat: Any, count: int, session: InferenceSession) -> tuple[TokenLogprob, ...]:
+    """vLLM lists a token's own entry first, then the likeliest ones."""
+    logprobs = []
+    for start in flat.start_indices[:count]:
+        own, *_ = (max(value, MIN_LOGPROB) for value in flat.logprobs[start : start + 1])
+        first, end = start + 1, start + 1 + session.params.top_logprobs
+        values = (max(value, MIN_LOGPROB) for value in flat.logprobs[first:end])
+        logprobs.append(
+            TokenLogprob(own, tuple(zip(flat.token_ids[first:end], values, strict=True)))
+        )
+    return tuple(logprobs)

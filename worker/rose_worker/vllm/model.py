@@ -1,0 +1,61 @@
+"""What the worker must know of a model that vLLM serves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from transformers import GenerationConfig
+
+from rose_worker.engine import ModelInfo
+from rose_worker.settings import WorkerSettings
+from roseinfer.fingerprint import fingerprint_of_files
+from roseinfer.limits import eos_token_ids
+from roseinfer.loading import load_tokenizer
+from roseinfer.session_factory import SessionFactory
+from roseinfer.sources import model_name
+from roseinfer.tool_format import tool_format
+
+
+def session_factory(config: Any) -> SessionFactory:
+    """What makes sessions of the model in a `VllmConfig`.
+
+    Raises: ModelNotFound, UnsupportedModel: it has no tokenizer that can be used.
+    """
+    model = config.model_config
+    tokenizer = load_tokenizer(model.tokenizer)
+    like_transformers = SimpleNamespace(
+        config=model.hf_config, generation_config=_generation_config(model.model)
+    )
+    return SessionFactory(
+        tokenizer,
+        vocab_size=model.get_vocab_size(),
+        eos_token_ids=eos_token_ids(like_transformers, tokenizer),
+        context_length=model.max_model_len,
+    )
+
+
+def model_info(settings: WorkerSettings, config: Any, factory: SessionFactory) -> ModelInfo:
+    """Of a model that has been loaded, so its files are here."""
+    model = config.model_config
+    parallel = config.parallel_config
+    return ModelInfo(
+        name=model_name(settings.model) if settings.model is not None else "built-in",
+        context_tokens=factory.context_length,
+        max_bytes_per_token=factory.max_bytes_per_token,
+        device=str(config.device_config.device_type),
+        dtype=str(model.dtype).removeprefix("torch."),
+        fingerprint=fingerprint_of_files(model.model, model.tokenizer, model.dtype),
+        decoder=f"vLLM, tensor parallel {parallel.tensor_parallel_size}, "
+        f"pipeline parallel {parallel.pipeline_parallel_size}",
+        chat=factory.has_chat_template,
+        tool_format=tool_format(factory.tokenizer),
+        has_vocabulary=True,
+    )
+
+
+def _generation_config(source: str) -> GenerationConfig | None:
+    try:
+        return GenerationConfig.from_pretrained(source, local_files_only=True)
+    except OSError:
+        return None
