@@ -20,7 +20,7 @@ from vllm.v1.executor import Executor
 from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
 from rose.protocol import JobSpec
 from rose.sampling import MAX_TOP_LOGPROBS
-from rose_worker.engine import Prepared
+from rose_worker.engine import Prepared, check_no_adapter
 from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.model import model_info, session_factory
@@ -61,6 +61,7 @@ class VllmEngine:
         return self._factory.token_bytes()
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        check_no_adapter(job, self.model)
         session = session_of(job, generated_ids, self._factory)
         return Prepared(job.id, session.prompt_length, session)
 

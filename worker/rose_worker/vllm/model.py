@@ -51,6 +51,7 @@ def model_info(settings: WorkerSettings, config: Any, factory: SessionFactory) -
         chat=factory.has_chat_template,
         tool_format=tool_format(factory.tokenizer),
         has_vocabulary=True,
+        engine="vllm",
     )
 
 
