@@ -54,7 +54,7 @@ async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) ->
         BrokerUnavailable
     """
     if secret is not None and (key := await keys.of_secret(secret)) is not None:
-        return Caller(key.id, key.limits)
+        return Caller(key.id, key.limits, key.tenant)
     if settings.open or (is_loopback(settings.host) and not await keys.exist()):
         return Caller()
     raise ApiError(

@@ -17,6 +17,8 @@ class Caller:
     key_id: str = ""
     """"" where the door is open to all"""
     limits: KeyLimits = _NO_LIMITS
+    tenant: str = ""
+    """whose share its jobs come out of; "" for that of the gateway's setting, if it has one"""
 
     def may_use(self, model: str) -> bool:
         return self.limits.models is None or model in self.limits.models

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from rose import transport
-from rose.errors import BrokerUnavailable, JobNotFound, RoseError
+from rose.errors import BrokerUnavailable, JobNotFound, RoseError, TenantLimited
 from rose.protocol import Priority, new_job_id
 from rose.protocol.jobs import JOB_ID_PATTERN
 from rose_gateway.caller import Caller
@@ -72,7 +72,7 @@ class Desk:
         """Enqueue all choices, or none.
 
         Raises:
-            InvalidRequest, QueueFull, BrokerUnavailable
+            InvalidRequest, QueueFull, TenantLimited, BrokerUnavailable
             ApiError: 403: the caller may not use this model or priority; 409: the
                 idempotency key came with another body; 429: a limit of the caller's key.
         """
@@ -94,6 +94,9 @@ class Desk:
                 ticket = self._ticket(caller, queue, jobs, state, submission.record)
             else:
                 ticket = await self._submit_once(caller, submission, requests[0], key, make)
+        except TenantLimited:
+            self._metrics.limit_hit("tenant")
+            raise
         finally:
             if ticket is None or ticket.repeated:
                 await self._forget(caller, counted)
@@ -222,6 +225,7 @@ class Desk:
             owner=caller.key_id,
             tools=submission.tools,
             adapter=submission.model.adapter,
+            tenant=caller.tenant or None,
         )
 
 

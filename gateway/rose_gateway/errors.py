@@ -31,6 +31,7 @@ from rose.errors import (
     ResultTimeout,
     RoseError,
     StorageUnavailable,
+    TenantLimited,
 )
 
 log = logging.getLogger("rose.gateway")
@@ -116,6 +117,7 @@ _MEANINGS: tuple[tuple[type[RoseError], _Meaning], ...] = (
     (FileNotFound, _Meaning(404, "invalid_request_error", code="not_found")),
     (StorageUnavailable, _Meaning(503, "server_error", _RETRY_AWAY_S)),
     (QueueFull, _Meaning(429, "rate_limit_error", _RETRY_FULL_S)),
+    (TenantLimited, _Meaning(429, "rate_limit_error")),
     (RedisFull, _Meaning(503, "server_error", _RETRY_AWAY_S)),
     (BrokerUnavailable, _Meaning(503, "server_error", _RETRY_AWAY_S)),
     (DeadlineExceeded, _Meaning(408, "invalid_request_error")),
@@ -139,11 +141,15 @@ def api_error(error: Exception) -> ApiError:
                 type=meaning.type,
                 code=meaning.code or _code(error.code),
                 param=_parameter(error),
-                retry_after_s=meaning.retry_after_s,
+                retry_after_s=_retry_after_s(error, meaning),
             )
     if isinstance(error, ConfigurationError):
         log.error("a request met a wrong setting: %s", error)
     return ApiError(500, "the server failed; the error is in its log", type="server_error")
+
+
+def _retry_after_s(error: RoseError, meaning: _Meaning) -> float | None:
+    return error.retry_after_s if isinstance(error, TenantLimited) else meaning.retry_after_s
 
 
 def _code(code: str) -> str:

@@ -52,6 +52,8 @@ class ApiKey(BaseModel):
     created: int
     """Unix seconds"""
     limits: KeyLimits = KeyLimits()
+    tenant: str = ""
+    """whose share its jobs come out of; "" for nobody's"""
     revoked: int | None = None
     """Unix seconds"""
 
@@ -68,8 +70,11 @@ class Keys:
         self._cache: dict[str, tuple[float, ApiKey | None]] = {}
         self._any: tuple[float, bool] = (float("-inf"), False)
 
-    async def create(self, name: str, limits: KeyLimits) -> tuple[ApiKey, str]:
-        """The key, and its secret, which nobody can read again. Raises: BrokerUnavailable"""
+    async def create(self, name: str, limits: KeyLimits, tenant: str = "") -> tuple[ApiKey, str]:
+        """The key, and its secret, which nobody can read again. `tenant`: checked.
+
+        Raises: BrokerUnavailable
+        """
         key_id = secrets.token_hex(6)
         secret = f"rose-{key_id}-{secrets.token_urlsafe(32)}"
         key = ApiKey(
@@ -78,6 +83,7 @@ class Keys:
             secret_sha256=_sha256(secret),
             created=int(time.time()),
             limits=limits,
+            tenant=tenant,
         )
         await self._write(key)
         return key, secret
@@ -92,12 +98,19 @@ class Keys:
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Raises: KeyNotFound, BrokerUnavailable"""
-        key = await self._fetch(key_id)
-        if key is None:
-            raise KeyNotFound(f"no key {key_id}: `rose keys list` shows those that there are")
+        key = await self._known(key_id)
         if key.revoked is None:
             key = key.model_copy(update={"revoked": int(time.time())})
             await self._write(key)
+        return key
+
+    async def assign(self, key_id: str, tenant: str) -> ApiKey:
+        """From now on its jobs are this tenant's, which is checked; "": nobody's.
+
+        Raises: KeyNotFound, BrokerUnavailable
+        """
+        key = (await self._known(key_id)).model_copy(update={"tenant": tenant})
+        await self._write(key)
         return key
 
     async def exist(self) -> bool:
@@ -136,14 +149,24 @@ class Keys:
             self._cache[key_id] = now, key
         return key
 
+    async def _known(self, key_id: str) -> ApiKey:
+        """Raises: KeyNotFound, BrokerUnavailable"""
+        key = await self._fetch(key_id)
+        if key is None:
+            raise KeyNotFound(f"no key {key_id}: `rose keys list` shows those that there are")
+        return key
+
     async def _fetch(self, key_id: str) -> ApiKey | None:
         with transport.broker_errors():
             raw = await self._redis.execute("HGET", KEYS, key_id)
         return None if raw is None else _read(raw)
 
     async def _write(self, key: ApiKey) -> None:
+        # A gateway of the version before refuses a key that has a field which it does not know. So
+        # it serves keys without a tenant, and lends no tenant more than its share.
+        text = key.model_dump_json(exclude=None if key.tenant else {"tenant"})
         with transport.broker_errors():
-            await self._redis.execute("HSET", KEYS, key.id, key.model_dump_json())
+            await self._redis.execute("HSET", KEYS, key.id, text)
 
 
 def open_keys(settings: QueueSettings) -> tuple[Keys, transport.AsyncRedisClient]:

@@ -31,6 +31,7 @@ LIMITS = (
     "requests",
     "tokens",
     "jobs",
+    "tenant",
     "body",
     "bodies",
     "downloads",

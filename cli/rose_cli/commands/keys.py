@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rose.protocol import Priority
+from rose.protocol.tenants import check_tenant
 from rose_cli.options import AsJson, RedisUrl, given
 from rose_cli.output import local_time, print_json, print_result, print_text, printable
 from rose_cli.tables import Column, make_table, print_drawing, terminal_width
@@ -42,6 +43,9 @@ def create(
     max_priority: Annotated[
         Priority, typer.Option(help="The highest priority that it may ask for.")
     ] = Priority.HIGH,
+    tenant: Annotated[
+        str, typer.Option(help="Whose share of the queue its jobs take: see rose tenants.")
+    ] = "",
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +57,9 @@ def create(
         models=tuple(model) if model else None,
         max_priority=max_priority,
     )
-    key, secret = _run(redis_url, lambda keys: keys.create(name, limits))
+    if tenant:
+        check_tenant(tenant)
+    key, secret = _run(redis_url, lambda keys: keys.create(name, limits, tenant))
     print_result({**_facts(key), "secret": secret}, secret, as_json=as_json)
 
 
@@ -70,6 +76,7 @@ def list_keys(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
                 [
                     Column("key", [key.id for key in found]),
                     Column("name", [printable(key.name) for key in found]),
+                    Column("tenant", [printable(key.tenant) or "-" for key in found]),
                     Column("limits", [_limits(key) for key in found]),
                     Column("created", [local_time(key.created * 1000) for key in found]),
                 ],
@@ -89,6 +96,21 @@ def revoke(
     """Refuse a key from now on. Gateways notice within a few seconds; its jobs go on."""
     revoked = _run(redis_url, lambda keys: keys.revoke(key))
     print_result(_facts(revoked), f"revoked {revoked.id}", as_json=as_json)
+
+
+@keys.command()
+def assign(
+    key: Annotated[str, typer.Argument(help="Its id, as `list` prints it.")],
+    tenant: Annotated[str, typer.Argument(help='The tenant; "" for none.')],
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key to a tenant. It holds for the jobs from now on, within a few seconds."""
+    if tenant:
+        check_tenant(tenant)
+    changed = _run(redis_url, lambda keys: keys.assign(key, tenant))
+    whose = f"tenant {tenant}" if tenant else "no tenant"
+    print_result(_facts(changed), f"{changed.id}: {whose}", as_json=as_json)
 
 
 def _run(redis_url: str | None, action: Callable[[Keys], Awaitable[T]]) -> T:

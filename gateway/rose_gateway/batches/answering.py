@@ -1,8 +1,8 @@
 """Asks a line of the same faces that answer HTTP requests: same checks, same answers.
 
-A line is asked until it has an answer. A full queue, a Redis that is away, a job that Redis has
-lost: these cost time. Whoever asks the same line of the same batch again, after a crash or beside
-somebody else, gets the job that the first one has made.
+A line is asked until it has an answer. A full queue, a tenant at its limit, a Redis that is away, a
+job that Redis has lost: these cost time. Whoever asks the same line of the same batch again, after
+a crash or beside somebody else, gets the job that the first one has made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rose import transport
-from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError
+from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError, TenantLimited
 from rose.protocol import Priority
 from rose_gateway.batches.answer import Answer, AnswerWriter
 from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
@@ -80,7 +80,8 @@ class Asker:
         self.trouble = ""
         """why lines wait; "" if they do not"""
         self._door = door
-        self._caller = Caller(caller.key_id, KeyLimits(models=caller.limits.models))
+        limits = KeyLimits(models=caller.limits.models)
+        self._caller = Caller(caller.key_id, limits, caller.tenant)
         self._batch_id = batch_id
         self._endpoint = endpoint
         self._write = AnswerWriter(batch_id)
@@ -111,6 +112,7 @@ class Asker:
         asked = question.parsed(face.request, face.unsupported)
         failures = lost = 0
         while not stop.code:
+            least_s = 0.0
             try:
                 # So many would push out of the history what a person has asked for.
                 submission = replace(await face.plan(question, asked), listed=False)
@@ -122,6 +124,11 @@ class Asker:
                 return self._succeeded(line, request, body, ticket, stop)
             except (QueueFull, BrokerUnavailable) as error:
                 self._note(str(error))
+            except TenantLimited as error:
+                if error.retry_after_s is None:
+                    raise
+                self._note(str(error))
+                least_s = error.retry_after_s
             except JobNotFound:
                 lost += 1
                 if lost > _MAX_LOST:
@@ -131,7 +138,7 @@ class Asker:
                     raise
                 self._note("no worker has come yet")
             failures += 1
-            await stop.wait(transport.BATCH.pause_s(failures))
+            await stop.wait(max(least_s, transport.BATCH.pause_s(failures)))
         return self.unasked(line, stop.code)
 
     def _question(self, line: Line, request: LineRequest) -> Question:

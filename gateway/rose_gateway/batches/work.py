@@ -243,7 +243,7 @@ class BatchWork:
         if key is None:
             await patiently(partial(self._book.cancel, self._owner, self._lease.batch_id))
             return Caller(self._owner)
-        return Caller(key.id, key.limits)
+        return Caller(key.id, key.limits, key.tenant)
 
     def _hear(self, status: Status) -> None:
         """Of the batch, as Redis has it."""

@@ -1,0 +1,118 @@
+"""Tenants at the door: an API key says whose jobs they are, and nobody else can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx2 as httpx
+import pytest
+
+from rose.errors import TenantLimited
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.errors import api_error
+from rose_gateway.keys import ApiKey, KeyLimits, KeyNotFound, open_keys
+from rose_producer import Client, ProducerSettings
+from tests.support.api_keys import bearer, create_key
+from tests.support.batch_lines import completion, raw_line
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+from tests.support.gateway import RunningDoor
+
+RESPONSE = {"model": "null", "input": "ab", "max_output_tokens": 3}
+CHAT = {"model": "null", "max_tokens": 3, "messages": [{"role": "user", "content": "ab"}]}
+
+
+@pytest.fixture
+def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
+    return start_own_door()
+
+
+def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
+    # given: a key of a tenant, and one that is nobody's
+    key = create_key(guarded, "--tenant", "mail")
+    other = create_key(guarded)
+    mine, theirs = bearer(key["secret"]), bearer(other["secret"])
+    with Client(redis_url=guarded.redis_url, queue=guarded.queue) as client:
+
+        def asked(path: str, headers: dict[str, str], body: dict[str, object]) -> set[str]:
+            """The tenants of the jobs of a request."""
+            answer = httpx.post(f"{guarded.url}/{path}", json=body, headers=headers, timeout=90)
+            assert answer.status_code == 200, answer.text
+            first = answer.headers["x-rose-job-id"]
+            ids = [first, *(f"{first}.{n}" for n in range(1, int(str(body.get("n", 1)))))]
+            return {client.job(job_id).status().tenant for job_id in ids}
+
+        # then: of every face, of each choice, and of a repeat
+        assert asked("responses", mine, RESPONSE) == {"mail"}
+        assert asked("chat/completions", mine, {**CHAT, "n": 2}) == {"mail"}
+        for _ in range(2):
+            assert asked("responses", {**mine, "idempotency-key": "k"}, RESPONSE) == {"mail"}
+        assert asked("responses", theirs, RESPONSE) == {""}
+        # and: of the lines of a batch
+        with httpx.Client(base_url=guarded.url, headers=mine, timeout=90) as http:
+            line = raw_line("a", completion("ab") | {"model": "null"})
+            sent = http.post(
+                "/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", line)}
+            )
+            made = http.post(
+                "/batches",
+                json={
+                    "input_file_id": sent.json()["id"],
+                    "endpoint": "/v1/completions",
+                    "completion_window": "24h",
+                },
+            ).json()["id"]
+            ended = lambda: http.get(f"/batches/{made}").json()  # noqa: E731
+            wait_until(lambda: ended()["status"] == "completed")
+            output = http.get(f"/files/{ended()['output_file_id']}/content").text
+            answered = json.loads(output)["response"]["body"]["id"].removeprefix("cmpl-")
+        assert client.job(answered).status().tenant == "mail"
+        # when: it is given to another tenant
+        place = ("--redis-url", guarded.redis_url)
+        changed = run_rose("keys", "assign", key["id"], "lab", *place)
+        # then: from the next jobs on, as soon as the gateway has read it
+        assert changed.stdout == f"{key['id']}: tenant lab\n"
+        wait_until(lambda: asked("responses", mine, RESPONSE) == {"lab"})
+
+
+async def test_a_key_without_a_tenant_is_written_as_the_version_before_reads_it(
+    own_broker: EmbeddedBroker,
+) -> None:
+    keys, redis = open_keys(ProducerSettings(redis_url=own_broker.url))
+    # when
+    plain, _ = await keys.create("a", KeyLimits())
+    of_one, secret = await keys.create("b", KeyLimits(), "mail")
+    stored = {
+        key_id: await redis.execute("HGET", "rose:gateway:keys", key_id)
+        for key_id in (plain.id, of_one.id)
+    }
+    # then
+    assert b"tenant" not in stored[plain.id]
+    assert ApiKey.model_validate_json(stored[of_one.id]).tenant == "mail"
+    assert (await keys.of_secret(secret) or plain).tenant == "mail"
+    assert (await keys.assign(of_one.id, "")).tenant == ""
+    with pytest.raises(KeyNotFound):
+        await keys.assign("000000000000", "mail")
+    await redis.aclose()
+
+
+def test_the_commands_show_a_key_s_tenant_and_refuse_a_wrong_name(
+    own_broker: EmbeddedBroker,
+) -> None:
+    place = ("--redis-url", own_broker.url)
+    secret = run_rose("keys", "create", "ci", "--tenant", "mail", *place).stdout
+    assert "mail" in run_rose("keys", "list", *place).stdout
+    for words in (("create", "x", "--tenant", "a b"), ("assign", secret.split("-")[1], "a:b")):
+        refused = run_rose("keys", *words, *place)
+        assert (refused.returncode, "tenant: " in refused.stderr) == (2, True)
+
+
+def test_a_tenants_limit_is_a_429_that_says_when_to_come_again() -> None:
+    # when
+    answer = api_error(TenantLimited("mail", "requests_per_minute", 60, 60, 2.5))
+    # then
+    assert (answer.status, answer.code, answer.type) == (429, "tenant_limited", "rate_limit_error")
+    assert "requests_per_minute" in answer.message
+    headers = answer.response().headers
+    assert (headers["retry-after"], headers["x-should-retry"]) == ("3", "true")
