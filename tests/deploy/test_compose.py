@@ -21,6 +21,7 @@ from rose_worker.settings import WorkerSettings
 from tests.deploy.files import DOCKERFILE, ROOT, image, seconds, services
 
 COMPOSE = (["docker", "compose"], ["docker-compose"])
+WORKERS = ("worker", "worker-gpu", "worker-vllm")
 
 
 def test_the_compose_file_follows_the_specification() -> None:
@@ -35,7 +36,7 @@ def test_compose_itself_reads_it() -> None:
     if words is None:
         pytest.skip("needs docker-compose (Debian: apt-get install docker-compose)")
     # when
-    asked = [*words, "--profile", "load", "--profile", "gpu", "config"]
+    asked = [*words, *("--profile", "load", "--profile", "gpu", "--profile", "vllm"), "config"]
     shown = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
     # then
     assert shown.returncode == 0, shown.stderr
@@ -85,7 +86,7 @@ def test_every_image_has_a_version() -> None:
 
 
 def test_a_worker_has_time_to_drain() -> None:
-    for name in ("worker", "worker-gpu"):
+    for name in WORKERS:
         service = services()[name]
         grace_s = float(service["environment"]["ROSE_GRACE_S"])
         # A last step, the last tokens, and Redis' timeout.
@@ -94,7 +95,8 @@ def test_a_worker_has_time_to_drain() -> None:
 
 def test_workers_are_given_settings_that_they_know() -> None:
     known = {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
-    for given in (services()["worker"], services()["worker-gpu"], {"environment": image()["env"]}):
+    images = [{"environment": image(target)["env"]} for target in ("worker", "vllm")]
+    for given in (*(services()[name] for name in WORKERS), *images):
         assert {name for name in given["environment"] if name.startswith("ROSE_")} <= known
 
 
@@ -116,8 +118,15 @@ def test_the_gateway_has_a_port_a_user_and_time_of_its_own() -> None:
 
 
 def test_models_do_not_share_a_queue() -> None:
-    assert services()["worker-gpu"]["environment"]["ROSE_QUEUE"] != "default"
-    assert "ROSE_QUEUE" not in services()["worker"]["environment"]
+    queues = [services()[name]["environment"].get("ROSE_QUEUE", "default") for name in WORKERS]
+    assert len(set(queues)) == len(WORKERS)
+
+
+def test_vllm_computes_on_as_many_gpus_as_it_is_given() -> None:
+    (device,) = services()["worker-vllm"]["deploy"]["resources"]["reservations"]["devices"]
+    arguments = services()["worker-vllm"]["environment"]["ROSE_VLLM_ARGS"].split()
+    assert arguments == ["--tensor-parallel-size", device["count"]]
+    assert image("vllm")["env"]["ROSE_ENGINE"] == "vllm"
 
 
 def scraped() -> dict[str, Any]:
@@ -136,14 +145,24 @@ def test_prometheus_looks_where_the_workers_and_gateways_are() -> None:
         (discovery,) = scraped()[f"rose-{service}"]["dns_sd_configs"]
         assert discovery == {"names": [service], "type": "A", "port": port}
         assert service in services()
-    assert services()["worker-gpu"]["networks"]["default"]["aliases"] == ["worker"]
+    for name in WORKERS[1:]:
+        assert services()[name]["networks"]["default"]["aliases"] == ["worker"]
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:
-    last = DOCKERFILE.read_text().split(" AS runtime\n")[1]
+    last, triton = without_stage(DOCKERFILE.read_text().split(" AS runtime\n")[1], "vllm")
     assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["10001:10001"]
+    # Where Triton compiles, g++ was put in as root.
+    assert re.findall(r"^USER (.*)$", triton, re.MULTILINE) == ["root", "10001:10001"]
     for tool in ("gcc", "g++", "make", "build-essential"):
         assert tool not in last
+
+
+def without_stage(text: str, name: str) -> tuple[str, str]:
+    """The other stages, and that one."""
+    before, _, rest = text.partition(f" AS {name}\n")
+    stage, _, after = rest.partition("\nFROM ")
+    return before + after, stage
 
 
 def test_the_image_of_the_gateway_has_no_torch() -> None:
