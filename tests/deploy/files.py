@@ -28,7 +28,7 @@ def services() -> dict[str, Any]:
 def image(target: str = "worker") -> dict[str, Any]:
     """ENV, HEALTHCHECK, ENTRYPOINT and CMD of an image that runs; `init` is what ENTRYPOINT has
     before the program."""
-    stage = _stage("runtime") + _stage(target)
+    stage = _stage(target)
     init, entrypoint = _divided(json.loads(_line(stage, "ENTRYPOINT").partition(" ")[2]))
     variables = " ".join(re.findall(r"^ENV (.*)$", stage, re.MULTILINE))
     return {
@@ -41,11 +41,13 @@ def image(target: str = "worker") -> dict[str, Any]:
 
 
 def _stage(name: str) -> str:
-    """Its instructions, one a line."""
+    """Its instructions and those of the stages below it, one a line."""
     text = DOCKERFILE.read_text().replace("\\\n", " ")
-    found = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL)
+    pattern = rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)"
+    found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     assert found is not None, name
-    return found[1]
+    below = _stage(found[1]) if found[1].isalnum() else ""
+    return below + found[2]
 
 
 def _divided(words: list[str]) -> tuple[list[str], list[str]]:

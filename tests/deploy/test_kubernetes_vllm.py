@@ -54,7 +54,9 @@ GROUPS = closed(
         leaderWorkerTemplate=closed(
             ["workerTemplate"],
             size={"type": "integer", "minimum": 1},
-            restartPolicy={"enum": ["RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
+            restartPolicy={
+                "enum": ["RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]
+            },
             leaderTemplate={"type": "object"},
             workerTemplate={"type": "object"},
         ),

