@@ -2,8 +2,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
-# What vLLM for CPUs needs to know: where it runs, and GiB of KV cache.
-VLLM := VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 .venv-vllm/bin/python
+# vLLM for CPUs, on whatever cores there are.
+VLLM := VLLM_TARGET_DEVICE=cpu VLLM_CPU_OMP_THREADS_BIND=nobind HF_HUB_OFFLINE=1 .venv-vllm/bin/python
 SERVER_TESTS := tests/rose tests/producer tests/worker tests/promise tests/cli tests/chaos
 PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
@@ -103,6 +103,10 @@ chaos-bites: .venv/dev ## takes out one safeguard after another: the check must 
 
 chaos-batch: .venv/dev ## one batch, whose runners and workers are killed again and again
 	$(BIN)/python -m tests.chaos.batch $(CHAOS)
+
+# CHAOS='--engine mixed' for workers of both engines.
+chaos-vllm: .venv/dev .venv-vllm/ready ## the same with vLLM as the workers' engine
+	$(VLLM) -m tests.chaos --engine vllm --jobs 500 $(CHAOS)
 
 chaos-door: .venv/dev ## the same through two gateways: HTTP clients that resume
 	$(BIN)/python -m tests.chaos.door $(CHAOS)

@@ -1,7 +1,7 @@
 """The chaos harness.
 
-    python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose] [--old COMMIT] [--json]
-                          [--topology one|cluster|sentinel] [--nightly]
+    python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
+                          [--topology one|cluster|sentinel] [--nightly] [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock      must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
@@ -28,9 +28,9 @@ from typing import Any, get_args
 from rich.console import Console
 
 from rose.errors import RoseError
-from tests.chaos.answers import null_answer, rose_answers
+from tests.chaos.answers import model_answers, null_answer
 from tests.chaos.check import check
-from tests.chaos.context import Options, Sabotage, TopologyName
+from tests.chaos.context import EngineName, Options, Sabotage, TopologyName
 from tests.chaos.invariants import Invariant
 from tests.chaos.losses import without_losses
 from tests.chaos.report import Report, show, show_clues
@@ -50,6 +50,9 @@ _BITES: dict[Sabotage, Invariant] = {
 }
 #: The built-in model takes seconds to load and shares the cores with everybody.
 _ROSE: dict[str, Any] = {"workers": 2, "window": 60, "min_step_s": 0.02, "patience_s": 90.0}
+#: vLLM takes longer to start and to step: fewer and shorter texts.
+_VLLM = _ROSE | {"slots": 12, "brevity": 2.0, "patience_s": 150.0}
+_PRESETS = {"rose": _ROSE, "vllm": _VLLM, "mixed": _VLLM}
 #: 100,000 jobs in a night: as many faults a job, more of them at once. Twice as many workers may be
 #: lost at once, of half the slots, so the bounds are the same.
 _NIGHTLY: dict[str, Any] = {
@@ -79,7 +82,7 @@ async def _carry_out(options: Options, folder: Path) -> Report:
         evidence.answers = {job.number: null_answer(job) for job in jobs}
     else:
         err.print("now the same jobs undisturbed")
-        evidence.answers = await rose_answers(jobs)
+        evidence.answers = await model_answers(jobs, max(options.engines))
     violations, losses = without_losses(evidence, check(evidence))
     return Report(run, evidence, violations, losses, wall_s)
 
@@ -125,7 +128,7 @@ def main() -> None:
 def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
     seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
-    preset = (_ROSE if args.engine == "rose" else {}) | (_NIGHTLY if args.nightly else {})
+    preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
     options = Options(
         seed=seed,
@@ -214,7 +217,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--seed", type=int, help="of the jobs and of all faults; default random")
-    parser.add_argument("--engine", choices=("null", "rose"), default="null")
+    parser.add_argument("--engine", choices=get_args(EngineName), default="null")
     parser.add_argument("--topology", choices=get_args(TopologyName), default="one")
     parser.add_argument("--without", choices=get_args(Sabotage), help="sabotage: must fail")
     parser.add_argument(

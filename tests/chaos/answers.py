@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Request
+from tests.chaos.engines import settings_of
 from tests.chaos.job_record import Answer
 from tests.chaos.plan import JobPlan
 
@@ -26,12 +27,12 @@ def null_answer(job: JobPlan) -> Answer:
     return Answer(tokens, "".join(f"{token} " for token in tokens))
 
 
-async def rose_answers(jobs: Iterable[JobPlan]) -> dict[int, Answer]:
+async def model_answers(jobs: Iterable[JobPlan], engine: str) -> dict[int, Answer]:
     """The same prompts, by one worker that nothing befalls."""
     gate = asyncio.Semaphore(_AT_ONCE)
     with (
         EmbeddedBroker(fake=False) as broker,
-        WorkerProcess("calm", broker.url, engine="rose", torch_threads=1) as worker,
+        WorkerProcess("calm", broker.url, **settings_of(engine)) as worker,
     ):
         await asyncio.to_thread(worker.wait_ready)
         async with AsyncClient(redis_url=broker.url) as client:

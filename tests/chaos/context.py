@@ -40,6 +40,7 @@ LIMIT = "limit"
 WORKERS = "workers"
 
 TopologyName = Literal["one", "cluster", "sentinel"]
+EngineName = Literal["null", "rose", "vllm", "mixed"]
 Sabotage = Literal["renewal", "fencing", "log", "memory", "clock"]
 
 
@@ -48,7 +49,8 @@ class Options(BaseModel):
 
     seed: int
     jobs: int
-    engine: Literal["null", "rose"] = "null"
+    engine: EngineName = "null"
+    """mixed: every second worker has vllm, the others rose"""
     sabotage: Sabotage | None = None
     topology: TopologyName = "one"
     old: str | None = None
@@ -71,6 +73,10 @@ class Options(BaseModel):
 
     def plan(self, partitions: int) -> Plan:
         return Plan(self.seed, self.jobs, partitions, self.brevity)
+
+    @property
+    def engines(self) -> set[str]:
+        return {"rose", "vllm"} if self.engine == "mixed" else {self.engine}
 
     @property
     def faults(self) -> dict[str, bool]:
@@ -98,6 +104,13 @@ class Context(BaseModel):
 
     blocking: bool = False
     """a producer or subscriber: with the blocking client"""
+
+    @property
+    def engine(self) -> str:
+        """A worker's."""
+        if self.options.engine == "mixed":
+            return "rose" if self.index % 2 else "vllm"
+        return self.options.engine
 
     def client(self, **settings: Any) -> AnyClient:
         settings |= {

@@ -11,6 +11,7 @@ from typing import Any
 import redis
 
 from rose.protocol import GROUP, EntryKey, Partition, decode_event, partition_of
+from rose.protocol.keys import QUEUES
 from tests.chaos import journal
 from tests.chaos.context import WORKERS
 from tests.chaos.invariants import Finding
@@ -279,11 +280,11 @@ def expire_all(
 
     `settled`: ids of jobs that have no keys any more.
     """
-    own = {
+    own = {QUEUES}.union(
         key
         for p in partitions
         for key in (*p.all_jobs, p.dead, p.load, p.model, p.workers, p.reclaim, *p.idle)
-    }
+    )
     keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]
     state.returned += [
         key

@@ -46,7 +46,7 @@ class Fleet:
         self._topology = topology
         self.folder = folder
         roles = [role for role, count in counts(options).items() if count]
-        self._nursery = Nursery([*roles, "crowd"])
+        self._nursery = Nursery([*roles, "crowd"], options.engines)
         self._limit: int | None = None
         self.processes = [
             ManagedProcess(

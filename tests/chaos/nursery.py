@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from tests.chaos.engines import preload
+
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -57,15 +59,17 @@ class Child:
 class Nursery:
     """Entering starts it. What it has forked ends when the harness leaves, or dies."""
 
-    def __init__(self, roles: Iterable[str]) -> None:
+    def __init__(self, roles: Iterable[str], engines: Iterable[str] = ()) -> None:
+        """`engines`: those that the workers have."""
         self._roles = list(roles)
+        self._engines = ",".join(engines)
 
     def __enter__(self) -> Self:
         _adopt_orphans()
         # Whoever reads from it finds its end when the harness is no more: nobody else can write.
         alive, self._ours = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.nursery", str(alive), *self._roles],
+            [sys.executable, "-m", "tests.chaos.nursery", str(alive), self._engines, *self._roles],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[alive],
@@ -124,7 +128,8 @@ def _become(role: str, context: str, log: str, alive: int) -> None:
 
 
 def _main() -> None:
-    alive, *roles = sys.argv[1:]
+    alive, engines, *roles = sys.argv[1:]
+    preload(engines.split(","))
     modules = {role: importlib.import_module(f"tests.chaos.{role}") for role in roles}
     gc.freeze()  # what is there for good stays shared
     role = _serve(int(alive))

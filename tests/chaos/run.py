@@ -49,8 +49,9 @@ _RETRIES = 10
 _EXTRA = 30
 #: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
-#: The queue's own keys: three streams, dead letters, load, model, reclaim, three of idle workers.
-_OWN_KEYS = 10
+#: The queue's own keys: three streams, dead letters, load, model, reclaim, three of idle workers;
+#: and the list of queues.
+_OWN_KEYS, _SHARED_KEYS = 10, 1
 
 
 class ChaosRun:
@@ -146,7 +147,7 @@ class ChaosRun:
         state = self._read_redis()
         notes = read_workers(self.folder)
         nodes = [self.topology.client(node) for node in self.topology.nodes]
-        own_keys = _OWN_KEYS * len(self.topology.partitions)
+        own_keys = _OWN_KEYS * len(self.topology.partitions) + _SHARED_KEYS
         await _wait(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
         state.memory_after, state.nodes = self._memory(), len(nodes)
         return Evidence(

@@ -11,7 +11,7 @@ import sys
 import time
 
 from rose_worker.engine import Engine
-from rose_worker.null_engine import NullEngine
+from rose_worker.main import loader
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.chaos import clock, sabotage
@@ -26,6 +26,7 @@ from tests.chaos.context import (
     Context,
     run_process,
 )
+from tests.chaos.engines import settings_of
 from tests.chaos.journal import Journal
 from tests.chaos.watched_engine import WatchedEngine
 
@@ -35,11 +36,7 @@ _LATE_S = 0.25
 
 
 def _load(settings: WorkerSettings, journal: Journal, context: Context) -> Engine:
-    if settings.engine == "null":
-        return WatchedEngine(NullEngine(settings), journal, context)
-    from rose_worker.rose_engine import RoseEngine
-
-    return WatchedEngine(RoseEngine(settings), journal, context)
+    return WatchedEngine(loader(settings)(), journal, context)
 
 
 async def _beat(journal: Journal) -> None:
@@ -66,9 +63,8 @@ async def _main(context: Context) -> None:
         redis_timeout_s=REDIS_TIMEOUT_S,
         queue=QUEUE,
         partitions=context.partitions,
-        engine=options.engine,
         max_batch_size=options.slots,
-        torch_threads=1,
+        **settings_of(context.engine),
         lease_s=LEASE_S,
         stall_timeout_s=STALL_S,
         reclaim_interval_s=0.2,

@@ -21,13 +21,13 @@ def run(settings: WorkerSettings) -> None:
     """
     if settings.engine != "null":
         _check_sources(settings)
-    load = _loader(settings)
+    load = loader(settings)
     worker = Worker(settings, load)
     logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
     asyncio.run(worker.run())
 
 
-def _loader(settings: WorkerSettings) -> Callable[[], Engine]:
+def loader(settings: WorkerSettings) -> Callable[[], Engine]:
     """What makes the engine. Importing torch takes seconds, so Redis is asked first; but vLLM's own
     arguments can only be checked by vLLM."""
     match settings.engine:
