@@ -56,6 +56,9 @@ def _add_model_flags(options: argparse.ArgumentParser) -> None:
     precision = model.add_mutually_exclusive_group()
     precision.add_argument("--no-amp", action="store_true", help="compute in float32")
     precision.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+    precision.add_argument(
+        "--weights", choices=["int8", "int4"], help="weights of 8 or 4 bits, on a CPU"
+    )
 
 
 def _add_sampling_flags(options: argparse.ArgumentParser) -> None:
@@ -92,7 +95,11 @@ def load_engine(arguments: argparse.Namespace) -> InferenceEngine:
 
     dtype = "float32" if arguments.no_amp else "bfloat16" if arguments.bf16 else None
     return InferenceEngine(
-        arguments.checkpoint_path, arguments.tokenizer_name, device=arguments.device, dtype=dtype
+        arguments.checkpoint_path,
+        arguments.tokenizer_name,
+        device=arguments.device,
+        dtype=dtype,
+        weights=arguments.weights,
     )
 
 

@@ -26,6 +26,7 @@ class InferenceEngine(EngineCore):
         *,
         device: str | None = None,
         dtype: str | None = None,
+        weights: str | None = None,
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
@@ -35,13 +36,15 @@ class InferenceEngine(EngineCore):
         """Load a folder, a GGUF file or a hub name; None loads the built-in model.
 
         `device` None is CUDA where there is one. `dtype` None is float32 on CPU and the
-        checkpoint's own on CUDA. `kv_cache_tokens` None takes a share of the free memory. With a
-        model that is `loaded` already nothing is loaded; see `from_model`.
+        checkpoint's own on CUDA. `weights` None leaves the checkpoint's; "int8" and "int4" are for
+        the compiled decoder on a CPU, with bfloat16 beside them. `kv_cache_tokens` None takes a
+        share of the free memory. With a model that is `loaded` already nothing is loaded; see
+        `from_model`.
 
         Raises ModelNotFound, UnsupportedModel and ConfigurationError.
         """
         super().__init__(
-            loaded or load(checkpoint_path, tokenizer_name, device, dtype),
+            loaded or load(checkpoint_path, tokenizer_name, device, dtype, weights),
             CacheOptions(block_size, kv_cache_tokens, max_context),
             gpu or GpuOptions(),
         )
@@ -53,6 +56,7 @@ class InferenceEngine(EngineCore):
         tokenizer: Any | None = None,
         *,
         model_name: str | None = None,
+        weights: str | None = None,
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
@@ -66,7 +70,9 @@ class InferenceEngine(EngineCore):
         """
         model.eval().set_attn_implementation(IMPLEMENTATION)
         return cls(
-            loaded=LoadedModel(model, tokenizer, model_name or limits.model_type(model)),
+            loaded=LoadedModel(
+                model, tokenizer, model_name or limits.model_type(model), weights=weights
+            ),
             block_size=block_size,
             kv_cache_tokens=kv_cache_tokens,
             max_context=max_context,

@@ -60,7 +60,9 @@ class EngineCore(SessionFactory):
         # Before the context length, which a model without attention layers may lack.
         layers = find_layers(model)
         context = limits.context_length(model, options.max_context)
-        self._runner, self.decoder_description = build_runner(model, layers, context, gpu)
+        self._runner, self.decoder_description = build_runner(
+            model, layers, context, gpu, loaded.weights
+        )
         self.cache = _make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)
         # A request never outgrows the cache, so the oldest one can always go on.

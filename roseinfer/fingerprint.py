@@ -1,8 +1,9 @@
 """A short name for what a model computes: equal for the same files on any host and device.
 
-Two workers with the same fingerprint may go on with each other's texts. It covers the weights, the
-configuration, the tokenizer with its chat template, and the dtype. Of the weights only a sample
-from each tensor is read, so it takes milliseconds, whatever the size of the model.
+Two workers with the same fingerprint may go on with each other's texts. It covers the weights and
+the format they are brought to, the configuration, the tokenizer with its chat template, and the
+dtype. Of the weights only a sample from each tensor is read, so it takes milliseconds, whatever the
+size of the model.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ _TOKENIZER_FILES = (
 )
 
 
-def fingerprint(source: str, tokenizer_source: str, model: Any) -> str:
-    """Of a model that was just loaded. Both sources are folders, GGUF files or names on the hub."""
-    return _fingerprint(source, tokenizer_source, model.dtype, model.named_parameters())
+def fingerprint(
+    source: str, tokenizer_source: str, model: Any, weights_format: str | None = None
+) -> str:
+    """Of a model that was just loaded. Both sources are folders, GGUF files or names on the hub;
+    `weights_format` is what its weights will be brought to, if anything."""
+    dtype = str(model.dtype) if weights_format is None else f"{model.dtype}, {weights_format}"
+    return _fingerprint(source, tokenizer_source, dtype, model.named_parameters())
 
 
 def fingerprint_of_files(source: str, tokenizer_source: str, dtype: torch.dtype) -> str:
@@ -45,18 +50,17 @@ def fingerprint_of_files(source: str, tokenizer_source: str, dtype: torch.dtype)
     It is that of the same model loaded here, unless transformers would rename or convert weights.
     """
     weights = parameters_of_files(source)
-    return _fingerprint(source, tokenizer_source, dtype, weights, cast=True)
+    return _fingerprint(source, tokenizer_source, str(dtype), weights, dtype)
 
 
 def _fingerprint(
     source: str,
     tokenizer_source: str,
-    dtype: torch.dtype,
+    dtype: str,
     weights: Iterable[tuple[str, Tensor]],
-    *,
-    cast: bool = False,
+    cast: torch.dtype | None = None,
 ) -> str:
-    digest = hashlib.sha256(str(dtype).encode())
+    digest = hashlib.sha256(dtype.encode())
     for where, names in ((source, _MODEL_FILES), (tokenizer_source, _TOKENIZER_FILES)):
         if (gguf := gguf_file(where)) is not None:
             digest.update(b"\0gguf\0")
@@ -67,7 +71,7 @@ def _fingerprint(
             if path is not None:
                 digest.update(f"\0{name}\0".encode())
                 digest.update(path.read_bytes())
-    _add_weights(digest, weights, dtype if cast else None)
+    _add_weights(digest, weights, cast)
     return digest.hexdigest()[:16]
 
 

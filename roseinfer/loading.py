@@ -26,6 +26,7 @@ from roseinfer.demo_model import MODEL_PATH
 from roseinfer.fingerprint import fingerprint
 from roseinfer.gguf import checkpoint as gguf
 from roseinfer.gguf.header import Header, read_header
+from roseinfer.quantization import check_format
 from roseinfer.sources import gguf_file, model_name, resolve
 
 _DTYPES = {
@@ -44,6 +45,8 @@ class LoadedModel:
     name: str
     fingerprint: str = ""
     """see roseinfer.fingerprint; empty if it did not come from files"""
+    weights: str | None = None
+    """the format that they are to be brought to; see roseinfer.quantization"""
 
 
 def load(
@@ -51,6 +54,7 @@ def load(
     tokenizer_name: str | None,
     device: str | None,
     dtype: str | None,
+    weights: str | None = None,
 ) -> LoadedModel:
     """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`."""
     if checkpoint_path is None:
@@ -59,13 +63,24 @@ def load(
         source, name = str(checkpoint_path), model_name(str(checkpoint_path))
     source = resolve(source)
     tokenizer_source = resolve(tokenizer_name or source)
-    target = parse_device(device)
+    target, precision = _target(device, dtype, weights)
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
-        model = load_model(source, target, parse_dtype(dtype, target))
+        model = load_model(source, target, precision)
         tokenizer = load_tokenizer(tokenizer_source)
-    own = fingerprint(source, tokenizer_source, model)
-    return LoadedModel(model, tokenizer, name, own)
+    own = fingerprint(source, tokenizer_source, model, weights)
+    return LoadedModel(model, tokenizer, name, own, weights)
+
+
+def _target(
+    device: str | None, dtype: str | None, weights: str | None
+) -> tuple[torch.device, torch.dtype | None]:
+    """Where the model goes, and in which dtype. Raises ConfigurationError."""
+    target = parse_device(device)
+    if weights is None:
+        return target, parse_dtype(dtype, target)
+    check_format(weights, target, None if dtype is None else parse_dtype(dtype, target))
+    return target, torch.bfloat16
 
 
 def parse_device(name: str | None) -> torch.device:

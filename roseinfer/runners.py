@@ -8,13 +8,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from rose.errors import UnsupportedModel
+from roseinfer.families import find_parts
 from roseinfer.gpu.backends import attention_of, choose_attention
 from roseinfer.gpu.options import GRAPH_BYTES, GpuOptions
 from roseinfer.limits import model_type
 from roseinfer.model import PackedModel, PackedRunner, Runner
-from roseinfer.native import build_decoder, build_name
+from roseinfer.native import build_decoder, build_name, missing_reason
 from roseinfer.packed_linear import pack_linears
 from roseinfer.probe import AttentionLayers, Reference, refuse
+from roseinfer.quantization import quantize_model
 
 _logger = logging.getLogger(__name__)
 _Runner = TypeVar("_Runner", bound=Runner, covariant=True)
@@ -28,13 +30,20 @@ class ChosenRunner(NamedTuple, Generic[_Runner]):
 
 
 def build_runner(
-    model: Any, layers: AttentionLayers, context: int, options: GpuOptions | None = None
+    model: Any,
+    layers: AttentionLayers,
+    context: int,
+    options: GpuOptions | None = None,
+    weights: str | None = None,
 ) -> ChosenRunner[Runner]:
     """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
     The model is taken over. One log line says which decoder serves, and on a CPU why it is not the
-    compiled one. Raises UnsupportedModel if no runner agrees with the model.
+    compiled one. `weights` names a format of roseinfer.quantization. Raises UnsupportedModel if no
+    runner agrees with the model.
     """
+    if weights is not None:
+        return _quantized(model, layers, context, weights)
     options = options or GpuOptions()
     attention = choose_attention(options, model.device)
     reference = Reference(model)
@@ -78,6 +87,29 @@ def _compiled(
         decoder.restore()
         return "its logits differ from the model's"
     return decoder
+
+
+def _quantized(
+    model: Any, layers: AttentionLayers, context: int, weights: str
+) -> ChosenRunner[Runner]:
+    """The compiled decoder on quantized weights: nothing else reads them. It is compared with the
+    model of the dequantized ones."""
+    reason = missing_reason()
+    parts = None if reason else find_parts(model, layers)
+    if parts is not None:
+        quantized = quantize_model(model, parts, weights)
+        reference = Reference(model)
+        decoder = build_decoder(model, layers, context, quantized)
+        if isinstance(decoder, str):
+            reason = decoder
+        elif _agrees("compiled", decoder, reference, layers, model):
+            chosen = ChosenRunner(decoder, f"compiled ({build_name()}), {weights} weights")
+            _logger.info("decoder: %s", chosen.description)
+            return chosen
+        else:
+            reason = "its logits differ from the model's"
+    reason = reason or f"it does not know this kind of {model_type(model)} model"
+    raise refuse(model, f"weights={weights!r} needs the compiled decoder, and {reason}")
 
 
 def _on_gpu(

@@ -14,7 +14,7 @@ constexpr int TILE_ROWS = 16, TILE_DEPTH = 32;  // rows, inputs
 constexpr int CACHE_LINE = 64 / sizeof(bfloat);  // of memory
 
 INLINE bool uses_tiles(const Matrix &m) {
-    return tiles && m.is_bfloat && m.inputs % TILE_DEPTH == 0;
+    return tiles && m.type == BFLOAT16 && m.inputs % TILE_DEPTH == 0;
 }
 
 struct TileConfig {  // as the instruction wants it

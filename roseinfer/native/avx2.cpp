@@ -1,9 +1,15 @@
 #include "types.h"
 
 #ifdef ROSE_X86
+// What this header calls undefined is uninitialized on purpose; GCC warns wherever it is inlined.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
 #pragma GCC target("arch=x86-64-v3")
 #define ISA avx2
 #define PAIRS 0
+#define X86_LANES 8
 constexpr int LANES = 8;
 #include "isa.h"
 #endif

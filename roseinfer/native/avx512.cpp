@@ -1,9 +1,15 @@
 #include "types.h"
 
 #ifdef ROSE_X86
+// What this header calls undefined is uninitialized on purpose; GCC warns wherever it is inlined.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define ISA avx512
 #define PAIRS 0
+#define X86_LANES 16
 constexpr int LANES = 16;
 #include "isa.h"
 #endif

@@ -38,16 +38,23 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     return s;
 }
 
+// One weight of a packed matrix.
+INLINE float packed_weight(const Matrix &m, std::int64_t output, std::int64_t input) {
+    if (m.type == INT8) return quantized_weight<8>(m, output, input);
+    if (m.type == INT4) return quantized_weight<4>(m, output, input);
+    const std::int64_t panel = output / PANEL_WIDTH * m.inputs * PANEL_WIDTH,
+                       column = output % PANEL_WIDTH;
+    const std::int64_t pair = panel + (input / 2 * PANEL_WIDTH + column) * 2 + input % 2;
+    const std::int64_t alone = panel + input * PANEL_WIDTH + column;
+    return m.type == BFLOAT16 ? widen(static_cast<const bfloat *>(m.panels)[pair])
+                              : static_cast<const float *>(m.panels)[alone];
+}
+
 INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float *to) {
     for (std::int64_t i = 0; i < m.hidden; ++i) {
         float value;
         if (!m.embedding) {
-            const std::int64_t panel = id / PANEL_WIDTH * m.hidden * PANEL_WIDTH,
-                               column = id % PANEL_WIDTH;
-            const std::int64_t pair = panel + (i / 2 * PANEL_WIDTH + column) * 2 + i % 2;
-            const std::int64_t alone = panel + i * PANEL_WIDTH + column;
-            value = m.head.is_bfloat ? widen(static_cast<const bfloat *>(m.head.panels)[pair])
-                                     : static_cast<const float *>(m.head.panels)[alone];
+            value = packed_weight(m.head, id, i);
         } else {
             const std::int64_t at = id * m.hidden + i;
             value = m.embedding_is_bfloat ? widen(static_cast<const bfloat *>(m.embedding)[at])
@@ -110,7 +117,7 @@ static void normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
 }
 
 static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t rows) {
-    if (!PAIRS) return;
+    if (!PAIRS && !is_quantized(next)) return;
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) prepare_input(next, from, row);
 }

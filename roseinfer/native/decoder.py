@@ -15,17 +15,23 @@ from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type
 from roseinfer.native import library as c
 from roseinfer.native.shapes import find_misfit
-from roseinfer.native.weights import PackedMatrix, concatenate
+from roseinfer.native.weights import AnyMatrix, concatenate, concatenate_quantized
 from roseinfer.probe import PROBE_TOKENS, AttentionLayers
+from roseinfer.quantization import QuantizedWeight
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-def build_decoder(model: Any, layers: AttentionLayers, context: int) -> NativeDecoder | str:
+def build_decoder(
+    model: Any,
+    layers: AttentionLayers,
+    context: int,
+    quantized: dict[Any, QuantizedWeight] | None = None,
+) -> NativeDecoder | str:
     """A decoder for `model`, contexts up to `context` tokens; or why it cannot be compiled.
 
     The decoder takes the weights of linear layers and embeddings over, one layer at a time: `model`
-    cannot be run any more, until `restore`.
+    cannot be run any more, until `restore`. Of linear layers in `quantized` it takes those.
     """
     if not c.available():
         return c.missing_reason()
@@ -38,7 +44,7 @@ def build_decoder(model: Any, layers: AttentionLayers, context: int) -> NativeDe
     if misfit is not None:
         return f"it does not hold this model: {misfit}"
     # The load probe's sequences may be longer than the requests that are allowed.
-    return NativeDecoder(parts, layers, max(context, PROBE_TOKENS))
+    return NativeDecoder(parts, layers, max(context, PROBE_TOKENS), quantized or {})
 
 
 class NativeDecoder:
@@ -48,8 +54,14 @@ class NativeDecoder:
     cache_padding = c.PANEL_WIDTH
     runs_ahead = False
 
-    def __init__(self, parts: Parts, layers: AttentionLayers, context: int) -> None:
-        self._weights = _Weights()
+    def __init__(
+        self,
+        parts: Parts,
+        layers: AttentionLayers,
+        context: int,
+        quantized: dict[Any, QuantizedWeight],
+    ) -> None:
+        self._weights = _Weights(quantized)
         self._kept: list[Tensor] = []  # what the structures point to
         self._layers = (c.Layer * len(parts.layers))()
         for struct, part, call in zip(self._layers, parts.layers, layers.calls, strict=True):
@@ -73,6 +85,7 @@ class NativeDecoder:
         if parts.positions is not None:
             positions = self._keep(parts.positions.weight.detach()[:context].float())
             context = len(positions)
+        embedding_is_bfloat = parts.embedding.weight.dtype == torch.bfloat16
         head = self._weights.take([parts.head])
         return c.Model(
             layers=self._layers,
@@ -80,7 +93,7 @@ class NativeDecoder:
             positions=_pointer(positions),
             head=head.struct,
             last=self._norm(parts.last),
-            embedding_is_bfloat=head.dtype == torch.bfloat16,
+            embedding_is_bfloat=embedding_is_bfloat,
             embedding_rows=self._embedding_rows,
             context=context,
             count=len(parts.layers),
@@ -210,13 +223,18 @@ class _Batch:
 class _Weights:
     """Packed weights, and the modules that they were taken from."""
 
-    def __init__(self) -> None:
-        self._taken: list[tuple[list[Any], PackedMatrix]] = []
+    def __init__(self, quantized: dict[Any, QuantizedWeight]) -> None:
+        self._quantized = quantized
+        self._taken: list[tuple[list[Any], AnyMatrix]] = []
 
-    def take(self, linears: list[Any]) -> PackedMatrix:
+    def take(self, linears: list[Any]) -> AnyMatrix:
         """The linear layers' weights as one matrix; they lose theirs."""
-        weights = [weight_of(linear).detach() for linear in linears]
-        matrix = concatenate(weights, [linear.bias for linear in linears])
+        biases = [linear.bias for linear in linears]
+        if linears[0] in self._quantized:
+            quantized = [self._quantized.pop(linear) for linear in linears]
+            matrix: AnyMatrix = concatenate_quantized(quantized, biases)
+        else:
+            matrix = concatenate([weight_of(linear).detach() for linear in linears], biases)
         for linear in linears:
             linear.weight.data = linear.weight.data.new_empty(0)
         self._taken.append((linears, matrix))

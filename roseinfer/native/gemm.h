@@ -234,6 +234,10 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
         }
 }
 
+INLINE bool is_quantized(const Matrix &m) { return m.type == INT8 || m.type == INT4; }
+
+#include "quantized.h"
+
 #if PAIRS
 #include "amx.h"
 #else
@@ -266,7 +270,9 @@ INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row)
     float *at = input.at + row * input.stride;
     if (uses_tiles(m))
         pack_tile_row(at, m.inputs, row, input.tiles);
-    else if (PAIRS && m.is_bfloat)
+    else if (is_quantized(m))
+        quantize_row(at, m.inputs);
+    else if (PAIRS && m.type == BFLOAT16)
         round_to_pairs(at, m.inputs);
 }
 
@@ -278,6 +284,17 @@ static void gemm(const Matrix &m, const float *a, std::int64_t stride, std::int6
     std::int64_t p = first;
     for (; p + P <= first + panels; p += P) gemm_blocked<P, W>(m, a, stride, rows, p, c, mode);
     for (; p < first + panels; ++p) gemm_blocked<1, W>(m, a, stride, rows, p, c, mode);
+}
+
+// `rows` rows times `panels` panels from `first` on, whatever the type of the weights.
+static void multiply_panels(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                            std::int64_t first, std::int64_t panels, Rows c, Store mode) {
+    switch (m.type) {
+        case FLOAT32: return gemm<float>(m, a, stride, rows, first, panels, c, mode);
+        case BFLOAT16: return gemm<bfloat>(m, a, stride, rows, first, panels, c, mode);
+        case INT8: return gemm_quantized<8>(m, a, stride, rows, first, first + panels, c, mode);
+        default: return gemm_quantized<4>(m, a, stride, rows, first, first + panels, c, mode);
+    }
 }
 
 // How a product is divided among threads: blocks of rows times groups of panels.
@@ -327,10 +344,7 @@ static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, S
         }
         const float *from = a.at + row * a.stride;
         const Rows to = {c.at + row * c.stride, c.stride};
-        if (m.is_bfloat)
-            gemm<bfloat>(m, from, a.stride, next - row, first, end - first, to, mode);
-        else
-            gemm<float>(m, from, a.stride, next - row, first, end - first, to, mode);
+        multiply_panels(m, from, a.stride, next - row, first, end - first, to, mode);
     }
     if (split.tiled) release_tiles();
 }

@@ -1,5 +1,6 @@
 // All of the decoder, in namespace ISA, with vectors of LANES floats. Whoever includes this has set
-// both, and the target; types.h came before, so that no header of others is built for it.
+// both, PAIRS, X86_LANES (LANES where there are intrinsics for it, else 0) and the target; types.h came
+// before, so that no header of others is built for it.
 
 namespace rose {
 namespace ISA {

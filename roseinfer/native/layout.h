@@ -22,7 +22,7 @@ const Field layout[] = {
     FIELD(Matrix, bias),
     FIELD(Matrix, outputs),
     FIELD(Matrix, inputs),
-    FIELD(Matrix, is_bfloat),
+    FIELD(Matrix, type),
 
     WHOLE(Norm),
     FIELD(Norm, weight),

@@ -49,7 +49,7 @@ bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
 #endif
 
 #ifdef ROSE_X86_PAIRS
-bool has_pairs() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+bool has_pairs() { return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"); }
 
 // Whether there are tiles, and the kernel lets this process keep their 8 KiB for each thread.
 bool has_tiles() {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
+from enum import IntEnum
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -32,11 +33,20 @@ PANEL_WIDTH = 16
 MAX_HEAD_DIM = 512
 
 
+class WeightType(IntEnum):
+    """As types.h numbers them."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    INT8 = 2
+    INT4 = 3
+
+
 class Matrix(Structure):
     _fields_ = (
         ("panels", c_void_p),
         ("bias", c_void_p),
-        *((name, c_int64) for name in ("outputs", "inputs", "is_bfloat")),
+        *((name, c_int64) for name in ("outputs", "inputs", "type")),
     )
 
 

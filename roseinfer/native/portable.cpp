@@ -2,5 +2,6 @@
 
 #define ISA portable
 #define PAIRS 0
+#define X86_LANES 0
 constexpr int LANES = 4;
 #include "isa.h"

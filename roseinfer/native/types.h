@@ -16,11 +16,15 @@ namespace rose {
 
 using bfloat = std::uint16_t;
 
-// Weights [outputs, inputs], packed: see gemm.h. `bias` [outputs] is padded to whole panels.
+// How a matrix keeps its weights.
+enum WeightType : std::int64_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
+
+// Weights [outputs, inputs], packed: see gemm.h and quantized.h. `bias` [outputs] is padded to whole
+// panels.
 struct Matrix {
     const void *panels;
     const float *bias;
-    std::int64_t outputs, inputs, is_bfloat;
+    std::int64_t outputs, inputs, type;
 };
 
 // Over the last dimension, with a bias a layer norm, without one an RMS norm. No weight: no norm.

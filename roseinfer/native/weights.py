@@ -1,27 +1,45 @@
-"""Weights as the compiled products read them: panels of 16 outputs (layout: gemm.h)."""
+"""Weights as the compiled products read them: panels of 16 outputs (see gemm.h, quantized.h)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.families import join_biases
-from roseinfer.native.library import PANEL_WIDTH, Matrix, library
+from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
+from roseinfer.quantization import GROUP, QuantizedWeight, join
+
+_TYPES = {torch.float32: WeightType.FLOAT32, torch.bfloat16: WeightType.BFLOAT16}
+_QUANTIZED_TYPES = {8: WeightType.INT8, 4: WeightType.INT4}
 
 
-class PackedMatrix:
-    """Weights [outputs, inputs] in float32 or bfloat16, and a bias [outputs] or None.
+class AnyMatrix(Protocol):
+    outputs: int
+    inputs: int
 
-    `inputs` must be even.
-    """
+    @property
+    def struct(self) -> Matrix: ...
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.outputs, self.inputs = weight.shape
-        self.dtype = weight.dtype
-        self.panels = _pack(weight)
+    def unpack(self) -> Tensor: ...
+
+
+class _Panels:
+    """Panels and a bias, as the library reads both."""
+
+    def __init__(
+        self,
+        panels: Tensor,
+        shape: tuple[int, int],
+        weight_type: WeightType,
+        bias: Tensor | None,
+    ) -> None:
+        self.panels = panels
+        self.outputs, self.inputs = shape
+        self._type = weight_type
         self.bias = None if bias is None else _padded(bias.float())
 
     @property
@@ -32,8 +50,31 @@ class PackedMatrix:
             None if self.bias is None else self.bias.data_ptr(),
             self.outputs,
             self.inputs,
-            self.dtype == torch.bfloat16,
+            self._type,
         )
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """x [rows, inputs], float32, times the weights transposed: [rows, outputs].
+
+        Where the build multiplies pairs of bfloat16, x is rounded to the weights' type; beside
+        quantized weights to 8 bits in groups.
+        """
+        x = x.clone(memory_format=torch.contiguous_format)  # the library uses it up
+        out = torch.empty(len(x), self.outputs)
+        library().rose_multiply(self.struct, x.data_ptr(), len(x), out.data_ptr())
+        return out
+
+
+class PackedMatrix(_Panels):
+    """Weights [outputs, inputs] in float32 or bfloat16, and a bias [outputs] or None.
+
+    `inputs` must be even.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        rows, inputs = weight.shape
+        super().__init__(_pack(weight), (rows, inputs), _TYPES[weight.dtype], bias)
+        self.dtype = weight.dtype
 
     def unpack(self) -> Tensor:
         """The weights as they were, [outputs, inputs]."""
@@ -42,20 +83,41 @@ class PackedMatrix:
         )
         return panels.transpose(1, 2).reshape(-1, self.inputs)[: self.outputs].contiguous()
 
-    def multiply(self, x: Tensor) -> Tensor:
-        """x [rows, inputs], float32, times the weights transposed: [rows, outputs].
 
-        Where the build multiplies pairs of bfloat16, x is rounded to the weights' type.
-        """
-        x = x.clone(memory_format=torch.contiguous_format)  # the library uses it up
-        out = torch.empty(len(x), self.outputs)
-        library().rose_multiply(self.struct, x.data_ptr(), len(x), out.data_ptr())
-        return out
+class QuantizedMatrix(_Panels):
+    """Weights of 8 or 4 bits, and a bias [outputs] or None."""
+
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
+        rows, inputs = weight.values.shape
+        kind = _QUANTIZED_TYPES[weight.bits]
+        super().__init__(_pack_quantized(weight), (rows, inputs), kind, bias)
+        self._bits = weight.bits
+
+    def unpack(self) -> Tensor:
+        """The weights [outputs, inputs] that the numbers stand for, in bfloat16."""
+        groups = self.inputs // GROUP
+        bytes_ = self.panels.view(-1, groups, self.panels.shape[-1])
+        scales = bytes_[..., : 2 * PANEL_WIDTH].contiguous().view(torch.float16)
+        shape = (*bytes_.shape[:2], self._bits, 1, PANEL_WIDTH, 4)
+        units = bytes_[..., 2 * PANEL_WIDTH :].reshape(shape)
+        halves = units if self._bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
+        # [panels, groups, units, steps, outputs, 4]
+        values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
+        weight = QuantizedWeight(values, scales.transpose(1, 2).reshape(-1, groups), self._bits)
+        return weight.dequantize()[: self.outputs].bfloat16()
 
 
 def concatenate(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> PackedMatrix:
     """Several matrices of the same inputs as one, outputs side by side."""
     return PackedMatrix(torch.cat(list(weights)), join_biases(weights, biases))
+
+
+def concatenate_quantized(
+    weights: Sequence[QuantizedWeight], biases: Sequence[Tensor | None]
+) -> QuantizedMatrix:
+    """The same of quantized ones."""
+    sizes = [weight.scales for weight in weights]
+    return QuantizedMatrix(join(weights), join_biases(sizes, biases))
 
 
 def _pair(dtype: torch.dtype) -> int:
@@ -72,3 +134,16 @@ def _pack(weight: Tensor) -> Tensor:
     pair = _pair(weight.dtype)
     panels = _padded(weight.detach()).view(-1, PANEL_WIDTH, weight.shape[1] // pair, pair)
     return panels.transpose(1, 2).contiguous()
+
+
+def _pack_quantized(weight: QuantizedWeight) -> Tensor:
+    """Bytes [panels, groups, bytes of a group]; outputs that pad the last panel have no scale."""
+    steps = 8 // weight.bits
+    values = _padded(weight.values)
+    # [panels, outputs, groups, units, steps, 4]
+    units = values.view(-1, PANEL_WIDTH, weight.scales.shape[1], weight.bits, steps, 4)
+    units = units.permute(0, 2, 3, 4, 1, 5)  # [panels, groups, units, steps, outputs, 4]
+    bytes_ = units[:, :, :, 0] if steps == 1 else units[:, :, :, 0] | units[:, :, :, 1] << 4
+    scales = _padded(weight.scales).view(-1, PANEL_WIDTH, weight.scales.shape[1])
+    scales = scales.transpose(1, 2).contiguous().view(torch.uint8)
+    return torch.cat([scales, bytes_.flatten(2)], dim=-1).contiguous()

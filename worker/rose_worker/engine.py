@@ -27,8 +27,8 @@ class ModelInfo:
     decoder: str = "none"
     """which decoder computes the model, and why not the compiled one"""
     fingerprint: str = ""
-    """of weights, tokenizer and dtype: workers with the same one may go on with each other's texts;
-    empty if it is not known"""
+    """of weights and their format, tokenizer and dtype: workers with the same one may go on with
+    each other's texts; empty if it is not known"""
     chat: bool = True
     """It takes chat messages: there is a chat template."""
     tool_format: str = ""

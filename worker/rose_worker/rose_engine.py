@@ -29,6 +29,7 @@ class RoseEngine:
             settings.tokenizer,
             device=settings.device,
             dtype=settings.dtype,
+            weights=settings.weights,
             kv_cache_tokens=settings.kv_cache_tokens,
             max_context=settings.max_context,
             gpu=GpuOptions(

@@ -65,5 +65,5 @@ def _model(settings: WorkerSettings) -> Finding:
     return ok(
         "model",
         f"{model.name}: {model.dtype} on {model.device}, {model.context_tokens} tokens of context, "
-        f"loaded and checked in {took:.1f} s",
+        f"decoder {model.decoder}, loaded and checked in {took:.1f} s",
     )

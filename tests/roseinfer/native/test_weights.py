@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from roseinfer import native
-from roseinfer.native.weights import PackedMatrix, concatenate
+from roseinfer.native.weights import (
+    PackedMatrix,
+    QuantizedMatrix,
+    concatenate,
+    concatenate_quantized,
+)
+from roseinfer.quantization import quantize
 from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
@@ -64,6 +70,49 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     whole = packed.multiply(x)
     for rows in (1, 2, 4, 7, 12, 40, 97):
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", [(1, 32), (50, 96), (129, 608)])
+def test_a_quantized_product_is_right_for_any_number_of_rows(
+    build: str, bits: int, shape: tuple[int, int]
+) -> None:
+    weight, bias = quantize(random(*shape), bits), random(shape[0], seed=1)
+    packed = QuantizedMatrix(weight, bias)
+    x = random(200, shape[1], seed=2)
+    x[3] = 0
+    expected = (_in_8_bits(x) @ weight.dequantize().double().T + bias.double()).float()
+    whole = packed.multiply(x)
+    torch.testing.assert_close(whole, expected, atol=1e-4, rtol=1e-4)
+    for rows in (1, 2, 3, 5, 8, 9, 13, 31):  # and the same bits, however many there are
+        assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
+
+
+def _in_8_bits(x: Tensor) -> Tensor:
+    """As quantized.h rounds activations: each group of 32 by its largest."""
+    groups = x.unflatten(1, (-1, 32))
+    largest = groups.abs().amax(-1, keepdim=True)
+    rounded = (groups * torch.where(largest > 0, 127 / largest, 0)).round()
+    return (rounded.double() * (largest / 127).double()).flatten(1)
+
+
+def test_what_is_no_number_stays_none(build: str) -> None:
+    packed = QuantizedMatrix(quantize(random(20, 64), 8))
+    x = random(3, 64, seed=1)
+    x[1, 40], x[2, 0] = float("nan"), float("inf")
+    found = packed.multiply(x)
+    assert found[0].isfinite().all()
+    assert found[1:].isnan().all()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_weights_come_back_as_they_were(bits: int) -> None:
+    one, other = quantize(random(24, 64), bits), quantize(random(7, 64, seed=1), bits)
+    packed = concatenate_quantized([one, other], [None, random(7, seed=2)])
+    expected = torch.cat([one.dequantize(), other.dequantize()]).bfloat16()
+    assert torch.equal(packed.unpack(), expected)
+    assert packed.bias is not None
+    assert not packed.bias[:24].any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,291 @@
+// Products with weights of 8 and 4 bits.
+//
+// GROUP inputs of an output share a scale. A weight is its scale times (q - offset), q unsigned. A
+// panel lies group by group, in units of 64 bytes that have some inputs of all PANEL_WIDTH outputs:
+//
+//     scales of a group   [PANEL_WIDTH] float16
+//     8 bits   8 units    [PANEL_WIDTH][4 inputs]
+//     4 bits   4 units    [PANEL_WIDTH][4 bytes]: the lower halves, then the upper halves
+//
+// Activations are rounded to 8 bits too, each GROUP of a row with a scale of its own. Products of a
+// group are whole numbers, summed without rounding; the groups' sums are added in order as floats.
+// So a row's result does not depend on the other rows of its batch here either.
+
+constexpr int GROUP = 32;
+constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
+template <int BITS>
+constexpr int GROUP_BYTES = 2 * PANEL_WIDTH + BITS * UNIT_BYTES;
+template <int BITS>
+constexpr int OFFSET = 1 << (BITS - 1);
+
+typedef std::int32_t vint __attribute__((vector_size(4 * LANES)));
+typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
+
+// How a build multiplies four bytes of each output with four activations:
+//     VNNI        one instruction, activations in 8 bits
+//     pmaddwd     bytes widened to 16 bits, even and odd ones apart; activations 0, 2, 1, 3
+//     floats      which hold these sums exactly
+#if PAIRS
+using QuantizedValue = std::int8_t;
+using GroupSum = vint;
+using Whole = std::int32_t;
+#else
+using QuantizedValue = std::int16_t;
+#if X86_LANES
+using GroupSum = vint;
+using Whole = std::int32_t;
+#else
+using GroupSum = vfloat;
+using Whole = float;
+#endif
+#endif
+
+// A group of a row of activations. They replace the floats of the row, which take more room.
+struct __attribute__((may_alias)) QuantizedGroup {
+    float scale;
+    std::int32_t sum;  // of the values
+    QuantizedValue values[GROUP];
+};
+static_assert(sizeof(QuantizedGroup) <= GROUP * sizeof(float), "it is made in place");
+
+INLINE void quantize_group(const float *from, QuantizedGroup &to) {
+    vfloat most = {}, invalid = {};
+    for (int i = 0; i < GROUP; i += LANES) {
+        const vfloat x = load(from + i);
+        most = max(most, max(x, -x));
+        invalid += x - x;  // not a number where x is none
+    }
+    const float largest = reduce_max(most);
+    const vfloat inverse = broadcast(largest > 0 ? 127.0f / largest : 0.0f);
+    vint sum = {};
+    for (int i = 0; i < GROUP; i += LANES) {
+        const vfloat shifted = load(from + i) * inverse + 12582912.0f;  // rounds: see exp
+        const vint rounded = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
+        sum += rounded;
+        for (int lane = 0; lane < LANES; ++lane) {
+            const int k = i + lane;
+            const int at = sizeof(QuantizedValue) == 1 || !X86_LANES
+                               ? k
+                               : (k & ~3) + ((k & 1) << 1) + ((k & 2) >> 1);
+            to.values[at] = static_cast<QuantizedValue>(rounded[lane]);
+        }
+    }
+    to.scale = largest / 127.0f + reduce_sum(invalid);
+    to.sum = 0;
+    for (int lane = 0; lane < LANES; ++lane) to.sum += sum[lane];
+}
+
+// In place: group after group lies where the row began.
+static void quantize_row(float *row, std::int64_t inputs) {
+    char *to = reinterpret_cast<char *>(row);
+    for (std::int64_t group = 0; group < inputs / GROUP; ++group) {
+        QuantizedGroup quantized;
+        quantize_group(row + group * GROUP, quantized);
+        __builtin_memcpy(to + group * sizeof quantized, &quantized, sizeof quantized);
+    }
+}
+
+INLINE vfloat load_scales(const char *from) {
+#if X86_LANES == 16
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+#elif X86_LANES
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
+#else
+    const vhalf halves = *reinterpret_cast<const vhalf_unaligned *>(from);
+    const vbits bits = __builtin_convertvector(halves, vbits);
+    const vfloat magnitude = reinterpret_cast<vfloat>((bits & 0x7FFF) << 13) * 0x1p112f;
+    return reinterpret_cast<vfloat>(reinterpret_cast<vbits>(magnitude) | (bits & 0x8000) << 16);
+#endif
+}
+
+// Four bytes of each output, and four activations of a row, in the form that `dot` multiplies.
+#if PAIRS
+using FourWeights = vint;
+using FourActivations = vint;
+
+INLINE vint widen_weights(vint bytes) { return bytes; }
+
+INLINE vint four_activations(const QuantizedValue *values) {
+    std::int32_t four;
+    __builtin_memcpy(&four, values, sizeof four);
+    return four - vint{};
+}
+
+INLINE vint dot(vint sums, vint weights, vint activations) {
+    return reinterpret_cast<vint>(
+        _mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)activations));
+}
+#elif X86_LANES
+struct FourWeights {
+    vint even, odd;
+};
+using FourActivations = FourWeights;
+
+INLINE FourWeights widen_weights(vint bytes) {
+    return {bytes & 0x00FF00FF, (bytes >> 8) & 0x00FF00FF};
+}
+
+INLINE FourActivations four_activations(const QuantizedValue *values) {
+    std::int32_t pairs[2];
+    __builtin_memcpy(pairs, values, sizeof pairs);
+    return {pairs[0] - vint{}, pairs[1] - vint{}};
+}
+
+INLINE vint multiply_pairs(vint a, vint b) {
+#if X86_LANES == 16
+    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)a, (__m512i)b));
+#else
+    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)a, (__m256i)b));
+#endif
+}
+
+INLINE vint dot(vint sums, const FourWeights &weights, const FourActivations &activations) {
+    return sums + multiply_pairs(weights.even, activations.even) +
+           multiply_pairs(weights.odd, activations.odd);
+}
+#else
+struct FourWeights {
+    vfloat of[4];
+};
+struct FourActivations {
+    float of[4];
+};
+
+INLINE FourWeights widen_weights(vint bytes) {
+    FourWeights four;
+    for (int i = 0; i < 4; ++i)
+        four.of[i] = __builtin_convertvector((bytes >> 8 * i) & 0xFF, vfloat);
+    return four;
+}
+
+INLINE FourActivations four_activations(const QuantizedValue *values) {
+    FourActivations four;
+    for (int i = 0; i < 4; ++i) four.of[i] = values[i];
+    return four;
+}
+
+INLINE vfloat dot(vfloat sums, const FourWeights &weights, const FourActivations &activations) {
+    for (int i = 0; i < 4; ++i) sums += weights.of[i] * activations.of[i];
+    return sums;
+}
+#endif
+
+INLINE vfloat to_float(vfloat value) { return value; }
+INLINE vfloat to_float(vint value) { return __builtin_convertvector(value, vfloat); }
+
+// Rows at a time: 8, 4, 2 or 1. One row takes more panels, since several streams of loads use memory
+// better than one.
+constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
+template <int R>
+constexpr int QUANTIZED_PANELS = R * PANEL_VECTORS <= 2 ? 4 : LANES == 16 ? 2 : 1;
+
+// Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows.
+template <int R, int P, int BITS>
+INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, std::int64_t panel,
+                             const char *a, std::int64_t row_bytes) {
+    constexpr int VECTORS = P * PANEL_VECTORS, STEPS = 8 / BITS;
+    const auto vector = [&](int v) {
+        return weights + v / PANEL_VECTORS * panel + 2 * PANEL_WIDTH +
+               v % PANEL_VECTORS * LANES * 4;
+    };
+    const auto group = [&](int r) -> const QuantizedGroup & {
+        return *reinterpret_cast<const QuantizedGroup *>(a + r * row_bytes);
+    };
+    GroupSum sums[R][VECTORS];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; ++v)
+            sums[r][v] = static_cast<Whole>(-OFFSET<BITS> * group(r).sum) - GroupSum{};
+#pragma GCC unroll 8
+    for (int unit = 0; unit < BITS; ++unit) {
+        vint bytes[VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; ++v)
+            bytes[v] = *reinterpret_cast<const vint_unaligned *>(vector(v) + unit * UNIT_BYTES);
+#pragma GCC unroll 2
+        for (int step = 0; step < STEPS; ++step) {
+            FourWeights four[VECTORS];
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v)
+                four[v] = widen_weights(
+                    BITS == 8 ? bytes[v]
+                              : (step ? bytes[v] >> 4 : bytes[v]) & 0x0F0F0F0F);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                const FourActivations x =
+                    four_activations(group(r).values + 4 * (unit * STEPS + step));
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot(sums[r][v], four[v], x);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; ++v) {
+        const vfloat scales = load_scales(weights + v / PANEL_VECTORS * panel +
+                                          v % PANEL_VECTORS * LANES * 2);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r)
+            totals.of[r][v] += to_float(sums[r][v]) * (scales * group(r).scale);
+    }
+}
+
+// R rows times P panels from `first` on.
+template <int R, int P, int BITS>
+static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
+                           std::int64_t first, Rows c, Store mode) {
+    const std::int64_t groups = m.inputs / GROUP, panel = groups * GROUP_BYTES<BITS>;
+    const char *weights = static_cast<const char *>(m.panels) + first * panel;
+    const char *activations = reinterpret_cast<const char *>(a);
+    Accumulators<R, P> totals = {};
+    for (std::int64_t g = 0; g < groups; ++g)
+        accumulate_group<R, P, BITS>(totals, weights + g * GROUP_BYTES<BITS>, panel,
+                                     activations + g * sizeof(QuantizedGroup),
+                                     stride * sizeof(float));
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < P * PANEL_VECTORS; ++v) {
+            const std::int64_t column = first * PANEL_WIDTH + v * LANES;
+            if (column < m.outputs)
+                store_output(m, c.at + r * c.stride, column, totals.of[r][v], mode);
+        }
+}
+
+// Panels [first, end): a few stay in a near cache while all rows are multiplied with them.
+template <int BITS, int R = QUANTIZED_ROWS>
+static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                           std::int64_t first, std::int64_t end, Rows c, Store mode) {
+    constexpr int P = QUANTIZED_PANELS<R>;
+    for (std::int64_t p = first; rows >= R && p < end; p += P)
+        for (std::int64_t row = 0; row + R <= rows; row += R) {
+            const Rows to = {c.at + row * c.stride, c.stride};
+            if (p + P <= end)
+                quantized_tile<R, P, BITS>(m, a + row * stride, stride, p, to, mode);
+            else
+                for (std::int64_t one = p; one < end; ++one)
+                    quantized_tile<R, 1, BITS>(m, a + row * stride, stride, one, to, mode);
+        }
+    const std::int64_t done = rows / R * R;
+    if constexpr (R > 1) {
+        if (done < rows)
+            gemm_quantized<BITS, R / 2>(m, a + done * stride, stride, rows - done, first, end,
+                                        {c.at + done * c.stride, c.stride}, mode);
+    }
+}
+
+// One weight: for an embedding that shares the head's panels.
+template <int BITS>
+INLINE float quantized_weight(const Matrix &m, std::int64_t output, std::int64_t input) {
+    const std::int64_t column = output % PANEL_WIDTH, in_group = input % GROUP;
+    const char *group = static_cast<const char *>(m.panels) +
+                        (output / PANEL_WIDTH * (m.inputs / GROUP) + input / GROUP) *
+                            GROUP_BYTES<BITS>;
+    constexpr int STEPS = 8 / BITS;
+    const std::int64_t step = in_group / 4;
+    const unsigned byte = static_cast<unsigned char>(
+        group[2 * PANEL_WIDTH + step / STEPS * UNIT_BYTES + column * 4 + in_group % 4]);
+    const unsigned q = byte >> (step % STEPS * BITS) & ((1u << BITS) - 1);
+    const vfloat scales = load_scales(group + column / LANES * LANES * 2);
+    return scales[column % LANES] * (static_cast<int>(q) - OFFSET<BITS>);
+}
