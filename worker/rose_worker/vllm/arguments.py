@@ -41,7 +41,7 @@ _IMPOSSIBLE = {
 _PICKLES = ("pt", "npcache", "auto")
 
 #: Settings of the worker that only its own engine has.
-_OTHERS = ("device", "torch_threads", "attention", "itl_target_ms", "kv_cache_tokens")
+_OTHERS = ("weights", "device", "torch_threads", "attention", "itl_target_ms", "kv_cache_tokens")
 
 LOGITS_PROCESSOR = "rose_worker.vllm.sampling:Sampling"
 
