@@ -11,9 +11,9 @@ from tests.support.gateway import RunningDoor
 
 
 def test_it_is_healthy_and_ready(door: RunningDoor) -> None:
-    healthy = httpx.get(f"{door.origin}/healthz")
+    healthy = httpx.get(f"{door.origin}/healthz", timeout=90)
     assert (healthy.status_code, healthy.text) == (200, "ok\n")
-    ready = httpx.get(f"{door.origin}/readyz")
+    ready = httpx.get(f"{door.origin}/readyz", timeout=90)
     assert ready.status_code == 200
     assert ready.text == f"ok\nqueue {door.queue}: model null, 0 running, 0 waiting\n"
 
@@ -26,7 +26,7 @@ def test_without_redis_it_is_healthy_and_not_ready_and_says_when_to_come_again(
     # when
     own_broker.stop()
     # then
-    assert httpx.get(f"{door.origin}/healthz").status_code == 200
+    assert httpx.get(f"{door.origin}/healthz", timeout=90).status_code == 200
     assert httpx.get(f"{door.origin}/readyz", timeout=90).status_code == 503
     answer = httpx.get(f"{door.url}/responses/resp_0-x", timeout=90)
     assert answer.status_code == 503
@@ -36,20 +36,20 @@ def test_without_redis_it_is_healthy_and_not_ready_and_says_when_to_come_again(
 
 
 def test_every_answer_names_its_request(door: RunningDoor) -> None:
-    own = httpx.get(f"{door.origin}/healthz").headers["x-request-id"]
+    own = httpx.get(f"{door.origin}/healthz", timeout=90).headers["x-request-id"]
     assert own.startswith("req_")
-    given = httpx.get(f"{door.origin}/no", headers={"x-request-id": "from-a.proxy_1"})
+    given = httpx.get(f"{door.origin}/no", headers={"x-request-id": "from-a.proxy_1"}, timeout=90)
     assert given.headers["x-request-id"] == "from-a.proxy_1"
-    odd = httpx.get(f"{door.origin}/no", headers={"x-request-id": "a b"})
+    odd = httpx.get(f"{door.origin}/no", headers={"x-request-id": "a b"}, timeout=90)
     assert odd.headers["x-request-id"].startswith("req_")
 
 
 def test_metrics_count_requests_by_route_and_name_no_value_of_a_request(door: RunningDoor) -> None:
     # when
     for path in ("/v1/responses/resp_one", "/v1/responses/resp_two", "/three"):
-        assert httpx.get(door.origin + path).status_code == 404
+        assert httpx.get(door.origin + path, timeout=90).status_code == 404
     # then
-    page = httpx.get(f"{door.origin}/metrics").text
+    page = httpx.get(f"{door.origin}/metrics", timeout=90).text
     counted = 'rose_gateway_requests_total{method="GET",route="/v1/responses/{response_id}"'
     assert f'{counted},status="404"}} 2.0' in page
     assert not {"resp_one", "resp_two", "three"} & set(page.split("/"))
@@ -57,7 +57,7 @@ def test_metrics_count_requests_by_route_and_name_no_value_of_a_request(door: Ru
 
 
 def test_the_openapi_document_is_there(door: RunningDoor) -> None:
-    answer = httpx.get(door.origin + "/openapi.json")
+    answer = httpx.get(door.origin + "/openapi.json", timeout=90)
     assert answer.status_code == 200
     document = answer.json()
     assert "/v1/responses" in document["paths"]
@@ -69,7 +69,7 @@ def test_the_openapi_document_is_there(door: RunningDoor) -> None:
 
 
 def test_a_path_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor) -> None:
-    answer = httpx.get(door.origin + "/v1/nothing?secret=1")
+    answer = httpx.get(door.origin + "/v1/nothing?secret=1", timeout=90)
     assert answer.status_code == 404
     assert answer.json() == {
         "error": {
@@ -83,12 +83,12 @@ def test_a_path_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor)
 
 
 def test_a_method_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor) -> None:
-    answer = httpx.delete(door.origin + "/healthz")
+    answer = httpx.delete(door.origin + "/healthz", timeout=90)
     assert answer.status_code == 405
     assert answer.json()["error"]["code"] == "method_not_allowed"
     assert answer.headers["allow"] == "GET"
 
 
 def test_a_path_with_several_routes_names_all_of_its_methods(door: RunningDoor) -> None:
-    answer = httpx.put(door.origin + "/v1/responses/resp_1")
+    answer = httpx.put(door.origin + "/v1/responses/resp_1", timeout=90)
     assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET")

@@ -88,7 +88,7 @@ def _contents(events: list[SentEvent]) -> list[list[Any]]:
 
 
 def test_an_answer_that_nobody_streamed_can_be_streamed_later(door: RunningDoor) -> None:
-    answer = httpx2.post(f"{door.url}/chat/completions", json=CHAT)
+    answer = httpx2.post(f"{door.url}/chat/completions", json=CHAT, timeout=90)
 
     events = followed(door, answer.headers["x-rose-job-id"], None)
 
@@ -107,7 +107,9 @@ def test_a_job_of_anybody_s_comes_as_its_own_events(door: RunningDoor) -> None:
     assert [event.json["type"] for event in events] == ["tokens"] * 3 + ["finished"]
     assert [event.json.get("token_ids") for event in events] == [[72], [105], [72], None]
     assert followed(door, job.id, "2-0") == events[2:]
-    done = httpx2.get(f"{door.url}/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"})
+    done = httpx2.get(
+        f"{door.url}/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"}, timeout=90
+    )
     assert done.status_code == 204
 
 
@@ -115,7 +117,9 @@ def test_a_job_of_anybody_s_comes_as_its_own_events(door: RunningDoor) -> None:
 def test_what_is_no_position_is_refused(door: RunningDoor, last: str) -> None:
     job_id, _ = made(door, "chat/completions", CHAT)
 
-    answer = httpx2.get(f"{door.url}/jobs/{job_id}/events", params={"last_event_id": last})
+    answer = httpx2.get(
+        f"{door.url}/jobs/{job_id}/events", params={"last_event_id": last}, timeout=90
+    )
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "last_event_id"
@@ -126,7 +130,7 @@ def test_what_is_no_position_is_refused(door: RunningDoor, last: str) -> None:
 def test_an_unknown_job_is_not_found(
     door: RunningDoor, job_id: str, method: str, tail: str
 ) -> None:
-    answer = httpx2.request(method, f"{door.url}/jobs/{job_id}{tail}")
+    answer = httpx2.request(method, f"{door.url}/jobs/{job_id}{tail}", timeout=90)
 
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] in ("not_found", "unknown_url")
@@ -135,7 +139,7 @@ def test_an_unknown_job_is_not_found(
 def test_a_job_says_how_it_stands(door: RunningDoor) -> None:
     job_id, _ = made(door, "chat/completions", {**CHAT, "n": 2})
 
-    job = httpx2.get(f"{door.url}/jobs/{job_id}").json()
+    job = httpx2.get(f"{door.url}/jobs/{job_id}", timeout=90).json()
 
     assert (job["id"], job["object"], job["face"], job["model"]) == (job_id, "job", "chat", "null")
     assert [choice["status"] for choice in job["choices"]] == ["finished"] * 2
@@ -157,11 +161,12 @@ def test_a_job_can_be_cancelled_while_others_follow_it(start_door: Any) -> None:
     assert last.json["error"]["code"] == "cancelled"
     wait_until(
         lambda: (
-            httpx2.get(f"{door.url}/jobs/{job_id}").json()["choices"][0]["status"] == "cancelled"
+            httpx2.get(f"{door.url}/jobs/{job_id}", timeout=90).json()["choices"][0]["status"]
+            == "cancelled"
         )
     )
     # Again does no harm, and whoever comes later hears the same.
-    assert httpx2.post(f"{door.url}/jobs/{job_id}/cancel").status_code == 200
+    assert httpx2.post(f"{door.url}/jobs/{job_id}/cancel", timeout=90).status_code == 200
     assert followed(door, job_id, None)[-1] == last
 
 

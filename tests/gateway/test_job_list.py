@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ class Asker:
         headers = self._headers | ({"idempotency-key": key} if key else {})
         answer = httpx.post(f"{self._url}/{path}", json=body, headers=headers, timeout=90)
         assert answer.status_code == 200, answer.text
+        time.sleep(0.002)  # the list is in the order of milliseconds
         return answer.headers["x-rose-job-id"]
 
     def delete(self, job_id: str) -> None:

@@ -86,19 +86,19 @@ def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
 def test_once_there_is_a_key_nobody_comes_in_without(guarded: RunningDoor) -> None:
     # given: an open door
     url = f"{guarded.url}/models"
-    assert httpx.get(url).status_code == 200
+    assert httpx.get(url, timeout=90).status_code == 200
     # when
     secret = create_key(guarded)["secret"]
     # then
-    wait_until(lambda: httpx.get(url).status_code == 401)
-    missing = httpx.get(url)
+    wait_until(lambda: httpx.get(url, timeout=90).status_code == 401)
+    missing = httpx.get(url, timeout=90)
     assert missing.json()["error"]["code"] == "missing_api_key"
     assert missing.headers["www-authenticate"] == "Bearer"
     assert missing.headers["x-should-retry"] == "false"
-    wrong = httpx.get(url, headers=bearer("sk-wrong"))
+    wrong = httpx.get(url, headers=bearer("sk-wrong"), timeout=90)
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
-    assert httpx.get(url, headers=bearer(secret)).status_code == 200
-    assert httpx.get(f"{guarded.origin}/healthz").status_code == 200
+    assert httpx.get(url, headers=bearer(secret), timeout=90).status_code == 200
+    assert httpx.get(f"{guarded.origin}/healthz", timeout=90).status_code == 200
 
 
 def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: RunningDoor) -> None:
@@ -121,9 +121,11 @@ def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: Running
         ("POST", f"{response_id}/cancel"),
         ("DELETE", response_id),
     ]:
-        answer = httpx.request(method, f"{url}/{path}", headers=bearer(theirs["secret"]))
+        answer = httpx.request(
+            method, f"{url}/{path}", headers=bearer(theirs["secret"]), timeout=90
+        )
         assert answer.status_code == 404, path
-    own = httpx.get(f"{url}/{response_id}", headers=bearer(mine["secret"]))
+    own = httpx.get(f"{url}/{response_id}", headers=bearer(mine["secret"]), timeout=90)
     assert own.json()["id"] == response_id
     # and: a repeat is the first again, another body is refused
     again = httpx.post(url, json=body, headers={**bearer(mine["secret"]), **same}, timeout=90)
@@ -161,9 +163,11 @@ def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(guarded: RunningD
     # and: reading is free
     response_id = running.json()["id"]
     for _ in range(5):
-        assert httpx.get(f"{url}/{response_id}", headers=bearer(secret)).status_code == 200
+        assert (
+            httpx.get(f"{url}/{response_id}", headers=bearer(secret), timeout=90).status_code == 200
+        )
     # when: it has ended, though this gateway did not see it
-    httpx.post(f"{url}/{response_id}/cancel", headers=bearer(secret))
+    httpx.post(f"{url}/{response_id}/cancel", headers=bearer(secret), timeout=90)
     short = {**long, "max_output_tokens": 1, "background": False}
 
     def served() -> bool:
@@ -172,8 +176,11 @@ def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(guarded: RunningD
         return answer.status_code == 200
 
     wait_until(served)
-    # then: requests are used up
-    spent = httpx.post(url, json=short, headers=bearer(secret), timeout=90)
+    # then: requests are used up, but for those that come back in half a minute each
+    for _ in range(5):
+        spent = httpx.post(url, json=short, headers=bearer(secret), timeout=90)
+        if spent.status_code != 200:
+            break
     assert (spent.status_code, spent.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert spent.headers["x-ratelimit-remaining-requests"] == "0"
 
@@ -186,15 +193,15 @@ def test_nothing_in_the_log_is_a_secret_or_a_prompt(guarded: RunningDoor) -> Non
     # when
     for body in (chat, {**chat, "temperature": "PROMPT"}, {**chat, "stream": True}):
         httpx.post(url, json=body, headers=bearer(secret), timeout=90)
-    httpx.post(url, content=b'{"PROMPT', headers=bearer(secret))
-    httpx.post(url, json=chat, headers=bearer(secret + "x"))
-    httpx.get(f"{guarded.url}/responses/PROMPT?key={secret}", headers=bearer(secret))
-    httpx.get(f"{guarded.origin}/{secret}/PROMPT")
+    httpx.post(url, content=b'{"PROMPT', headers=bearer(secret), timeout=90)
+    httpx.post(url, json=chat, headers=bearer(secret + "x"), timeout=90)
+    httpx.get(f"{guarded.url}/responses/PROMPT?key={secret}", headers=bearer(secret), timeout=90)
+    httpx.get(f"{guarded.origin}/{secret}/PROMPT", timeout=90)
     guarded.gateway.terminate()
     # then
     lines = [json.loads(line) for line in guarded.gateway.log.splitlines()]
     served = [line for line in lines if line["logger"] == "rose.gateway.access"]
-    assert [line["status"] for line in served] == [200, 400, 200, 400, 401, 404, 404]
+    assert sorted(line["status"] for line in served) == [200, 200, 400, 400, 401, 404, 404]
     assert {line["route"] for line in served} == {
         "/v1/chat/completions",
         "/v1/responses/{response_id}",

@@ -138,7 +138,7 @@ def test_a_client_that_leaves_frees_its_slot(start_door: Callable[..., RunningDo
             job = client.job(answer.headers["x-rose-job-id"])
             lines = answer.iter_lines()
             next(lines)
-            assert job.status().status == "running"
+            wait_until(lambda: job.status().status == "running")
         # when: the connection is closed
         # then
         wait_until(lambda: job.status().status == "cancelled")

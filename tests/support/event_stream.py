@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
+
+from tests.support.bench import wait_until
 
 _ACCEPTED = {"accept": "text/event-stream"}
 
@@ -45,6 +49,24 @@ def event_stream(
         client.stream(method, url, headers=_ACCEPTED | dict(headers or {}), json=body) as response,
     ):
         yield response, events_of(_lines(response))
+
+
+def leave_when(
+    reached: Callable[[], bool], url: str, body: Any, headers: Mapping[str, str] | None = None
+) -> None:
+    """POST the bytes that `httpx2.post(url, json=body)` would, and close the connection without an
+    answer as soon as this is true."""
+    place, data = urlsplit(url), json.dumps(body, separators=(",", ":")).encode()
+    given = {
+        "host": place.netloc,
+        "content-type": "application/json",
+        "content-length": str(len(data)),
+        **(headers or {}),
+    }
+    lines = [f"POST {place.path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    with socket.create_connection((place.hostname, place.port), timeout=90) as client:
+        client.sendall("\r\n".join([*lines, "", ""]).encode() + data)
+        wait_until(reached)
 
 
 def _lines(response: httpx2.Response) -> Iterator[str]:

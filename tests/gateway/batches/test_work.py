@@ -31,6 +31,7 @@ from rose_gateway.files.store import FileStore
 from rose_gateway.keys import KeyLimits
 from tests.support.batch_lines import completion, opened_door, raw_line
 from tests.support.batches import created, ended, look, reached, records, text_of
+from tests.support.bench import until
 from tests.support.echo import SLOW, has_no_jobs, serving
 
 OpenDoor = Callable[..., Any]
@@ -94,6 +95,21 @@ async def run_once(door: Door, until: Callable[[], Any]) -> None:
     work.cancel()
     with suppress(asyncio.CancelledError):
         await work
+
+
+class _Doomed(BatchAsker):
+    """Answers so many lines that had not ended. Others are asked, and never answered: its runner is
+    about to die."""
+
+    left = 0
+
+    async def ask(self, line: Line, stop: Stop) -> Answer:
+        answer = await super().ask(line, stop)
+        if not self.has_ended(line):
+            if _Doomed.left == 0:
+                await asyncio.Event().wait()
+            _Doomed.left -= 1
+        return answer
 
 
 async def both_files(door: Door, batch: Batch) -> tuple[list[Any], list[Any]]:
@@ -193,7 +209,8 @@ async def test_it_is_cancelled_in_the_middle(
     assert ids(output) == [f"line-{n}" for n in range(1, 7)]
     assert [error["line"] for error in errors] == list(range(7, 601))
     assert codes(errors) == {"batch_cancelled"}
-    assert has_no_jobs(own_raw, Partition(queue))
+    # what was cancelled while it waited goes with the next take
+    await until(lambda: has_no_jobs(own_raw, Partition(queue)))
 
 
 async def test_it_expires_in_the_middle(slow_worker: WorkerProcess, open_door: OpenDoor) -> None:
@@ -223,21 +240,24 @@ async def test_one_that_nobody_ran_in_its_time_expires_too(door: Door) -> None:
 
 
 async def test_runners_die_and_every_line_is_answered_once(
-    door: Door, own_raw: redis.Redis, queue: str
+    door: Door, own_raw: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
     draw, count = random.Random(1), PART_LINES * 2 + 100
     batch = await created(door, asks(count))
-    # when: each runner is no more after some lines
-    for _ in range(5):
-        cut = (await look(door, batch)).completed + draw.randrange(1, 150)
+    # when: each runner is no more after some lines, long before the last one
+    with monkeypatch.context() as patched:
+        patched.setattr("rose_gateway.batches.work.BatchAsker", _Doomed)
+        lines = 0
+        for _ in range(5):
+            _Doomed.left = draw.randrange(1, 150)
+            lines += _Doomed.left
 
-        async def some_lines(cut: int = cut) -> None:
-            await reached(door, batch, lambda looked: looked.completed >= min(cut, count))
+            async def counted(lines: int = lines) -> None:
+                await reached(door, batch, lambda looked: looked.completed == lines)
 
-        await run_once(door, some_lines)
-        if (await look(door, batch)).ended:  # this one was done before it was no more
-            break
+            await run_once(door, counted)
+    assert (await look(door, batch)).status == "in_progress"
     async with running_batches(door):
         batch = await ended(door, batch)
     # then
@@ -296,10 +316,11 @@ async def test_what_had_ended_counts_though_the_next_runner_is_cancelled_before_
 
 
 async def test_a_gateway_that_stops_leaves_its_batches_at_once(
-    slow_worker: WorkerProcess, open_door: OpenDoor
+    slow_worker: WorkerProcess, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rose_gateway.batches.runner._RELEASE_S", 60.0)
     async with open_door(batch_lease_s=600) as door:
-        batch = await created(door, asks(30, 5))
+        batch = await created(door, [*asks(1), *asks(30, 5000)[1:]])
         async with running_batches(door):
             await reached(door, batch, lambda looked: looked.completed > 0)
         assert await door.batches.claim("another", lease_s=1, most=9) == [Lease(batch.id, 2)]
@@ -408,8 +429,8 @@ async def test_a_longer_batch_takes_no_more_memory(
             short, long = await peak(PART_LINES), await peak(4 * PART_LINES)
         finally:
             tracemalloc.stop()
-    # then: 1500 answers more are 30 MB more
-    assert long < short + 3_000_000
+    # then: 1500 answers more are 30 MB more; a slow disk may hold up a part or two
+    assert long < short + 10_000_000
 
 
 def exposed(door: Door) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import httpx2
@@ -16,7 +15,7 @@ from rose.protocol import Partition
 from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW
-from tests.support.event_stream import event_stream
+from tests.support.event_stream import event_stream, leave_when
 from tests.support.gateway import RunningDoor
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -207,7 +206,7 @@ def test_what_is_not_stored_is_gone_when_it_is_delivered(door: RunningDoor) -> N
 
             job_id = answer.headers["x-rose-job-id"]
             assert answer.status_code == 200
-            assert httpx2.get(f"{door.url}/jobs/{job_id}").status_code == 404
+            assert httpx2.get(f"{door.url}/jobs/{job_id}", timeout=90).status_code == 404
             wait_until(lambda job_id=job_id: _is_gone(client, job_id))
 
 
@@ -249,9 +248,9 @@ def _leave_early(door: RunningDoor, body: Any, **headers: str) -> tuple[str, str
             next(event for event in events if event.id not in ("0-0", "0-0,0-0"))
         job_id = response.headers["x-rose-job-id"]
         return job_id, f"{job_id}.1"
-    with closing(httpx2.Client()) as client, pytest.raises(httpx2.ReadTimeout):
-        client.post(url, json=body, headers=headers, timeout=1.5)
     with redis.Redis.from_url(door.redis_url) as raw:
-        states = raw.keys(Partition(door.queue).state("*"))
+        pattern = Partition(door.queue).state("*")
+        leave_when(lambda: len(raw.keys(pattern)) == 2, url, body, headers)
+        states = raw.keys(pattern)
     first, second = sorted(key.decode().partition(":state:")[2] for key in states)
     return first, second

@@ -122,7 +122,7 @@ def test_what_is_wrong_is_refused_by_its_name(
 ) -> None:
     body = {"model": "null", "prompt": "x", **more}
 
-    answer = httpx2.post(f"{door.url}/completions", json=body)
+    answer = httpx2.post(f"{door.url}/completions", json=body, timeout=90)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param

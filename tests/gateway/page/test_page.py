@@ -262,7 +262,7 @@ def test_a_wrong_key_is_told_and_a_right_one_remembered(
     page = chromium
     made = run_rose("keys", "create", "k", "--json", "--redis-url", own_trial.redis_url)
     secret = re.search(r'"secret": "([^"]+)"', made.stdout)[1]
-    page.wait(lambda: httpx.get(f"{own_trial.url}v1/models").status_code == 401)
+    page.wait(lambda: httpx.get(f"{own_trial.url}v1/models", timeout=90).status_code == 401)
     page.driver.get(own_trial.url)
     page.wait(lambda: page.one("#key-dialog").get_attribute("open"))
     assert page.text("#key-error") == ""

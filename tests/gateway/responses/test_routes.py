@@ -60,6 +60,7 @@ def test_last_event_id_is_a_position_too(door: RunningDoor) -> None:
     rest = httpx.get(
         f"{door.url}/responses/{whole[0]['response']['id']}?stream=true",
         headers={"last-event-id": "5"},
+        timeout=90,
     )
 
     assert events_of(rest.content) == whole[6:]
@@ -101,7 +102,9 @@ def test_a_response_goes_on_from_the_one_before(door: RunningDoor) -> None:
     conversation = "ab" + text_of(first) + "c"
     assert text_of(second).startswith("".join(f"{byte} " for byte in conversation.encode()))
     assert second["previous_response_id"] == first["id"]
-    listed = httpx.get(f"{door.url}/responses/{third['id']}/input_items?order=asc").json()["data"]
+    listed = httpx.get(
+        f"{door.url}/responses/{third['id']}/input_items?order=asc", timeout=90
+    ).json()["data"]
     assert [(item["role"], item["content"][0]["text"]) for item in listed] == [
         ("user", "ab"),
         ("assistant", text_of(first)),
@@ -141,7 +144,7 @@ def test_input_items_come_in_pages(door: RunningDoor) -> None:
 def test_items_without_an_id_get_one_that_stays(door: RunningDoor) -> None:
     url = f"{door.url}/responses/{created(door.url)['id']}/input_items"
 
-    first, again = httpx.get(url).json(), httpx.get(url).json()
+    first, again = httpx.get(url, timeout=90).json(), httpx.get(url, timeout=90).json()
 
     assert first == again
     assert first["data"][0]["id"].startswith("msg_")
@@ -150,7 +153,9 @@ def test_items_without_an_id_get_one_that_stays(door: RunningDoor) -> None:
 def test_input_items_after_one_that_is_not_there(door: RunningDoor) -> None:
     response_id = created(door.url)["id"]
 
-    error = refused(httpx.get(f"{door.url}/responses/{response_id}/input_items?after=msg_x"))
+    error = refused(
+        httpx.get(f"{door.url}/responses/{response_id}/input_items?after=msg_x", timeout=90)
+    )
 
     assert error["param"] == "after"
 
@@ -158,7 +163,7 @@ def test_input_items_after_one_that_is_not_there(door: RunningDoor) -> None:
 def test_only_background_responses_can_be_cancelled(door: RunningDoor) -> None:
     response_id = created(door.url)["id"]
 
-    refused(httpx.post(f"{door.url}/responses/{response_id}/cancel"))
+    refused(httpx.post(f"{door.url}/responses/{response_id}/cancel", timeout=90))
 
 
 def test_a_cancellation_that_comes_too_late_gives_the_final_response(door: RunningDoor) -> None:
@@ -166,18 +171,18 @@ def test_a_cancellation_that_comes_too_late_gives_the_final_response(door: Runni
     final = wait_for(door.url, response_id, has_ended)
 
     for _ in range(2):
-        answer = httpx.post(f"{door.url}/responses/{response_id}/cancel")
+        answer = httpx.post(f"{door.url}/responses/{response_id}/cancel", timeout=90)
         assert (answer.status_code, answer.json()) == (200, final)
 
 
 def test_a_deleted_response_is_gone(door: RunningDoor) -> None:
     response_id = created(door.url)["id"]
 
-    answer = httpx.delete(f"{door.url}/responses/{response_id}")
+    answer = httpx.delete(f"{door.url}/responses/{response_id}", timeout=90)
 
     assert answer.json() == {"id": response_id, "object": "response", "deleted": True}
-    refused(httpx.get(f"{door.url}/responses/{response_id}"), 404)
-    refused(httpx.delete(f"{door.url}/responses/{response_id}"), 404)
+    refused(httpx.get(f"{door.url}/responses/{response_id}", timeout=90), 404)
+    refused(httpx.delete(f"{door.url}/responses/{response_id}", timeout=90), 404)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -186,7 +191,7 @@ def test_what_is_not_stored_cannot_be_retrieved(door: RunningDoor, stream: bool)
     job_id = answer.headers["x-rose-job-id"]
 
     for path in ("", "?stream=true", "/input_items"):
-        refused(httpx.get(f"{door.url}/responses/resp_{job_id}{path}"), 404)
+        refused(httpx.get(f"{door.url}/responses/resp_{job_id}{path}", timeout=90), 404)
     refused(create(door.url, previous_response_id=f"resp_{job_id}"), 404)
 
 
@@ -195,9 +200,12 @@ def test_the_same_idempotency_key_brings_the_same_response(door: RunningDoor) ->
     body = {"model": "null", "input": "hello", "max_output_tokens": 4}
 
     first, again = (
-        httpx.post(f"{door.url}/responses", json=body, headers=headers) for _ in range(2)
+        httpx.post(f"{door.url}/responses", json=body, headers=headers, timeout=90)
+        for _ in range(2)
     )
-    other = httpx.post(f"{door.url}/responses", json={**body, "input": "x"}, headers=headers)
+    other = httpx.post(
+        f"{door.url}/responses", json={**body, "input": "x"}, headers=headers, timeout=90
+    )
 
     assert first.json() == again.json()
     refused(other, 409)
@@ -208,7 +216,9 @@ def test_the_same_idempotency_key_brings_the_same_response(door: RunningDoor) ->
 def test_what_is_not_there_is_not_found(door: RunningDoor, path: str, response_id: str) -> None:
     method = "POST" if path == "/cancel" else "GET"
 
-    error = refused(httpx.request(method, f"{door.url}/responses/{response_id}{path}"), 404)
+    error = refused(
+        httpx.request(method, f"{door.url}/responses/{response_id}{path}", timeout=90), 404
+    )
 
     assert error["code"] == "not_found"
 
@@ -300,7 +310,7 @@ def test_what_a_program_got_it_may_send_back(door: RunningDoor) -> None:
 
 def test_items_of_earlier_responses_are_named_by_their_ids(door: RunningDoor) -> None:
     first = created(door.url, input="ab", max_output_tokens=1)
-    listed = httpx.get(f"{door.url}/responses/{first['id']}/input_items").json()["data"]
+    listed = httpx.get(f"{door.url}/responses/{first['id']}/input_items", timeout=90).json()["data"]
     names = [listed[0]["id"], first["output"][0]["id"]]
 
     again = created(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import openai
 import pytest
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from rose_cli.demo.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
@@ -155,12 +154,11 @@ def test_a_full_queue_is_a_limit_and_the_client_waits_for_room(client: OpenAI) -
     assert refused.value.code == "queue_full"
     assert float(refused.value.response.headers["retry-after"]) >= 1
 
-    makes_room = threading.Timer(1, lambda: client.responses.cancel(holds_the_queue.id))
-    makes_room.start()
-    raw = client.with_options(max_retries=50).chat.completions.with_raw_response.create(
-        model=FULL, messages=HI, max_tokens=1
-    )
-    makes_room.join()
+    with at_the_first_refusal(429, lambda: client.responses.cancel(holds_the_queue.id)) as http:
+        patient = client.with_options(max_retries=50, http_client=http)
+        raw = patient.chat.completions.with_raw_response.create(
+            model=FULL, messages=HI, max_tokens=1
+        )
     assert raw.retries_taken >= 1
     assert raw.parse().choices[0].message.content == "104 "
 
@@ -186,14 +184,25 @@ def test_a_redis_that_is_away_is_waited_for(own_redis: EmbeddedBroker, queue: st
         assert away.value.status_code == 503
         assert float(away.value.response.headers["retry-after"]) >= 1
 
-        comes_back = threading.Timer(1, own_redis.start)
-        comes_back.start()
-        raw = client.with_options(max_retries=50).completions.with_raw_response.create(
-            model="null", prompt="a", max_tokens=1
-        )
-        comes_back.join()
+        with at_the_first_refusal(503, own_redis.start) as http:
+            patient = client.with_options(max_retries=50, http_client=http)
+            raw = patient.completions.with_raw_response.create(
+                model="null", prompt="a", max_tokens=1
+            )
         assert raw.retries_taken >= 1
         assert raw.parse().choices[0].text == "97 "
+
+
+def at_the_first_refusal(status: int, then: Callable[[], object]) -> DefaultHttpxClient:
+    """What carries the SDK's requests, and does this when the first one is refused so."""
+    told: list[int] = []
+
+    def look(response) -> None:
+        if response.status_code == status and not told:
+            told.append(status)
+            then()
+
+    return DefaultHttpxClient(event_hooks={"response": [look]})
 
 
 def test_a_gateway_that_is_not_there(door: Door) -> None:
