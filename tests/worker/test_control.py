@@ -27,11 +27,11 @@ def test_the_message_of_a_cancel_is_no_id(
     wait_until(lambda: running(job))
     with raw.pubsub(ignore_subscribe_messages=True) as listener:
         listener.subscribe(partition.control)
-        listener.get_message(timeout=5)
+        listener.get_message(timeout=90)
         # when
         assert job.cancel()
         # then
-        heard = listener.get_message(timeout=5)
+        heard = listener.get_message(timeout=90)
     with pytest.raises(JobCancelled):
         job.result(90)
     assert heard is not None

@@ -90,7 +90,7 @@ async def test_an_engine_that_fails_ends_the_thread_with_its_error() -> None:
     engine.gate.release()
     # then
     with pytest.raises(RuntimeError, match="device is gone"):
-        await asyncio.wait_for(thread.ended, 20)
+        await asyncio.wait_for(thread.ended, 90)
     assert not thread.alive
 
 

@@ -27,7 +27,7 @@ class Slow:
 
     def collect(self) -> Iterator[Metric]:
         self.asked.set()
-        self.go.wait(30)
+        self.go.wait(120)
         yield UntypedMetricFamily("big", "x" * 20_000_000, 1)
 
 
@@ -49,11 +49,11 @@ def server(slow: Slow) -> Iterator[HttpServer]:
 
 
 def connected(server: HttpServer, stack: ExitStack) -> socket.socket:
-    return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+    return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=90))
 
 
 def healthz(server: HttpServer) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=5) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=90) as reply:
         return int(reply.status)
 
 
@@ -65,18 +65,18 @@ def closed(client: socket.socket) -> bool:
 
 
 def test_silent_clients_keep_no_probe_out_and_cost_a_bounded_number_of_threads(
-    server: HttpServer,
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # whoever waited for one of them would wait for minutes
+    monkeypatch.setattr(http, "MAX_CONNECTION_S", 600)
     before = threading.active_count()
     with ExitStack() as stack:
         # given: many that say nothing
         silent = [connected(server, stack) for _ in range(10 * http.MAX_CONNECTIONS)]
         # when
-        began = time.monotonic()
         statuses = [healthz(server) for _ in range(20)]
         # then
         assert statuses == [200] * 20
-        assert time.monotonic() - began < http.MAX_CONNECTION_S
         assert threading.active_count() - before <= http.MAX_CONNECTIONS
         # and: the oldest had to go
         assert closed(silent[0])
@@ -94,7 +94,7 @@ def test_a_client_that_trickles_has_its_time_and_no_more(
         client = connected(server, stack)
         client.settimeout(0.1)
         gone = False
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         # when: a byte now and then, each well within a socket's timeout
         while not gone and time.monotonic() < deadline:
             try:

@@ -81,6 +81,6 @@ def test_what_a_lost_reply_of_fetch_has_read_does_not_wait_for_a_lease(
     submitted = served.client.submit_many(["ab"] * jobs)
     # then
     for job in submitted:
-        assert job.result(30).token_ids == echoed(b"ab", 256)
+        assert job.result(50).token_ids == echoed(b"ab", 256)
         assert (job.status().epoch, job.status().attempts) == (1, 1)
     assert served.proxy.cuts == 3

@@ -8,7 +8,7 @@ from rose.errors import JobFailed
 from rose.protocol import GROUP, JobEntry, Priority, calls
 from rose.protocol.calls import Announced, OfOtherModel, Standing, Take, Taken
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import Client, ProducerSettings
+from rose_producer import Client, ProducerSettings, Request
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import Bench, token, wait_until
 from tests.support.echo import SLOW, StartWorker, echoed, running
@@ -172,19 +172,19 @@ def test_a_new_model_replaces_the_old_one_while_it_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # given: a job that runs with the old model
-    old = start_worker(model="a", **SLOW)
-    begun = client.submit("abc", max_new_tokens=400)
+    old = start_worker(model="a", lease_s=60, **SLOW)
+    begun = client.submit("abc", max_new_tokens=200)
     wait_until(lambda: running(begun, tokens=5))
     # when
     monkeypatch.setenv("ROSE_REPLACE_MODEL", "true")
-    new = start_worker(model="b", **SLOW)
+    new = start_worker(model="b", lease_s=60, **SLOW)
     # then: the old one is told, and ends what it has
     wait_until(lambda: old.http("/readyz") is None)
-    jobs = client.submit_many(["ab"] * 40)
+    jobs = client.submit_many([Request("ab", sampling={"max_new_tokens": 9})] * 40)
     for job in jobs:
         job.result(90)
         assert job.status().worker == new.name
-    assert begun.result(90).token_ids == echoed(b"abc", 400)
+    assert begun.result(90).token_ids == echoed(b"abc", 200)
     assert begun.status().worker == old.name
     assert "takes no new jobs" in old.log
 

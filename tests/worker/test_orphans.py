@@ -52,21 +52,20 @@ def test_an_orphan_begins_before_the_jobs_that_wait_though_ten_thousand_are_held
     broker: EmbeddedBroker, client: Client, partition: Partition, start_worker: StartWorker
 ) -> None:
     # given: a worker that dies, one with a single free slot, and many newer jobs
-    settings = {"lease_s": 5, **SLOW}
     with full_workers(broker, partition, 10_000):
-        victim = start_worker(max_batch_size=1, **settings)
-        orphan = client.submit("ab", max_new_tokens=1_000)
+        victim = start_worker(max_batch_size=1, lease_s=5, min_step_s=0.5)
+        orphan = client.submit("ab", max_new_tokens=100)
         wait_until(lambda: running(orphan, tokens=2))
-        start_worker(max_batch_size=2, **settings)
+        start_worker(max_batch_size=2, lease_s=5, **SLOW)
         long = client.submit("cd", max_new_tokens=100_000)
         wait_until(lambda: running(long))
         newer = client.submit_many([Request("x", sampling={"max_new_tokens": 20})] * 200)
         # when
         victim.kill()
         # then: it moves while most of them still wait
-        wait_until(lambda: orphan.status().epoch == 2)
+        wait_until(lambda: orphan.status().epoch >= 2)
         assert newer[-100].status().status == "queued"
-        assert orphan.result(90).token_ids == echoed(b"ab", 1_000)
+        assert orphan.result(90).token_ids == echoed(b"ab", 100)
 
 
 def test_a_worker_whose_step_hangs_takes_nothing_more_and_loses_what_it_has(
@@ -86,7 +85,8 @@ def test_a_worker_whose_step_hangs_takes_nothing_more_and_loses_what_it_has(
     # and its leases lapse: another worker, which does not hang, takes over
     other = start_worker(lease_s=1)
     assert stuck.result(90).token_ids == (HANGS_STEP, 8, HANGS_STEP, 8, HANGS_STEP)
-    assert (stuck.status().epoch, stuck.status().worker) == (2, other.name)
+    assert stuck.status().epoch >= 2
+    assert stuck.status().worker == other.name
     for n, job in enumerate(later):
         assert job.result(90).token_ids == echoed(f"{n:02}".encode(), 256)
     assert hung.running

@@ -48,7 +48,13 @@ async def test_the_workers_spans_are_below_the_producers(
     real = tracing.Tracing
     monkeypatch.setattr(tracing, "Tracing", lambda model, name: real(model, name, provider))
     settings = WorkerSettings(
-        redis_url=broker.url, queue=queue, engine="null", http_port=0, tracing=True, name="me"
+        redis_url=broker.url,
+        queue=queue,
+        engine="null",
+        min_step_s=0.005,
+        http_port=0,
+        tracing=True,
+        name="me",
     )
     worker = asyncio.create_task(Worker(settings, lambda: NullEngine(settings)).run())
     # when: a caller with a span submits

@@ -14,10 +14,10 @@ import redis
 
 from rose.protocol import GROUP, Partition
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import Client
+from rose_producer import Client, Request
 from tests.support.bench import wait_until
 from tests.support.command import run_rose
-from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs
+from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 
 
 def test_jobs_of_every_kind_of_prompt_complete(
@@ -58,13 +58,20 @@ def test_a_worker_holds_no_more_jobs_than_it_has_slots(
     client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
 ) -> None:
     # given
-    jobs = client.submit_many([("x" * 40)] * 8)
+    endless = Request("x" * 40, sampling={"max_new_tokens": 100_000})
+    jobs = client.submit_many([endless] * 8)
     start_worker(max_batch_size=2, **SLOW)
-    # when / then
-    held = []
-    while not all(job.status().status == "finished" for job in jobs[:2]):
-        held.append(sum(raw.xpending(s, GROUP)["pending"] for s in partition.all_jobs))
-    assert max(held) == 2
+
+    def held() -> int:
+        return sum(raw.xpending(stream, GROUP)["pending"] for stream in partition.all_jobs)
+
+    # when / then: each that ends makes room for another
+    for job in jobs[:-2]:
+        wait_until(lambda: held() == 2)
+        assert max(held() for _ in range(20)) == 2
+        wait_until(lambda job=job: running(job))
+        assert job.cancel()
+        wait_until(lambda job=job: job.status().status == "cancelled")
 
 
 def test_urgent_jobs_go_first(client: Client, start_worker: StartWorker) -> None:
@@ -126,7 +133,7 @@ def test_a_signal_ends_a_worker_at_once_while_it_loads_its_model(
         # when
         os.kill(worker.pid, signum)
         # then
-        assert worker.wait(20) == 128 + signum
+        assert worker.wait(120) == 128 + signum
     finally:
         worker.kill()
         worker.wait()
