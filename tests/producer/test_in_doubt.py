@@ -18,7 +18,7 @@ from tests.support.troubles import out_of_memory
 pytestmark = needs_redis_server
 
 #: It never repeats a call.
-IMPATIENT = {"redis_timeout_s": 1, "redis_retries": 0}
+IMPATIENT = {"redis_timeout_s": 60, "redis_retries": 0}
 
 
 @pytest.fixture

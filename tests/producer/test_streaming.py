@@ -88,7 +88,7 @@ def test_messages_lost_on_the_channel_are_filled_from_the_log(
         bench.append(lease, token(3))
         bench.finish(lease, 4)
         # then
-        assert [event.index for event in received.result(20)] == [0, 1, 2, 3, 4]
+        assert [event.index for event in received.result(90)] == [0, 1, 2, 3, 4]
 
 
 @needs_redis_server

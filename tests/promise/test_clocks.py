@@ -47,7 +47,7 @@ def test_a_deadline_of_a_producer_with_a_wrong_clock_holds(
     # then
     assert later.result(90).token_ids == echoed(b"ab", 50)
     with pytest.raises(DeadlineExceeded):
-        soon.result(30)
+        soon.result(90)
     assert abs((later.status().enqueued_ms or 0) / 1000 - right()) < 600
 
 
@@ -67,7 +67,7 @@ def test_a_deadline_holds_in_a_worker_with_a_wrong_clock(
     # then
     assert later.result(90).token_ids == echoed(b"ab", 50)
     with pytest.raises(DeadlineExceeded):
-        soon.result(30)
+        soon.result(90)
     # and what is said of the queue has no hour in it
     held = client.submit("x", max_new_tokens=100_000)
     gauge = "rose_queue_oldest_pending_age_seconds"
@@ -136,7 +136,7 @@ def test_a_takeover_is_not_late_after_redis_was_set_back(
             clock.set(-HOUR_S)
             victim.kill()
             killed_at = time.monotonic()
-            wait_until(lambda: job.status().epoch == 2)
+            wait_until(lambda: job.status().epoch >= 2)
             taken_over_s = time.monotonic() - killed_at
             # then: within two leases, on a busy machine too; not in an hour
             assert taken_over_s < 60

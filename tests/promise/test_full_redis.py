@@ -49,7 +49,7 @@ def fill(client: Client, prompt: str, jobs: list[Job]) -> None:
 def readiness(worker: WorkerProcess) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{worker.http_port}/readyz", timeout=10
+            f"http://127.0.0.1:{worker.http_port}/readyz", timeout=90
         ) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
@@ -74,7 +74,7 @@ def test_running_and_waiting_jobs_end_and_a_new_worker_starts(
         # and a cancel works
         assert cancelled.cancel()
         with pytest.raises(JobCancelled):
-            cancelled.result(10)
+            cancelled.result(90)
         # and the job that runs goes on
         logged = long.status().tokens
         wait_until(lambda: running(long, logged + 5))

@@ -13,7 +13,7 @@ from tests.support.echo import echoed
 class Listeners:
     """Stream a job twice at once: with the sync and with the async client."""
 
-    def __init__(self, settings: ProducerSettings, job_id: str, timeout_s: float = 40) -> None:
+    def __init__(self, settings: ProducerSettings, job_id: str, timeout_s: float = 90) -> None:
         self._settings = settings
         self._job_id = job_id
         self._timeout_s = timeout_s
@@ -62,9 +62,15 @@ class Listeners:
 
 def assert_echo(events: Sequence[Event], prompt: str, count: int) -> None:
     """The null engine's whole answer, once and in order."""
-    expected = list(echoed(prompt.encode(), count))
+    assert_echo_until(events, prompt, FinishedEvent)
+    assert events[-1].index == count
+
+
+def assert_echo_until(events: Sequence[Event], prompt: str, end: type[Event]) -> None:
+    """The null engine's answer as far as it came, once and in order."""
     assert [event.index for event in events] == [0, *(event.cursor for event in events[:-1])]
     tokens = [event for event in events if isinstance(event, TokenEvent)]
+    expected = list(echoed(prompt.encode(), events[-1].index))
     assert [token_id for event in tokens for token_id in event.token_ids] == expected
     assert "".join(event.text for event in tokens) == "".join(f"{t} " for t in expected)
-    assert [type(event) for event in events if event.is_terminal] == [FinishedEvent]
+    assert [type(event) for event in events if event.is_terminal] == [end]

@@ -82,12 +82,12 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._server = self._on_loop(asyncio.start_server(self._serve, "127.0.0.1", 0)).result(10)
+        self._server = self._on_loop(asyncio.start_server(self._serve, "127.0.0.1", 0)).result(90)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._on_loop(self._close()).result(10)
+        self._on_loop(self._close()).result(90)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -109,7 +109,7 @@ class Proxy:
 
     def cut_now(self) -> None:
         """Every connection there is."""
-        self._on_loop(self._break_all()).result(10)
+        self._on_loop(self._break_all()).result(90)
 
     def cut(self, cut: Cut) -> Future[None]:
         """Where the connections carry traffic; the result comes when all of it is done."""

@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from unittest import mock
 
 import pytest
 
 from rose_cli.demo.broker import free_port
+from tests.support import proxy as proxy_module
 from tests.support.bench import wait_until
 from tests.support.proxy import Cut, CutMode, Proxy
 
@@ -49,7 +51,7 @@ def proxy(echo: Echo) -> Iterator[Proxy]:
 
 @contextmanager
 def connected(proxy: Proxy) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=90) as connection:
         yield connection
 
 
@@ -78,9 +80,10 @@ def modes(proxy: Proxy) -> list[CutMode]:
 
 
 def arm(proxy: Proxy, cut: Cut) -> None:
-    """Returns when the next traffic meets the cut."""
-    proxy.cut(cut)
-    wait_until(lambda: any(link.armed for link in proxy._links))
+    """Returns when the next traffic meets the cut, which waits for it as long as it takes."""
+    with mock.patch.object(proxy_module, "_IDLE_S", 300.0):
+        proxy.cut(cut)
+        wait_until(lambda: any(link.armed for link in proxy._links))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_a_cut_in_the_middle(
 def test_a_muted_connection_loses_replies_and_then_breaks(proxy: Proxy, echo: Echo) -> None:
     with in_use(proxy, echo) as connection:
         # when
-        arm(proxy, Cut("mute", for_s=0.3))
+        arm(proxy, Cut("mute", for_s=1.0))
         connection.sendall(_QUESTION)
         # then
         assert read(connection) == b""
@@ -124,7 +127,7 @@ def test_what_a_muted_connection_has_lost_is_followed_by_nothing(proxy: Proxy, e
         connection.sendall(_QUESTION)
         wait_until(lambda: echo.heard == _QUESTION)
         # when: another cut strikes while replies vanish
-        proxy.cut(Cut("idle")).result(10)
+        proxy.cut(Cut("idle")).result(90)
         # then
         assert read(connection, 1) == b""
     assert modes(proxy) == ["mute"]
@@ -186,7 +189,7 @@ def test_what_was_said_in_silence_arrives_late(proxy: Proxy, echo: Echo) -> None
             proxy.speak()
             # then
             for end in (connection, other):
-                end.settimeout(10)
+                end.settimeout(90)
                 assert read(end, len(_QUESTION) + 5) == b"echo:" + _QUESTION
     assert heard_meanwhile == b""
     assert proxy.peak == 1  # those of a silence do not count
@@ -204,7 +207,7 @@ def test_a_silence_may_end_with_all_of_it_lost(proxy: Proxy, echo: Echo) -> None
         # when
         proxy.speak(lost=True)
         # then
-        connection.settimeout(10)
+        connection.settimeout(90)
         assert read(connection) == b""
     assert modes(proxy) == ["silence"]
     assert echo.heard == b""

@@ -209,7 +209,7 @@ def test_a_refused_script_has_changed_and_said_nothing(
     refuse, spared = TROUBLES[trouble]
     listener = bench.redis.pubsub(ignore_subscribe_messages=True)
     listener.psubscribe(f"rose:{{{bench.partition.queue}:0}}:*")
-    listener.get_message(timeout=5)
+    listener.get_message(timeout=90)
     before = everything(bench)
     # when
     with refuse(bench.redis):
@@ -253,7 +253,7 @@ def test_a_repeat_changes_and_says_nothing(bench: Bench, name: str) -> None:
     after = contents(bench)
     listener = bench.redis.pubsub(ignore_subscribe_messages=True)
     listener.psubscribe(f"rose:{{{bench.partition.queue}:0}}:*")
-    listener.get_message(timeout=5)
+    listener.get_message(timeout=90)
     # when
     repeated = bench.call(call)
     # then

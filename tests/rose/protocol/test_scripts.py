@@ -173,7 +173,7 @@ def test_a_run_of_tokens_is_logged_as_far_as_it_is_new(bench: Bench) -> None:
     job, lease = bench.begin()
     channel = bench.redis.pubsub(ignore_subscribe_messages=True)
     channel.subscribe(bench.partition.channel(job.id))
-    channel.get_message(timeout=5)
+    channel.get_message(timeout=90)
     bench.append(lease, token(0), token(1))
     # when: a run that begins where an earlier call did, and ends with the job
     run = to_append(lease, *map(token, range(4)))
@@ -181,7 +181,7 @@ def test_a_run_of_tokens_is_logged_as_far_as_it_is_new(bench: Bench) -> None:
     outcomes = bench.publish([run]) + bench.publish([run])
     # then
     assert outcomes == ["OK", "DUP"]
-    published = [channel.get_message(timeout=5) for _ in range(5)]
+    published = [channel.get_message(timeout=90) for _ in range(5)]
     assert [decode_event(m["data"]) for m in published if m] == [*map(token, range(4)), run.end]
     assert channel.get_message(timeout=0.05) is None
     assert job.result(1).token_ids == (100, 101, 102, 103)

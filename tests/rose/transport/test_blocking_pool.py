@@ -46,7 +46,7 @@ def test_threads_get_their_turns_in_the_order_in_which_they_came() -> None:
             wait_until(lambda: len(turns._waiting) == waiting)  # noqa: B023 - called at once
     # when: it is given back
     for thread in threads:
-        thread.join(10)
+        thread.join(90)
     # then
     assert served == list(range(20))
 
@@ -83,12 +83,11 @@ def test_idle_connections_are_closed_and_opened_again(proxy: Proxy) -> None:
         client, subscriptions = RedisClient(settings(proxy.url)), Subscriptions(settings(proxy.url))
         for _ in range(2):
             # given
-            client.execute("PING")
             with subscriptions.listen("channel"):
-                pass
-            assert proxy.open == 2
+                client.execute("PING")
             # when / then
             wait_until(lambda: proxy.open == 0)
+        assert proxy.peak == 2
         client.close()
         subscriptions.close()
 
@@ -106,7 +105,7 @@ def test_a_connection_that_died_while_it_was_idle_is_replaced(proxy: Proxy) -> N
 
 
 def test_silence_fails_all_threads_at_once_and_not_one_after_the_other(proxy: Proxy) -> None:
-    client = RedisClient(settings(proxy.url, timeout_s=1), repeats=0)
+    client = RedisClient(settings(proxy.url, timeout_s=2), repeats=0)
     client.execute("PING")
     proxy.silence()
 
@@ -120,8 +119,8 @@ def test_silence_fails_all_threads_at_once_and_not_one_after_the_other(proxy: Pr
     began = time.monotonic()
     with ThreadPoolExecutor(96) as threads:
         outcomes = list(threads.map(ask, range(96)))
-    # then: one after the other would be 6 s
-    assert time.monotonic() - began < 4
+    # then: one after the other would be 12 s
+    assert time.monotonic() - began < 10
     assert all(isinstance(outcome, CONNECTION_LOST) for outcome in outcomes)
     proxy.speak(lost=True)
     client.close()

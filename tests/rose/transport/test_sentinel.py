@@ -30,7 +30,7 @@ def watching(primary: EmbeddedBroker) -> Iterator[int]:
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor rose 127.0.0.1 {primary.port} 1\n"
-            "sentinel down-after-milliseconds rose 500\n"
+            "sentinel down-after-milliseconds rose 2000\n"
             "sentinel failover-timeout rose 2000\n"
         )
         command = [find_redis_server() or "redis-server", str(config), "--sentinel"]
