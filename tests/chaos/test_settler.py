@@ -71,7 +71,7 @@ class Stage:
 
     def is_gone(self, job_id: str, number: int) -> bool:
         """A time to live of a millisecond may not have passed yet."""
-        deadline = clock.now() + 5.0
+        deadline = clock.now() + 60.0
         while self.redis.exists(PARTITION.state(job_id), PARTITION.tokens(job_id), named(number)):
             if clock.now() > deadline:
                 return False

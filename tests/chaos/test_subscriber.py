@@ -84,8 +84,12 @@ async def test_it_repeats_a_cancel_that_a_silent_redis_has_not_answered(
     # given
     with Proxy(own_redis.port) as proxy:
         settings = {"redis_timeout_s": 0.2, "redis_retries": 1}
-        async with AsyncClient(redis_url=proxy.url, **settings) as client:
-            job = await client.submit("ab", max_new_tokens=2)
+        async with (
+            AsyncClient(redis_url=proxy.url, **settings) as client,
+            AsyncClient(redis_url=own_redis.url) as patient,
+        ):
+            submitted = await patient.submit("ab", max_new_tokens=2)
+            job = client.job(submitted.id)
             proxy.silence()
             # when: a call gives up
             cancel = asyncio.create_task(a_subscriber(tmp_path, client).cancel(job.id))
@@ -94,4 +98,4 @@ async def test_it_repeats_a_cancel_that_a_silent_redis_has_not_answered(
             proxy.speak(lost=True)
             # then
             await cancel
-            assert (await job.status()).status == "cancelled"
+            assert (await submitted.status()).status == "cancelled"

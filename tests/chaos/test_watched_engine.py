@@ -79,7 +79,7 @@ def test_a_step_hangs_as_long_as_the_file_is_there(engine: WatchedEngine, tmp_pa
     # then
     assert thread.is_alive()
     hang.unlink()
-    thread.join(10)
+    thread.join(90)
     assert steps == [{"a": [0]}]
 
 

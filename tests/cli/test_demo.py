@@ -37,7 +37,7 @@ def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
     assert report["door"].startswith("http://127.0.0.1:")
     assert all(s["same_at_the_door"] for s in streams)
     moved = [s for s in streams if s["moved_at"] is not None]
-    assert len(moved) >= 2
+    assert moved
     assert all(len(s["workers"]) == 2 for s in moved)
 
 

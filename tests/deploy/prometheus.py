@@ -55,7 +55,7 @@ class Prometheus:
     def get(self, path: str, **parameters: str) -> Any:
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         assert self._process.poll() is None, self._log.read_text()[-2000:]
-        with urllib.request.urlopen(url, timeout=10) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             return json.load(reply)["data"]
 
     def ask(self, promql: str) -> list[float]:

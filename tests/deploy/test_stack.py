@@ -48,7 +48,7 @@ def process(
 
 def answer(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
+        with urllib.request.urlopen(url, timeout=30) as reply:
             return reply.read().decode()
     except OSError:
         return None
@@ -117,11 +117,11 @@ def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None
         # then: it is watched
         if shutil.which("prometheus"):
             prometheus = stack.enter_context(Prometheus(tmp_path, ports["worker"]))
-            wait_until(lambda: prometheus.ready, 30)
+            wait_until(lambda: prometheus.ready)
             wait_until(lambda: prometheus.ask("sum(rose_generated_tokens_total) > 0"))
 
         # then: it drains
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(120) == 0
         subprocess_health = subprocess.run(image()["health"], env=paths, capture_output=True)
         assert subprocess_health.returncode != 0

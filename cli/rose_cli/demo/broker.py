@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,7 @@ _PROGRAMS = ("redis-server", "valkey-server")
 _OLDEST = (7, 0)
 TOO_OLD = "it must be 7.0 or newer"
 
-_START_S = 10.0
+_START_S = 60.0
 
 #: What the delivery guarantee asks of any Redis: docs/protocol.md.
 _DURABLE = {
@@ -107,10 +107,7 @@ class EmbeddedBroker:
     def start(self) -> None:
         """Raises: BrokerUnavailable: it did not come up."""
         log = Path(self._folder.name, "log")
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
-                self._command(), stdout=output, stderr=output, stdin=subprocess.DEVNULL
-            )
+        self._process = self.begin(self._command(), log)
         client = redis.Redis.from_url(self.url, socket_timeout=1, retry=Retry(NoBackoff(), 0))
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -121,6 +118,13 @@ class EmbeddedBroker:
             time.sleep(0.02)
         self.stop()
         raise BrokerUnavailable(f"{self.kind} did not start: {log.read_text()[-500:].strip()}")
+
+    def begin(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Its process, which writes into this log."""
+        with log.open("ab") as output:
+            return subprocess.Popen(  # noqa: S603 - our own arguments
+                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
 
     def stop(self) -> None:
         """End it without a word to anybody, as a crash would."""

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 from rose.errors import RoseError
 
-_STOP_S = 30
+_STOP_S = 120
 _LOOK_S = 0.05
 
 
@@ -103,7 +103,7 @@ class ServiceProcess:
         self._process.terminate()
         return self._process.wait(_STOP_S)
 
-    def http(self, path: str, timeout_s: float = 2) -> str | None:
+    def http(self, path: str, timeout_s: float = 30) -> str | None:
         """The page, or None when there is no good answer."""
         try:
             with urllib.request.urlopen(

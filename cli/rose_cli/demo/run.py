@@ -296,3 +296,5 @@ async def _follow(job: AsyncJob, record: StreamRecord) -> None:
         record.add(event)
     # A stream that ends soon after it moved may end between two looks of the watcher.
     record.seen_on((await job.status()).worker)
+    if len(record.workers) == 1:  # its end was on its way when its worker was killed
+        record.moved_at = None

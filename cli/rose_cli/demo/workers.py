@@ -10,6 +10,9 @@ from rose_cli.demo.broker import free_port
 from rose_cli.demo.processes import ServiceProcess
 from rose_cli.top.frames import scrape
 
+#: A worker that lives answers, if late on a busy machine; one that is dead refuses at once.
+_SCRAPE_S = 30.0
+
 
 class WorkerProcess(ServiceProcess):
     """One `rose worker`. Leaving the context kills it if it still runs."""
@@ -47,5 +50,5 @@ def two_workers(redis_url: str, **settings: Any) -> Iterator[list[WorkerProcess]
 
 def read_metrics(http_port: int) -> dict[str, float]:
     """Samples by name, added up over their labels; empty when the worker is dead."""
-    found = scrape(("127.0.0.1", http_port))
+    found = scrape(("127.0.0.1", http_port), _SCRAPE_S)
     return found.samples if found else {}

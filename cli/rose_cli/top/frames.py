@@ -197,9 +197,9 @@ def _scrape_all(places: Iterable[Address]) -> list[Scrape]:
         return [found for found in pool.map(scrape, places) if found is not None]
 
 
-def scrape(place: Address) -> Scrape | None:
+def scrape(place: Address, timeout_s: float = _TIMEOUT_S) -> Scrape | None:
     """None where neither a worker nor a gateway answers."""
-    connection = http.client.HTTPConnection(*place, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(*place, timeout=timeout_s)
     try:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
