@@ -57,9 +57,15 @@ class ChoiceFace(Generic[Request]):
         output = await make(asking.door, ticket, record)
         return await delivered(asking, ticket, output, store=record.store)
 
-    async def answer(self, door: Door, ticket: Ticket, record: Record) -> dict[str, Any]:
-        """The whole answer, when it has ended. Raises: ApiError, JobNotFound, BrokerUnavailable"""
-        return await collected(ticket, await self.collector(door, ticket, record))
+    async def answer(
+        self, door: Door, ticket: Ticket, record: Record, *, pause_s: float = 0.0
+    ) -> dict[str, Any]:
+        """The whole answer, when it has ended. `pause_s`: as for `Ticket.bursts`.
+
+        Raises: ApiError, JobNotFound, BrokerUnavailable
+        """
+        collector = await self.collector(door, ticket, record)
+        return await collected(ticket, collector, pause_s=pause_s)
 
     async def collector(self, door: Door, ticket: Ticket, record: Record) -> Collector:
         """Raises: MalformedMessage, BrokerUnavailable"""

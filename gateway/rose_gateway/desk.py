@@ -48,8 +48,6 @@ class Submission:
     """the whole of it: no other caller can have it"""
     prompts: Sequence[PromptLike] = ()
     """of each choice, where they differ; `prompt` is the first then"""
-    listed: bool = True
-    """it shows in its owner's history"""
 
 
 class Desk:
@@ -68,8 +66,10 @@ class Desk:
         self._metrics = metrics
         self._limits = Limits(redis, metrics, self._standing)
 
-    async def submit(self, caller: Caller, submission: Submission) -> Ticket:
-        """Enqueue all choices, or none.
+    async def submit(
+        self, caller: Caller, submission: Submission, *, listed: bool = True
+    ) -> Ticket:
+        """Enqueue all choices, or none. `listed`: it shows in its owner's history.
 
         Raises:
             InvalidRequest, QueueFull, TenantLimited, BrokerUnavailable
@@ -90,10 +90,14 @@ class Desk:
         try:
             if key is None:
                 jobs = await _all_or_none(client, requests)
-                state = await self._noted(caller, submission, jobs[0])
+                state, _ = await asyncio.gather(
+                    jobs[0].record(), self._note(caller, submission, jobs[0].id, listed=listed)
+                )
                 ticket = self._ticket(caller, queue, jobs, state, submission.record)
             else:
-                ticket = await self._submit_once(caller, submission, requests[0], key, make)
+                ticket = await self._submit_once(
+                    caller, submission, requests[0], make, listed=listed
+                )
         except TenantLimited:
             self._metrics.limit_hit("tenant")
             raise
@@ -135,15 +139,16 @@ class Desk:
         caller: Caller,
         submission: Submission,
         first: Request,
-        key: str,
         make: Callable[[int, str], Request],
+        *,
+        listed: bool,
     ) -> Ticket:
         """The first job is enqueued under the key. The ids of the others follow from its own, so
         that a repeat enqueues none twice, and those that a lost gateway left out."""
         queue = submission.model.queue
         client = self._clients[queue]
-        (job,) = await client.submit_many([replace(first, idempotency_key=key)])
-        state = await self._noted(caller, submission, job)
+        job, state = await client.submit_recorded(first)
+        await self._note(caller, submission, job.id, listed=listed)
         earlier = Record.decode(state.record)
         if (earlier.face, earlier.body_sha256) != (
             submission.record.face,
@@ -161,16 +166,13 @@ class Desk:
         repeated = job.id != first.job_id
         return self._ticket(caller, queue, jobs, state, earlier, repeated=repeated)
 
-    async def _noted(self, caller: Caller, submission: Submission, job: AsyncJob) -> JobRecord:
-        """The job's state. It stands in the history of its owner then.
-
-        Raises: JobNotFound, BrokerUnavailable, MalformedMessage
-        """
-        if not (submission.listed and submission.record.store):
-            return await job.record()
-        noted = self._history.add(caller.key_id, QueuedJob(submission.model.queue, job.id))
-        state, _ = await asyncio.gather(job.record(), noted)
-        return state
+    async def _note(
+        self, caller: Caller, submission: Submission, job_id: str, *, listed: bool
+    ) -> None:
+        """It stands in the history of its owner then, where it may."""
+        if listed and submission.record.store:
+            job = QueuedJob(submission.model.queue, job_id)
+            await self._history.add(caller.key_id, job)
 
     def _ticket(
         self,
@@ -218,7 +220,7 @@ class Desk:
             submission.priority or Priority.NORMAL,
             submission.deadline_s,
             submission.metadata,
-            None,
+            submission.idempotency_key if number == 0 else None,
             job_id,
             sampling,
             record=submission.record.encode() if number == 0 else b"",
@@ -272,6 +274,8 @@ async def _all_or_none(
     client: AsyncClient, requests: Sequence[Request], with_them: Iterable[AsyncJob] = ()
 ) -> list[AsyncJob]:
     """Raises: as `submit_many`; what it had enqueued and `with_them` are cancelled then."""
+    if not requests:
+        return []
     try:
         return await client.submit_many(requests)
     except RoseError as error:

@@ -92,14 +92,16 @@ def _lines(
     return lines, False
 
 
-async def collected(ticket: Ticket, collector: Collector) -> dict[str, Any]:
-    """The whole answer.
+async def collected(
+    ticket: Ticket, collector: Collector, *, pause_s: float = 0.0
+) -> dict[str, Any]:
+    """The whole answer. `pause_s`: as for `Ticket.bursts`.
 
     Raises:
         ApiError: a choice failed.
         JobNotFound, BrokerUnavailable
     """
-    async with aclosing(ticket.bursts()) as bursts:
+    async with aclosing(ticket.bursts(pause_s=pause_s)) as bursts:
         async for burst in bursts:
             for choice, event in burst:
                 if event.is_terminal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -190,8 +191,31 @@ def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, 
         )
     if given and merged.get("ignore_eos"):
         raise Refused("ignore_eos cannot go with a grammar, whose end it is", "ignore_eos")
-    SamplingParams(**merged)
+    _try(merged)
     return merged
+
+
+#: Types of values of which a check is remembered: those that a caller cannot fill a memory with.
+_PLAIN = (int, float, bool)
+
+
+def _try(fields: Mapping[str, Any]) -> None:
+    """Raises: InvalidParameter: they are no SamplingParams."""
+    values = fields.values()
+    if all(type(value) in _PLAIN for value in values):
+        _try_plain(tuple(fields), tuple(map(type, values)), tuple(values))
+    else:
+        SamplingParams(**fields)
+
+
+@lru_cache(maxsize=1024)
+def _try_plain(
+    names: tuple[str, ...],
+    types: tuple[type, ...],  # noqa: ARG001 - 1, 1.0 and True are one key else
+    values: tuple[Any, ...],
+) -> None:
+    """The requests of a caller mostly ask for the same."""
+    SamplingParams(**dict(zip(names, values, strict=True)))
 
 
 def constraints(fields: Mapping[str, Any]) -> Iterator[str]:

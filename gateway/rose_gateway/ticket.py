@@ -62,11 +62,15 @@ class Ticket:
         """Read the first job's state again. Raises: JobNotFound, BrokerUnavailable"""
         self.state = await self.jobs[0].record()
 
-    async def bursts(self, cursors: Sequence[int] = ()) -> AsyncGenerator[Burst, None]:
+    async def bursts(
+        self, cursors: Sequence[int] = (), *, pause_s: float = 0.0
+    ) -> AsyncGenerator[Burst, None]:
         """All events of all choices, those together that are ready together.
 
         `cursors`: of each choice, the tokens that the reader has; none if not given. Every choice
         ends with its terminal event. Close it: `async with aclosing(ticket.bursts()) as bursts`.
+        `pause_s`: for a reader without haste. Between two looks so much time passes, and what comes
+        meanwhile costs as much as one event.
 
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
@@ -87,6 +91,8 @@ class Ticket:
                     if visit.streaming:  # whoever asks for the next burst has written this one
                         self._metrics.added_latency.observe(time.perf_counter() - read_at)
                     self._metrics.events.value += len(burst)
+                    if pause_s and len(ended) < len(self.jobs):
+                        await asyncio.sleep(pause_s)
         finally:
             if ended:
                 await self._tell(ended)

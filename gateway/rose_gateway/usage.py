@@ -30,6 +30,10 @@ class Usage(BaseModel):
     completion_tokens_details: CompletionTokensDetails
 
 
+_PROMPT_DETAILS = PromptTokensDetails().model_dump()
+_COMPLETION_DETAILS = CompletionTokensDetails().model_dump()
+
+
 class UsageCounter:
     """Adds up the choices of a request. Those of one prompt read it once."""
 
@@ -48,12 +52,13 @@ class UsageCounter:
             self._prompts[prompt] = (known, min(least_cached, cached))
 
     def usage(self) -> dict[str, Any]:
+        """As `Usage`; made by hand, since every answer has one."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
         cached = sum(cached for _, cached in self._prompts.values())
-        return Usage(
-            prompt_tokens=prompt,
-            completion_tokens=self._completion,
-            total_tokens=prompt + self._completion,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
-            completion_tokens_details=CompletionTokensDetails(),
-        ).model_dump()
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self._completion,
+            "total_tokens": prompt + self._completion,
+            "prompt_tokens_details": {**_PROMPT_DETAILS, "cached_tokens": cached},
+            "completion_tokens_details": {**_COMPLETION_DETAILS},
+        }

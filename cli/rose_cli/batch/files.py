@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BufferedRandom
 from pathlib import Path
 
@@ -129,16 +129,17 @@ class OutputFiles:
         """The answer to the next line. Raises: OSError"""
         record = answer.record + b"\n"
         (self._output if answer.succeeded else self._errors).write(record)
-        done = self.done
-        if answer.succeeded:
-            done = replace(
-                done,
-                succeeded=done.succeeded + 1,
-                output_bytes=done.output_bytes + len(record),
-            )
-        else:
-            done = replace(done, failed=done.failed + 1, error_bytes=done.error_bytes + len(record))
-        self.done = replace(done, line=line.number, input_bytes=line.end)
+        done, good = self.done, answer.succeeded
+        self.done = Checkpoint(
+            done.batch_id,
+            done.input_sha256,
+            line=line.number,
+            input_bytes=line.end,
+            output_bytes=done.output_bytes + (len(record) if good else 0),
+            error_bytes=done.error_bytes + (0 if good else len(record)),
+            succeeded=done.succeeded + good,
+            failed=done.failed + (not good),
+        )
         if answer.unkept is not None:
             self._unkept.append(answer)
 

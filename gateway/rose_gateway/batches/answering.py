@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,7 +34,6 @@ from rose_gateway.errors import ApiError, api_error
 from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
 from rose_gateway.question import Question, lines_key
-from rose_gateway.record import Record
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import face as responses
 from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
@@ -45,6 +44,9 @@ log = logging.getLogger("rose.gateway")
 
 #: So often a line is asked again whose job has vanished; somebody may delete each of them.
 _MAX_LOST = 5
+
+#: Between two looks at what a line's jobs have said: nobody reads along.
+_PAUSE_S = 0.1
 
 _MESSAGES = {
     "batch_cancelled": "the batch was cancelled before this line was answered",
@@ -57,7 +59,8 @@ class _Face:
     request: type[BaseModel]
     unsupported: Unsupported
     plan: Callable[[Question, Any], Awaitable[Submission]]
-    answer: Callable[[Door, Ticket, Record], Awaitable[dict[str, Any]]]
+    answer: Callable[..., Awaitable[dict[str, Any]]]
+    """of a door, a ticket and its record, with `pause_s` as for `Ticket.bursts`"""
 
 
 _FACES = {
@@ -114,13 +117,13 @@ class Asker:
         while not stop.code:
             least_s = 0.0
             try:
+                submission = await face.plan(question, asked)
                 # So many would push out of the history what a person has asked for.
-                submission = replace(await face.plan(question, asked), listed=False)
-                ticket = await self._door.desk.submit(self._caller, submission)
+                ticket = await self._door.desk.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with stop.cancels(ticket):
                     record = ticket.record or submission.record
-                    body = await face.answer(self._door, ticket, record)
+                    body = await face.answer(self._door, ticket, record, pause_s=_PAUSE_S)
                 return self._succeeded(line, request, body, ticket, stop)
             except (QueueFull, BrokerUnavailable) as error:
                 self._note(str(error))

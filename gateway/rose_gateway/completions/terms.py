@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rose.errors import MalformedMessage
@@ -27,7 +27,14 @@ class CompletionTerms:
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""
-        return asdict(self)
+        return {
+            "choices_of_a_prompt": self.choices_of_a_prompt,
+            "echoes": self.echoes,
+            "logprobs": self.logprobs,
+            "include_usage": self.include_usage,
+            "stream": self.stream,
+            "vocabulary": self.vocabulary,
+        }
 
     @classmethod
     def from_record(cls, request: Mapping[str, Any]) -> CompletionTerms:

@@ -23,6 +23,16 @@ async def plan(question: Question, request: CreateResponse) -> Submission:
     return submission(question, request, model, history, items)
 
 
-async def answer(door: Door, ticket: Ticket, record: Record) -> dict[str, Any]:  # noqa: ARG001
-    """The response when it has ended. Raises: ApiError, JobNotFound, BrokerUnavailable"""
-    return await reading.answered(ticket, await reading.events_of(door, ticket))
+async def answer(
+    door: Door,
+    ticket: Ticket,
+    record: Record,  # noqa: ARG001 - the other faces need it
+    *,
+    pause_s: float = 0.0,
+) -> dict[str, Any]:
+    """The response when it has ended. `pause_s`: as for `Ticket.bursts`.
+
+    Raises: ApiError, JobNotFound, BrokerUnavailable
+    """
+    events = await reading.events_of(door, ticket)
+    return await reading.answered(ticket, events, pause_s=pause_s)

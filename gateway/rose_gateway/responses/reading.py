@@ -68,14 +68,16 @@ async def ended(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
     return response
 
 
-async def answered(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
-    """As `ended`, for whoever has just asked for it.
+async def answered(
+    ticket: Ticket, events: ResponseEvents, *, pause_s: float = 0.0
+) -> dict[str, Any]:
+    """As `ended`, for whoever has just asked for it. `pause_s`: as for `Ticket.bursts`.
 
     Raises:
         JobNotFound, BrokerUnavailable
         ApiError: the request itself is at fault, as the worker has found.
     """
-    response, last = await _to_the_end(ticket, events)
+    response, last = await _to_the_end(ticket, events, pause_s)
     if isinstance(last, FailedEvent) and last.code in REQUEST_FAULTS:
         raise api_error(error_of(last, ticket.id))
     return response
@@ -104,9 +106,11 @@ async def current(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
     return events.response(status)
 
 
-async def _to_the_end(ticket: Ticket, events: ResponseEvents) -> tuple[dict[str, Any], Event]:
+async def _to_the_end(
+    ticket: Ticket, events: ResponseEvents, pause_s: float = 0.0
+) -> tuple[dict[str, Any], Event]:
     events.begin()
-    async with aclosing(ticket.bursts()) as bursts:
+    async with aclosing(ticket.bursts(pause_s=pause_s)) as bursts:
         async for burst in bursts:
             for _, event in burst:
                 await _fed(events, ticket, event)

@@ -71,14 +71,16 @@ class AsyncRedisClient:
         (reply,) = await self.run_many([call])
         return reply
 
-    async def run_many(self, calls: Sequence[Call]) -> list[Any]:
-        """Run calls in one round trip to each node; raises the first error among the replies."""
+    async def run_many(self, calls: Sequence[Call], *after: Command) -> list[Any]:
+        """Run calls, and commands after them, in one round trip to each node; raises the first
+        error among the replies."""
         if not calls:
             return []
         try:
-            return await self.exchange([self._command(call) for call in calls])
+            return await self.exchange([*(self._command(call) for call in calls), *after])
         except NoScriptError:
-            return await self.exchange([self._command(call, whole=True) for call in calls])
+            whole = (self._command(call, whole=True) for call in calls)
+            return await self.exchange([*whole, *after])
 
     async def load_scripts(self, names: Iterable[str]) -> None:
         """Before the first pipeline: fakeredis hangs up on a pipeline that meets an unknown script.

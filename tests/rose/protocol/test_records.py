@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rose.errors import InvalidParameter, JobNotFound, JobTooLarge, MalformedMessage, QueueFull
@@ -66,6 +68,21 @@ def test_a_repeat_leaves_the_first_record_and_returns_the_first_id(bench: Bench)
     # then
     assert first.id == again.id == same_id.id
     assert (again.record().owner, again.record().record) == ("a", b"first")
+
+
+def test_a_submit_brings_the_record_of_the_job_that_it_leads_to(bench: Bench) -> None:
+    # given
+    asked = Request("x", idempotency_key="k", record=b"first", owner="o")
+    # when
+    job, record = bench.client.submit_recorded(asked)
+    bench.append(bench.start("w"), token(0))
+    again, later = bench.client.submit_recorded(replace(asked, record=b"second"))
+    # then
+    assert (record.job_id, record.owner, record.record) == (job.id, "o", b"first")
+    assert (record.status, record.tokens) == ("queued", 0)
+    assert again.id == job.id
+    assert later == job.record()
+    assert (later.status, later.tokens, later.record) == ("running", 1, b"first")
 
 
 def test_a_record_counts_in_the_bytes_of_the_queue_until_its_job_ends(bench: Bench) -> None:
