@@ -24,6 +24,11 @@ class WorkerSettings(QueueSettings):
         description="with the engine vllm, more arguments for it, as `vllm serve` takes them, such "
         'as "--tensor-parallel-size 2"; "--help" lists them',
     )
+    adapters: str = Field(
+        default="",
+        description="with the engine vllm, LoRA adapters that jobs may name: NAME=SOURCE, with "
+        "commas between them; a source is a folder or a name on the hub",
+    )
     tokenizer: str | None = Field(default=None, description="tokenizer, where not the model's own")
     replace_model: bool = Field(
         default=False,

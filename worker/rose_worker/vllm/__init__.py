@@ -25,13 +25,15 @@ def loader(settings: WorkerSettings) -> Callable[[], VllmEngine]:
     from rose_worker.vllm.installation import check_installation
 
     check_installation()
+    from rose_worker.vllm.adapters import find_adapters
     from rose_worker.vllm.arguments import engine_config
 
-    config = engine_config(settings)
+    adapters = find_adapters(settings.adapters)
+    config = engine_config(settings, adapters)
 
     def load() -> VllmEngine:
         from rose_worker.vllm.engine import VllmEngine
 
-        return VllmEngine(settings, config)
+        return VllmEngine(settings, config, adapters)
 
     return load

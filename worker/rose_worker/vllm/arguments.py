@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn, get_args
 
+from vllm.config.lora import MaxLoRARanks
 from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from rose.errors import ConfigurationError
 from rose_worker.settings import WorkerSettings
+from rose_worker.vllm.adapters import Adapter
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.sources import gguf_file, resolve
 
@@ -22,6 +25,7 @@ _OWN = {
     "max_model_len": "ROSE_MAX_CONTEXT",
     "max_num_seqs": "ROSE_MAX_BATCH_SIZE",
     "max_num_batched_tokens": "ROSE_MAX_STEP_TOKENS",
+    "enable_lora": "ROSE_ADAPTERS",
     "gpu_memory_utilization": "ROSE_GPU_MEMORY_UTILIZATION",
     "enforce_eager": "ROSE_CUDA_GRAPHS",
 }
@@ -46,14 +50,20 @@ _OTHERS = ("weights", "device", "torch_threads", "attention", "itl_target_ms", "
 LOGITS_PROCESSOR = "rose_worker.vllm.sampling:Sampling"
 
 
-def engine_config(settings: WorkerSettings) -> Any:
-    """A `VllmConfig` for `settings`.
+def engine_config(settings: WorkerSettings, adapters: Mapping[str, Adapter]) -> Any:
+    """A `VllmConfig` for `settings` and these adapters.
 
     Raises: ConfigurationError: a setting is not possible, or vLLM refuses the configuration.
     """
     _check_settings(settings)
-    args = _engine_args(settings)
+    parser = EngineArgs.add_cli_args(_Parser(prog="ROSE_VLLM_ARGS"))
+    parsed = parser.parse_args(_words(settings.vllm_args))
+    _refuse_own(parser, parsed)
+    _set_own(parsed, settings)
+    if adapters:
+        _set_adapters(parser, parsed, adapters)
     try:
+        args = EngineArgs.from_cli_args(parsed)
         return args.create_engine_config()
     except Exception as error:
         raise ConfigurationError(
@@ -75,10 +85,7 @@ def _check_settings(settings: WorkerSettings) -> None:
         )
 
 
-def _engine_args(settings: WorkerSettings) -> Any:
-    parser = EngineArgs.add_cli_args(_Parser(prog="ROSE_VLLM_ARGS"))
-    parsed = parser.parse_args(_words(settings.vllm_args))
-    _refuse_own(parser, parsed)
+def _set_own(parsed: Any, settings: WorkerSettings) -> None:
     parsed.model = resolve(settings.model or str(MODEL_PATH))
     parsed.tokenizer = resolve(settings.tokenizer) if settings.tokenizer else None
     parsed.dtype = settings.dtype or ("float32" if current_platform.is_cpu() else "auto")
@@ -95,7 +102,29 @@ def _engine_args(settings: WorkerSettings) -> Any:
     parsed.logits_processors = [LOGITS_PROCESSOR]
     parsed.async_scheduling = False
     parsed.skip_tokenizer_init = True
-    return EngineArgs.from_cli_args(parsed)
+
+
+def _set_adapters(parser: Any, parsed: Any, adapters: Mapping[str, Adapter]) -> None:
+    """Room for all of them, as far as nothing else was asked for."""
+    parsed.enable_lora = True
+    largest = max(adapter.rank for adapter in adapters.values())
+    ranks = [rank for rank in get_args(MaxLoRARanks) if rank >= largest]
+    if not ranks:
+        raise ConfigurationError(
+            f"ROSE_ADAPTERS: an adapter has rank {largest}, vLLM takes up to "
+            f"{max(get_args(MaxLoRARanks))}"
+        )
+    slots = len(adapters)
+    if current_platform.is_cpu():
+        # vLLM's kernels for CPUs give a request without an adapter the one in the last slot. It
+        # must stay empty: then nothing is added.
+        slots += 1
+        if parsed.max_loras not in (parser.get_default("max_loras"), slots):
+            raise ConfigurationError(f"ROSE_VLLM_ARGS: --max-loras must be {slots} on a CPU")
+        parsed.max_loras = slots
+    for name, value in (("max_lora_rank", ranks[0]), ("max_loras", slots)):
+        if getattr(parsed, name) == parser.get_default(name):
+            setattr(parsed, name, value)
 
 
 class _Parser(FlexibleArgumentParser):  # type: ignore[misc]

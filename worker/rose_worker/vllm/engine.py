@@ -8,21 +8,27 @@ request ends. On vLLM's side it is a prompt of token ids, those that were genera
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vllm import SamplingParams as VllmParams
+from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
 from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
+from rose.errors import InvalidParameter
 from rose.protocol import JobSpec
-from rose.sampling import MAX_TOP_LOGPROBS
-from rose_worker.engine import Prepared, check_no_adapter
+from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
+from rose_worker.engine import Prepared
 from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
+from rose_worker.vllm.adapters import Adapter
 from rose_worker.vllm.model import model_info, session_factory
 from rose_worker.vllm.sampling import extra_args
 from rose_worker.vllm.stats import Stats
@@ -30,9 +36,18 @@ from roseinfer.logprobs import MIN_LOGPROB
 from roseinfer.session import InferenceSession
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    session: InferenceSession
+    lora: Any
+    """vLLM's name for its adapter; None for the model itself"""
+
+
 class VllmEngine:
-    def __init__(self, settings: WorkerSettings, config: Any) -> None:
-        """Load the model of a `VllmConfig`.
+    def __init__(
+        self, settings: WorkerSettings, config: Any, adapters: Mapping[str, Adapter]
+    ) -> None:
+        """Load the model of a `VllmConfig` and its adapters, and try it.
 
         Raises: ModelNotFound, UnsupportedModel, and what vLLM raises.
         """
@@ -45,13 +60,20 @@ class VllmEngine:
             stat_loggers=[lambda _config, _index: self._stats],
             multiprocess_mode=False,
         )
+        # vLLM has made the numbers of this process predictable: pauses must not be those of others.
+        random.seed()
         self.capacity: int = config.scheduler_config.max_num_seqs
-        self.model = model_info(settings, config, self._factory)
-        self._running: dict[str, InferenceSession] = {}
-        self._paused: dict[str, InferenceSession] = {}
+        self.model = model_info(settings, config, self._factory, adapters)
+        self._loras = {
+            name: LoRARequest(name, adapter.number, str(adapter.folder))
+            for name, adapter in adapters.items()
+        }
+        self._running: dict[str, _Request] = {}
+        self._paused: dict[str, _Request] = {}
         """known to the worker and not to vLLM, while another job runs alone"""
         self._ended: list[InferenceSession] = []
         """finished before their first step"""
+        self._try()
 
     @property
     def has_work(self) -> bool:
@@ -61,17 +83,16 @@ class VllmEngine:
         return self._factory.token_bytes()
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
-        check_no_adapter(job, self.model)
-        session = session_of(job, generated_ids, self._factory)
-        return Prepared(job.id, session.prompt_length, session)
+        request = _Request(session_of(job, generated_ids, self._factory), self._lora(job.adapter))
+        return Prepared(job.id, request.session.prompt_length, request)
 
     def add(self, prepared: Prepared) -> None:
-        session: InferenceSession = prepared.handle
-        self._stats.prompt_tokens += session.prompt_length
-        if session.finished:
-            self._ended.append(session)
+        request: _Request = prepared.handle
+        self._stats.prompt_tokens += request.session.prompt_length
+        if request.session.finished:
+            self._ended.append(request.session)
         else:
-            self._begin(session)
+            self._begin(request)
 
     def abort(self, job_id: str) -> None:
         self._ended = [session for session in self._ended if session.request_id != job_id]
@@ -98,15 +119,35 @@ class VllmEngine:
     def stats(self) -> SchedulerStats:
         return self._stats.snapshot(len(self._running))
 
-    def _begin(self, session: InferenceSession) -> None:
-        self._running[session.request_id] = session
+    def _try(self) -> None:
+        """Run what would be compiled or loaded when the first jobs come, and hold up their step."""
+        params = SamplingParams(max_new_tokens=2, temperature=1.0, seed=0, logprobs=True)
+        for lora in (None, *self._loras.values()):
+            session = self._factory.new_session([0], request_id="try", params=params)
+            self._begin(_Request(session, lora))
+            while self._running:
+                self.step()
+        self._stats.forget()
+
+    def _lora(self, name: str | None) -> Any:
+        """Raises: InvalidParameter: there is no such adapter."""
+        if name is None:
+            return None
+        if name not in self._loras:
+            known = ", ".join(self._loras) or "none"
+            raise InvalidParameter(f"adapter: there is no {name!r} here, only: {known}")
+        return self._loras[name]
+
+    def _begin(self, request: _Request) -> None:
+        session = request.session
+        self._running[session.request_id] = request
         left = min(
             session.params.max_new_tokens - session.num_generated,
             session.context_length - len(session.tokens),
         )
         self._llm.add_request(
             session.request_id,
-            {"prompt_token_ids": list(session.tokens)},
+            tokens_input(list(session.tokens)),
             VllmParams(
                 temperature=0.0,  # `Sampling` leaves nothing to draw
                 max_tokens=left,
@@ -118,6 +159,7 @@ class VllmEngine:
                 output_kind=RequestOutputKind.DELTA,
                 extra_args=extra_args(session.params, session.prompt_length),
             ),
+            lora_request=request.lora,
         )
 
     def _arrange(self, only: str | None) -> None:
@@ -126,8 +168,8 @@ class VllmEngine:
         What comes back is a request that resumes, and mostly finds its keys and values again.
         """
         if only is None:
-            for session in self._paused.values():
-                self._begin(session)
+            for request in self._paused.values():
+                self._begin(request)
             self._paused.clear()
             return
         for job_id in [job_id for job_id in self._running if job_id != only]:
@@ -137,7 +179,7 @@ class VllmEngine:
             self._begin(self._paused.pop(only))
 
     def _take(self, result: Any) -> StepOutput:
-        session = self._running[result.request_id]
+        session = self._running[result.request_id].session
         completion = result.outputs[0]
         if session.cached_tokens is None and result.num_cached_tokens is not None:
             session.cached_tokens = min(result.num_cached_tokens, session.prompt_length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from transformers import GenerationConfig
 
 from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
+from rose_worker.vllm.adapters import Adapter, with_adapters
 from roseinfer.fingerprint import fingerprint_of_files
 from roseinfer.limits import eos_token_ids
 from roseinfer.loading import load_tokenizer
@@ -35,23 +37,30 @@ def session_factory(config: Any) -> SessionFactory:
     )
 
 
-def model_info(settings: WorkerSettings, config: Any, factory: SessionFactory) -> ModelInfo:
+def model_info(
+    settings: WorkerSettings,
+    config: Any,
+    factory: SessionFactory,
+    adapters: Mapping[str, Adapter],
+) -> ModelInfo:
     """Of a model that has been loaded, so its files are here."""
     model = config.model_config
     parallel = config.parallel_config
+    own = fingerprint_of_files(model.model, model.tokenizer, model.dtype)
     return ModelInfo(
         name=model_name(settings.model) if settings.model is not None else "built-in",
         context_tokens=factory.context_length,
         max_bytes_per_token=factory.max_bytes_per_token,
         device=str(config.device_config.device_type),
         dtype=str(model.dtype).removeprefix("torch."),
-        fingerprint=fingerprint_of_files(model.model, model.tokenizer, model.dtype),
+        fingerprint=with_adapters(own, adapters),
         decoder=f"vLLM, tensor parallel {parallel.tensor_parallel_size}, "
         f"pipeline parallel {parallel.pipeline_parallel_size}",
         chat=factory.has_chat_template,
         tool_format=tool_format(factory.tokenizer),
         has_vocabulary=True,
         engine="vllm",
+        adapters=tuple(adapters),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessor as VllmLogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
@@ -29,6 +30,16 @@ from roseinfer.session_factory import SessionFactory
 
 #: The key in vLLM's `extra_args` of a request.
 _KEY = "rose"
+
+
+def _ranks(logprobs: Tensor, own: Tensor) -> Tensor:
+    return (logprobs >= own).sum(-1)
+
+
+# Nobody here reads the ranks that vLLM counts beside log-probabilities, but it has torch compile a
+# kernel for them: for seconds, in the step of the first job that asks, and with a compiler that a
+# small image lacks.
+vllm_sampler.batched_count_greater_than = _ranks
 
 
 def extra_args(params: SamplingParams, prompt_length: int) -> dict[str, Any]:

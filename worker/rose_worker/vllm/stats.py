@@ -14,6 +14,9 @@ class Stats(StatLoggerBase):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
+        self.forget()
+
+    def forget(self) -> None:
         self._running = self._waiting = 0
         self._kv_usage = 0.0
         self._preemptions = self._queried = self._hit = 0
