@@ -16,7 +16,9 @@ def test_without_vllm_a_worker_says_what_to_install(monkeypatch: pytest.MonkeyPa
     # given
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "vllm" else found(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "vllm" else found(name, *rest),
     )
     # when / then
     with pytest.raises(ConfigurationError, match=r"pip install roseinfer\[vllm\]"):
