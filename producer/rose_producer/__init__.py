@@ -27,6 +27,7 @@ from rose.protocol import (
 )
 from rose.protocol.records import JobRecord
 from rose.protocol.status import JobStatus, QueueStatus, ServedModel
+from rose.protocol.tenants import TenantLimits, TenantsStatus, TenantStatus
 from rose.sampling import SamplingParams
 from rose_producer.request import Request
 from rose_producer.results import Result
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rose_producer._sync.client import Client, Job
     from rose_producer.dead_letters import DeadLetter, DeadLetters
     from rose_producer.settings import ProducerSettings
+    from rose_producer.tenants import Tenants
 
 __all__ = [
     "AsyncClient",
@@ -59,6 +61,10 @@ __all__ = [
     "Result",
     "SamplingParams",
     "ServedModel",
+    "TenantLimits",
+    "TenantStatus",
+    "Tenants",
+    "TenantsStatus",
     "TokenEvent",
     "TokenLogprob",
     "ToolCall",
@@ -72,5 +78,6 @@ __getattr__ = loader(
         "_sync.client": ["Client", "Job"],
         "dead_letters": ["DeadLetter", "DeadLetters"],
         "settings": ["ProducerSettings"],
+        "tenants": ["Tenants"],
     },
 )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
 from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage, RoseError
-from rose.protocol import JobSpec, Partition, calls, decode_job, encode_job, new_job_id
+from rose.protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job, new_job_id
 from rose.protocol.calls import now_ms
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class DeadLetter:
     """its entry there"""
     job: bytes
     """the job as it came; of one over the size limit, its beginning"""
+    tenant: str = ""
+    """on whose account it ran; "" for nobody's"""
+    level: int = 2
+    """of its priority, where it has a tenant: 1 for high, 3 for low"""
 
     def decode(self) -> JobSpec:
         """Raises: MalformedMessage, InvalidParameter, JobTooLarge: it cannot be read."""
@@ -107,7 +111,7 @@ class DeadLetters:
         """
         letter = self.get(handle)
         partition, entry = self._find(handle)
-        if letter.stream not in partition.all_jobs:
+        if letter.stream not in partition.all_streams:
             raise MalformedMessage(f"dead letter {handle} is of no job stream of this queue")
         try:
             old, now = letter.decode(), now_ms()
@@ -120,7 +124,17 @@ class DeadLetters:
                 "deadline_ms": None if passed else old.deadline_ms,
             }
         )
-        call = calls.retry(partition, entry, letter.stream, job, encode_job(job), retry_of=old.id)
+        stream = partition.jobs(list(Priority)[letter.level - 1])
+        call = calls.retry(
+            partition,
+            entry,
+            letter.stream if not letter.tenant else stream,
+            job,
+            encode_job(job),
+            retry_of=old.id,
+            tenant=letter.tenant,
+            level=letter.level,
+        )
         with transport.broker_errors():
             outcome = self._redis.run(call)
         if outcome != b"RETRIED":
@@ -188,6 +202,8 @@ def _letter(partition: Partition, entry: bytes, fields: Any) -> DeadLetter:
         stream=text(b"stream"),
         entry=text(b"entry"),
         job=transport.field_of(fields, b"job") or b"",
+        tenant=text(b"tenant"),
+        level=int(text(b"level")) if text(b"level") in ("1", "3") else 2,
     )
 
 

@@ -139,6 +139,11 @@ class Partition:
         """Hash: the weight and the limits of each tenant that has some, by its name."""
         return self._key("tenants:limits")
 
+    @property
+    def tenant_deadlines(self) -> str:
+        """Sorted set: the ids of parked jobs, by their deadline."""
+        return self._key("tenants:deadlines")
+
     def tenant(self, name: str) -> str:
         """Hash: what a tenant uses. Keys that begin with this name and a colon hold its jobs:
         `parked` (sorted set: ids of those that wait) and `running` (set: those that workers have

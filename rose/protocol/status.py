@@ -200,10 +200,16 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     waiting = dict.fromkeys((priority.value for priority in Priority), 0)
     workers: dict[str, WorkerStatus] = {}
     began: list[int] = []
+    levels = tuple(Priority)
     dead = tokens = generated = now_ms = 0
     facts: dict[str, Any] = {}
-    for streams, partition_dead, load_tokens, model, partition_now_ms, load_generated in replies:
-        for priority, (entries, oldest, consumers) in zip(Priority, streams, strict=True):
+    for reply in replies:
+        streams, partition_dead, load_tokens, model, partition_now_ms, load_generated, parked = (
+            reply
+        )
+        # What stands in the stream of tenants' jobs and no worker holds was handed back.
+        for number, (entries, oldest, consumers) in enumerate(streams):
+            priority = levels[number] if number < len(levels) else Priority.NORMAL
             held = 0
             for name, jobs, silent_ms, slots in consumers:
                 worker = name.decode(errors="replace")
@@ -213,7 +219,8 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
                 with written_by_us(f"what worker {worker} says of itself"):
                     here = WorkerStatus(int(jobs), int_or_none(slots or None), int(silent_ms))
                 workers[worker] = _together(workers.get(worker), here)
-            if held:
+            # The ids of entries there say when they were moved, not when they were enqueued.
+            if held and number < len(levels):
                 began.append(int(oldest.partition(b"-")[0]))
             waiting[priority.value] += entries - held
         dead += partition_dead
@@ -221,6 +228,8 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         with written_by_us(f"what queue {queue} says of itself"):
             tokens += int(load_tokens)
             generated += int(load_generated)
+            for priority, count in zip(Priority, parked, strict=True):
+                waiting[priority.value] += max(0, int(count))
             facts = read_model(model) or facts
     served = ServedModel(**facts, workers=len(workers)) if facts else None
     return QueueStatus(

@@ -64,6 +64,7 @@ _SCRIPTS = (
     "room",
     "sweep",
     "take",
+    "tenant_status",
 )
 
 #: What may wait and run in a partition where the settings do not say.
@@ -118,7 +119,7 @@ class Broker:
         )
         self.slots = settings.max_batch_size
         """how many jobs this worker decodes at once, as it announces them"""
-        self.queue = QueueReader(self._redis, settings.queue, consumer)
+        self.queue = QueueReader(self._redis, settings.queue, consumer, self._ttl_s)
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._fingerprint = ""
@@ -158,6 +159,7 @@ class Broker:
         facts: dict[str, str | bytes | int] = {
             **model.announced.facts,
             "vocabulary": "",  # the script notes it where it is kept
+            "ageing_ms": self._ageing_ms,
             **self._limits.facts,
         }
         has_one = model.fingerprint and model.has_vocabulary
@@ -198,7 +200,13 @@ class Broker:
         most urgent first. `wait`: none where another worker listens. `adopt`: after a lost reply,
         all entries that this worker knows of; those that it owns beside them come first."""
         call = calls.fetch(
-            partition, self.consumer, count, ageing_ms=self._ageing_ms, wait=wait, adopt=adopt
+            partition,
+            self.consumer,
+            count,
+            ageing_ms=self._ageing_ms,
+            wait=wait,
+            adopt=adopt,
+            ttl_s=self._ttl_s,
         )
         streams, seen, redelivered, more, listens = await self._redis.run(call)
         entries = [
@@ -210,11 +218,12 @@ class Broker:
 
     async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
         """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
+        One of the bell, which has no job, says that a tenant's job waits.
 
         Reads without a group, so nobody owns the entries that it returns: none is lost if the call
         is cut off, and the caller needs no free slot for them.
         """
-        streams = partition.all_jobs
+        streams = (*partition.all_jobs, partition.bell)
         reply = await self._reader.execute(
             "XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen
         )

@@ -162,7 +162,7 @@ class Intake:
 
     def _known_entries(self) -> list[EntryKey]:
         held = [job.entry for job in self._table.entries_of(self._partition)]
-        streams = self._partition.all_jobs
+        streams = self._partition.all_streams
         abandoned = [entry for entry in self._table.abandoned if entry.stream in streams]
         return held + abandoned + self._publisher.entries_of(self._partition)
 
@@ -177,7 +177,7 @@ class Intake:
             and time.monotonic() < self._fetch_due
             and not (table.replays_a_suspect or self._draining or self._hangs)
         )
-        if len(heard) == 1 and ready:
+        if len(heard) == 1 and ready and heard[0].key.stream != self._partition.bell:
             await self._take_the_only_one(heard[0], seen)
 
     async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
@@ -206,7 +206,8 @@ class Intake:
             self._hand_on_beside()  # while the job begins
         elif read is not None:
             last = read.key.id.encode()
-            places = zip(self._partition.all_jobs, seen, strict=True)
+            names = (*self._partition.all_jobs, self._partition.bell)
+            places = zip(names, seen, strict=True)
             self._seen = [last if name == entry.key.stream else place for name, place in places]
 
     @property

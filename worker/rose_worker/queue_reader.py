@@ -11,6 +11,7 @@ from rose.protocol import GROUP, RELEASED, Partition, Priority, calls
 from rose.protocol.calls import Swept
 from rose.protocol.keys import QUEUES
 from rose.protocol.status import QueueStatus, read_queue_status
+from rose.protocol.tenants import TenantsStatus, read_tenants
 from rose.transport import AsyncRedisClient, field_of
 
 #: A consumer that holds nothing and has been silent for so long is deleted. The worker looks for
@@ -21,10 +22,11 @@ _FORGET_S = 3600
 class QueueReader:
     """Part of the broker, whose connection it uses. Calls raise RedisError."""
 
-    def __init__(self, redis: AsyncRedisClient, queue: str, consumer: str) -> None:
+    def __init__(self, redis: AsyncRedisClient, queue: str, consumer: str, ttl_s: int) -> None:
         self._redis = redis
         self._queue = queue
         self._consumer = consumer
+        self._ttl_s = ttl_s
         self._forget_due = 0.0
 
     async def forget_dead_consumers(self, partitions: Sequence[Partition]) -> None:
@@ -40,8 +42,8 @@ class QueueReader:
         self, partition: Partition, positions: Sequence[bytes], again_s: float
     ) -> Swept:
         """Raises: RedisError, MalformedMessage"""
-        reply = await self._redis.run(calls.sweep(partition, positions, again_s=again_s))
-        return calls.swept(partition, reply)
+        call = calls.sweep(partition, positions, again_s=again_s, ttl_s=self._ttl_s)
+        return calls.swept(partition, await self._redis.run(call))
 
     async def is_full(self, partition: Partition) -> bool:
         """Whether Redis is at its memory limit and refuses new jobs."""
@@ -78,6 +80,14 @@ class QueueReader:
     async def list_queue(self, partitions: int) -> None:
         """So that `rose status --all` finds it."""
         await self._redis.execute("HSET", QUEUES, self._queue, partitions)
+
+    async def tenants(self, partitions: Sequence[Partition], top: int) -> TenantsStatus:
+        """The `top` tenants with the most jobs that have not ended, and all of them together.
+
+        Raises: RedisError, MalformedMessage
+        """
+        replies = await self._redis.run_many([calls.tenant_status(p, top=top) for p in partitions])
+        return read_tenants((), replies)
 
     async def status(self, partitions: Sequence[Partition]) -> QueueStatus:
         """Of these partitions together."""

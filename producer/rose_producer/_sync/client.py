@@ -317,7 +317,8 @@ class Job:
         Raises:
             JobNotFound, BrokerUnavailable
         """
-        call = cancel(self._client._partition(self.id), self.id)
+        ttl_s = self._client.settings.result_ttl_s
+        call = cancel(self._client._partition(self.id), self.id, ttl_s=ttl_s)
         with transport.broker_errors():
             outcome = self._client._redis.run(call)
         if outcome == b"UNKNOWN":
@@ -332,7 +333,8 @@ class Job:
 
         Raises: BrokerUnavailable
         """
-        call = delete(self._client._partition(self.id), self.id)
+        ttl_s = self._client.settings.result_ttl_s
+        call = delete(self._client._partition(self.id), self.id, ttl_s=ttl_s)
         with transport.broker_errors():
             outcome = self._client._redis.run(call)
         return bool(outcome != b"UNKNOWN")

@@ -12,8 +12,11 @@ from rose.protocol.jobs import Priority
 from rose.protocol.keys import GROUP, Partition
 from rose.protocol.scripts import load
 
+RESULT_TTL_S = 3600
 
-def cancel(partition: Partition, job_id: str) -> Call:
+
+def cancel(partition: Partition, job_id: str, *, ttl_s: int = RESULT_TTL_S) -> Call:
+    """`ttl_s`: how long its state is kept, if it ends at once."""
     return Call(
         load("cancel"),
         [
@@ -22,11 +25,11 @@ def cancel(partition: Partition, job_id: str) -> Call:
             partition.load,
             partition.control,
         ],
-        [control_message(job_id), encode_event(CancelledEvent(index=0))],
+        [control_message(job_id), encode_event(CancelledEvent(index=0)), ttl_s],
     )
 
 
-def delete(partition: Partition, job_id: str) -> Call:
+def delete(partition: Partition, job_id: str, *, ttl_s: int = RESULT_TTL_S) -> Call:
     return Call(
         load("delete"),
         [
@@ -36,7 +39,7 @@ def delete(partition: Partition, job_id: str) -> Call:
             partition.control,
             partition.jobs(Priority.NORMAL),
         ],
-        [GROUP, control_message(job_id), encode_event(CancelledEvent(index=0))],
+        [GROUP, control_message(job_id), encode_event(CancelledEvent(index=0)), ttl_s],
     )
 
 

@@ -42,11 +42,23 @@ def retry(
     raw: bytes,
     *,
     retry_of: str,
+    tenant: str = "",
+    level: int = 2,
 ) -> Call:
     """`letter`: the id of its entry in the stream of dead letters; `job`: has a new id; `stream`:
-    the job stream that it came from."""
+    the job stream that it came from. `tenant`, `level` (of its priority, from 1): as the letter
+    says."""
     return Call(
         load("retry"),
         [partition.dead, stream, partition.state(job.id), partition.load],
-        [letter, raw, retry_of, job.token_estimate, ms_until(job.deadline_ms, now_ms())],
+        [
+            letter,
+            raw,
+            retry_of,
+            job.token_estimate,
+            ms_until(job.deadline_ms, now_ms()),
+            tenant,
+            level,
+            job.token_estimate - job.sampling.max_new_tokens,
+        ],
     )

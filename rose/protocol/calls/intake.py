@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rose.errors import DeadlineExceeded
 from rose.protocol.calls.call import Arg, Call
-from rose.protocol.codec import MAX_JOB_BYTES
+from rose.protocol.codec import MAX_JOB_BYTES, encode_event
+from rose.protocol.events import FailedEvent
 from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
 from rose.protocol.scripts import load
 
 #: One fetch brings jobs of at most about so many bytes, so that it fits into the call's timeout.
 MAX_FETCH_BYTES = 4 * 2**20
+
+#: The end of a job whose deadline has passed before it began.
+DEADLINE_PASSED = encode_event(
+    FailedEvent(index=0, code=DeadlineExceeded.code, message="its deadline has passed")
+)
 
 #: How long the name of a listener stands without a word from it, and the note that others wait: as
 #: in common.lua.
@@ -26,15 +33,18 @@ def fetch(
     wait: bool = False,
     adopt: Iterable[EntryKey] | None = None,
     max_bytes: int = MAX_FETCH_BYTES,
+    ttl_s: int = 3600,
 ) -> Call:
     """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
     that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
-    reply, which the last one may exceed."""
-    streams = partition.all_jobs
+    reply, which the last one may exceed. `ttl_s`: of tenants' jobs whose deadline has passed while
+    they waited, which end without a slot."""
+    streams = partition.all_streams
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
-    args += ("wait" if wait else "", "" if adopt is None else "adopt")
+    args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)
     args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
-    return Call(load("fetch"), [*partition.idle, *streams], args)
+    keys = [*partition.idle, *streams, partition.bell, partition.load, partition.running]
+    return Call(load("fetch"), keys, args)
 
 
 def hand_on(partition: Partition, consumer: str, *, leaves: bool) -> Call:
@@ -46,4 +56,4 @@ def reclaim(partition: Partition, *, lease_ms: int, interval_ms: int, patience_m
     """Give the entries of silent workers to `released`. `patience_ms`: how long workers may renew
     their leases after a time in which they could not."""
     args: list[Arg] = [GROUP, RELEASED, lease_ms, interval_ms, patience_ms]
-    return Call(load("reclaim"), [partition.reclaim, *partition.all_jobs], args)
+    return Call(load("reclaim"), [partition.reclaim, *partition.all_streams], args)

@@ -19,10 +19,12 @@ class Lease:
     entry: EntryKey
     job_id: str
     epoch: int
+    of_tenant: bool = field(init=False)
     state: bytes = field(init=False)
     tokens: bytes = field(init=False)
 
     def __post_init__(self) -> None:
+        self.of_tenant = self.entry.stream == self.partition.tenant_jobs
         self.state = self.partition.state(self.job_id).encode()
         self.tokens = self.partition.tokens(self.job_id).encode()
 
@@ -43,5 +45,5 @@ def release(partition: Partition, stream: str, consumer: str, jobs: Sequence[Job
 def leave(partition: Partition, consumer: str) -> Call:
     """Leave the groups. What the consumer still owns is released."""
     return Call(
-        load("leave"), [partition.workers, *partition.all_jobs], [GROUP, consumer, RELEASED]
+        load("leave"), [partition.workers, *partition.all_streams], [GROUP, consumer, RELEASED]
     )

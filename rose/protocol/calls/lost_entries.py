@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.protocol.calls.call import Arg, Call, malformed
+from rose.protocol.calls.intake import DEADLINE_PASSED
 from rose.protocol.calls.leases import Lease
 from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
 from rose.protocol.scripts import load
@@ -15,12 +16,17 @@ from rose.protocol.scripts import load
 _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS = 100, 2**20, 100
 
 
-def sweep(partition: Partition, positions: Sequence[bytes], *, again_s: float) -> Call:
+def sweep(
+    partition: Partition, positions: Sequence[bytes], *, again_s: float, ttl_s: int = 3600
+) -> Call:
     """Look for entries and jobs that nobody would find otherwise. `positions`: from the last look,
-    or empty. `again_s`: how long a job that has its entry is not looked at again."""
+    or empty. `again_s`: how long a job that has its entry is not looked at again. `ttl_s`:
+    of parked jobs whose deadline has passed."""
     args: list[Arg] = [GROUP, RELEASED, _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS]
-    args += [int(again_s * 1000), *(positions or [b""] * len(partition.all_jobs))]
-    return Call(load("sweep"), [partition.running, *partition.all_jobs], args)
+    args += [int(again_s * 1000), ttl_s, DEADLINE_PASSED]
+    args += positions or [b""] * len(partition.all_streams)
+    keys = [partition.running, partition.load, *partition.all_streams]
+    return Call(load("sweep"), keys, args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ def room(partition: Partition) -> Call:
 
 
 def queue_status(partition: Partition) -> Call:
-    keys = [partition.load, partition.model, partition.dead, partition.workers, *partition.all_jobs]
+    keys = [partition.load, partition.model, partition.dead, partition.workers]
+    keys += partition.all_streams
     return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000, *MODEL_FIELDS])
 
 
@@ -30,10 +31,11 @@ def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:
 
 
 def oldest_waiting(partition: Partition) -> Call:
-    return Call(load("oldest_waiting"), partition.all_jobs, [GROUP])
+    return Call(load("oldest_waiting"), [partition.load, *partition.all_jobs], [GROUP])
 
 
 def forget(partition: Partition, *, idle_ms: int) -> Call:
     """Delete consumers that hold nothing and have been silent for `idle_ms`."""
     streams = sorted(partition.all_jobs, key=lambda one: one != partition.jobs(Priority.NORMAL))
-    return Call(load("forget"), [partition.workers, *streams], [GROUP, idle_ms])
+    keys = [partition.workers, *streams, partition.tenant_jobs]
+    return Call(load("forget"), keys, [GROUP, idle_ms])

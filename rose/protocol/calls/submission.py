@@ -12,6 +12,7 @@ from rose.errors import (
     InvalidRequest,
     PromptTooLong,
     QueueFull,
+    TenantLimited,
 )
 from rose.protocol.calls.call import Arg, Call, malformed, ms_until, now_ms, value_or
 from rose.protocol.jobs import JobSpec, Priority
@@ -126,13 +127,14 @@ def submit(
     ]
     now = now_ms()
     for job in jobs:
+        tenant = f"{job.tenant}:{job.prompt_estimate}" if job.tenant else "-"
         keys.append(partition.state(job.job_id))
         if job.idempotency_key is not None:
             keys.append(partition.idempotency(job.idempotency_key, producer))
         args += (
             f"{_LEVEL[job.priority]} {job.cost} {value_or(job.prompt_tokens, '-')} "
             f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
-            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'} "
+            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {tenant} "
             f"{job.adapter or '-'}",
             job.raw,
             job.record,
@@ -157,7 +159,7 @@ def submitted_id(reply: list[bytes]) -> str:
     """The id under which the job is enqueued: an earlier one for a repeated idempotency key.
 
     Raises:
-        QueueFull, PromptTooLong
+        QueueFull, PromptTooLong, TenantLimited
         InvalidParameter: the workers do not serve its adapter.
         BrokerUnavailable: the job stream takes no more entries.
         MalformedMessage: somebody else has written where submit.lua reads.
@@ -165,6 +167,10 @@ def submitted_id(reply: list[bytes]) -> str:
     try:
         if reply[0] == b"FULL":
             raise QueueFull(int(reply[2]), int(reply[3]), reply[1].decode())
+        if reply[0] == b"LIMITED":
+            tenant, limit = reply[1].decode(), reply[2].decode()
+            count, most, ms = map(int, reply[3:])
+            raise TenantLimited(tenant, limit, count, most, ms / 1000)
         if reply[0] == b"BLOCKED":
             raise BrokerUnavailable(
                 f"{reply[1].decode()} takes no more entries, since somebody has written one with "

@@ -69,6 +69,8 @@ class Taken:
     """by Redis' clock; None if `submit` has noted none"""
     now_ms: int = field(default=0, compare=False)
     """Redis' clock at the take"""
+    enqueued_ms: int | None = field(default=None, compare=False)
+    """by Redis' clock, where its entry does not say it: of a tenant's job"""
     taken_at: float = field(default_factory=time.monotonic, compare=False)
 
     def seconds_until(self, time_ms: int) -> float:
@@ -109,9 +111,10 @@ def taken(reply: bytes) -> Taken | NotTaken | OfOtherModel:
     try:
         if outcome == b"OTHER_MODEL":
             return OfOtherModel(int(facts))
-        *numbers, deadline = facts.split()
+        *numbers, deadline, enqueued = facts.split()
         epoch, attempts, cancel_flag, logged, now = map(int, numbers)
         deadline_ms = None if deadline == b"-" else int(deadline)
+        enqueued_ms = None if enqueued == b"-" else int(enqueued)
     except ValueError as error:
         raise malformed("take", error) from None
-    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now)
+    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, enqueued_ms)

@@ -33,7 +33,10 @@ def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call
     for item in items:
         lease, end = item.lease, item.end
         # A terminal event's type is the job's status.
-        status, entry = ("-", "-") if end is None else (end.type, lease.entry.id)
+        if end is None:
+            status, entry = "+" if lease.of_tenant else "-", "-"
+        else:
+            status, entry = end.type, lease.entry.id
         counts = " ".join(map(str, item.counts))
         keys += (lease.state, lease.tokens)
         args += (f"{lease.epoch} {item.index} {status} {entry} {counts}", *item.events)

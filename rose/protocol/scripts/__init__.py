@@ -1,4 +1,4 @@
-"""The Lua scripts: one file for each transition, behind what it uses of `common.lua`.
+"""The Lua scripts: one file for each transition, behind what it uses of `common*.lua`.
 
 Only what it uses, because Redis makes every function of a script anew at every call.
 
@@ -34,6 +34,10 @@ class Script:
         return load(self.name, sharded=True)
 
 
+#: What several scripts use, by subject. Each of them may use those before it.
+_COMMON = ("common", "common_tenants", "common_cancellation")
+
+
 @cache
 def load(name: str, *, sharded: bool = False) -> Script:
     source = with_common((files(__name__) / f"{name}.lua").read_text())
@@ -43,8 +47,8 @@ def load(name: str, *, sharded: bool = False) -> Script:
 
 
 def with_common(source: str) -> str:
-    """A script behind what it uses of `common.lua`."""
-    common = (files(__name__) / "common.lua").read_text()
+    """A script behind what it uses of `common*.lua`."""
+    common = "".join((files(__name__) / f"{name}.lua").read_text() for name in _COMMON)
     flags = ""
     if source.startswith("#!"):  # Redis looks for it in the first line only
         flags, newline, source = source.partition("\n")

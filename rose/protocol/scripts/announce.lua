@@ -14,6 +14,8 @@
 --        REPLACED the queue has had another model since
 local model, stream, workers, vocabulary = unpack(KEYS, 1, 4)
 local VOCABULARY_DAYS = 30
+-- So long after the last worker that knows of tenants, submit looks whether others live.
+local TENANTS_MS = 60000
 local group, consumer, released, alive_ms, no_entry, mode, slots = unpack(ARGV, 1, 7)
 local facts = {}
 for n = 8, #ARGV, 2 do facts[ARGV[n]] = ARGV[n + 1] end
@@ -34,6 +36,7 @@ if not same and mode == 'join' and others_live() then return {'REFUSED', name, f
 -- Reading its own pending entries resets a consumer's idle time. There is none after the last id.
 redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, no_entry)
 redis.call('HSET', workers, consumer, slots)
+redis.call('SET', prefix_of(model) .. 'tenants:worker', '1', 'PX', TENANTS_MS)
 if not same and mode == 'keep' then return {'REPLACED', name, fingerprint, '0'} end
 local said = known[3]
 if mode ~= 'keep' or not name or fingerprint == '' then

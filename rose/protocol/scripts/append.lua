@@ -2,7 +2,8 @@
 -- Log and publish the new tokens and the ends of jobs. One call serves a whole batch.
 -- KEYS  load, running; per item: state, tokens, and the job's stream if it ends
 -- ARGV  group, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
---       in each event>", its events, and the terminal event if it ends; else status and entry are "-"
+--       in each event>", its events, and the terminal event if it ends; else entry is "-" and status "-", or
+--       "+" for a tenant's job
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply stored:
 --        CANCEL  stored, and somebody has asked to cancel the job
 --        DUP     a repeat: the log has it already
@@ -10,11 +11,12 @@
 --        GAP     tokens before it are missing, or somebody else has written into the log
 local load, running = KEYS[1], KEYS[2]
 local group, ttl_s = ARGV[1], ARGV[2]
-local now
-local generated = 0
+local now, tenants
+local generated, generated_tenants = 0, 0
 
 -- Of a job that ends also what `end_job` has to know.
-local function read(state, ends)
+local function read(state, ends, moved)
+  if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged') end
   if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
   return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted')
 end
@@ -40,7 +42,7 @@ local function log_events(state, tokens, known, index, counts, number)
     local channel = channel_of(state)
     for n = first, last do redis.call(PUBLISH, channel, ARGV[n]) end
   end
-  return placed, first ~= nil, index == logged and logged
+  return placed, first ~= nil, index == logged and logged, logged - before
 end
 
 local reply, item, key, arg, ended = {}, 0, 3, 3, {}
@@ -48,18 +50,23 @@ while key < #KEYS do
   local state, tokens = KEYS[key], KEYS[key + 1]
   local epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
   local _, events = string.gsub(counts, '%d+', '')
-  local ends = status ~= '-'
-  local known = read(state, ends) or {}
+  local ends, moved = entry ~= '-', status == '+'
+  if ends then moved = string.find(KEYS[key + 2], ':jobs:tenants', 1, true) end
+  local known = read(state, ends, moved) or {}
   local outcome
   if known[1] ~= epoch then
     outcome = 'FENCED'
   else
-    local placed, grown, complete = log_events(state, tokens, known, tonumber(index), counts, arg + 1)
+    local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, arg + 1)
+    if moved then
+      generated_tenants, tenants = generated_tenants + more, tenants or tenant_book(prefix_of(load))
+    end
     if not placed then
       outcome = 'GAP'
     elseif ends and not is_terminal(known[4]) and complete then
       now = now or string.format('%d', now_ms())
       end_job(state, tokens, {string.format('%d', complete), unpack(known, 5, 8)}, status, ARGV[arg + 1 + events], now, ttl_s)
+      if moved then tenants.settle(state, complete) end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -67,6 +74,7 @@ while key < #KEYS do
     elseif known[3] then
       outcome = 'CANCEL'
     end
+    if moved and not ends and grown then tenants.charge(state, known[5], tonumber(known[2] or '0') + more) end
     -- Repeats acknowledge too: the first call may have stopped before it did.
     if ends and outcome ~= 'GAP' then
       acknowledge(KEYS[key + 2], group, entry)
@@ -80,6 +88,10 @@ while key < #KEYS do
   item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
 end
 add_to(load, 'generated', generated)
+if tenants then
+  add_to(load, 'generated_tenants', generated_tenants)
+  tenants.close(load)
+end
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

@@ -14,6 +14,10 @@
 --   tombstone bytes of its entry, once it was cancelled while it waited
 --   owner     whose job it is                   record  its submitter's, for nobody else to read
 --   deleted   "1" once asked for: it goes soon after its end
+--   tenant    on whose account it runs. A job that is parked has neither stream nor entry; see common_tenants.lua
+--   level     of its priority, from 1          prompt    estimated tokens of its prompt
+--   charged   tokens of its answer that were charged to the tenant, once it was moved
+--   counted   "1" until its end: it counts for the tenant's limits
 
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
@@ -44,6 +48,11 @@ end
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- What the names of all keys of a partition begin with.
+local function prefix_of(key)
+  return string.match(key, '^.*}:')
 end
 
 local function id_of(state)
@@ -209,27 +218,6 @@ local function bury(state, tokens, ttl_s)
     add_to(load, 'cancelled', -1)
     add_to(load, 'cancelled_bytes', -tonumber(known[2]))
   end
-end
-
--- Stop a job that has not ended. One that no worker has begun on ends at once. Its entry stays until the
--- next take acknowledges it, since XDEL of an undelivered entry would break the group's lag. Until then
--- nothing of the job expires: without its state that take would begin it again. Returns whether it has
--- ended; else its worker will end it.
-local function stop_job(state, tokens, load, control, message, event)
-  local known = redis.call('HMGET', state, 'status', 'tokens', 'bytes')
-  redis.call('HSET', state, 'cancel', '1')
-  if known[1] ~= 'queued' or known[2] ~= '0' then
-    redis.call(PUBLISH, control, message)
-    return false
-  end
-  end_job(state, tokens, held_by(state), 'cancelled', event, string.format('%d', now_ms()))
-  give_back(load)
-  -- The queue's limits count entries, but not those of cancelled jobs.
-  local bytes = is_count(known[3]) and known[3] or '0'
-  redis.call('HSET', state, 'tombstone', bytes)
-  add_to(load, 'cancelled', 1)
-  add_to(load, 'cancelled_bytes', tonumber(bytes))
-  return true
 end
 
 -- Idle workers take turns: the one that `listener` names listens for new jobs, the others wait for a

@@ -10,10 +10,10 @@ local group, consumer, entry, code, message, job, keep, keep_s, ttl_s = unpack(A
 local job_id, event = unpack(ARGV, 10, 11)
 local now = now_ms()
 
-local deleted = false
+local deleted, tenant, level = false, nil, nil
 if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
 if state then
-  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'deleted')
+  local known = ask('HMGET', state, 'status', 'stream', 'entry', 'deleted', 'tenant', 'level', 'tokens')
   if not known then -- the key is of a wrong type: it never belonged to this job
     redis.call('DEL', state)
     known = {}
@@ -25,14 +25,20 @@ if state then
     end_job(state, tokens, held_by(state), 'failed', event, string.format('%d', now), ttl_s)
     give_back(load)
     ask('ZREM', running, job_id)
+    if known[5] then
+      local tenants = tenant_book(prefix_of(load))
+      tenants.settle(state, is_count(known[7]) and tonumber(known[7]) or 0)
+      tenants.close(load)
+    end
   elseif own then
     bury(state, tokens, ttl_s)
   end
   deleted = own and known[4]
+  if own then tenant, level = known[5], known[6] end
 end
 if not deleted then
   redis.call('XADD', dead, 'MAXLEN', '~', keep, '*', 'id', job_id or '', 'code', code,
-    'message', message, 'stream', stream, 'entry', entry, 'job', job)
+    'message', message, 'stream', stream, 'entry', entry, 'job', job, 'tenant', tenant or '', 'level', level or '')
   redis.call('XTRIM', dead, 'MINID', '~', string.format('%d', math.max(0, now - keep_s * 1000)))
   redis.call('EXPIRE', dead, keep_s)
 end

@@ -3,13 +3,13 @@
 -- runs is cancelled, and goes soon after its end. While an entry stands the state stays: without it the
 -- next take of the entry would begin the job again.
 -- KEYS  state, tokens, load, control, a job stream
--- ARGV  group, what to publish on `control`, event (cancelled at token 0)
+-- ARGV  group, what to publish on `control`, event (cancelled at token 0), ttl s
 -- Reply: UNKNOWN, DELETED, REQUESTED (it goes after its end)
 local state, tokens, load, control, own = unpack(KEYS)
-local group, message, event = unpack(ARGV)
+local group, message, event, ttl_s = unpack(ARGV)
 
-local known = redis.call('HMGET', state, 'status', 'key', 'tombstone', 'stream', 'entry')
-local status, key, tombstone, stream, entry = unpack(known, 1, 5)
+local known = redis.call('HMGET', state, 'status', 'key', 'tombstone', 'stream', 'entry', 'deleted')
+local status, key, tombstone, stream, entry, deleted = unpack(known, 1, 6)
 if not status then return 'UNKNOWN' end
 
 -- The entry of a job that has ended, not yet acknowledged. Without a group there is none.
@@ -21,7 +21,8 @@ local function is_pending()
   error(pending)
 end
 local ended = is_terminal(status)
-local stays = not ended or tombstone or is_pending()
+-- A repeat finds a job that was parked until then: it goes by itself.
+local stays = not ended or tombstone or is_pending() or deleted and not stream
 
 -- The key of another user of Redis may not be touched. It stands for no job soon, and expires.
 local name = key_name(state, key)
@@ -33,5 +34,5 @@ if not stays then
 end
 redis.call('HDEL', state, 'record', 'owner')
 redis.call('HSET', state, 'deleted', '1')
-if not ended then stop_job(state, tokens, load, control, message, event) end
+if not ended then stop_job(state, tokens, load, control, message, event, ttl_s) end
 return 'REQUESTED'

@@ -3,18 +3,22 @@
 -- then those that dead and drained workers have left to `released`, then new ones, the most urgent first.
 -- A stream's head counts as if it had come `ageing ms` later for each level that its priority is below the
 -- first. So a job is never overtaken by one that came more than levels * ageing later, and no job starves.
--- KEYS  listener, turn, waiting, job streams, most urgent first
+-- Where tenants have parked jobs, the one with the least virtual time is next, jobs without a tenant being
+-- one more. Its job moves to the stream of tenants' jobs and is read there at once, so none ever waits in it.
+-- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, bell, load, running
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
---       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost; then, per entry that the consumer knows it owns:
+--       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
+--       event (failed at token 0, its deadline has passed); then, per entry that the consumer knows it owns:
 --       "<number of its stream> <entry>"
--- Reply: {entries, last entry read of each stream, how many were released, 1 if there may be more, 1 if this
---         worker listens from now on}
+-- Reply: {entries, last entry read of each job stream and of the bell, how many were released, 1 if there may
+--         be more, 1 if this worker listens from now on}
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
 local released = ARGV[7]
 local listener, turn, waiting_key = unpack(KEYS, 1, 3)
-local streams = {unpack(KEYS, 4)}
+local moved, bell, load, running = unpack(KEYS, #KEYS - 3)
+local streams = {unpack(KEYS, 4, #KEYS - 4)}
 left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room), tonumber(job_bytes)
 
 -- Pending entries in one look: as many as a large batch.
@@ -29,6 +33,13 @@ local seen = {}
 for level, stream in ipairs(streams) do
   seen[level] = last_delivered(stream, group)
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
+end
+
+local tenants
+if redis.call('EXISTS', moved, bell) > 0 then
+  tenants = tenant_book(string.match(load, '^.*}:'))
+  streams[#streams + 1] = moved
+  if not last_delivered(moved, group) then redis.call('XGROUP', 'CREATE', moved, group, '0', 'MKSTREAM') end
 end
 
 local fetched = {}
@@ -53,6 +64,11 @@ local function add(stream, entries)
     room = room - (job and #job or 0)
   end
   left = left - #entries
+end
+
+local function read(stream, count)
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', stream, '>')
+  return reply and #reply > 0 and entries_of(reply) or {}
 end
 
 -- Claim those entries that fit. Returns how many they were.
@@ -88,7 +104,7 @@ end
 
 if ARGV[9] == 'adopt' then
   local known = {}
-  for n = 10, #ARGV do known[ARGV[n]] = true end
+  for n = 12, #ARGV do known[ARGV[n]] = true end
   claim_from(consumer, known)
 end
 local redelivered = claim_from(released, {})
@@ -100,28 +116,66 @@ local function head(level)
 end
 
 local heads, waiting = {}, 0
-for level = 1, left > 0 and room > 0 and #streams or 0 do
+for level = 1, left > 0 and room > 0 and #seen or 0 do
   heads[level] = head(level)
   if heads[level] then waiting = waiting + 1 end
 end
 
-while left > 0 and room > 0 and waiting > 0 do
+-- Read the most urgent of the new jobs that have no tenant. Returns their bytes.
+local function read_first(count)
   local first
-  for level = 1, #streams do
+  for level = 1, #seen do
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
-  -- If only one stream has entries left, there is nothing to compare: read many at once.
-  local count = waiting == 1 and portion() or 1
-  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', streams[first], '>')
-  local entries = reply and #reply > 0 and entries_of(reply) or {}
+  local before = room
+  local entries = read(streams[first], count)
   add(streams[first], entries)
   if #entries > 0 then seen[first] = entries[#entries][1] end
   if #entries < count then
     heads[first] = nil
-  elseif waiting > 1 then
+  elseif waiting > 1 or tenants then
     heads[first] = head(first)
   end
   if not heads[first] then waiting = waiting - 1 end
+  return before - room
+end
+
+-- Serve tenants, and jobs without one beside them, by virtual time. Returns whether parked jobs are left
+-- that nobody has looked at.
+local function serve_tenants()
+  local MAX_ENDED = 100 -- parked jobs that need no slot any more
+  local now, ended = now_ms(), 0
+  -- Nothing is unread there, unless somebody else has written.
+  if entry_after(moved, last_delivered(moved, group)) then add(moved, read(moved, portion())) end
+  local unnamed = waiting > 0 and tenants.unnamed(load, running, moved)
+  local count, bytes = 0, 0
+  while left > count and room > bytes and ended < MAX_ENDED do
+    local tenant, vtime = tenants.next()
+    if tenant and (waiting == 0 or vtime <= unnamed) then
+      local moved_bytes = tenants.move(tenant, moved, now, ARGV[11], ARGV[10])
+      if moved_bytes then
+        count, bytes = count + 1, bytes + moved_bytes
+      else
+        ended = ended + 1
+      end
+    elseif waiting > 0 then
+      unnamed = tenants.read_unnamed(read_first(1))
+    else
+      break
+    end
+  end
+  if count > 0 then add(moved, read(moved, count)) end
+  tenants.waits()
+  give_back(load)
+  tenants.close(load)
+  return ended == MAX_ENDED
+end
+
+local more = false
+if tenants and left > 0 and room > 0 then more = serve_tenants() end
+while left > 0 and room > 0 and waiting > 0 and not more do
+  -- If only one stream has entries left, there is nothing to compare: read many at once.
+  read_first(waiting == 1 and portion() or 1)
 end
 
 local listens = false
@@ -133,4 +187,6 @@ else
   redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
   listens = true
 end
-return {fetched, seen, redelivered, (left == 0 or room <= 0) and 1 or 0, listens and 1 or 0}
+local rung = tenants and redis.call('XREVRANGE', bell, '+', '-', 'COUNT', 1)[1]
+seen[#seen + 1] = rung and rung[1] or '0-0'
+return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0}

@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Delete consumers that hold nothing and have been silent for long: killed workers leave theirs behind.
 -- One script looks and deletes, since deleting a consumer that has just read an entry would lose it.
--- KEYS  workers, the normal job stream, on which workers show that they live, the others
+-- KEYS  workers, the normal job stream, on which workers show that they live, the others, stream of tenants' jobs
 -- ARGV  group, idle ms
 -- Reply: how many were deleted
 local workers, forgotten = KEYS[1], 0
 for i = 2, #KEYS do
   local stream = KEYS[i]
-  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, ARGV[1])) do
+  -- The last one is that of the tenants' jobs. It is there once one of them was moved.
+  local there = i < #KEYS or redis.call('EXISTS', stream) == 1
+  for _, info in ipairs(there and redis.call('XINFO', 'CONSUMERS', stream, ARGV[1]) or {}) do
     local consumer = by_name(info)
     if consumer.pending == 0 and consumer.idle >= tonumber(ARGV[2]) then
       redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], consumer.name)

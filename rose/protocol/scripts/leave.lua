@@ -2,20 +2,24 @@
 -- Leave the consumer groups for good. What this consumer still owns, such as the entries of a fetch whose
 -- reply was lost, goes to `released`. One script, because deleting a consumer that has just read an entry
 -- would lose it.
--- KEYS  workers, job streams        ARGV  group, consumer, consumer that owns released entries
+-- KEYS  workers, job streams, stream of tenants' jobs        ARGV  group, consumer, consumer that owns released entries
 -- Reply: how many entries it still owned
 local group, consumer, released_to = ARGV[1], ARGV[2], ARGV[3]
 local MAX_ENTRIES = 1000
 
 local released = 0
-for i = 2, #KEYS do
-  local stream = KEYS[i]
+local function leave(stream)
   repeat
     local pending = redis.call('XPENDING', stream, group, '-', '+', MAX_ENTRIES, consumer)
     give_to(released_to, stream, group, ids_of(pending))
     released = released + #pending
   until #pending < MAX_ENTRIES
   redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
+end
+
+for i = 2, #KEYS do
+  -- The last one is that of the tenants' jobs. It is there once one of them was moved.
+  if i < #KEYS or redis.call('EXISTS', KEYS[i]) == 1 then leave(KEYS[i]) end
 end
 redis.call('HDEL', KEYS[1], consumer)
 return released

@@ -1,8 +1,8 @@
 -- Read how one partition stands.
--- KEYS  load, model, dead, workers, job streams, most urgent first
+-- KEYS  load, model, dead, workers, job streams, most urgent first, stream of tenants' jobs
 -- ARGV  group, alive ms, fields of the hash `model`
--- Reply: {streams, dead letters, queued tokens, {what those fields say}, now ms, tokens ever logged}; of each
---        stream {entries,
+-- Reply: {streams, dead letters, queued tokens, {what those fields say}, now ms, tokens ever logged, parked jobs
+--        of each priority}; of each stream {entries,
 --        oldest entry that is held or "", {{consumer, entries it holds, ms since it was heard of, its
 --        slots or ""}, ...}}. A consumer that holds nothing is named if it has been heard of in the
 --        last `alive ms`.
@@ -29,8 +29,8 @@ for i = 5, #KEYS do
   if not pending.err then oldest, held = pending[2] or '', consumers(KEYS[i]) end
   streams[#streams + 1] = {entries, oldest, held}
 end
-local counts = redis.call('HMGET', load, 'tokens', 'generated')
+local counts = redis.call('HMGET', load, 'tokens', 'generated', 'parked_high', 'parked_normal', 'parked_low')
 return {
   streams, redis.call('XLEN', dead), counts[1] or '0', redis.call('HMGET', model, unpack(ARGV, 3)), now_ms(),
-  counts[2] or '0',
+  counts[2] or '0', {counts[3] or '0', counts[4] or '0', counts[5] or '0'},
 }

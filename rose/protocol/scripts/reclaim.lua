@@ -5,7 +5,7 @@
 -- If Redis' clock was set back, a lease would lapse late by as much; so all leases begin anew. After a
 -- time without a look nobody could renew either: Redis stood still, was away, or its clock was set
 -- forward. Then living workers get `patience ms` to renew before anything is taken from them.
--- KEYS  reclaim, job streams
+-- KEYS  reclaim, job streams, stream of tenants' jobs
 -- ARGV  group, consumer that owns released entries, lease ms, interval ms, patience ms
 -- Reply: how many entries were given to it
 --

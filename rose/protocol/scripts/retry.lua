@@ -1,28 +1,41 @@
 #!lua flags=allow-oom
 -- Enqueue the job of a dead letter under a new id, since an id has only one terminal event. Queue
--- limits do not apply: somebody has asked for this very job.
+-- limits do not apply, nor those of its tenant: somebody has asked for this very job. A tenant's job waits with
+-- the tenant's others again.
 -- KEYS  dead, stream, state, load; state and stream are those of the new job
--- ARGV  the letter's entry, job (with its new id), old id or "", cost, ms to its deadline or "-"
+-- ARGV  the letter's entry, job (with its new id), old id or "", cost, ms to its deadline or "-", tenant or "",
+--       level of its priority, estimated tokens of its prompt
 -- Reply: RETRIED; GONE (it was retried or purged before)
 local dead, stream, state, load = unpack(KEYS)
-local letter, job, old_id, cost, deadline_in = unpack(ARGV)
+local letter, job, old_id, cost, deadline_in, tenant, level, prompt = unpack(ARGV)
 
 if redis.call('XDEL', dead, letter) == 0 then
   -- A repeat after a lost reply has the same new id.
   return redis.call('EXISTS', state) == 1 and 'RETRIED' or 'GONE'
 end
-local entry, now = redis.call('XADD', stream, '*', 'job', job), now_ms()
+local now, entry = now_ms(), nil
+local parks = tenant ~= ''
+if not parks then entry = redis.call('XADD', stream, '*', 'job', job) end
 -- A dead letter holds the job alone. What else is known of it expires with its old state.
 local known = old_id ~= '' and ask('HMGET', (string.gsub(state, ':state:.*$', ':state:')) .. old_id, 'owner', 'record') or {}
 local size = bytes_of(job) + #(known[2] or '')
-redis.call('HSET', state, 'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', 0,
+redis.call('HSET', state, 'status', 'queued', 'epoch', 0,
   'attempts', 0, 'tokens', 0, 'cost', cost, 'bytes', size,
   'enqueued_ms', string.format('%d', now), 'retry_of', old_id)
 if known[1] then redis.call('HSET', state, 'owner', known[1]) end
 if known[2] then redis.call('HSET', state, 'record', known[2]) end
-if deadline_in ~= '-' then
-  redis.call('HSET', state, 'deadline_ms', string.format('%d', now + deadline_in))
-end
+local deadline_ms = deadline_in ~= '-' and string.format('%d', now + deadline_in)
+if deadline_ms then redis.call('HSET', state, 'deadline_ms', deadline_ms) end
 add_to(load, 'tokens', tonumber(cost))
 add_to(load, 'bytes', size)
+if not parks then
+  redis.call('HSET', state, 'stream', stream, 'entry', entry)
+  return 'RETRIED'
+end
+redis.call('HSET', state, 'tenant', tenant, 'level', level, 'prompt', prompt, 'counted', '1')
+local tenants = tenant_book(prefix_of(load))
+local one = tenants.open(tenant)
+tenants.accept(one, tonumber(cost), size)
+tenants.park(one, id_of(state), tonumber(level), job, now, deadline_ms)
+tenants.close(load)
 return 'RETRIED'

@@ -1,13 +1,15 @@
 -- Enqueue jobs, each of them once. A job id that exists is not enqueued again (a client repeats a call
--- after a lost reply), and neither is an idempotency key whose job exists.
+-- after a lost reply), and neither is an idempotency key whose job exists. The job of a tenant is parked: a
+-- fetch moves it when the tenant's turn has come.
 -- KEYS  load, model, job streams, most urgent first; per job: state, and its idempotency key if it has
 --       one
 -- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; per job:
 --       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
---       deadline> <owner> <tenant> <adapter>", job, record or ""; "-" for what is not known
+--       deadline> <owner> <tenant>:<estimated tokens of the prompt> <adapter>", job, record or ""; "-" for
+--       what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; NO_ADAPTER its name, the engine, those that are served;
---        FULL unit depth limit; BLOCKED stream
+--        FULL unit depth limit; BLOCKED stream; LIMITED tenant limit count maximum ms
 local load, model = KEYS[1], KEYS[2]
 local streams = tonumber(ARGV[1])
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
@@ -30,7 +32,12 @@ local max_tokens, max_bytes = limit(ARGV[3], facts[4] or ''), limit(ARGV[4], fac
 
 local entries = 0
 for i = 3, streams + 2 do entries = entries + redis.call('XLEN', KEYS[i]) end
-local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelled_bytes')
+local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelled_bytes', 'parked_high', 'parked_normal', 'parked_low')
+-- Where a tenant's job was ever parked.
+if held[5] or held[6] or held[7] then
+  entries = entries + redis.call('XLEN', prefix_of(load) .. 'jobs:tenants')
+  for i = 5, 7 do entries = entries + math.max(0, tonumber(held[i] or '0') or 0) end
+end
 for i = 1, 4 do held[i] = tonumber(held[i] or '0') or 0 end
 
 -- A job has an entry until it has ended. Without one there is nothing to count, whatever a lost worker
@@ -80,15 +87,32 @@ local function exists(state)
   return not known or known[1], known and known[2]
 end
 
-local function store(state, idempotency, stream, entry, cost, deadline_in, size, owner, tenant, record)
-  local fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
-    'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
+-- The tenants of this call, and whether their jobs are parked.
+local tenants, parks, now
+local MAX_UNPARKED = 100
+
+local function open_tenants()
+  tenants, now = tenant_book(prefix_of(load)), now_ms()
+  parks = tenants.parks(KEYS[4])
+  if not parks then tenants.unpark(MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)}) end
+end
+
+-- `entry`: nil for a job that is parked.
+local function store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, tenant, level, prompt)
+  local fields
+  if entry then
+    fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
+      'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
+  else
+    fields = {'status', 'queued', 'level', level, 'prompt', prompt, 'counted', '1', 'epoch', '0', 'attempts', '0',
+      'tokens', '0', 'cost', cost, 'bytes', size, 'enqueued_ms', string.format('%d', now)}
+  end
   local function add(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value
   end
-  if deadline_in ~= '-' then add('deadline_ms', string.format('%d', now_ms() + deadline_in)) end
+  if deadline_ms then add('deadline_ms', deadline_ms) end
   if owner ~= '-' then add('owner', owner) end
-  if tenant ~= '-' then add('tenant', tenant) end
+  if tenant then add('tenant', tenant) end
   if record ~= '' then add('record', record) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))
@@ -98,31 +122,43 @@ local function store(state, idempotency, stream, entry, cost, deadline_in, size,
   redis.call('HSET', state, unpack(fields))
 end
 
-local function submit(stream, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, tenant, adapter,
+local function submit(level, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, account, adapter,
     job, record)
   local earlier = idempotency and ask('GET', idempotency)
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
   local known, cancelled = exists(state)
   if known then return {'EXISTS', id_of(state)} end
-  local size = bytes_of(job) + #record
+  local size, stream, name, prompt, tenant = bytes_of(job) + #record, KEYS[level + 2], nil, nil, nil
+  if account ~= '-' then
+    name, prompt = string.match(account, '^([^:]+):(%d+)$')
+    if not tenants then open_tenants() end
+    tenant = tenants.open(name)
+  end
   local refused = too_long(prompt_tokens, prompt_bytes) or no_adapter(adapter) or full('jobs', depth, 1, max_jobs)
     or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes + surplus, size, max_bytes)
+    or tenant and tenants.refusal(tenant, tonumber(cost), size, now)
   if refused then return refused end
 
-  local entry = redis.pcall('XADD', stream, '*', 'job', job)
-  if entry.err then
-    -- Somebody has written an entry with the last possible id.
-    if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
-    error(entry)
+  local deadline_ms, entry = deadline_in ~= '-' and string.format('%d', now_ms() + deadline_in), nil
+  if tenant and parks then
+    tenants.accept(tenant, tonumber(cost), size)
+    tenants.park(tenant, id_of(state), level, job, now, deadline_ms)
+  else
+    entry = redis.pcall('XADD', stream, '*', 'job', job)
+    if entry.err then
+      -- Somebody has written an entry with the last possible id.
+      if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
+      error(entry)
+    end
   end
   if cancelled then redis.call('DEL', state) end
-  store(state, idempotency, stream, entry, cost, deadline_in, size, owner, tenant, record)
+  store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, name, level, prompt)
   depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
 end
 
 local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
 for i = 5, #ARGV, 3 do
-  local stream, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, tenant, adapter =
+  local level, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, account, adapter =
     string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+) (%S+)$')
   local state, idempotency = KEYS[key], nil
   key = key + 1
@@ -130,8 +166,8 @@ for i = 5, #ARGV, 3 do
     idempotency = KEYS[key]
     key = key + 1
   end
-  local outcome = submit(KEYS[tonumber(stream) + 2], state, idempotency, cost, prompt_tokens,
-    prompt_bytes, deadline_in, owner, tenant, adapter, ARGV[i + 1], ARGV[i + 2])
+  local outcome = submit(tonumber(level), state, idempotency, cost, prompt_tokens,
+    prompt_bytes, deadline_in, owner, account, adapter, ARGV[i + 1], ARGV[i + 2])
   if outcome then
     table.insert(outcome, 1, (i - 5) / 3)
     reply[#reply + 1] = outcome
@@ -139,4 +175,5 @@ for i = 5, #ARGV, 3 do
 end
 add_to(load, 'tokens', tokens - before_tokens)
 add_to(load, 'bytes', bytes - before_bytes)
+if tenants then tenants.close(load) end
 return reply

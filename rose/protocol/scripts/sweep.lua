@@ -2,14 +2,15 @@
 -- Look, a portion in each call, for what a foreign command, a restored backup or a failover may leave:
 -- entries that were delivered and that no pending list holds go to `released`; jobs that workers have
 -- begun and whose entries are gone are named, so that the caller ends them. A stream that takes no more
--- entries, since somebody has written one with the last possible id, is made anew once it is empty.
--- KEYS  running, job streams
+-- entries, since somebody has written one with the last possible id, is made anew once it is empty. Parked
+-- jobs whose deadline has passed end, though no worker has a slot for them.
+-- KEYS  running, load, job streams
 -- ARGV  group, consumer that owns released entries, entries to look at in each stream, bytes to read in
---       each, jobs to look at, ms for which a job is not looked at again; per stream: the entry after
---       which to look, or "" for its beginning
+--       each, jobs to look at, ms for which a job is not looked at again, ttl s, event (failed at token 0, its
+--       deadline has passed); per stream: the entry after which to look, or "" for its beginning
 -- Reply: {entries that were released, {entry after which the next call looks, ...}, {{job id, epoch,
 --        tokens in its log, stream, entry}, ...}}
-local running = KEYS[1]
+local running, load = KEYS[1], KEYS[2]
 local group, released_to = ARGV[1], ARGV[2]
 local max_entries, max_bytes, max_jobs, again_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -47,16 +48,21 @@ local function look_at(job_id, now)
     return nil
   end
   redis.call('ZADD', running, now, job_id)
-  if not stands_at(KEYS[2], stream, entry) then return {job_id, epoch, tokens, stream, entry} end
+  if not stands_at(KEYS[3], stream, entry) then return {job_id, epoch, tokens, stream, entry} end
 end
 
 local count, positions, lost = 0, {}, {}
-for n = 2, #KEYS do
+for n = 3, #KEYS do
   local released
-  released, positions[n - 1] = release_unowned(KEYS[n], ARGV[n + 5])
+  released, positions[n - 2] = release_unowned(KEYS[n], ARGV[n + 6])
   count = count + released
 end
 local now = now_ms()
+local tenants = tenant_book(prefix_of(load))
+if tenants.expire(now, max_jobs, ARGV[8], ARGV[7]) > 0 then
+  give_back(load)
+  tenants.close(load)
+end
 -- A time in the future is from before Redis' clock was set back.
 for _, range in ipairs({{'-inf', now - again_ms}, {'(' .. now, '+inf'}}) do
   local due = ask('ZRANGEBYSCORE', running, range[1], range[2], 'LIMIT', 0, max_jobs) or {}

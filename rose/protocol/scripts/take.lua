@@ -7,8 +7,9 @@
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; else ""
 -- Reply: per entry
---        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log> <now ms> <deadline ms or "-">
---                          both times are of Redis' clock
+--        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log> <now ms> <deadline ms or "-"> <enqueued ms
+--                          or "-"> times are of Redis' clock; the last one only of a tenant's job, whose
+--                          entry is younger
 --        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
 --        SUSPECT           the lease of the last take has lapsed without a new token: take it alone
 --        OTHER_MODEL <tokens in the log>
@@ -37,9 +38,10 @@ end
 -- Scores and members of the jobs that this call begins.
 local begun = {}
 
-local function granted(epoch, attempts, cancel, logged, deadline)
-  return string.format('TAKEN %d %d %s %d %s %s', epoch or 0, attempts or 0, cancel and '1' or '0', logged,
-    now, is_count(deadline) and deadline or '-')
+local function granted(stream, state, epoch, attempts, cancel, logged, deadline)
+  local enqueued = string.find(stream, ':jobs:tenants', 1, true) and redis.call('HMGET', state, 'enqueued_ms')[1]
+  return string.format('TAKEN %d %d %s %d %s %s %s', epoch or 0, attempts or 0, cancel and '1' or '0', logged,
+    now, is_count(deadline) and deadline or '-', is_count(enqueued) and enqueued or '-')
 end
 
 local function read(state)
@@ -71,7 +73,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
-    return granted(known[8], known[7], known[6], logged, known[11])
+    return granted(stream, state, known[8], known[7], known[6], logged, known[11])
   end
   -- The worker is told of a cancelled one, so that it ends it.
   if logged > 0 and model ~= '' and (known[12] or '') ~= '' and known[12] ~= model and not known[6] then
@@ -90,7 +92,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   -- A cancel that came before the first take lets the state expire, in case there is no such job.
   if not known[1] then redis.call('PERSIST', state) end
   begun[#begun + 1], begun[#begun + 2] = now, id_of(state)
-  return granted(epoch, attempts + 1, known[6], logged, known[11])
+  return granted(stream, state, epoch, attempts + 1, known[6], logged, known[11])
 end
 
 local function take(stream, state, tokens, entry, take_id)

@@ -21,6 +21,7 @@ from rose.errors import (
     PromptTooLong,
     QueueFull,
     RoseError,
+    TenantLimited,
 )
 from rose.protocol import MAX_JOB_BYTES, decode_event, decode_job, encode_job, readable_job_id
 from rose.protocol.calls import NotTaken, Taken, submitted_id, taken
@@ -134,12 +135,14 @@ def test_a_report_is_short_however_much_is_wrong(wrong: dict[str, Any]) -> None:
     assert len(str(caught.value)) < 1000
 
 
-WORDS = [b"FULL", b"TOO_LONG", b"BLOCKED", b"jobs", b"7"]
+WORDS = [b"FULL", b"TOO_LONG", b"BLOCKED", b"LIMITED", b"jobs", b"7"]
 
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from(WORDS)))
 def test_any_reply_to_submit_is_an_id_or_an_error(reply: list[bytes]) -> None:
-    with contextlib.suppress(QueueFull, PromptTooLong, BrokerUnavailable, MalformedMessage):
+    with contextlib.suppress(
+        QueueFull, TenantLimited, PromptTooLong, BrokerUnavailable, MalformedMessage
+    ):
         assert isinstance(submitted_id(reply), str)
 
 
@@ -177,7 +180,8 @@ def test_any_state_of_a_queue_is_a_status_or_an_error(
 ) -> None:
     held: list[Any] = [3, b"5-0", [[consumer, b"2", 40, slots]]]
     facts = [name, context, name, context, tokens]
-    reply = [[held, [0, b"", []], [1, b"", []]], 4, tokens or b"0", facts, 7, tokens or b"0"]
+    streams, counts = [held, [0, b"", []], [1, b"", []], [0, b"", []]], [b"0", b"2", tokens or b"0"]
+    reply = [streams, 4, tokens or b"0", facts, 7, tokens or b"0", counts]
     with contextlib.suppress(MalformedMessage):
         status = read_queue_status("q", [reply, reply])
         assert isinstance(status, QueueStatus)

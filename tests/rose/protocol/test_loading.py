@@ -1,4 +1,4 @@
-"""What a script is made of: its own file and what it uses of common.lua."""
+"""What a script is made of: its own file and what it uses of `common*.lua`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _FOLDER = files("rose.protocol.scripts")
 NAMES = sorted(
     file.name.removesuffix(".lua")
     for file in _FOLDER.iterdir()
-    if file.name.endswith(".lua") and file.name != "common.lua"
+    if file.name.endswith(".lua") and not file.name.startswith("common")
 )
-COMMON = set(
-    re.findall(r"^local (?:function )?(\w+)", (_FOLDER / "common.lua").read_text(), re.MULTILINE)
-)
+COMMON = {
+    name
+    for file in _FOLDER.iterdir()
+    if file.name.startswith("common")
+    for name in re.findall(r"^local (?:function )?(\w+)", file.read_text(), re.MULTILINE)
+}
 
 
 def declared(source: str) -> list[str]:
@@ -25,7 +28,7 @@ def declared(source: str) -> list[str]:
 
 
 def called(source: str) -> set[str]:
-    """Functions of common.lua that the code calls."""
+    """Functions of common*.lua that the code calls."""
     return set(re.findall(r"(?<![.\w])(\w+)\(", re.sub(r"--.*", "", source))) & COMMON
 
 
@@ -43,7 +46,7 @@ def test_a_script_declares_what_it_calls_and_once(name: str) -> None:
 def test_a_script_declares_nothing_of_the_others(name: str) -> None:
     # when
     source = load(name).source
-    # then: what of common.lua it declares occurs a second time
+    # then: what of common*.lua it declares occurs a second time
     code = re.sub(r"--.*", "", source)
     unused = [word for word in declared(source) if len(re.findall(rf"\b{word}\b", code)) == 1]
     assert unused == []

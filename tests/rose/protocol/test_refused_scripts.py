@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 import rose.protocol.scripts
 from rose.protocol import GROUP, JobEntry, JobSpec, Priority, calls, encode_job
 from rose.protocol.calls import Call, NotTaken, QueueLimits, Submission, Take
+from rose.protocol.tenants import TenantLimits
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import FailedEvent, FinishedEvent
 from tests.conftest import needs_redis_server
@@ -164,6 +165,73 @@ def room(bench: Bench) -> Call:
     return calls.room(bench.partition)
 
 
+def submit_of_a_tenant(bench: Bench) -> Call:
+    job = JobSpec(id="0-new", prompt="x", deadline_ms=2**45)
+    one = Submission.of(job, encode_job(job), Priority.NORMAL, tenant="t")
+    return calls.submit(bench.partition, [one], limits=QueueLimits())
+
+
+def cancel_of_a_tenant(bench: Bench) -> Call:
+    return calls.cancel(bench.partition, bench.client.submit("x", tenant="t").id)
+
+
+def delete_of_a_tenant(bench: Bench) -> Call:
+    return calls.delete(bench.partition, bench.client.submit("x", tenant="t").id)
+
+
+def fetch_of_a_tenant(bench: Bench) -> Call:
+    """Jobs of two tenants and one of none; the deadline of one has passed."""
+    for tenant in ("a", "b", ""):
+        bench.client.submit("x", tenant=tenant)
+    late = bench.client.submit("x", tenant="a", deadline_s=1000)
+    bench.redis.hset(bench.partition.state(late.id), "deadline_ms", 1)
+    return calls.fetch(bench.partition, "w", 5, ageing_ms=1)
+
+
+def append_of_a_tenant(bench: Bench) -> Call:
+    for tenant in ("a", "b"):
+        bench.client.submit("x", tenant=tenant)
+    going, ended = (to_append(bench.start("w"), token(0), token(1)) for _ in range(2))
+    ended.end = FinishedEvent(index=2, reason="eos", prompt_tokens=1)
+    return calls.append(bench.partition, [going, ended], ttl_s=60)
+
+
+def give_up_of_a_tenant(bench: Bench) -> Call:
+    bench.client.submit("x", tenant="t")
+    lease = bench.start("w")
+    failed = FailedEvent(index=0, code="crash_loop", message="as the test wishes")
+    return dead_letter(bench, lease.entry, lease.job_id, failed)
+
+
+def retry_of_a_tenant(bench: Bench) -> Call:
+    bench.call(give_up_of_a_tenant(bench))
+    ((letter, _),) = bench.redis.xrange(bench.partition.dead)
+    job, stream = JobSpec(id="0-again", prompt="x"), bench.partition.jobs(Priority.NORMAL)
+    return calls.retry(
+        *(bench.partition, letter.decode(), stream, job, encode_job(job)),
+        retry_of="0-old",
+        tenant="t",
+    )
+
+
+def sweep_of_a_tenant(bench: Bench) -> Call:
+    """Its deadline has passed while it waits."""
+    bench.client.submit("x", tenant="t")
+    late = bench.client.submit("x", tenant="t", deadline_s=1000)
+    bench.redis.zadd(bench.partition.tenant_deadlines, {late.id: 1})
+    return calls.sweep(bench.partition, [], again_s=60)
+
+
+def set_tenant(bench: Bench) -> Call:
+    bench.client.submit("x", tenant="t")
+    return calls.set_tenant(bench.partition, "t", TenantLimits(weight=2, max_running_jobs=1))
+
+
+def tenant_status(bench: Bench) -> Call:
+    bench.client.submit("x", tenant="t")
+    return calls.tenant_status(bench.partition, top=5, names=["u"])
+
+
 SCRIPTS = (
     announce,
     append,
@@ -178,18 +246,27 @@ SCRIPTS = (
     queue_status,
 )
 SCRIPTS += (hand_on, reclaim, release, renew, retry, room, submit, sweep, take)
-PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {"dead_letter": give_up}
-ONLY_READ = {"oldest_waiting", "queue_status"}
+SCRIPTS += (submit_of_a_tenant, cancel_of_a_tenant, delete_of_a_tenant, fetch_of_a_tenant)
+SCRIPTS += (append_of_a_tenant, retry_of_a_tenant, sweep_of_a_tenant, set_tenant, tenant_status)
+PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {
+    "dead_letter": give_up,
+    "dead_letter_of_a_tenant": give_up_of_a_tenant,
+}
+ONLY_READ = {"oldest_waiting", "queue_status", "tenant_status"}
 #: Redis lets everything run at `maxmemory` but what asks for more and ends nothing.
-NEEDS_MEMORY = {"room", "submit"}
+NEEDS_MEMORY = {"room", "submit", "submit_of_a_tenant"}
 
 #: Whose caller goes by the reply, so that a repeat must answer what the first call did.
-SAY_THE_SAME = {"elect", "oldest_waiting", "renew", "retry", "take"}
+SAY_THE_SAME = {"elect", "oldest_waiting", "renew", "retry", "retry_of_a_tenant", "take"}
 
 TROUBLES = {
     "OOM": (out_of_memory, PREPARED.keys() - NEEDS_MEMORY),
     "READONLY": (read_only, ONLY_READ),
 }
+
+
+def script_of(name: str) -> str:
+    return name.removesuffix("_of_a_tenant")
 
 
 def everything(bench: Bench) -> dict[bytes, bytes]:
@@ -205,7 +282,7 @@ def test_a_refused_script_has_changed_and_said_nothing(
 ) -> None:
     # given
     call = PREPARED[name](bench)
-    assert call.script.name == name
+    assert call.script.name == script_of(name)
     refuse, spared = TROUBLES[trouble]
     listener = bench.redis.pubsub(ignore_subscribe_messages=True)
     listener.psubscribe(f"rose:{{{bench.partition.queue}:0}}:*")
@@ -306,4 +383,5 @@ def test_a_missing_right_is_an_error_and_no_verdict_on_the_job(
 
 def test_every_script_is_here() -> None:
     folder = Path(rose.protocol.scripts.__file__).parent
-    assert {path.stem for path in folder.glob("*.lua")} - {"common"} == set(PREPARED)
+    scripts = {path.stem for path in folder.glob("*.lua") if not path.stem.startswith("common")}
+    assert scripts == {script_of(name) for name in PREPARED}

@@ -1,0 +1,109 @@
+"""Tenants of a queue: set their shares and limits, and see how they stand.
+
+    with Tenants(client.settings) as tenants:
+        tenants.set("search", TenantLimits(weight=3, max_running_jobs=8))
+        print(tenants.show("search").waiting)
+
+A queue with several partitions divides each limit among them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from rose import transport
+from rose.protocol import Partition, calls
+from rose.protocol.tenants import (
+    TenantLimits,
+    TenantsStatus,
+    TenantStatus,
+    check_tenant,
+    merged_limits,
+    read_tenants,
+)
+
+if TYPE_CHECKING:
+    from rose.settings import QueueSettings
+
+#: Tenants per read of the hash that has their limits.
+_CHUNK = 1000
+
+
+class Tenants:
+    """The tenants of a queue, over all its partitions."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
+        self._redis = transport.RedisClient(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def set(self, name: str, limits: TenantLimits) -> None:
+        """Set the share and the limits of a tenant, all of them. They hold from the next job on;
+        what waits or runs already stays. If it fails it may hold in some partitions: repeat it.
+
+        Raises: InvalidParameter, BrokerUnavailable
+        """
+        check_tenant(name)
+        partitions = len(self._partitions)
+        shares = [limits.share(index, partitions) for index in range(partitions)]
+        with transport.broker_errors():
+            for partition, share in zip(self._partitions, shares, strict=True):
+                self._redis.run(calls.set_tenant(partition, name, share))
+
+    def remove(self, name: str) -> bool:
+        """Forget the limits of a tenant: from then on it has weight 1 and none. False if it had
+        none. Its jobs go on.
+
+        Raises: InvalidParameter, BrokerUnavailable
+        """
+        check_tenant(name)
+        with transport.broker_errors():
+            had = [self._redis.run(calls.set_tenant(p, name, None)) for p in self._partitions]
+        return any(had)
+
+    def list(self) -> dict[str, TenantLimits]:
+        """The tenants that have a weight or limits of their own, by name.
+
+        Raises: BrokerUnavailable, MalformedMessage
+        """
+        with transport.broker_errors():
+            return merged_limits(self._limits(partition) for partition in self._partitions)
+
+    def show(self, name: str) -> TenantStatus:
+        """Raises: InvalidParameter, BrokerUnavailable, MalformedMessage"""
+        check_tenant(name)
+        return self._status(0, name).top[0]
+
+    def top(self, count: int) -> TenantsStatus:
+        """The `count` tenants with the most jobs that have not ended, and all of them together.
+
+        Raises: BrokerUnavailable, MalformedMessage
+        """
+        return self._status(count)
+
+    def _status(self, top: int, *names: str) -> TenantsStatus:
+        status = [calls.tenant_status(p, top=top, names=names) for p in self._partitions]
+        with transport.broker_errors():
+            replies = [self._redis.run(call) for call in status]
+        return read_tenants(names, replies)
+
+    def _limits(self, partition: Partition) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        cursor: Any = 0
+        while True:
+            cursor, flat = self._redis.execute(
+                "HSCAN", partition.tenant_limits, cursor, "COUNT", _CHUNK
+            )
+            found |= (
+                flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            )
+            if int(cursor) == 0:
+                return found

@@ -1,0 +1,373 @@
+-- Tenants. One function, because Redis makes every function of a script anew at every call: whoever has
+-- no tenant pays for one alone. Behind common.lua.
+--
+-- Keys of a tenant, behind the prefix of its partition ("rose:{Q:P}:"):
+--   tenant:NAME          hash, see below
+--   tenant:NAME:parked   sorted set: ids of its jobs that wait, by when they are due: the time of enqueueing
+--                        and `ageing` for each level below the first, in 1/1024 ms, so that none are equal
+--   tenant:NAME:running  set: ids of its jobs that stand in jobs:tenants and have not ended
+--   job:ID               string: a job, while it is parked
+-- Keys of all tenants:
+--   tenants:limits       hash: by name "<weight> <running> <jobs> <bytes> <tokens> <requests a minute>
+--                        <tokens a minute>", "-" for no limit
+--   tenants:heads        sorted set: tenants with parked jobs, by when the next one is due
+--   tenants:ready        sorted set: those of them that may run one more job, by their virtual time
+--   tenants:jobs         sorted set: tenants by the number of their jobs that have not ended
+--   tenants:deadlines    sorted set: ids of parked jobs by their deadline
+--   tenants:worker       string: exists while workers live that know of tenants
+--   tenants:clock        hash: vtime: the virtual time at which a job was moved last; waits, unnamed, prompts:
+--                        see `unnamed`
+-- The hash of a tenant:
+--   vtime          tokens that its jobs have used, or were charged in advance, divided by its weight
+--   last           score of the job that was parked last, before ageing
+--   tokens, bytes  of its jobs that have not ended
+--   served         tokens in the logs of its jobs that have ended
+--   requests, allowance, at   what is left of its limits a minute, and since when
+local function tenant_book(prefix)
+  local book, opened, order, clock = {}, {}, {}, nil
+  local parked_levels, rings = {0, 0, 0}, false
+  local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
+  -- Tokens of an answer that are charged before it begins. So the slots that are free together go to
+  -- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
+  local ADVANCE = 128
+  -- A tenant without jobs is remembered for so long.
+  local IDLE_S = 86400
+
+  local function count_of(value)
+    return tonumber(value or '') or 0
+  end
+
+  -- Nothing but a foreign command makes one of these keys another type.
+  local function hash(key, ...)
+    local values = ask('HMGET', key, ...)
+    if not values then redis.call('DEL', key) end
+    return values or {}
+  end
+
+  local function read_clock()
+    if not clock then
+      local known = hash(prefix .. 'tenants:clock', 'vtime', 'waits', 'unnamed', 'prompts')
+      clock = {vtime = count_of(known[1]), waits = known[2] or '', unnamed = count_of(known[3]),
+        prompts = count_of(known[4])}
+    end
+    return clock
+  end
+
+  local function read_limits(tenant)
+    local text = (ask('HMGET', prefix .. 'tenants:limits', tenant.name) or {})[1] or ''
+    local limits = {}
+    for word in string.gmatch(text, '%S+') do limits[#limits + 1] = tonumber(word) or false end
+    tenant.weight = limits[1] and limits[1] > 0 and limits[1] or 1
+    tenant.max_running, tenant.max_jobs, tenant.max_bytes = limits[2], limits[3], limits[4]
+    tenant.max_tokens, tenant.max_requests, tenant.max_allowance = limits[5], limits[6], limits[7]
+  end
+
+  -- A tenant as this call knows it. `close` writes it.
+  function book.open(name)
+    local tenant = opened[name]
+    if tenant then return tenant end
+    local key = prefix .. 'tenant:' .. name
+    tenant = {name = name, key = key, parked = key .. ':parked', running = key .. ':running', more = 0}
+    local known = hash(key, 'vtime', 'last', 'tokens', 'bytes', 'served', 'requests', 'allowance', 'at')
+    tenant.vtime, tenant.last = count_of(known[1]), count_of(known[2])
+    tenant.tokens, tenant.bytes, tenant.served = count_of(known[3]), count_of(known[4]), count_of(known[5])
+    tenant.requests, tenant.allowance = tonumber(known[6] or ''), tonumber(known[7] or '')
+    tenant.at = tonumber(known[8] or '')
+    read_limits(tenant)
+    opened[name], order[#order + 1] = tenant, tenant
+    return tenant
+  end
+
+  -- `close` looks where it stands now, and writes it.
+  local function touch(tenant)
+    tenant.changed, tenant.dirty = true, true
+  end
+
+  -- What a minute allows, up to now. A time in the future is from before Redis' clock was set back.
+  local function refill(tenant, now)
+    local minutes = math.max(0, now - (tenant.at or 0)) / 60000
+    for left, most in pairs({requests = tenant.max_requests, allowance = tenant.max_allowance}) do
+      if most then tenant[left] = math.min(most, (tenant[left] or most) + minutes * most) end
+    end
+    tenant.at = now
+  end
+
+  -- Why one more job is refused; nil if it is not.
+  function book.refusal(tenant, cost, size, now)
+    local SOON_MS = 1000
+    if tenant.max_jobs and not tenant.jobs then
+      tenant.jobs = count_of(redis.call('ZSCORE', prefix .. 'tenants:jobs', tenant.name))
+    end
+    local function limited(limit, count, most, ms)
+      return {'LIMITED', tenant.name, limit, string.format('%d', count), string.format('%d', most),
+        string.format('%d', math.ceil(ms))}
+    end
+    for _, queued in ipairs({{'jobs', 1}, {'bytes', size}, {'tokens', cost}}) do
+      local unit, more = unpack(queued)
+      local most = tenant['max_' .. unit]
+      if most and tenant[unit] + more > most then
+        return limited('max_queued_' .. unit, tenant[unit], most, SOON_MS)
+      end
+    end
+    if not tenant.max_requests and not tenant.max_allowance then return nil end
+    refill(tenant, now)
+    -- Who asks for more than a minute allows gets it when a whole minute is left, and then waits the longer.
+    local need = math.min(cost, tenant.max_allowance or cost)
+    if tenant.max_requests and tenant.requests < 1 then
+      return limited('requests_per_minute', tenant.max_requests - math.max(0, tenant.requests), tenant.max_requests,
+        (1 - tenant.requests) / tenant.max_requests * 60000)
+    end
+    if tenant.max_allowance and tenant.allowance < need then
+      return limited('tokens_per_minute', tenant.max_allowance - math.max(0, tenant.allowance), tenant.max_allowance,
+        (need - tenant.allowance) / tenant.max_allowance * 60000)
+    end
+  end
+
+  -- A job comes: it counts for the limits until `settle`, and for those of a minute.
+  function book.accept(tenant, cost, size)
+    tenant.more, tenant.jobs = tenant.more + 1, tenant.jobs and tenant.jobs + 1
+    tenant.tokens, tenant.bytes = tenant.tokens + cost, tenant.bytes + size
+    touch(tenant)
+    if tenant.max_requests and tenant.requests then tenant.requests = tenant.requests - 1 end
+    if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
+  end
+
+  function book.park(tenant, job_id, level, job, now, deadline_ms)
+    local ageing = tonumber(redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
+    tenant.last = math.max(now * 1024, tenant.last + 1)
+    redis.call('ZADD', tenant.parked, string.format('%.0f', tenant.last + (level - 1) * ageing * 1024), job_id)
+    redis.call('SET', prefix .. 'job:' .. job_id, job)
+    if deadline_ms then redis.call('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
+    parked_levels[level] = parked_levels[level] + 1
+    touch(tenant)
+  end
+
+  -- Where a tenant stands, after its jobs or its virtual time have changed. Who was idle, or at a limit,
+  -- comes back at the virtual time that the others have reached: it has saved up nothing.
+  local function place(tenant)
+    local heads, ready = prefix .. 'tenants:heads', prefix .. 'tenants:ready'
+    local first = redis.call('ZRANGE', tenant.parked, 0, 0, 'WITHSCORES')
+    tenant.changed = false
+    if not first[1] then
+      redis.call('ZREM', heads, tenant.name)
+      redis.call('ZREM', ready, tenant.name)
+      return
+    end
+    redis.call('ZADD', heads, first[2], tenant.name)
+    if tenant.max_running and redis.call('SCARD', tenant.running) >= tenant.max_running then
+      redis.call('ZREM', ready, tenant.name)
+      return
+    end
+    if not redis.call('ZSCORE', ready, tenant.name) then
+      tenant.vtime = math.max(tenant.vtime, read_clock().vtime)
+      rings, tenant.dirty = true, true
+    end
+    redis.call('ZADD', ready, tenant.vtime, tenant.name)
+  end
+
+  local function release_parked(tenant, job_id, level)
+    level = LEVELS[tonumber(level or '')] and tonumber(level) or 2
+    redis.call('DEL', prefix .. 'job:' .. job_id)
+    redis.call('ZREM', prefix .. 'tenants:deadlines', job_id)
+    parked_levels[level] = parked_levels[level] - 1
+    touch(tenant)
+  end
+
+  -- A job of a tenant has ended with `logged` tokens: what was charged in advance makes room for what it used.
+  -- Returns whether it counted for one until now.
+  function book.settle(state, logged)
+    local known = ask('HMGET', state, 'tenant', 'cost', 'bytes', 'prompt', 'charged', 'counted') or {}
+    if not known[1] or not known[6] then return false end
+    redis.call('HDEL', state, 'counted')
+    local tenant = book.open(known[1])
+    local cost, prompt = count_of(known[2]), count_of(known[4])
+    if known[5] then
+      redis.call('SREM', tenant.running, id_of(state))
+      tenant.vtime = tenant.vtime + (logged - count_of(known[5])) / tenant.weight
+    end
+    tenant.more, tenant.served = tenant.more - 1, tenant.served + logged
+    tenant.tokens = math.max(0, tenant.tokens - cost)
+    tenant.bytes = math.max(0, tenant.bytes - count_of(known[3]))
+    if tenant.max_allowance and tenant.allowance then
+      tenant.allowance = math.min(tenant.max_allowance, tenant.allowance + cost - prompt - logged)
+    end
+    touch(tenant)
+    return true
+  end
+
+  -- A job that runs has `logged` tokens. If they are more than were charged for it, so are some more: in
+  -- portions, so that it is seldom.
+  function book.charge(state, charged, logged)
+    local MIN_PORTION = 16
+    charged = count_of(charged)
+    if logged <= charged then return end
+    local name = redis.call('HMGET', state, 'tenant')[1]
+    if not name then return end
+    local tenant, upto = book.open(name), logged + math.max(MIN_PORTION, math.floor(logged / 4))
+    tenant.vtime = tenant.vtime + (upto - charged) / tenant.weight
+    touch(tenant)
+    redis.call('HSET', state, 'charged', upto)
+  end
+
+  -- End a job that is parked. Returns false if it is not.
+  function book.end_parked(state, status, event, now, ttl_s)
+    local known = ask('HMGET', state, 'status', 'tenant', 'level', 'entry') or {}
+    if known[1] ~= 'queued' or not known[2] or known[4] then return false end
+    local tenant, job_id = book.open(known[2]), id_of(state)
+    redis.call('ZREM', tenant.parked, job_id)
+    release_parked(tenant, job_id, known[3])
+    end_job(state, (string.gsub(state, ':state:', ':tokens:', 1)), held_by(state), status, event,
+      string.format('%d', now), ttl_s)
+    book.settle(state, 0)
+    return true
+  end
+
+  -- End parked jobs whose deadline has passed. Returns how many there were, at most `count`.
+  function book.expire(now, count, event, ttl_s)
+    local deadlines = prefix .. 'tenants:deadlines'
+    local due = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
+    for _, job_id in ipairs(due) do
+      if not book.end_parked(prefix .. 'state:' .. job_id, 'failed', event, now, ttl_s) then
+        redis.call('ZREM', deadlines, job_id)
+      end
+    end
+    return #due
+  end
+
+  -- The limits of a tenant have changed.
+  function book.replace(name)
+    if redis.call('ZSCORE', prefix .. 'tenants:heads', name) then touch(book.open(name)) end
+  end
+
+  -- Whether tenants' jobs are parked. If only workers live that know nothing of tenants, nobody would move
+  -- them: then they go where those look.
+  function book.parks(stream)
+    local GROUP, RELEASED, ALIVE_MS = 'workers', 'released', 15000
+    if redis.call('EXISTS', prefix .. 'tenants:worker') == 1 then return true end
+    local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, GROUP)
+    for _, info in ipairs(consumers.err and {} or consumers) do
+      local consumer = by_name(info)
+      if consumer.name ~= RELEASED and consumer.idle < ALIVE_MS then return false end
+    end
+    return true
+  end
+
+  -- Put parked jobs, at most `count`, into the job streams, where every worker looks.
+  function book.unpark(count, group_streams)
+    for _, name in ipairs(redis.call('ZRANGE', prefix .. 'tenants:heads', 0, count - 1)) do
+      local tenant = book.open(name)
+      for _, job_id in ipairs(redis.call('ZRANGE', tenant.parked, 0, count - 1)) do
+        if count == 0 then return end
+        count = count - 1
+        local state = prefix .. 'state:' .. job_id
+        local job, known = ask('GET', prefix .. 'job:' .. job_id), ask('HMGET', state, 'status', 'level') or {}
+        redis.call('ZREM', tenant.parked, job_id)
+        release_parked(tenant, job_id, known[2])
+        if not book.settle(state, 0) then tenant.more = tenant.more - 1 end
+        if job and known[1] == 'queued' then
+          local stream = group_streams[tonumber(known[2] or '')] or group_streams[2]
+          redis.call('HSET', state, 'stream', stream, 'entry', redis.call('XADD', stream, '*', 'job', job))
+        end
+      end
+    end
+  end
+
+  -- The tenant whose turn it is, and its virtual time; nil if none may run one more job.
+  function book.next()
+    local first = redis.call('ZRANGE', prefix .. 'tenants:ready', 0, 0, 'WITHSCORES')
+    if first[1] then return book.open(first[1]), tonumber(first[2]) end
+  end
+
+  -- Move the next job of a tenant to the stream `moved`. Returns its size; nil if it needs no slot any more.
+  function book.move(tenant, moved, now, event, ttl_s)
+    local job_id = redis.call('ZRANGE', tenant.parked, 0, 0)[1]
+    if not job_id then return place(tenant) end
+    local state = prefix .. 'state:' .. job_id
+    local job = ask('GET', prefix .. 'job:' .. job_id)
+    local known = ask('HMGET', state, 'status', 'entry', 'level', 'prompt', 'deadline_ms') or {}
+    local waits = job and known[1] == 'queued' and not known[2]
+    if waits and is_count(known[5]) and tonumber(known[5]) <= now then
+      book.end_parked(state, 'failed', event, now, ttl_s)
+      return place(tenant)
+    end
+    redis.call('ZREM', tenant.parked, job_id)
+    release_parked(tenant, job_id, known[3])
+    if not waits then
+      -- A client of an older version has cancelled it, or a foreign command has changed it.
+      if is_terminal(known[1]) then bury(state, (string.gsub(state, ':state:', ':tokens:', 1)), ttl_s) end
+      if not book.settle(state, 0) then tenant.more = tenant.more - 1 end
+      return place(tenant)
+    end
+    local prompt, all = count_of(known[4]), read_clock()
+    all.vtime, all.changed = math.max(all.vtime, tenant.vtime), true
+    tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
+    local entry = redis.call('XADD', moved, '*', 'job', job)
+    redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', ADVANCE)
+    redis.call('SADD', tenant.running, job_id)
+    tenant.dirty = true
+    place(tenant)
+    return #job
+  end
+
+  -- Jobs without a tenant compete as one tenant of weight 1. What they use is what was logged and is not of
+  -- tenants, the prompts that were read beside parked jobs, and the advance for each that runs.
+  -- Where nothing of tenants was left to wait the last time, they begin at the clock; else they only catch
+  -- up with it, as a tenant does that comes back.
+  function book.unnamed(load, running, moved)
+    local all = read_clock()
+    local logged = redis.call('HMGET', load, 'generated', 'generated_tenants')
+    local own = math.max(0, redis.call('ZCARD', running) - redis.call('XLEN', moved))
+    all.used = count_of(logged[1]) - count_of(logged[2]) + all.prompts + own * ADVANCE
+    if all.waits ~= 'tenants' or all.unnamed + all.used < all.vtime then
+      all.unnamed, all.changed = all.vtime - all.used, true
+    end
+    all.now = all.unnamed + all.used
+    return all.now
+  end
+
+  -- One of them was read.
+  function book.read_unnamed(size)
+    local all = read_clock()
+    all.vtime, all.changed = math.max(all.vtime, all.now), true
+    all.prompts = all.prompts + math.ceil(size / 4)
+    all.now = all.now + math.ceil(size / 4) + ADVANCE
+    return all.now
+  end
+
+  -- What waits after a fetch: "tenants" if a tenant is ready that has got no slot, else "".
+  function book.waits()
+    local all = read_clock()
+    local waits = redis.call('EXISTS', prefix .. 'tenants:ready') == 1 and 'tenants' or ''
+    if waits ~= all.waits then all.waits, all.changed = waits, true end
+  end
+
+  local function save(tenant)
+    redis.call('HSET', tenant.key, 'vtime', tenant.vtime, 'last',
+      string.format('%.0f', tenant.last), 'tokens', tenant.tokens, 'bytes', tenant.bytes, 'served', tenant.served,
+      'requests', tenant.requests or '', 'allowance', tenant.allowance or '', 'at', tenant.at or '')
+    if tenant.more == 0 then return end
+    local jobs = tonumber(redis.call('ZINCRBY', prefix .. 'tenants:jobs', tenant.more, tenant.name))
+    if jobs <= 0 then
+      redis.call('ZREM', prefix .. 'tenants:jobs', tenant.name)
+      redis.call('EXPIRE', tenant.key, IDLE_S)
+    elseif jobs == tenant.more then
+      redis.call('PERSIST', tenant.key)
+    end
+  end
+
+  -- Write what has changed, and wake a worker if a tenant has become ready.
+  function book.close(load)
+    for _, tenant in ipairs(order) do
+      if tenant.changed then place(tenant) end
+      if tenant.dirty then save(tenant) end
+    end
+    for level, count in ipairs(parked_levels) do add_to(load, LEVELS[level], count) end
+    if clock and clock.changed then
+      redis.call('HSET', prefix .. 'tenants:clock', 'vtime', clock.vtime, 'waits', clock.waits,
+        'unnamed', clock.unnamed, 'prompts', clock.prompts)
+    end
+    if rings then redis.call('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
+  end
+
+  return book
+end

@@ -1,0 +1,35 @@
+-- Read how tenants stand: those that are named, or those with the most jobs that have not ended.
+-- KEYS  load, limits of the tenants, running jobs of the tenants
+-- ARGV  how many of those with the most jobs; names
+-- Reply: {{tenants with jobs, parked jobs, running jobs, now ms}, tenant, ...}; of each tenant {name, its
+--        limits, {tokens, bytes, served}, parked jobs, running jobs, time of enqueueing of the next one or
+--        nil, 1 if it has as many running as it may}
+local load, limits, moved = unpack(KEYS)
+local prefix = prefix_of(load)
+local names, asked = {unpack(ARGV, 2)}, {}
+for _, name in ipairs(names) do asked[name] = true end
+local most = ARGV[1] ~= '0' and redis.call('ZREVRANGE', prefix .. 'tenants:jobs', 0, ARGV[1] - 1) or {}
+for _, name in ipairs(most) do
+  if not asked[name] then names[#names + 1] = name end
+end
+
+local function look(name)
+  local key = prefix .. 'tenant:' .. name
+  local first = redis.call('ZRANGE', key .. ':parked', 0, 0)[1]
+  local enqueued = first and redis.call('HMGET', prefix .. 'state:' .. first, 'enqueued_ms')[1]
+  local ready = first and redis.call('ZSCORE', prefix .. 'tenants:ready', name)
+  return {
+    name, redis.call('HMGET', limits, name)[1], redis.call('HMGET', key, 'tokens', 'bytes', 'served'),
+    redis.call('ZCARD', key .. ':parked'), redis.call('SCARD', key .. ':running'), enqueued or false,
+    first and not ready and 1 or 0,
+  }
+end
+
+local parked = 0
+for _, count in ipairs(redis.call('HMGET', load, 'parked_high', 'parked_normal', 'parked_low')) do
+  parked = parked + math.max(0, tonumber(count or '0') or 0)
+end
+local all = {redis.call('ZCARD', prefix .. 'tenants:jobs'), parked, redis.call('XLEN', moved), now_ms()}
+local reply = {all}
+for _, name in ipairs(names) do reply[#reply + 1] = look(name) end
+return reply
