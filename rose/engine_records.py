@@ -65,7 +65,8 @@ class SchedulerStats:
     """Gauges of this moment, and counters since the scheduler was made.
 
     `running` and `waiting` count requests, `capacity` the places in the batch, and `batch_size`
-    the requests that the last step computed.
+    the requests that the last step computed. `accepted_tokens` are those of `drafted_tokens` that
+    turned out to be right.
     """
 
     running: int = 0
@@ -76,6 +77,8 @@ class SchedulerStats:
     preemptions: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     batch_size: int = 0

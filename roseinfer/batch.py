@@ -39,10 +39,15 @@ def padded(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The next `count` tokens of a session whose KV is to be computed in this step."""
+    """The next `count` tokens of a session whose KV is to be computed in this step.
+
+    The last of them may be `drafts`: guesses of what comes behind the session's known tokens. Then
+    the logits of the last known token and of each draft are wanted.
+    """
 
     session: InferenceSession
     count: int
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -51,11 +56,17 @@ class Chunk:
     @property
     def is_last(self) -> bool:
         """True if the step reaches the session's last known token, so that one can be sampled."""
-        return self.end == self.session.num_known
+        return self.end - len(self.drafts) == self.session.num_known
+
+    @property
+    def logit_rows(self) -> int:
+        """Its last rows, whose logits are wanted."""
+        return 1 + len(self.drafts) if self.is_last else 0
 
     def input_ids(self, device_tokens: DeviceTokens | None) -> list[int]:
         """Its tokens; one that only the device knows has a placeholder of `device_tokens`."""
         ids = self.session.tokens[self.session.computed : self.end]
+        ids += self.drafts
         if len(ids) < self.count:
             if device_tokens is None:
                 raise RuntimeError("a step needs a token that has not come back from the device")
@@ -271,5 +282,4 @@ class _Layout:
         self.slots += slots(session.blocks, positions, self.block_size)
         self.rows += chunk.count
         self.order.append(chunk)
-        if chunk.is_last:
-            self.logit_rows.append(self.rows - 1)
+        self.logit_rows += range(self.rows - chunk.logit_rows, self.rows)

@@ -29,13 +29,18 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepLogits:
-    """Logits [S, V] of the S `sessions` whose next token can be sampled after a forward pass.
+    """Logits [S, V] after a forward pass: those that each of `chunks` wants, in their order.
 
-    `values` may have more rows than sessions: padding, at the end.
+    `values` may have more rows than they want: padding, at the end.
     """
 
-    sessions: list[InferenceSession]
+    chunks: list[Chunk]
     values: Tensor
+
+    @property
+    def sessions(self) -> list[InferenceSession]:
+        """Those whose next token can be sampled."""
+        return [chunk.session for chunk in self.chunks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,11 @@ class EngineCore(SessionFactory):
         """Whether a step can begin before the host has the tokens of the last."""
         return self._runner.runs_ahead
 
+    @property
+    def same_in_any_chunk(self) -> bool:
+        """Whether a token's logits are the same bits with whatever tokens it is computed."""
+        return self._runner.same_in_any_chunk
+
     def forward(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
         """Compute the KV of `chunks` and the logits of those that reach their last token.
 
@@ -96,12 +106,13 @@ class EngineCore(SessionFactory):
             return StepLogits([], torch.empty(0, self.vocab_size))
         device_tokens = after.device_tokens if after is not None and after.sessions else None
         order, logits = self._runner.run(chunks, device_tokens=device_tokens)
-        return StepLogits([c.session for c in order if c.is_last], logits)
+        return StepLogits([chunk for chunk in order if chunk.is_last], logits)
 
     @torch.inference_mode()
     def sample(self, logits: StepLogits) -> SampledTokens:
-        """Sample the next token of each session that has logits. The host does not wait."""
-        return SampledTokens(logits.sessions, logits.values[: len(logits.sessions)])
+        """Sample the next token of each session that has logits, and the ones behind its drafts.
+        The host does not wait."""
+        return SampledTokens(logits.chunks, logits.values)
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:
         """Bring `sessions` up to date in one forward pass and append a token to each.
@@ -122,8 +133,8 @@ class EngineCore(SessionFactory):
         for session in sessions:
             session.computed = session.num_known
             session.register_full_blocks(pool)
-            session.append(sampled[session].token_id)
-        return [sampled[session].token_id for session in sessions]
+            session.append(next(sampled[session]).token_id)
+        return [session.tokens[-1] for session in sessions]
 
 
 def _make_cache(

@@ -25,6 +25,8 @@ class Runner(Protocol):
     cache_padding: int  # see KVCache
     runs_ahead: bool
     """whether it takes tokens that only the device knows"""
+    same_in_any_chunk: bool
+    """whether a token's logits are the same bits with whatever tokens it is computed"""
 
     @property
     def eager(self) -> Runner:
@@ -42,8 +44,8 @@ class Runner(Protocol):
     ) -> tuple[list[Chunk], Tensor]:
         """Compute the KV of `chunks`; returns them in row order, and logits.
 
-        Logits are [S, V] for the S chunks that reach their session's last token, or [T, V] for
-        every row; rows beyond that are padding. `device_tokens` has the tokens that only the device
+        Logits are [S, V] for the S rows that the chunks want, or [T, V] for every row; rows beyond
+        that are padding. `device_tokens` has the tokens that only the device
         knows; it is never given to a runner that does not run ahead.
         """
 
@@ -53,6 +55,7 @@ class PackedRunner(ABC):
 
     cache_padding = 1
     runs_ahead = True
+    same_in_any_chunk = False
 
     @property
     def eager(self) -> Runner:

@@ -18,13 +18,19 @@ from roseinfer.batch import Chunk
 from roseinfer.kv_cache import BlockPool
 from roseinfer.prefill_pace import PrefillPace
 from roseinfer.session import InferenceSession
+from roseinfer.speculation import Speculation
 
 
 class Planner:
     """The sessions that are waiting or running, and the blocks of those that run."""
 
     def __init__(
-        self, pool: BlockPool, pace: PrefillPace, max_batch_size: int, max_step_tokens: int
+        self,
+        pool: BlockPool,
+        pace: PrefillPace,
+        speculation: Speculation | None,
+        max_batch_size: int,
+        max_step_tokens: int,
     ) -> None:
         self.max_batch_size = max_batch_size
         self.max_step_tokens = max(max_step_tokens, max_batch_size)
@@ -33,7 +39,7 @@ class Planner:
         self.preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
-        self._pool, self._pace = pool, pace
+        self._pool, self._pace, self._speculation = pool, pace, speculation
 
     def remove(self, session: InferenceSession) -> None:
         """Forget one that is running or waiting; its blocks are the caller's to release."""
@@ -46,15 +52,22 @@ class Planner:
         self.running = [session for session in self.running if not session.finished]
 
     def plan(self) -> list[Chunk]:
-        """A step's chunks: one token for each decoding session, then prefill, oldest first."""
+        """A step's chunks: one token for each decoding session, perhaps with drafts, then prefill,
+        oldest first."""
         self._make_room()
         self._admit()
         ready = [s for s in self.running if not s.waits]
-        chunks = [Chunk(session, 1) for session in ready if session.num_pending == 1]
+        chunks = self._decode([s for s in ready if s.num_pending == 1])
         decoding = [s for s in self.running if s.waits or s.num_pending == 1]
         prefilling = [s for s in ready if s.num_pending > 1]
-        budget = self.max_step_tokens - len(chunks)
+        budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
         return chunks + self._pace.chunks(prefilling, decoding, budget)
+
+    def _decode(self, sessions: list[InferenceSession]) -> list[Chunk]:
+        """Drafts take at most half of what is left of the step: the rest is for prefill."""
+        if self._speculation is None:
+            return [Chunk(session, 1) for session in sessions]
+        return self._speculation.chunks(sessions, (self.max_step_tokens - len(sessions)) // 2)
 
     def plan_alone(
         self, session: InferenceSession, arrivals: Iterable[InferenceSession]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rose.engine_records import TokenLogprob
-from roseinfer.batch import DeviceTokens
+from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.device_transfer import Download
 from roseinfer.logprobs import Scores, logprobs, score
 from roseinfer.sampling import sample_tokens
-from roseinfer.session import InferenceSession
+from roseinfer.session import InferenceSession, SamplingRequest
 
 
 class SampledToken(NamedTuple):
@@ -23,31 +25,84 @@ class SampledToken(NamedTuple):
 
 
 class SampledTokens:
-    """The next token of each of `sessions`: at once on the device, later on the host."""
+    """The next token of each chunk's session: at once on the device, later on the host.
 
-    def __init__(self, sessions: list[InferenceSession], logits: Tensor) -> None:
-        """Sample row i of `logits` [S, V] for session i. The host does not wait."""
-        rows = [session.sampling_request for session in sessions]
-        self.sessions = sessions
-        self._params = [row.params for row in rows]
-        self._ids = sample_tokens(logits, rows) if rows else torch.empty(0, dtype=torch.int64)
-        self._scores = score(logits, self._ids, self._params)
-        scores = self._scores[1:] if self._scores is not None else ()
-        self._download = Download([self._ids, *scores])
+    Behind them those that follow if the chunk's drafts are right. Where logits depend on the tokens
+    before, only the first one is sampled here, and
+    the others when they are asked for.
+    """
+
+    def __init__(self, chunks: Sequence[Chunk], logits: Tensor) -> None:
+        """`logits` [S, V] has the rows that `chunks` want, and then padding. The host does not
+        wait."""
+        self.sessions = [chunk.session for chunk in chunks]
+        self._chunks, self._logits = chunks, logits
+        self._rows: list[int] = []  # of the logits, where those of each chunk begin
+        self._counts: list[int] = []  # of its tokens that are sampled here
+        requests, rows = list[SamplingRequest](), list[int]()
+        row = 0
+        for chunk in chunks:
+            own = _requests(chunk)
+            requests += own
+            rows += range(row, row + len(own))
+            self._rows.append(row)
+            self._counts.append(len(own))
+            row += 1 + len(chunk.drafts)
+        self._sampled = _Sampled(requests, logits if len(rows) == row else logits[rows])
 
     @property
     def device_tokens(self) -> DeviceTokens:
         """For the next step, which can begin before the host has them."""
         rows = {session: row for row, session in enumerate(self.sessions)}
-        return DeviceTokens(rows, self._ids)
+        return DeviceTokens(rows, self._sampled.ids)
 
-    def wait(self) -> dict[InferenceSession, SampledToken]:
-        """Wait until the host has them."""
+    def wait(self) -> dict[InferenceSession, Iterator[SampledToken]]:
+        """Wait until the host has them. Of a session's tokens each must be asked for when the ones
+        before it are in the session."""
+        tokens = iter(self._sampled.wait())
+        return {
+            chunk.session: self._in_turn(chunk, row, list(islice(tokens, count)))
+            for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True)
+        }
+
+    def _in_turn(
+        self, chunk: Chunk, row: int, sampled: Sequence[SampledToken]
+    ) -> Iterator[SampledToken]:
+        yield from sampled
+        for further in range(len(sampled), 1 + len(chunk.drafts)):
+            yield self._sample_again(chunk.session, row + further)
+
+    @torch.inference_mode()
+    def _sample_again(self, session: InferenceSession, row: int) -> SampledToken:
+        (token,) = _Sampled([session.sampling_request()], self._logits[row : row + 1]).wait()
+        return token
+
+
+def _requests(chunk: Chunk) -> list[SamplingRequest]:
+    """What can be sampled before any of it is in the session."""
+    request = chunk.session.sampling_request()
+    if request.logits_processor is not None:
+        return [request]
+    further = range(1, 1 + len(chunk.drafts))
+    return [request, *(chunk.session.sampling_request(distance) for distance in further)]
+
+
+class _Sampled:
+    """One call of the sampler."""
+
+    def __init__(self, requests: Sequence[SamplingRequest], logits: Tensor) -> None:
+        self._params = [request.params for request in requests]
+        logits = logits[: len(requests)]
+        self.ids = (
+            sample_tokens(logits, requests) if requests else torch.empty(0, dtype=torch.int64)
+        )
+        self._scores = score(logits, self.ids, self._params)
+        scores = self._scores[1:] if self._scores is not None else ()
+        self._download = Download([self.ids, *scores])
+
+    def wait(self) -> list[SampledToken]:
         ids, *scores = self._download.wait()
         by_row: dict[int, TokenLogprob] = {}
         if self._scores is not None:
             by_row = logprobs(Scores(self._scores.rows, *scores), self._params)
-        return {
-            session: SampledToken(int(token_id), by_row.get(row))
-            for row, (session, token_id) in enumerate(zip(self.sessions, ids.tolist(), strict=True))
-        }
+        return [SampledToken(int(i), by_row.get(row)) for row, i in enumerate(ids.tolist())]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, ParamSpec, TypeVar
 
 import torch
 
-from rose.engine_records import SchedulerStats, StepOutput, StepTimes
+from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
 from rose.errors import ConfigurationError, InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk
@@ -23,6 +23,7 @@ from roseinfer.planner import Planner
 from roseinfer.prefill_pace import PrefillPace
 from roseinfer.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.session import InferenceSession
+from roseinfer.speculation import Speculation, take
 from roseinfer.step_costs import StepCosts, StepSize
 
 _logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class _LaunchedStep:
 class _Counters:
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    accepted_tokens: int = 0
     batch_size: int = 0
 
 
@@ -65,6 +67,7 @@ class Scheduler:
         keep_finished: bool = True,
         overlap: bool | None = None,
         itl_target_ms: float | None = None,
+        speculation: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """At most `max_batch_size` sessions and `max_step_tokens` tokens share a step.
@@ -79,6 +82,9 @@ class Scheduler:
         `itl_target_ms` is for the inter-token latency of requests that decode while others' prompts
         are computed, see `PrefillPace`. 0 is no target. None is three times a decode step on CPU,
         and no target on a GPU or for an `OfflineScheduler`. `clock` tells seconds.
+
+        With `speculation` a step may bring a request several tokens: see `Speculation`. They are
+        the same tokens. It needs the compiled decoder and is left off with any other.
         """
         for name, value in (
             ("max_batch_size", max_batch_size),
@@ -103,7 +109,11 @@ class Scheduler:
         self._clock, self._collected_at = clock, clock()
         self._costs = StepCosts()
         pace = PrefillPace(self._costs, itl_target_ms / 1e3 if itl_target_ms is not None else None)
-        self._planner = Planner(self._pool, pace, max_batch_size, max_step_tokens)
+        speculates = speculation and engine.same_in_any_chunk and not overlap
+        self._speculation = Speculation(self._costs, self._pool) if speculates else None
+        self._planner = Planner(
+            self._pool, pace, self._speculation, max_batch_size, max_step_tokens
+        )
         self._sessions: dict[str, InferenceSession] = {}
         self._ended: list[InferenceSession] = []  # finished before their first step
         self._launched: deque[_LaunchedStep] = deque()  # oldest first
@@ -241,6 +251,8 @@ class Scheduler:
             preemptions=planner.preemptions,
             prompt_tokens=counters.prompt_tokens,
             generated_tokens=counters.generated_tokens,
+            drafted_tokens=self._speculation.drafted if self._speculation is not None else 0,
+            accepted_tokens=counters.accepted_tokens,
             prefix_query_tokens=planner.prefix_query_tokens,
             prefix_hit_tokens=planner.prefix_hit_tokens,
             batch_size=counters.batch_size,
@@ -275,7 +287,7 @@ class Scheduler:
             self._shrink(tokens)
             return False
         for chunk in chunks:
-            chunk.session.computed += chunk.count
+            chunk.session.computed += chunk.count - len(chunk.drafts)  # which may be wrong
         for session in sampled.sessions:
             session.ahead += 1
         self._launched.append(_LaunchedStep(chunks, sampled, size, began))
@@ -309,41 +321,46 @@ class Scheduler:
     def _note_cost(self, step: _LaunchedStep) -> None:
         """A device that was still at work on the last step began later than the launch."""
         began, self._collected_at = max(step.began, self._collected_at), self._clock()
-        prefill = any(chunk.count > 1 for chunk in step.chunks)
+        prefill = any(chunk.count - len(chunk.drafts) > 1 for chunk in step.chunks)
         self._costs.note(step.size, self._collected_at - began, prefill=prefill)
 
     def _postprocess(
-        self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, SampledToken]
+        self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, Iterator[SampledToken]]
     ) -> list[StepOutput]:
         """Append sampled tokens, offer full blocks to later requests, drop finished sessions."""
         outputs = []
         self._counters.batch_size = len(chunks)
         for session in sampled:
             session.ahead -= 1
-        for session in [chunk.session for chunk in chunks]:
+        for chunk in chunks:
+            session = chunk.session
             if session.finished or self._sessions.get(session.request_id) is not session:
                 continue  # it ended, or was aborted, while this step was under way
-            session.register_full_blocks(self._pool)
             if session in sampled:
-                outputs.append(self._append(session, sampled[session]))
+                outputs.append(self._append(chunk, sampled[session]))
+            else:
+                session.register_full_blocks(self._pool)
         self._planner.drop_finished()
         return outputs
 
-    def _append(self, session: InferenceSession, sampled: SampledToken) -> StepOutput:
-        index = session.num_generated
-        text = session.append(sampled.token_id)
-        taken = session.num_generated - index  # none where the grammar allows none
-        self._counters.generated_tokens += taken
+    def _append(self, chunk: Chunk, sampled: Iterator[SampledToken]) -> StepOutput:
+        session, index = chunk.session, chunk.session.num_generated
+        taken, text = take(chunk, sampled)  # none where the grammar allows none
+        self._counters.generated_tokens += len(taken)
+        if chunk.drafts and taken:
+            session.computed += len(taken) - 1
+            self._counters.accepted_tokens += len(taken) - 1
+        session.register_full_blocks(self._pool)
         if session.finished:
             session.release_blocks(self._pool)
             self._forget(session)
         return StepOutput(
             session.request_id,
             index,
-            (sampled.token_id,) * taken,
+            tuple(token.token_id for token in taken),
             text,
             session.finish_reason,
-            (sampled.logprob,) * taken if sampled.logprob is not None else None,
+            _logprobs(taken),
             session.error,
             session.cached_tokens if session.finished else None,
         )
@@ -356,6 +373,10 @@ class Scheduler:
     def _forget(self, session: InferenceSession) -> None:
         if not self._keep_finished:
             del self._sessions[session.request_id]
+
+
+def _logprobs(taken: Sequence[SampledToken]) -> tuple[TokenLogprob, ...] | None:
+    return tuple(token.logprob for token in taken if token.logprob is not None) or None
 
 
 class OnlineScheduler(Scheduler):

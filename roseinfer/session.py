@@ -11,6 +11,7 @@ from rose.sampling import SamplingParams
 from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import BlockPool
 from roseinfer.logits_processors import LogitsProcessor
+from roseinfer.prompt_lookup import PromptLookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class InferenceSession:
         self.prompt_length = len(self.tokens)
         self.computed = 0
         self.ahead = 0
+        self.lookup = PromptLookup()
         self.blocks: list[int] = []
         self.cached_tokens: int | None = None  # of the prompt, found at the first admission
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
@@ -120,9 +122,10 @@ class InferenceSession:
         """The ids that end it."""
         return self._ends.keys()
 
-    @property
-    def sampling_request(self) -> SamplingRequest:
-        return SamplingRequest(self.params, self.num_generated + self.ahead, self._logits_processor)
+    def sampling_request(self, further: int = 0) -> SamplingRequest:
+        """How to sample its next token, or the one that is `further` tokens behind it."""
+        position = self.num_generated + self.ahead + further
+        return SamplingRequest(self.params, position, self._logits_processor)
 
     def check(self, token_id: int) -> None:
         """Whether the grammar allows the next token, for a sampler that follows the grammar with a
@@ -170,8 +173,13 @@ class InferenceSession:
 
     @property
     def _is_full(self) -> bool:
-        spent = self.num_generated >= self.params.max_new_tokens
-        return spent or len(self.tokens) >= self.context_length
+        return self.tokens_left <= 0
+
+    @property
+    def tokens_left(self) -> int:
+        """The most tokens that can come behind those that the host has."""
+        left = self.params.max_new_tokens - self.num_generated
+        return min(left, self.context_length - len(self.tokens))
 
     # The block table
 

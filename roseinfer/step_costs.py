@@ -28,6 +28,7 @@ from roseinfer.batch import Chunk
 _KEPT = 32  # steps of each kind
 _RECENT = 5
 _FITTING_PASSES = 5
+_LONGEST_PATIENCE = 500  # steps
 _LEAST_RESIDUAL = 1e-3  # of a step's seconds: an error below it is none
 # Where the steps are too alike to tell the costs apart, the rows cost everything: a step without
 # prefill then seems cheap, and the next chunk is small enough to show what is fixed.
@@ -55,7 +56,7 @@ class _Measured(NamedTuple):
     seconds: float
 
 
-class _Costs(NamedTuple):
+class Costs(NamedTuple):
     """In seconds."""
 
     fixed: float = 0.0
@@ -65,8 +66,12 @@ class _Costs(NamedTuple):
     def of(self, size: StepSize) -> float:
         return self.fixed + self.per_row * size.rows + self.per_pair * size.pairs
 
-    def times(self, factor: float) -> _Costs:
-        return _Costs(self.fixed * factor, self.per_row * factor, self.per_pair * factor)
+    def of_tokens(self, count: int, computed: int) -> float:
+        """What `count` tokens behind the first `computed` of a sequence add to a step."""
+        return self.per_row * count + self.per_pair * _pairs(computed, count)
+
+    def times(self, factor: float) -> Costs:
+        return Costs(self.fixed * factor, self.per_row * factor, self.per_pair * factor)
 
 
 class StepCosts:
@@ -76,7 +81,8 @@ class StepCosts:
         self._decodes: deque[_Measured] = deque(maxlen=_KEPT)
         self._prefills: deque[_Measured] = deque(maxlen=_KEPT)
         self._recent: deque[_Measured] = deque(maxlen=_RECENT)
-        self._fitted = _Costs()
+        self._fitted = Costs()
+        self._noted = 0
         self._unfitted = 0  # steps that the fit does not know
 
     def note(self, size: StepSize, seconds: float, *, prefill: bool) -> None:
@@ -84,6 +90,7 @@ class StepCosts:
         measured = _Measured(size, max(seconds, sys.float_info.epsilon))
         (self._prefills if prefill else self._decodes).append(measured)
         self._recent.append(measured)
+        self._noted += 1
         self._unfitted += 1
 
     def of_step(self, size: StepSize) -> float:
@@ -92,8 +99,7 @@ class StepCosts:
 
     def of_tokens(self, count: int, computed: int) -> float:
         """Seconds that `count` tokens behind the first `computed` of a sequence add to a step."""
-        costs = self._costs()
-        return costs.of(StepSize(count, _pairs(computed, count))) - costs.fixed
+        return self._costs().of_tokens(count, computed)
 
     def tokens_within(self, seconds: float, computed: int) -> int:
         """How many tokens behind the first `computed` of a sequence add at most `seconds`."""
@@ -104,12 +110,21 @@ class StepCosts:
         divisor = first + (first * first + 4 * growth * max(seconds, 0.0)) ** 0.5
         return int(2 * max(seconds, 0.0) / divisor) if divisor > 0 else sys.maxsize
 
-    def _costs(self) -> _Costs:
-        """As fitted, times the slowdown. A fit takes a millisecond. While steps are few it is
-        made for each, later for every sixteenth."""
-        patience = _KEPT // 2 if len(self._prefills) > _KEPT // 2 else 1
-        if self._unfitted >= patience:
+    def in_proportion(self) -> Costs:
+        """What a row costs beside the rest of a step, for whoever does not ask how busy the machine
+        is. The fit may be as old as the steps before it were many."""
+        self._fit(patience=min(self._noted // 2, _LONGEST_PATIENCE))
+        return self._fitted
+
+    def _fit(self, patience: int) -> None:
+        """A fit takes a millisecond."""
+        if self._unfitted > patience:
             self._fitted, self._unfitted = _fit([*self._decodes, *self._prefills]), 0
+
+    def _costs(self) -> Costs:
+        """As fitted, times the slowdown. While steps are few they are fitted after each, later
+        after every sixteenth."""
+        self._fit(patience=_KEPT // 2 - 1 if len(self._prefills) > _KEPT // 2 else 0)
         if not self._recent:
             return self._fitted
         slowdowns = [step.seconds / self._fitted.of(step.size) for step in self._recent]
@@ -120,7 +135,7 @@ def _pairs(computed: int, count: int) -> int:
     return count * computed + count * (count + 1) // 2
 
 
-def _fit(steps: list[_Measured]) -> _Costs:
+def _fit(steps: list[_Measured]) -> Costs:
     """No cost is negative."""
     sizes = torch.tensor([(1, *step.size) for step in steps], dtype=torch.float64)
     seconds = torch.tensor([step.seconds for step in steps], dtype=torch.float64)
@@ -136,7 +151,7 @@ def _fit(steps: list[_Measured]) -> _Costs:
     costs = [0.0, 0.0, 0.0]
     for column, value in zip(columns, (solution / scales[columns]).tolist(), strict=True):
         costs[column] = value
-    return _Costs(*costs)
+    return Costs(*costs)
 
 
 def _least_absolute(rows: Tensor, ridge: Tensor) -> Tensor:

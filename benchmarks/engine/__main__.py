@@ -27,6 +27,7 @@ from benchmarks.engine.cases.alone import Context, Waiting
 from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
 from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.service import Service, Start, serving
+from benchmarks.engine.cases.speculation import Speculation
 from benchmarks.engine.contenders import Contender, Course, Traffic
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
@@ -38,7 +39,16 @@ from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from roseinfer import native
 
-_CASES = ("batch", "single", "start", "waiting", "context", "interference", "service")
+_CASES = (
+    "batch",
+    "single",
+    "start",
+    "waiting",
+    "context",
+    "interference",
+    "speculation",
+    "service",
+)
 _PEERS = ("static", "repadding", "continuous")
 _MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512  # the engine's own defaults
 _SCALES = {"full": FULL, "tiny": TINY}
@@ -82,7 +92,7 @@ class Suite:
         if "waiting" in only:
             ours = self._ours(BUILT_IN, "float32")
             self.runner.measure("waiting", Waiting(ours, self._scale))
-        if {"context", "interference", "service"} & set(only):
+        if {"context", "interference", "speculation", "service"} & set(only):
             self._by_itself(only, self._scale.models[0], self._scale.dtypes[0])
 
     def _beside_peers(self, only: Sequence[str], model: str, dtype: str) -> None:
@@ -118,9 +128,14 @@ class Suite:
             self.runner.measure("context", context)
         if "interference" in only:
             self._interference(ours, model, dtype)
+        if "speculation" in only:
+            title = f"Speculation, decode steps only, dictated texts: {name}"
+            self.runner.measure("speculation", Speculation(title, ours, scale))
         if "service" in only:
             limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
-            with serving(self._models[model], dtype, *limits) as redis_url:
+            # As in process: it is the queue that is measured.
+            program = ("rose_cli", "worker", "--no-speculation")
+            with serving(self._models[model], dtype, *limits, program=program) as redis_url:
                 self.runner.measure("service", Service(name, ours, redis_url, scale))
 
     def _interference(self, ours: Ours, model: str, dtype: str) -> None:

@@ -23,6 +23,8 @@ class Scale:
     waiting_tokens: int = 4_000
     first_context: int = 128
     context_steps: int = 16
+    dictated_tokens: int = 160
+    """the most that a request generates to show what speculation brings"""
     decoding: int = 8
     """requests, while prompts arrive"""
     arrivals: int = 8
@@ -45,6 +47,7 @@ TINY = Scale(
     waiting_tokens=64,
     first_context=512,
     context_steps=2,
+    dictated_tokens=8,
     decoding=2,
     arrivals=1,
     arrival_tokens=128,

@@ -90,7 +90,9 @@ class OursOnDevice(Ours):
         )
         self._limits = gpu.max_batch_size, gpu.max_step_tokens
 
-    def scheduler(self, itl_target_ms: float | None = None) -> OnlineScheduler:
+    def scheduler(
+        self, itl_target_ms: float | None = None, *, speculation: bool = False
+    ) -> OnlineScheduler:
         # Without a GPU the service's smoke run is served by the compiled decoder, which cannot.
         overlap = self.engine.runs_ahead
         return OnlineScheduler(
@@ -99,6 +101,7 @@ class OursOnDevice(Ours):
             keep_finished=False,
             overlap=overlap,
             itl_target_ms=itl_target_ms,
+            speculation=speculation,
         )
 
     def profile(self, prompts: Sequence[Sequence[int]], steps: int) -> Profile | None:

@@ -14,6 +14,7 @@ from deploy.grafana.promql import heat_map, quantiles, rate
 
 _M = '{model=~"$model"}'
 _HITS = "rose_prefix_cache_hit_tokens_total"
+_ACCEPTED = "rose_accepted_tokens_total"
 _QUERIES = "rose_prefix_cache_query_tokens_total"
 
 
@@ -290,6 +291,26 @@ ENGINE = Dashboard(
             "Requests per second that gave up their blocks and are computed again. Few are "
             "harmless; many mean that the cache is too small for the slots.",
             [Query(_rate("rose_preemptions_total", "instance"), "{{instance}}")],
+        ),
+    ),
+    Row(
+        "Speculation",
+        Panel(
+            "Tokens from drafts",
+            "Share of generated tokens that were guessed and then verified, beside others, in a "
+            "step: 0 where nothing repeats or the batch keeps the processor busy.",
+            [Query(_share(_ACCEPTED, "rose_generated_tokens_total", "model"), "{{model}}")],
+            "percentunit",
+            width=12,
+            max=1,
+        ),
+        Panel(
+            "Drafts that were right",
+            "Share of the guessed tokens that were right.",
+            [Query(_share(_ACCEPTED, "rose_drafted_tokens_total", "model"), "{{model}}")],
+            "percentunit",
+            width=12,
+            max=1,
         ),
     ),
     Row(

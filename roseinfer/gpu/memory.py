@@ -119,7 +119,7 @@ def profile(
     runner.run(chunks)  # compiles, and fills torch's own caches
     meter.restart()
     _, logits = runner.run(chunks)
-    SampledTokens(sessions, logits[: len(sessions)]).wait()
+    SampledTokens(chunks, logits).wait()
     return meter.peak()
 
 

@@ -53,6 +53,7 @@ class NativeDecoder:
     # Keys of a block, and values of a head, are padded to whole vectors.
     cache_padding = c.PANEL_WIDTH
     runs_ahead = False
+    same_in_any_chunk = True
 
     def __init__(
         self,
@@ -169,11 +170,10 @@ class NativeDecoder:
     ) -> tuple[list[Chunk], Tensor]:
         """Compute `chunks`; returns them in row order, and logits, float32.
 
-        Logits are [S, V] for the S chunks that reach their session's last token, or [T, V] for
-        every row.
+        Logits are [S, V] for the S rows that the chunks want, or [T, V] for every row.
         """
         batch = _Batch(chunks)
-        logit_indices = array("q", range(len(batch.ids))) if every_row else batch.last_rows
+        logit_indices = array("q", range(len(batch.ids))) if every_row else batch.logit_rows
         logits = torch.empty(len(logit_indices), self._vocabulary)
         threads = torch.get_num_threads()
         needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest, threads)
@@ -206,18 +206,18 @@ class _Batch:
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.ids, self.first, self.computed = array("q"), array("q", [0]), array("q")
-        self.tables, self.table_offsets, self.last_rows = array("q"), array("q"), array("q")
+        self.tables, self.table_offsets, self.logit_rows = array("q"), array("q"), array("q")
         self.longest = 0
         for chunk in chunks:
             session = chunk.session
-            self.ids.extend(session.tokens[session.computed : chunk.end])
+            self.ids.extend(chunk.input_ids(None))
             self.first.append(len(self.ids))
             self.computed.append(session.computed)
             self.table_offsets.append(len(self.tables))
             self.tables.extend(session.blocks)
             self.longest = max(self.longest, chunk.end)
-            if chunk.is_last:
-                self.last_rows.append(len(self.ids) - 1)
+            rows = len(self.ids)
+            self.logit_rows.extend(range(rows - chunk.logit_rows, rows))
 
 
 class _Weights:

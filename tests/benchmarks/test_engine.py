@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.board import Board
 from benchmarks.engine.__main__ import main
 from benchmarks.engine.cases.interference import ALONE, P99, percentile
+from benchmarks.engine.cases.speculation import PLAIN, SPECULATING, TASKS, metric
 from benchmarks.engine.contenders import Run, Traffic
 from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
@@ -85,9 +86,11 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     assert len(cases["start"]["checks"]) == 1
     assert _who(cases["waiting"], "step, µs per token") == {"2 waiting", "20 waiting"}
     assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}
-    for metric in (ALONE, P99):
-        assert _who(cases["interference"], metric) == {"roseinfer", "roseinfer, no target"}
+    for figure in (ALONE, P99):
+        assert _who(cases["interference"], figure) == {"roseinfer", "roseinfer, no target"}
     assert len(cases["interference"]["checks"]) == 2
+    for task in TASKS:
+        assert _who(cases["speculation"], metric(task, 4)) == {PLAIN, SPECULATING}
     assert _who(cases["service"], "tokens/s") == {"in process", "through Redis"}
     rows = [row for case in cases.values() for row in case["rows"] if "added" not in row["metric"]]
     assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)

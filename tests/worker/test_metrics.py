@@ -199,6 +199,8 @@ def test_the_engines_own_totals_are_followed(metrics: Metrics) -> None:
             preemptions=total,
             prefix_query_tokens=10 * total,
             prefix_hit_tokens=total,
+            drafted_tokens=5 * total,
+            accepted_tokens=2 * total,
             step_times=StepTimes(forward=0.5),
         )
         metrics.observe_stats(stats)
@@ -207,6 +209,8 @@ def test_the_engines_own_totals_are_followed(metrics: Metrics) -> None:
     assert of(metrics, "rose_preemptions_total") == 10
     assert of(metrics, "rose_prefix_cache_query_tokens_total") == 100
     assert of(metrics, "rose_prefix_cache_hit_tokens_total") == 10
+    assert of(metrics, "rose_drafted_tokens_total") == 50
+    assert of(metrics, "rose_accepted_tokens_total") == 20
     assert of(metrics, "rose_kv_cache_usage_ratio") == 0.25
     assert of(metrics, "rose_step_duration_seconds_sum", phase="forward") == 0.5
 

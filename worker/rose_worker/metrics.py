@@ -125,6 +125,10 @@ class Metrics:
         self._prefix_hit = self._counter(
             "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
         )
+        self._drafted = self._counter(
+            "drafted_tokens", "Tokens guessed by speculation and verified"
+        )
+        self._accepted = self._counter("accepted_tokens", "Drafted tokens that were right")
         self.redis_errors = self._counters("redis_errors", "Failed Redis calls", "op", _OPS)
 
     def _make_histograms(self) -> None:
@@ -172,6 +176,10 @@ class Metrics:
             self._prefix_query.inc(asked)
         if hit := stats.prefix_hit_tokens - before.prefix_hit_tokens:
             self._prefix_hit.inc(hit)
+        if drafted := stats.drafted_tokens - before.drafted_tokens:
+            self._drafted.inc(drafted)
+        if accepted := stats.accepted_tokens - before.accepted_tokens:
+            self._accepted.inc(accepted)
 
     # Jobs
 

@@ -46,6 +46,7 @@ class RoseEngine:
             settings.max_step_tokens,
             keep_finished=False,
             itl_target_ms=settings.itl_target_ms,
+            speculation=settings.speculation,
         )
         self.model = ModelInfo(
             name=engine.model_name,

@@ -58,6 +58,11 @@ class WorkerSettings(QueueSettings):
         description="time between two tokens of a request while prompts of others are computed; "
         "three times a decode step if not given (on a GPU no target); 0 for no target",
     )
+    speculation: bool = Field(
+        default=True,
+        description="guess tokens of texts that repeat, and verify several in a step: the same "
+        "tokens, sooner; with the compiled decoder only",
+    )
     max_context: int | None = Field(
         default=None, ge=2, description="context limit in tokens, below the model's own"
     )

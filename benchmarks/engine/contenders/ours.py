@@ -21,9 +21,15 @@ class Ours(Streaming):
         self.engine = InferenceEngine(folder, tokenizer_name=str(MODEL_PATH), dtype=dtype)
         self._limits = max_batch_size, max_step_tokens
 
-    def scheduler(self, itl_target_ms: float | None = None) -> OnlineScheduler:
+    def scheduler(
+        self, itl_target_ms: float | None = None, *, speculation: bool = False
+    ) -> OnlineScheduler:
         return OnlineScheduler(
-            self.engine, *self._limits, keep_finished=False, itl_target_ms=itl_target_ms
+            self.engine,
+            *self._limits,
+            keep_finished=False,
+            itl_target_ms=itl_target_ms,
+            speculation=speculation,
         )
 
     def run(self, work: Workload) -> Run:

@@ -1,0 +1,138 @@
+"""What speculation brings, and what it costs where there is nothing to guess.
+
+Models with random weights repeat nothing that means anything, so the texts are dictated: after each
+forward pass the logit of the token that is to come is made the largest. Everything else is computed
+as usual. The texts are those of the built-in model's generator.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.board import Board, at_least
+from benchmarks.engine.contenders.ours import Ours, exactly
+from benchmarks.engine.scale import Scale
+from benchmarks.runner import Case, in_turn
+from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.batch import Chunk
+from roseinfer.engine_core import StepLogits
+from roseinfer.sampled_tokens import SampledTokens
+from training.tale import story
+
+PLAIN, SPECULATING = "roseinfer, one token a step", "roseinfer, speculation"
+_BATCHES = (1, 4)
+_REPEATING, _OTHER = 1.8, 0.98  # targets
+_DICTATED = 1e9
+
+
+def editing(source: random.Random) -> tuple[str, str]:
+    """A text, and the same with another name for its hero."""
+    text = " ".join(story(source, name="Lily") for _ in range(2))
+    return text, text.replace("Lily", "Mia")
+
+
+def extraction(source: random.Random) -> tuple[str, str]:
+    """A text, and every other of its sentences as they were."""
+    text = " ".join(story(source) for _ in range(3))
+    return text, ". ".join(text.split(". ")[::2])
+
+
+def another_story(source: random.Random) -> tuple[str, str]:
+    """A story, and one that has nothing to do with it."""
+    return story(source), story(source)
+
+
+Task = Callable[[random.Random], tuple[str, str]]
+TASKS: dict[str, tuple[Task, float]] = {
+    "editing": (editing, _REPEATING),
+    "extraction": (extraction, _REPEATING),
+    "another story": (another_story, _OTHER),
+}
+
+
+@dataclass
+class Speculation(Case):
+    """Only decode steps count: from the time when each request has a token."""
+
+    title: str
+    ours: Ours
+    scale: Scale
+    _schedulers: dict[str, OnlineScheduler] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # For all rounds: they learn what steps cost, as in a service.
+        for name in (PLAIN, SPECULATING):
+            self._schedulers[name] = self.ours.scheduler(speculation=name == SPECULATING)
+
+    def round(self, board: Board, turn: int) -> None:
+        for task, (make, _) in TASKS.items():
+            for batch in _BATCHES:
+                pairs = [self._pair(make, f"{task}/{turn}/{n}") for n in range(batch)]
+                for name in in_turn(list(self._schedulers), turn):
+                    rate = self._rate(self._schedulers[name], pairs)
+                    board.add(name, {metric(task, batch): rate})
+
+    def judge(self, board: Board) -> None:
+        stats = self._schedulers[SPECULATING].stats()
+        board.notes.append(f"{stats.accepted_tokens} of {stats.drafted_tokens} drafts were right")
+        for task, (_, target) in TASKS.items():
+            for batch in _BATCHES:
+                what = metric(task, batch)
+                rows = (what, SPECULATING), (what, PLAIN)
+                board.check_ratio(f"{what}: with to without", *rows, at_least(target))
+
+    def _pair(self, make: Task, seed: str) -> tuple[list[int], list[int]]:
+        prompt, answer = make(random.Random(seed))  # noqa: S311 - a workload, no secret
+        encode, most = self.ours.engine.encode, self.scale.dictated_tokens
+        return encode(prompt), encode(answer)[:most]
+
+    def _rate(
+        self, scheduler: OnlineScheduler, pairs: Sequence[tuple[list[int], list[int]]]
+    ) -> float:
+        answers = {
+            scheduler.add_request(prompt, params=exactly(len(answer))): answer
+            for prompt, answer in pairs
+        }
+        made = dict.fromkeys(answers, 0)
+
+        def step() -> None:
+            for output in scheduler.step():
+                made[output.request_id] += len(output.token_ids)
+
+        with dictating(self.ours.engine, answers):
+            while not all(made.values()):
+                step()
+            before, began = sum(made.values()), time.perf_counter()
+            while scheduler.has_unfinished():
+                step()
+        return (sum(made.values()) - before) / (time.perf_counter() - began)
+
+
+def metric(task: str, batch: int) -> str:
+    return f"{task}, {batch} at once: tokens/s"
+
+
+@contextmanager
+def dictating(engine: InferenceEngine, answers: dict[str, list[int]]) -> Iterator[None]:
+    """Greedy requests generate their `answers`, which they must not outlast."""
+    forward = engine.forward
+
+    def dictated(chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
+        logits, row = forward(chunks, after), 0
+        for chunk in logits.chunks:
+            session = chunk.session
+            place = session.num_generated
+            for token in answers[session.request_id][place : place + 1 + len(chunk.drafts)]:
+                logits.values[row, token] = _DICTATED
+                row += 1
+        return logits
+
+    engine.forward = dictated  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        engine.forward = forward  # type: ignore[method-assign]
