@@ -114,10 +114,13 @@ def test_a_thousand_mixed_requests_get_the_same_tokens(
     assert [ids for ids, *_ in run(resuming, resumed)] == rests
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_verified_logits_are_the_same_bits(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8", "int4"])
+def test_verified_logits_are_the_same_bits(weights: str) -> None:
     """Of all drafts, right or wrong, behind a context of several blocks."""
-    engine = InferenceEngine.from_model(tiny_llama().to(dtype), kv_cache_tokens=256)
+    quantized = weights if weights.startswith("int") else None
+    dtype = torch.bfloat16 if weights == "bfloat16" else torch.float32
+    model = tiny_llama().to(dtype)
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=256, weights=quantized)
     pool = engine.cache.pool
     session = engine.new_session(list(range(5, 45)), params=greedy(30))
     session.blocks = pool.allocate(4)
