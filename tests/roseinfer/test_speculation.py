@@ -118,7 +118,7 @@ def test_a_thousand_mixed_requests_get_the_same_tokens(
 def test_verified_logits_are_the_same_bits(weights: str) -> None:
     """Of all drafts, right or wrong, behind a context of several blocks."""
     quantized = weights if weights.startswith("int") else None
-    dtype = torch.bfloat16 if weights == "bfloat16" else torch.float32
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
     model = tiny_llama().to(dtype)
     engine = InferenceEngine.from_model(model, kv_cache_tokens=256, weights=quantized)
     pool = engine.cache.pool
