@@ -278,6 +278,12 @@ local function tenant_book(prefix)
     if first[1] then return book.open(first[1]), tonumber(first[2]) end
   end
 
+  -- Its virtual time without what was charged in advance. The clock goes by it: who is put where others
+  -- are with their advances would wait for all that they are given back.
+  local function settled(tenant)
+    return tenant.vtime - redis.call('SCARD', tenant.running) * ADVANCE / tenant.weight
+  end
+
   -- Move the next job of a tenant to the stream `moved`. Returns its size; nil if it needs no slot any more.
   function book.move(tenant, moved, now, event, ttl_s)
     local job_id = redis.call('ZRANGE', tenant.parked, 0, 0)[1]
@@ -299,7 +305,7 @@ local function tenant_book(prefix)
       return place(tenant)
     end
     local prompt, all = count_of(known[4]), read_clock()
-    all.vtime, all.changed = math.max(all.vtime, tenant.vtime), true
+    all.vtime, all.changed = math.max(all.vtime, settled(tenant)), true
     tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
     local entry = redis.call('XADD', moved, '*', 'job', job)
     redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', ADVANCE)
@@ -317,18 +323,19 @@ local function tenant_book(prefix)
     local all = read_clock()
     local logged = redis.call('HMGET', load, 'generated', 'generated_tenants')
     local own = math.max(0, redis.call('ZCARD', running) - redis.call('XLEN', moved))
-    all.used = count_of(logged[1]) - count_of(logged[2]) + all.prompts + own * ADVANCE
-    if all.waits ~= 'tenants' or all.unnamed + all.used < all.vtime then
-      all.unnamed, all.changed = all.vtime - all.used, true
+    local used = count_of(logged[1]) - count_of(logged[2]) + all.prompts
+    if all.waits ~= 'tenants' or all.unnamed + used < all.vtime then
+      all.unnamed, all.changed = all.vtime - used, true
     end
-    all.now = all.unnamed + all.used
+    all.settled = all.unnamed + used
+    all.now = all.settled + own * ADVANCE
     return all.now
   end
 
   -- One of them was read.
   function book.read_unnamed(size)
     local all = read_clock()
-    all.vtime, all.changed = math.max(all.vtime, all.now), true
+    all.vtime, all.changed = math.max(all.vtime, all.settled), true
     all.prompts = all.prompts + math.ceil(size / 4)
     all.now = all.now + math.ceil(size / 4) + ADVANCE
     return all.now

@@ -1,0 +1,313 @@
+"""Tenants: whose job is next, what each may have, and what becomes of jobs that are parked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from rose.errors import DeadlineExceeded, InvalidParameter, JobCancelled, TenantLimited
+from rose.protocol import FailedEvent, calls
+from rose.protocol.calls import Lease, Taken
+from rose.protocol.tenants import TenantLimits
+from rose_producer import Job, Tenants, TokenEvent
+from rose_producer.dead_letters import DeadLetters
+from tests.support.bench import Bench
+
+
+@pytest.fixture
+def tenants(bench: Bench) -> Iterator[Tenants]:
+    with Tenants(bench.client.settings) as tenants:
+        yield tenants
+
+
+class Floor:
+    """Jobs of tenants, and one worker that runs them by hand."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._tenants: dict[str, str] = {}
+        self.leases: list[tuple[str, Lease]] = []
+
+    def submit(self, tenant: str, count: int = 1, **options: float | str) -> list[Job]:
+        jobs = [self._bench.client.submit("x", tenant=tenant, **options) for _ in range(count)]
+        self._tenants |= {job.id: tenant for job in jobs}
+        return jobs
+
+    def begin(self, slots: int) -> list[str]:
+        """Fetch and take at most `slots` jobs. Returns whose they are, in alphabetical order."""
+        begun = []
+        for job in self._bench.fetch("w", slots):
+            taken = self._bench.take("w", job)
+            assert isinstance(taken, Taken)
+            lease = Lease(self._bench.partition, *job, taken.epoch)
+            begun.append((self._tenants[job.job_id], lease))
+        self.leases += begun
+        return sorted(tenant for tenant, _ in begun)
+
+    def end_first(self, tokens: int = 0) -> str:
+        """End the job that began first, with so many tokens. Returns whose it was."""
+        tenant, lease = self.leases.pop(0)
+        if tokens:
+            event = TokenEvent(index=0, token_ids=(7,) * tokens, text="x")
+            assert self._bench.append(lease, event) == ["OK"]
+        assert self._bench.finish(lease, tokens) == "OK"
+        return tenant
+
+
+@pytest.fixture
+def floor(bench: Bench) -> Floor:
+    return Floor(bench)
+
+
+def left_behind(bench: Bench) -> list[str]:
+    """What the queue still holds on account of tenants, but for their hashes and the clock."""
+    keys = [key.decode().partition("}:")[2] for key in bench.redis.scan_iter("*")]
+    kept = ("tenants:clock", "tenants:limits", "tenants:worker")
+    own = [key for key in keys if key.startswith(("tenant", "job:")) and key not in kept]
+    return [key for key in own if key.count(":") > 1 or not key.startswith("tenant:")]
+
+
+def own_queue(bench: Bench, names: list[str]) -> list[str]:
+    return [name for name in names if f"{{{bench.partition.queue}:0}}" in name]
+
+
+def test_who_comes_after_a_flood_is_next(bench: Bench, floor: Floor) -> None:
+    # given: a flood of one tenant fills the slots
+    floor.submit("flood", 40)
+    assert floor.begin(4) == ["flood"] * 4
+    # when
+    floor.submit("guest")
+    # then: in the first slot that is free
+    floor.end_first()
+    assert floor.begin(1) == ["guest"]
+    # and a job without a tenant, too
+    floor.submit("")
+    floor.end_first()
+    assert floor.begin(1) == [""]
+
+
+def test_slots_are_shared_by_weight_and_tokens(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given: twice the weight, and three times as long answers
+    tenants.set("heavy", TenantLimits(weight=2))
+    answers = {"heavy": 300, "light": 100}
+    for tenant in answers:
+        floor.submit(tenant, 120)
+    floor.begin(6)
+    tokens: Counter[str] = Counter()
+    # when
+    for _ in range(110):
+        tenant = floor.leases[0][0]
+        floor.end_first(answers[tenant])
+        tokens[tenant] += answers[tenant] + 1  # and that of the prompt
+        floor.begin(1)
+    # then: to within the jobs that run, with their prompts and what is charged in advance
+    assert abs(tokens["heavy"] / 2 - tokens["light"]) <= 6 * (300 + 1 + 128)
+    # and not by jobs: twice as many of three times as long answers
+    assert tokens["heavy"] < 4 * tokens["light"]
+
+
+def test_idling_saves_nothing_up(floor: Floor) -> None:
+    # given: one works for long while the other idles
+    floor.submit("busy", 80)
+    floor.begin(2)
+    for _ in range(30):
+        floor.end_first()
+        floor.begin(1)
+    # when
+    floor.submit("late", 40)
+    begun: Counter[str] = Counter()
+    for _ in range(10):
+        floor.end_first()
+        begun.update(floor.begin(1))
+    # then
+    assert 4 <= begun["late"] <= 6
+
+
+def test_no_more_run_than_a_tenant_may_and_others_have_the_slots(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given
+    tenants.set("small", TenantLimits(max_running_jobs=2))
+    floor.submit("small", 5)
+    floor.submit("large", 5)
+    # when / then
+    assert floor.begin(10) == ["large"] * 5 + ["small"] * 2
+    assert floor.begin(10) == []
+    assert tenants.show("small").limited
+    # and when one of them ends, the bell rings for the next
+    bell = bench.redis.xrevrange(bench.partition.bell)
+    while floor.end_first() != "small":
+        pass
+    assert bench.redis.xrevrange(bench.partition.bell) != bell
+    assert floor.begin(10) == ["small"]
+    # and a new limit holds at once
+    tenants.set("small", TenantLimits(max_running_jobs=4))
+    assert floor.begin(10) == ["small"] * 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        (TenantLimits(max_queued_jobs=2), "max_queued_jobs"),
+        (TenantLimits(max_queued_bytes=2500), "max_queued_bytes"),
+        (TenantLimits(max_queued_tokens=30), "max_queued_tokens"),
+        (TenantLimits(requests_per_minute=2), "requests_per_minute"),
+        (TenantLimits(tokens_per_minute=30), "tokens_per_minute"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_tenant_is_refused_what_it_may_not_have_and_nobody_else_is(
+    floor: Floor, tenants: Tenants, limits: TenantLimits, limit: str
+) -> None:
+    # given: 11 tokens each
+    tenants.set("t", limits)
+    floor.submit("t", 2, max_new_tokens=10)
+    # when
+    with pytest.raises(TenantLimited) as refused:
+        # A minute's limit refills: on a slow machine one more may fit in between.
+        floor.submit("t", 50, max_new_tokens=10)
+    # then
+    error = refused.value
+    assert (error.code, error.tenant, error.limit) == ("tenant_limited", "t", limit)
+    assert error.maximum == getattr(limits, limit)
+    assert 0 < error.retry_after_s <= 60
+    floor.submit("other", 3)
+    floor.submit("", 3)
+
+
+def test_what_has_ended_counts_no_more(bench: Bench, floor: Floor, tenants: Tenants) -> None:
+    # given: as many as it may have, of which one ends in each way
+    tenants.set("t", TenantLimits(max_queued_jobs=5))
+    _, _, cancelled, late, deleted = (
+        *floor.submit("t", 3),
+        *floor.submit("t", deadline_s=1000),
+        *floor.submit("t"),
+    )
+    with pytest.raises(TenantLimited):
+        floor.submit("t")
+    # when
+    assert floor.begin(2) == ["t", "t"]
+    floor.end_first(2)
+    bench.call(fail(bench, floor.leases.pop()[1]))
+    assert cancelled.cancel()
+    assert deleted.delete()
+    bench.redis.zadd(bench.partition.tenant_deadlines, {late.id: 1})
+    bench.call(calls.sweep(bench.partition, [], again_s=60))
+    # then: at once, without a slot
+    with pytest.raises(JobCancelled):
+        cancelled.result()
+    with pytest.raises(DeadlineExceeded):
+        late.result()
+    status = tenants.show("t")
+    assert (status.waiting, status.running) == (0, 0)
+    assert (status.queued_tokens, status.queued_bytes) == (0, 0)
+    assert own_queue(bench, left_behind(bench)) == []
+    load = bench.redis.hgetall(bench.partition.load)
+    assert (load[b"tokens"], load[b"bytes"], load[b"parked_normal"]) == (b"0", b"0", b"0")
+    assert floor.begin(5) == []
+    floor.submit("t", 5)
+
+
+def fail(bench: Bench, lease: Lease) -> calls.Call:
+    failed = FailedEvent(index=0, code="crash_loop", message="as the test wishes")
+    return calls.dead_letter(
+        *(bench.partition, lease.entry, "w"),
+        raw=b"garbage",
+        job_id=lease.job_id,
+        event=failed,
+        keep=10,
+        keep_s=60,
+        ttl_s=60,
+    )
+
+
+def test_a_deadline_that_has_passed_costs_no_slot(bench: Bench, floor: Floor) -> None:
+    # given
+    late, job = *floor.submit("t", deadline_s=1000), *floor.submit("t")
+    bench.redis.hset(bench.partition.state(late.id), "deadline_ms", 1)
+    # when
+    fetched = bench.fetch("w", 1)
+    # then
+    assert [entry.job_id for entry in fetched] == [job.id]
+    with pytest.raises(DeadlineExceeded):
+        late.result()
+
+
+def test_priorities_act_within_a_tenant_and_age(bench: Bench) -> None:
+    # given: those of others do not count
+    bench.redis.hset(bench.partition.model, mapping={"name": "m", "ageing_ms": 60_000})
+    submit = bench.client.submit
+    low, high = (submit("x", tenant="t", priority=one).id for one in ("low", "high"))
+    normal = submit("x", tenant="t").id
+    # when / then
+    assert [job.job_id for job in bench.fetch("w", 9)] == [high, normal, low]
+    # and without time to age, the first is the first
+    bench.redis.hset(bench.partition.model, "ageing_ms", 0)
+    first, second = (submit("x", tenant="t", priority=one).id for one in ("low", "high"))
+    assert [job.job_id for job in bench.fetch("w", 9)] == [first, second]
+
+
+def test_a_dead_letter_is_retried_on_the_same_account(bench: Bench, floor: Floor) -> None:
+    # given
+    floor.submit("t", priority="low")
+    floor.begin(1)
+    _, lease = floor.leases.pop()
+    ((_, fields),) = bench.redis.xrange(lease.entry.stream)
+    call = fail(bench, lease)
+    call.args[call.args.index(b"garbage")] = fields[b"job"]  # type: ignore[index]
+    bench.call(call)
+    # when
+    with DeadLetters(bench.client.settings) as letters:
+        (letter,) = letters.list()
+        retried = letters.retry(letter.handle)
+    # then
+    assert (letter.tenant, letter.level) == ("t", 3)
+    assert bench.client.job(retried.new_id).status().tenant == "t"
+    assert bench.client.queue_status().waiting == {"high": 0, "normal": 0, "low": 1}
+    assert [job.job_id for job in bench.fetch("w")] == [retried.new_id]
+
+
+def test_workers_of_the_version_before_get_tenants_jobs_as_any_others(bench: Bench) -> None:
+    # given: one job is parked; then only workers live that never said that they know of tenants
+    parked = bench.client.submit("x", tenant="t").id
+    assert bench.lengths() == [0, 0, 0]
+    bench.redis.xgroup_createconsumer(bench.partition.all_jobs[1], "workers", "old")
+    # when
+    direct = bench.client.submit("x", tenant="t").id
+    # then: both stand where those look
+    assert bench.lengths() == [0, 2, 0]
+    assert bench.client.job(parked).status().tenant == "t"
+    # and once a new one has come, they are parked
+    facts = {"name": "m", "fingerprint": "f"}
+    bench.call(calls.announce(bench.partition, "new", facts, mode="join", slots=1))
+    new = bench.client.submit("x", tenant="t").id
+    assert bench.lengths() == [0, 2, 0]
+    assert {job.job_id for job in bench.fetch("new", 3)} == {parked, direct, new}
+
+
+def test_limits_are_divided_among_partitions_and_found_again(bench: Bench) -> None:
+    # given
+    limits = TenantLimits(2.5, max_running_jobs=8, tokens_per_minute=1000)
+    settings = bench.client.settings.model_copy(update={"partitions": 3})
+    with Tenants(settings) as tenants:
+        # when
+        tenants.set("t", limits)
+        # then
+        assert tenants.list() == {"t": limits}
+        assert tenants.show("t").limits == limits
+        assert [limits.share(i, 3).max_running_jobs for i in range(3)] == [3, 3, 2]
+        with pytest.raises(InvalidParameter, match="max_running_jobs"):
+            tenants.set("t", TenantLimits(max_running_jobs=2))
+        assert tenants.remove("t")
+        assert not tenants.remove("t")
+        assert tenants.list() == {}
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "x" * 65, "ä"])
+def test_a_name_that_is_none_is_refused(bench: Bench, name: str) -> None:
+    with pytest.raises(InvalidParameter, match="tenant"):
+        bench.client.submit("x", tenant=name)
