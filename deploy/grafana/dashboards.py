@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from deploy.grafana.gateway import GATEWAY
 from deploy.grafana.panels import Dashboard, Panel, Query, Row, stat
 from deploy.grafana.promql import heat_map, quantiles, rate
+from deploy.grafana.tenants import TENANTS
 
 _M = '{model=~"$model"}'
 _HITS = "rose_prefix_cache_hit_tokens_total"
@@ -181,6 +182,7 @@ OVERVIEW = Dashboard(
             stacked=True,
         ),
     ),
+    TENANTS,
     Row(
         "Latency",
         Panel(

@@ -143,7 +143,8 @@ GATEWAY = Dashboard(
         "Limits",
         Panel(
             "Limits hit",
-            "A second, by limit. requests, tokens, jobs: of a key. body, header_time, body_time: "
+            "A second, by limit. requests, tokens, jobs: of a key. tenant: any limit of a tenant. "
+            "body, header_time, body_time: "
             "of a request. bodies, downloads, connections: of the gateway.",
             [Query(rate("rose_gateway_limits_hit_total", "limit"), "{{limit}}")],
             stacked=True,

@@ -128,6 +128,10 @@ class TenantsStatus:
     running: int
     now_ms: int
 
+    def age_s(self, time_ms: int | None) -> float | None:
+        """How long ago a time by Redis' clock was."""
+        return None if time_ms is None else max(0.0, (self.now_ms - time_ms) / 1000)
+
 
 def check_tenant(name: str) -> None:
     """Raises: InvalidParameter"""

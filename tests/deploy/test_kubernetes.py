@@ -206,8 +206,12 @@ def test_the_scaler_watches_the_streams_of_the_queue() -> None:
     assert scaled["scaleTargetRef"]["name"] == "rose-worker"
     given = environment("rose-worker")
     partitions = [Partition(given["ROSE_QUEUE"], i) for i in range(int(given["ROSE_PARTITIONS"]))]
-    streams = [trigger["metadata"]["stream"] for trigger in scaled["triggers"]]
-    assert streams == [stream for partition in partitions for stream in partition.all_jobs]
+    given_keys = [trigger["metadata"] for trigger in scaled["triggers"]]
+    streams = [keys["stream"] for keys in given_keys if "stream" in keys]
+    assert streams == [stream for partition in partitions for stream in partition.all_streams]
+    ready = [keys["listName"] for keys in given_keys if "listName" in keys]
+    assert ready == [f"{one.load.removesuffix('load')}tenants:ready" for one in partitions]
+    assert all(f"'{key.rpartition('}:')[2]}'" in load("fetch").source for key in ready)
     modifiers = scaled["advanced"]["scalingModifiers"]
     assert modifiers["formula"].split(" + ") == [trigger["name"] for trigger in scaled["triggers"]]
     assert modifiers["target"] == given["ROSE_MAX_BATCH_SIZE"]

@@ -140,7 +140,10 @@ class Load:
         if self._client.queue_status().waiting["normal"] < 4:
             story = "Once upon a time, there was a shy cow named Luna. She lived on the farm. "
             asked = {"max_new_tokens": 20, "ignore_eos": True}
-            more = [Request(f"{story}{n}", sampling=asked) for n in range(8)]
+            tenants = ("mail", "lab", "")
+            more = [
+                Request(f"{story}{n}", sampling=asked, tenant=tenants[n % 3]) for n in range(12)
+            ]
             self._jobs += self._client.submit_many(more)
 
     def _follow_one_over_http(self) -> None:

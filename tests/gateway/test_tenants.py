@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -12,12 +13,12 @@ from rose.errors import TenantLimited
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_gateway.errors import api_error
 from rose_gateway.keys import ApiKey, KeyLimits, KeyNotFound, open_keys
-from rose_producer import Client, ProducerSettings
+from rose_producer import Client, ProducerSettings, TenantLimits, Tenants
 from tests.support.api_keys import bearer, create_key
 from tests.support.batch_lines import completion, raw_line
 from tests.support.bench import wait_until
 from tests.support.command import run_rose
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import RunningDoor, gateway_metrics
 
 RESPONSE = {"model": "null", "input": "ab", "max_output_tokens": 3}
 CHAT = {"model": "null", "max_tokens": 3, "messages": [{"role": "user", "content": "ab"}]}
@@ -25,7 +26,24 @@ CHAT = {"model": "null", "max_tokens": 3, "messages": [{"role": "user", "content
 
 @pytest.fixture
 def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
-    return start_own_door()
+    return start_own_door(worker={"min_step_s": 0.01})
+
+
+def begun(http: httpx.Client, *names: str) -> str:
+    """A batch of a line for each name."""
+    lines = b"\n".join(raw_line(name, completion("ab") | {"model": "null"}) for name in names)
+    sent = http.post("/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", lines)})
+    asked = {"endpoint": "/v1/completions", "completion_window": "24h"}
+    made = http.post("/batches", json={**asked, "input_file_id": sent.json()["id"]})
+    batch_id: str = made.json()["id"]
+    return batch_id
+
+
+def ended(http: httpx.Client, batch_id: str) -> dict[str, Any]:
+    """The batch, completed."""
+    wait_until(lambda: http.get(f"/batches/{batch_id}").json()["status"] == "completed")
+    batch: dict[str, Any] = http.get(f"/batches/{batch_id}").json()
+    return batch
 
 
 def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
@@ -51,22 +69,9 @@ def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
         assert asked("responses", theirs, RESPONSE) == {""}
         # and: of the lines of a batch
         with httpx.Client(base_url=guarded.url, headers=mine, timeout=90) as http:
-            line = raw_line("a", completion("ab") | {"model": "null"})
-            sent = http.post(
-                "/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", line)}
-            )
-            made = http.post(
-                "/batches",
-                json={
-                    "input_file_id": sent.json()["id"],
-                    "endpoint": "/v1/completions",
-                    "completion_window": "24h",
-                },
-            ).json()["id"]
-            ended = lambda: http.get(f"/batches/{made}").json()  # noqa: E731
-            wait_until(lambda: ended()["status"] == "completed")
-            output = http.get(f"/files/{ended()['output_file_id']}/content").text
-            answered = json.loads(output)["response"]["body"]["id"].removeprefix("cmpl-")
+            batch = ended(http, begun(http, "a"))
+            output = http.get(f"/files/{batch['output_file_id']}/content").text
+        answered = json.loads(output)["response"]["body"]["id"].removeprefix("cmpl-")
         assert client.job(answered).status().tenant == "mail"
         # when: it is given to another tenant
         place = ("--redis-url", guarded.redis_url)
@@ -74,6 +79,32 @@ def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
         # then: from the next jobs on, as soon as the gateway has read it
         assert changed.stdout == f"{key['id']}: tenant lab\n"
         wait_until(lambda: asked("responses", mine, RESPONSE) == {"lab"})
+
+
+def test_over_a_tenants_limit_a_request_is_a_429_and_the_lines_of_a_batch_wait(
+    guarded: RunningDoor,
+) -> None:
+    # given: a tenant that may have one job, and has it
+    headers = bearer(create_key(guarded, "--tenant", "mail")["secret"])
+    with Tenants(ProducerSettings(redis_url=guarded.redis_url, queue=guarded.queue)) as tenants:
+        tenants.set("mail", TenantLimits(max_queued_jobs=1))
+    long = {**RESPONSE, "max_output_tokens": 1_000_000, "background": True}
+    with httpx.Client(base_url=guarded.url, headers=headers, timeout=90) as http:
+        running = http.post("/responses", json=long).json()["id"]
+        # when
+        refused = http.post("/responses", json=RESPONSE)
+        batch_id = begun(http, "a", "b", "c")
+        # then
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "tenant_limited")
+        assert "max_queued_jobs" in refused.json()["error"]["message"]
+        assert refused.headers["x-should-retry"] == "true"
+        assert int(refused.headers["retry-after"]) >= 1
+        wait_until(lambda: gateway_metrics(guarded.gateway)["rose_gateway_limits_hit_total"] >= 2)
+        # when: there is room
+        http.post(f"/responses/{running}/cancel")
+        # then
+        counts = ended(http, batch_id)["request_counts"]
+        assert (counts["completed"], counts["failed"]) == (3, 0)
 
 
 async def test_a_key_without_a_tenant_is_written_as_the_version_before_reads_it(

@@ -48,10 +48,16 @@ SPARE = {
     # A worker's start asks it; MONITOR does not show what is for administrators.
     ("acl|dryrun", ""),
     # Clients and workers of the version before do, which share the queue during an upgrade.
-    *(("xautoclaim", "jobs"), ("hget", "load"), ("expire", "state")),
-    *(("persist", "state"), ("expire", "tokens")),
+    *(("xautoclaim", "jobs"), ("hget", "load"), ("persist", "state")),
     # A stream that a hostile entry has blocked is made anew.
     ("del", "jobs"),
+    # Of tenants: what depends on who comes first, or on workers of the version before.
+    *(("expire", "tenant"), ("persist", "tenant"), ("srem", "tenant"), ("hset", "tenants")),
+    *(("zrem", "tenants"), ("zrange", "tenants"), ("get", "job"), ("zcard", "running")),
+    # MONITOR shows that a worker listens to the job streams; the bell is read in the same call.
+    ("xread", "idle"),
+    # Where somebody has put a key of another type.
+    *(("del", "tenant"), ("del", "tenants")),
     # When somebody's script does not end.
     ("script|kill", ""),
     # Gives up what one has.
@@ -62,15 +68,19 @@ SPARE = {
 #: A gateway's scripts do as a producer's, who is seen to cancel a job that waits and to delete one
 #: that runs. What Redis says of a script's call does not tell its keys.
 SPARE_OF = {
+    "scaler": {("eval", "tenants"), ("zcard", "tenants")},
     "gateway": {
         *(("xadd", "tokens"), ("hdel", "state"), ("get", "vocabulary")),
         *(("eval", "limit"), ("evalsha", "limit")),
+        # A tenant's job that waits is cancelled.
+        *(("expire", "state"), ("expire", "tokens"), ("expire", "idempotency")),
+        *(("del", "job"), ("zrem", "tenant"), ("zcard", "tenant")),
         # Sweeps of files, every minute or so.
         *(("zrangebyscore", "expiring"), ("zrangebyscore", "garbage")),
         *(("zadd", "expiring"), ("zrem", "expiring")),
         # A batch that another gateway has begun.
         *(("get", "ended"), ("hget", "parts")),
-    }
+    },
 }
 
 

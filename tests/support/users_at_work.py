@@ -12,13 +12,15 @@ import redis
 from openai import AuthenticationError, ConflictError, OpenAI, RateLimitError
 from pydantic import SecretStr
 
-from rose.errors import JobCancelled, JobFailed, PromptTooLong
+from rose.errors import DeadlineExceeded, JobCancelled, JobFailed, PromptTooLong
 from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
+from rose.protocol.tenants import TenantLimits
 from rose.protocol.vocabulary import encode_vocabulary
 from rose.sampling import SamplingParams
 from rose_gateway.keys import KeyLimits, open_keys
-from rose_producer import AsyncClient, Client, ProducerSettings
+from rose_producer import AsyncClient, Client, Job, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
+from rose_producer.tenants import Tenants
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
@@ -34,6 +36,8 @@ from tests.support.redis_users import PASSWORDS
 QUEUE = "guarded"
 LIMITS = KeyLimits(requests_per_minute=1000, tokens_per_minute=10**6, max_jobs=1)
 PARTITION = Partition(QUEUE)
+#: One running job, and limits that nobody here reaches.
+TENANT = TenantLimits(2, 1, 1000, 10**9, 10**9, 10**6, 10**9)
 _ENDED = ("completed", "cancelled", "failed", "expired")
 USERS = ("producer", "worker", "gateway", "scaler", "operator")
 
@@ -71,9 +75,11 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             with pytest.raises(JobFailed, match="somebody else"):
                 spoilt.result(90)
             chat = [{"role": "user", "content": "x" * 2000}]
-            long = client.submit(chat, job_id="0-long", max_new_tokens=5)
-            with pytest.raises(PromptTooLong):
-                long.result(90)
+            set_tenants(proxies["operator"])
+            for job_id, tenant in (("0-long", ""), ("0-mail", "mail")):
+                long = client.submit(chat, job_id=job_id, max_new_tokens=5, tenant=tenant)
+                with pytest.raises(PromptTooLong):
+                    long.result(90)
             moving = client.submit("ab", max_new_tokens=100, idempotency_key="k")
             assert client.submit("cd", idempotency_key="k").id == moving.id
             listeners = Listeners(by_producer, moving.id)
@@ -102,6 +108,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             assert running.cancel()
             with pytest.raises(JobCancelled):
                 running.result(90)
+            use_tenants(client)
             assert moving.delete()
             assert not moving.delete()
             unwanted = client.submit("x", idempotency_key="k", max_new_tokens=100_000, record=b"r")
@@ -116,13 +123,42 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             return logs + last.log + idle.log
 
 
+def set_tenants(through: Proxy) -> None:
+    with Tenants(settings("operator", through.port)) as tenants:
+        for name in ("mail", "passing"):
+            tenants.set(name, TENANT)
+        assert tenants.remove("passing")
+        assert list(tenants.list()) == ["mail"]
+        assert tenants.top(10).count == 0
+        assert tenants.show("mail").limits == TENANT
+
+
+def use_tenants(client: Client) -> None:
+    """One job of a tenant runs, others wait: one is cancelled, one deleted, one is too late."""
+    first = client.submit("ab", max_new_tokens=100_000, tenant="mail")
+    wait_until(lambda: first.status().tokens > 0)
+    waiting, unwanted = (
+        client.submit("x", idempotency_key=key, tenant="mail") for key in ("one", "two")
+    )
+    late = client.submit("x", deadline_s=0.01, tenant="mail")
+    last = client.submit("ab", max_new_tokens=3, tenant="mail")
+    (mail,) = client.tenants().top
+    assert (mail.name, mail.running) == ("mail", 1)
+    assert waiting.cancel()
+    assert unwanted.delete()
+    with pytest.raises(DeadlineExceeded):
+        late.result(90)
+    assert first.cancel()
+    assert last.result(90).token_ids == (97, 98, 97)
+
+
 async def use_async(given: ProducerSettings) -> None:
     async with AsyncClient(given) as client:
         job = await client.submit("ab", max_new_tokens=3)
         assert (await job.result(90)).token_ids == (97, 98, 97)
         assert (await job.status()).status == "finished"
         assert not await job.cancel()
-        assert (await client.queue_status()).dead_letters == 2
+        assert (await client.queue_status()).dead_letters == 3
         model = await client.model()
         assert model is not None
         assert await client.vocabulary(model) is None
@@ -149,7 +185,7 @@ async def look_after_keys(through: Proxy) -> str:
     """Returns a key's secret."""
     keys, client = open_keys(settings("operator", through.port))
     try:
-        key, secret = await keys.create("mine", LIMITS)
+        key, secret = await keys.create("mine", LIMITS, "mail")
         other, _ = await keys.create("other", KeyLimits())
         await keys.revoke(other.id)
         assert {one.id for one in await keys.list()} == {key.id, other.id}
@@ -163,6 +199,8 @@ def ask_the_gateway(through: Proxy, secret: str) -> None:
     place: dict[str, Any] = {"max_queued_tokens": 10**9, "poll_interval_s": 0.5}
     with Client(settings("gateway", through.port)) as asking:
         assert QUEUE in {status.queue for status in asking.queues()}
+        assert asking.submit("ab", max_new_tokens=1).result(90).token_ids == (97,)  # nobody's
+        assert "mail" not in [tenant.name for tenant in asking.tenants().top]
     with (
         running_gateway(url("gateway", through.port), QUEUE, **place) as gateway,
         OpenAI(base_url=gateway.url, api_key=secret, max_retries=0) as client,
@@ -209,14 +247,19 @@ def _run_batches(client: OpenAI, model: str) -> None:
     assert source.id not in [file.id for file in client.files.list()]
 
 
+def until_finished(job: Job) -> None:
+    wait_until(lambda: job.status().status == "finished")
+
+
 def look_after_dead_letters(through: Proxy) -> None:
     given = settings("operator", through.port)
     with DeadLetters(given) as letters, Client(given) as client:
-        too_long, spoilt = letters.list()
-        assert too_long.job_id == "0-long"
+        of_tenant, too_long, spoilt = letters.list()
+        assert (of_tenant.job_id, too_long.job_id) == ("0-mail", "0-long")
         through.swallow = b"\r\nEVAL\r\n"  # so that the call is repeated
-        again = client.job(letters.retry(too_long.handle).new_id)
-        wait_until(lambda: again.status().status == "finished")
+        for letter in (too_long, of_tenant):
+            again = client.job(letters.retry(letter.handle).new_id)
+            until_finished(again)
         assert client.queue_status().dead_letters == 1
         assert QUEUE in {status.queue for status in client.queues()}
         assert letters.purge([spoilt.handle]) == 1
@@ -225,7 +268,12 @@ def look_after_dead_letters(through: Proxy) -> None:
 
 def scale(through: Proxy) -> None:
     with redis.Redis.from_url(url("scaler", through.port), protocol=2) as scaler:
-        for stream in PARTITION.all_jobs:
+        # As KEDA's trigger `redis` does, which takes any kind of key.
+        ready = PARTITION.load.removesuffix("load") + "tenants:ready"
+        kind = "local kind = redis.call('type', KEYS[1]).ok "
+        count = "return redis.call(kind == 'zset' and 'zcard' or 'llen', KEYS[1])"
+        assert scaler.eval(kind + count, 1, ready) == 0
+        for stream in PARTITION.all_streams:
             (group,) = scaler.xinfo_groups(stream)
             assert group["lag"] == 0
             assert scaler.xpending(stream, GROUP)["pending"] == 0

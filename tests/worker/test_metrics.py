@@ -18,11 +18,13 @@ from rose.histogram import Histogram
 from rose.protocol import EntryKey, JobSpec, Partition, Priority
 from rose.protocol.calls import Lease
 from rose.protocol.status import QueueStatus
+from rose.protocol.tenants import TenantLimits, TenantsStatus, TenantStatus
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client, FinishedEvent, Job, Request
 from rose_worker.engine import ModelInfo
 from rose_worker.jobs import HeldJob
 from rose_worker.metrics import Metrics
+from rose_worker.tenant_metrics import REST, TOP_TENANTS
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker
 
@@ -57,6 +59,20 @@ def held(*, logged: int = 0, resumed: bool = False, enqueued_at: float = 0.0) ->
     lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", 1)
     spec = JobSpec(id="0-a", prompt="x")
     return HeldJob(spec, lease, logged, 1, enqueued_at, resumed, first_index=logged, taken_at=1.0)
+
+
+NO_TENANTS = TenantsStatus((), 0, 0, 0, 0)
+
+
+def tenants_of(count: int) -> TenantsStatus:
+    """t0 has as many waiting jobs as there are tenants, each next one a job less, and is the last
+    to wait: t1 came a millisecond before it."""
+    limits = TenantLimits(weight=2)
+    rows = tuple(
+        TenantStatus(f"t{n}", limits, count - n, 1, 50, 500, 7, 6000 - n, limited=False)
+        for n in range(count)
+    )
+    return TenantsStatus(rows, count, sum(row.waiting for row in rows), count, now_ms=9000)
 
 
 def when_seen(job: Job) -> list[float]:
@@ -163,9 +179,40 @@ def test_no_job_adds_a_series(metrics: Metrics) -> None:
         metrics.redis_errors["publish"].inc()
         workers = {f"w{n}": n for n in range(number)}
         status = QueueStatus("q", {"normal": number}, number, 0, 5, "m", 100, workers, None)
-        metrics.observe_queue(status, None)
+        metrics.observe_queue(status, NO_TENANTS, None)
     # then
     assert len(samples(generate_latest(metrics.registry).decode())) == int(documented)
+
+
+def test_the_largest_tenants_and_the_oldest_have_series_and_the_others_one_together(
+    metrics: Metrics,
+) -> None:
+    # given: beside 1,000 tenants, 5 waiting and 3 running jobs of nobody
+    tenants = tenants_of(1000)
+    waiting = {"high": 5, "normal": tenants.waiting}
+    status = QueueStatus("q", waiting, tenants.running + 3, 0, 5, "m", 100, {}, None)
+    # when
+    metrics.observe_queue(status, tenants, None)
+    # then
+    page = samples(generate_latest(metrics.registry).decode())
+    for name, whole in (
+        ("rose_tenant_waiting_jobs", tenants.waiting + 5),
+        ("rose_tenant_running_jobs", tenants.running + 3),
+    ):
+        shown = {dict(labels)["tenant"]: n for (one, labels), n in page.items() if one == name}
+        largest, oldest = range(TOP_TENANTS), range(1000 - TOP_TENANTS, 1000)
+        assert shown.keys() == {REST, *(f"t{n}" for n in (*largest, *oldest))}
+        assert sum(shown.values()) == whole
+    first = {"queue": "q", "tenant": "t0"}
+    assert of(metrics, "rose_tenant_waiting_jobs", **first) == 1000
+    assert of(metrics, "rose_tenant_oldest_waiting_age_seconds", **first) == 3
+    assert of(metrics, "rose_tenant_weight", **first) == 2
+    assert of(metrics, "rose_tenant_served_tokens_total", **first) == 7
+    assert of(metrics, "rose_queue_tenants", queue="q") == 1000
+    # when: another worker reads the queue
+    metrics.forget_queue()
+    # then
+    assert "tenant=" not in generate_latest(metrics.registry).decode()
 
 
 def test_a_first_token_counts_from_enqueue_whichever_worker_brings_it(metrics: Metrics) -> None:
@@ -243,7 +290,7 @@ def test_the_histogram_is_prometheus_clients(metrics: Metrics) -> None:
 def test_the_page_lists_every_metric(metrics: Metrics) -> None:
     # given: one that reads the queue too
     status = QueueStatus("q", {"normal": 1}, 1, 0, 5, "m", 100, {"w": 1}, None)
-    metrics.observe_queue(status, None)
+    metrics.observe_queue(status, tenants_of(1), None)
     # when
     rows = []
     for family in metrics.registry.collect():

@@ -16,8 +16,10 @@ from rose.engine_records import SchedulerStats
 from rose.histogram import Histogram, Series
 from rose.protocol import Event, FinishedEvent
 from rose.protocol.status import QueueStatus
+from rose.protocol.tenants import TenantsStatus
 from rose_worker.engine import ModelInfo
 from rose_worker.jobs import HeldJob
+from rose_worker.tenant_metrics import TenantGauges
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
@@ -97,6 +99,8 @@ class Metrics:
             name: Gauge(f"rose_{name}", help_text, ["model", "queue"], registry=self.registry)
             for name, help_text in _QUEUE_GAUGES.items()
         }
+        self._tenants = TenantGauges(self._model)
+        self.registry.register(self._tenants)
 
     def _make_counters(self) -> None:
         self._jobs = self._counters("jobs", "Jobs ended, by outcome", "outcome", _OUTCOMES)
@@ -215,9 +219,14 @@ class Metrics:
     # The queue
 
     def observe_queue(
-        self, status: QueueStatus, oldest_waiting_ms: int | None, lost_workers: int = 0
+        self,
+        status: QueueStatus,
+        tenants: TenantsStatus,
+        oldest_waiting_ms: int | None,
+        lost_workers: int = 0,
     ) -> None:
         """Set the gauges of the queue. `oldest_waiting_ms`: when that job was enqueued."""
+        self._tenants.observe(status, tenants)
         values = {
             "queue_lag_jobs": sum(status.waiting.values()),
             "queue_pending_jobs": status.running,
@@ -234,6 +243,7 @@ class Metrics:
         """Stop exporting the gauges of the queue: another worker reads it, or nobody can."""
         for gauge in self._queue.values():
             gauge.clear()
+        self._tenants.forget()
 
     # Families, bound to this worker's model
 

@@ -24,6 +24,7 @@ from rose_worker.engine import ModelInfo
 from rose_worker.jobs import JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.sweep import Sweep
+from rose_worker.tenant_metrics import TOP_TENANTS
 
 log = logging.getLogger("rose.watch")
 
@@ -135,9 +136,10 @@ class Watch:
 
     async def _read(self, partitions: Sequence[Partition]) -> None:
         status = await self._broker.queue.status(partitions)
+        tenants = await self._broker.queue.tenants(partitions, TOP_TENANTS)
         oldest_ms = await self._broker.queue.oldest_waiting_ms(partitions)
         lost = await self._broker.queue.lost_workers(partitions[0])
-        self._metrics.observe_queue(status, oldest_ms, lost)
+        self._metrics.observe_queue(status, tenants, oldest_ms, lost)
         await self._broker.queue.forget_dead_consumers(partitions)
         for partition in partitions:
             await self._sweep.look(partition)

@@ -11,6 +11,7 @@ import typer
 from rose.errors import InvalidParameter
 from rose.protocol import CancelledEvent, FinishedEvent, error_of
 from rose.protocol.status import JobStatus, QueueStatus
+from rose.protocol.tenants import TenantsStatus
 from rose_cli.options import AsJson, Queue, RedisUrl, given
 from rose_cli.output import (
     age,
@@ -18,10 +19,14 @@ from rose_cli.output import (
     print_json,
     print_result,
     print_text,
+    printable,
     seconds_since,
 )
 from rose_cli.sampling import with_sampling_options
 from rose_producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
+
+#: So many are named in the queue's status.
+_TENANTS = 10
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
 
@@ -51,6 +56,9 @@ def submit(
     adapter: Annotated[
         str | None, typer.Option(help="The LoRA adapter that answers, of those the workers serve.")
     ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose share of the queue it takes. [env: ROSE_TENANT]")
+    ] = None,
     redis_url: RedisUrl = None,
     queue: Queue = None,
     as_json: AsJson = False,
@@ -68,6 +76,7 @@ def submit(
             idempotency_key=idempotency_key,
             sampling=sampling,
             adapter=adapter,
+            tenant=tenant,
         )
         for text in texts
     ]
@@ -138,13 +147,24 @@ def status(
         _all_queues(job_id, redis_url, queue, as_json)
         return
     with _client(redis_url, queue) as client:
-        found = client.queue_status() if job_id is None else client.job(job_id).status()
+        if job_id is not None:
+            _show(client.job(job_id).status(), {}, {}, as_json)
+            return
+        found, tenants = client.queue_status(), client.tenants(_TENANTS)
+    told = {"tenants": [asdict(one) for one in tenants.top]}
+    _show(found, told, _tenants(tenants), as_json)
+
+
+def _show(
+    status: JobStatus | QueueStatus, told: dict[str, Any], shown: dict[str, str], as_json: bool
+) -> None:
+    """With more facts for a program, or for a person."""
     if as_json:
-        print_json(asdict(found) | _ages(found))
+        print_json(asdict(status) | _ages(status) | told)
         return
     from rose_cli.tables import facts_table, print_drawing
 
-    print_drawing(facts_table(facts_of(found)))
+    print_drawing(facts_table(facts_of(status) | shown))
 
 
 def _all_queues(
@@ -198,6 +218,17 @@ def _queue(status: QueueStatus) -> dict[str, str]:
     }
 
 
+def _tenants(status: TenantsStatus) -> dict[str, str]:
+    """Nothing where there are none."""
+    busy = [one for one in status.top if one.waiting or one.running]
+    lines = [
+        f"{printable(one.name)}: {one.waiting:,} waiting, {one.running:,} running" for one in busy
+    ]
+    if (more := status.count - len(busy)) > 0:
+        lines.append(f"and {more:,} more")
+    return {"tenants": "\n".join(lines)} if lines else {}
+
+
 def _job(status: JobStatus) -> dict[str, str]:
     facts = {
         "job": status.job_id,
@@ -210,7 +241,11 @@ def _job(status: JobStatus) -> dict[str, str]:
         "epoch": f"{status.epoch} (how often a worker began on it, or handed it back)",
         "attempts": f"{status.attempts} (since it last got further)",
     }
-    return facts | ({"retry of": status.retry_of} if status.retry_of else {})
+    if status.tenant:
+        facts["tenant"] = printable(status.tenant)
+    if status.retry_of:
+        facts["retry of"] = status.retry_of
+    return facts
 
 
 def _jobs(count: int) -> str:

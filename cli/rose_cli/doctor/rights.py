@@ -27,12 +27,24 @@ class Role(StrEnum):
     GATEWAY = "gateway"
 
 
+#: Of whoever submits jobs of tenants.
+_OF_TENANTS: dict[str, tuple[str, ...]] = {
+    "job": ("get", "set", "del"),
+    "tenant": (
+        *("hmget", "hset", "expire", "persist", "zadd", "zrem", "zrange", "zcard", "srem"),
+        "scard",
+    ),
+    "tenants": ("exists", "zadd", "zincrby", "zrem", "zscore", "zrange", "zrevrange", "zcard"),
+    "tenants:clock": ("hmget", "hset"),
+    "tenants:limits": ("hmget",),
+    "idle:bell": ("xadd",),
+}
 _PRODUCER: dict[str, tuple[str, ...]] = {
     "": ("script|load", "time"),
     "jobs": ("eval", "evalsha", "xadd", "xlen", "xpending", "xinfo|consumers"),
-    "state": ("hmget", "hset", "hdel", "del", "exists"),
-    "tokens": ("xadd", "xrange", "del"),
-    "idempotency": ("get", "set", "del"),
+    "state": ("hmget", "hset", "hdel", "del", "exists", "expire"),
+    "tokens": ("xadd", "xrange", "del", "expire"),
+    "idempotency": ("get", "set", "del", "expire"),
     "load": ("hmget", "hincrby"),
     "model": ("hmget",),
     "workers": ("hmget",),
@@ -41,6 +53,7 @@ _PRODUCER: dict[str, tuple[str, ...]] = {
     "queues": ("hgetall",),
     "channel": ("subscribe", "publish"),
     "control": ("publish",),
+    **_OF_TENANTS,
 }
 _GATEWAY = {
     **_PRODUCER,
@@ -82,12 +95,19 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "vocabulary": ("set", "expire"),
         "dead": ("xadd", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
-        "running": ("zadd", "zrem", "zrangebyscore"),
+        "running": ("zadd", "zrem", "zrangebyscore", "zcard"),
         "reclaim": ("get", "set"),
         "idle": ("get", "set", "pttl", "exists", "del", "zadd", "bzpopmin"),
         "channel": ("publish",),
         "control": ("subscribe",),
         "queues": ("hset",),
+        **_OF_TENANTS,
+        "job": ("get", "del"),
+        "tenant": tuple(name for name in _OF_TENANTS["tenant"] if name != "zadd"),
+        "tenants": (*_OF_TENANTS["tenants"], "zrangebyscore"),
+        "tenants:worker": ("set",),
+        "jobs:tenants": ("xadd",),
+        "idle:bell": ("xadd", "xread", "xrevrange"),
     },
 }
 
@@ -114,10 +134,12 @@ _HARMLESS = {
     "pexpire": ("{}", "never"),
     "pttl": ("{}",),
     "publish": ("{}", "doctor"),
+    "scard": ("{}",),
     "script|load": ("return 1",),
     "set": ("{}", "value", "wrong"),
     "setbit": ("{}", "0", "2"),
     "spublish": ("{}", "doctor"),
+    "srem": ("{}", "job"),
     "time": (),
     "xack": ("{}", "group", "0-1"),
     "xadd": ("{}", "NOMKSTREAM", "*", "odd"),
@@ -137,6 +159,7 @@ _HARMLESS = {
     "xtrim": ("{}", "MAXLEN", "some"),
     "zadd": ("{}", "some", "job"),
     "zcard": ("{}",),
+    "zincrby": ("{}", "some", "job"),
     "zrange": ("{}", "1", "0"),
     "zrangebylex": ("{}", "+", "-"),
     "zrangebyscore": ("{}", "1", "0"),
@@ -145,6 +168,7 @@ _HARMLESS = {
     "zrevrangebylex": ("{}", "-", "+"),
     "zremrangebyrank": ("{}", "0", "0"),
     "zrevrange": ("{}", "1", "0"),
+    "zscore": ("{}", "job"),
 }
 
 
@@ -184,6 +208,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "running": partition.running,
         "reclaim": partition.reclaim,
         "idle": partition.state(nobody).replace(":state:", ":idle:"),
+        **_tenant_keys(partition, nobody),
         "channel": partition.channel(nobody),
         "control": partition.control,
         "queues": QUEUES,
@@ -192,6 +217,20 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "history": f"{_HISTORY}{{{nobody}}}",
         **_bulk_keys(nobody),
     }
+
+
+def _tenant_keys(partition: Partition, nobody: str) -> dict[str, str]:
+    named = partition.tenant(nobody)
+    keys = {
+        "tenant": named,
+        "tenants": named.replace(":tenant:", ":tenants:"),
+        "job": named.replace(":tenant:", ":job:"),
+    }
+    one_of_a_kind = (
+        *("tenants:clock", "tenants:limits", "tenants:worker"),
+        *("jobs:tenants", "idle:bell"),
+    )
+    return keys | {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}
 
 
 def _bulk_keys(name: str) -> dict[str, str]:
@@ -221,7 +260,7 @@ def _pattern(partition: Partition, kind: str) -> str:
     if kind in own:
         return own[kind]
     ones = ("load", "model", "workers", "dead", "reader", "running", "reclaim", "control")
-    one_of_a_kind = kind in ones
+    one_of_a_kind = kind in ones or ":" in kind
     return partition.load.removesuffix("load") + kind + ("" if one_of_a_kind else ":*")
 
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from rose_cli.tables import Column, bar, elide_middle, make_table
-from rose_cli.top.frames import Frame, GatewayRow, WorkerRow
+from rose_cli.top.frames import Frame, GatewayRow, TenantRow, WorkerRow
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKS = 40
@@ -19,24 +19,27 @@ _PICTURE_WIDTH = 92
 #: Lines of a frame beside those of its summary and of its workers.
 _OTHER_LINES = 6
 
+#: Tenants beyond these are counted and not shown, where a terminal has so few lines.
+_FEW_TENANTS = 5
+
 #: Above these a share is coloured.
 _BUSY, _FULL = 0.6, 0.9
 
 
 def draw(frame: Frame, width: int, height: int | None = None) -> RenderableType:
-    """`height`: workers beyond it are counted and not shown."""
+    """`height`: workers and tenants beyond it are counted and not shown."""
+    summary = _summary(frame)
+    tenants, lines = _tenants(frame, width, few=height is not None)
+    room = None if height is None else height - len(summary) - lines - _OTHER_LINES
     return Group(
         _title(frame, width),
         Text(),
-        *(summary := _summary(frame)),
+        *summary,
         Text(),
-        *_workers(frame.workers, width, None if height is None else height - _room(summary)),
+        *tenants,
+        *_workers(frame.workers, width, room),
         *_hints(frame),
     )
-
-
-def _room(summary: Sequence[Text]) -> int:
-    return len(summary) + _OTHER_LINES
 
 
 def export(frame: Frame, width: int = _PICTURE_WIDTH) -> str:
@@ -115,6 +118,33 @@ def _fact(name: str, value: Text, more: Text | None = None) -> Text:
     return line
 
 
+def _tenants(frame: Frame, width: int, *, few: bool) -> tuple[list[RenderableType], int]:
+    """And how many lines that takes: none where nobody is a tenant."""
+    shown = frame.tenants[:_FEW_TENANTS] if few else frame.tenants
+    if not shown:
+        return [], 0
+    table: list[RenderableType] = [make_table(_tenant_columns(shown), width)]
+    if (more := frame.all_tenants - len(shown)) > 0:
+        table.append(Text(f"and {more:,} more tenants with jobs", style="dim"))
+    return [*table, Text()], len(shown) + len(table) + 1
+
+
+def _tenant_columns(rows: Sequence[TenantRow]) -> list[Column]:
+    return [
+        Column("tenant", [row.name for row in rows], fit=elide_middle),
+        Column("weight", [f"{row.weight:g}" for row in rows], True),
+        Column("waiting", [f"{row.waiting:,}" for row in rows], True),
+        Column("oldest", [_seconds(row.oldest_waiting_s) for row in rows], True),
+        Column("running", [_running(row) for row in rows], True),
+        Column("served", [f"{row.served_tokens:,}" for row in rows], True),
+    ]
+
+
+def _running(row: TenantRow) -> Text:
+    """Coloured where it may have no more."""
+    return Text(f"{row.running:,}", style="yellow" if row.limited else "")
+
+
 def _workers(rows: Sequence[WorkerRow], width: int, lines: int | None) -> list[RenderableType]:
     if not rows:
         return [Text("this queue has no worker: start one with rose worker", style="yellow")]
@@ -181,6 +211,10 @@ def spark(values: Sequence[float]) -> str:
 
 def _colour(share: float) -> str:
     return "red" if share > _FULL else "yellow" if share > _BUSY else "green"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.1f} s"
 
 
 def _age(seconds: float | None) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import JobNotFound
 from rose.protocol import Event, Partition, Priority, decode_event, partition_of
-from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.calls import cancel, delete, queue_status, tenant_status
 from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
@@ -26,6 +26,7 @@ from rose.protocol.status import (
     read_standing,
     read_status,
 )
+from rose.protocol.tenants import TenantsStatus, read_tenants
 from rose.protocol.vocabulary import decode_vocabulary
 from rose_producer._sync.concurrency import Once, read_limits, sent_ahead
 from rose_producer.cursor import LogCursor, Patience
@@ -188,6 +189,22 @@ class Client:
             self._redis.run(queue_status(Partition(queue, index))) for index in range(partitions)
         ]
         return read_queue_status(queue, replies)
+
+    def tenants(self, count: int = 20) -> TenantsStatus:
+        """The tenants with the most jobs that have not ended, and those whose jobs have waited
+        longest: at most `count` of each partition and kind.
+
+        Raises: BrokerUnavailable, MalformedMessage
+        """
+        partitions = [Partition(self.settings.queue, i) for i in range(self.settings.partitions)]
+        with transport.broker_errors():
+            found = [self._redis.run(tenant_status(p, top=count)) for p in partitions]
+            status = read_tenants((), found)
+            if len(partitions) > 1:  # one of the first here may not be one of the first there
+                names = [tenant.name for tenant in status.top]
+                calls = [tenant_status(p, names=names) for p in partitions]
+                status = read_tenants(names, [self._redis.run(call) for call in calls])
+        return status
 
     def model(self) -> ServedModel | None:
         """What the workers of the queue serve; None before the first one came.

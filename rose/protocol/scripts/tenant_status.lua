@@ -1,6 +1,7 @@
--- Read how tenants stand: those that are named, or those with the most jobs that have not ended.
+-- Read how tenants stand: those that are named, those with the most jobs that have not ended, and those
+-- whose next job has waited longest: who is forgotten has few jobs.
 -- KEYS  load, limits of the tenants, running jobs of the tenants
--- ARGV  how many of those with the most jobs; names
+-- ARGV  how many of either kind; names
 -- Reply: {{tenants with jobs, parked jobs, running jobs, now ms}, tenant, ...}; of each tenant {name, its
 --        limits, {tokens, bytes, served}, parked jobs, running jobs, time of enqueueing of the next one or
 --        nil, 1 if it has as many running as it may}
@@ -8,9 +9,14 @@ local load, limits, moved = unpack(KEYS)
 local prefix = prefix_of(load)
 local names, asked = {unpack(ARGV, 2)}, {}
 for _, name in ipairs(names) do asked[name] = true end
-local most = ARGV[1] ~= '0' and redis.call('ZREVRANGE', prefix .. 'tenants:jobs', 0, ARGV[1] - 1) or {}
-for _, name in ipairs(most) do
-  if not asked[name] then names[#names + 1] = name end
+local function add(found)
+  for _, name in ipairs(found) do
+    if not asked[name] then names[#names + 1], asked[name] = name, true end
+  end
+end
+if ARGV[1] ~= '0' then
+  add(redis.call('ZREVRANGE', prefix .. 'tenants:jobs', 0, ARGV[1] - 1))
+  add(redis.call('ZRANGE', prefix .. 'tenants:heads', 0, ARGV[1] - 1))
 end
 
 local function look(name)

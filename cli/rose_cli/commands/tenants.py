@@ -1,0 +1,206 @@
+"""`rose tenants`: who shares the queue, in which proportion, and within which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from rose.errors import InvalidParameter
+from rose.protocol.tenants import LIMITS, TenantLimits, TenantsStatus, TenantStatus
+from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.output import print_json, print_result, print_text, printable
+from rose_cli.tables import (
+    Cell,
+    Column,
+    elide_middle,
+    facts_table,
+    make_table,
+    print_drawing,
+    terminal_width,
+)
+from rose_producer.settings import ProducerSettings
+from rose_producer.tenants import Tenants
+
+tenants = typer.Typer(
+    help="Who shares the queue. A tenant need not be made: a job names it (rose submit --tenant, "
+    "rose keys create --tenant), and has weight 1 and no limits until `set` says more.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(help="The tenant's name.")]
+
+#: What takes a limit away again.
+_NONE = "none"
+
+_WHAT = {
+    "max_running_jobs": "Jobs that workers hold at one time.",
+    "max_queued_jobs": "Jobs that have not ended.",
+    "max_queued_tokens": "The same in estimated tokens, of prompts and answers.",
+    "max_queued_bytes": "The same in bytes of Redis' memory.",
+    "requests_per_minute": "Jobs enqueued in a minute.",
+    "tokens_per_minute": "Estimated tokens enqueued in a minute.",
+}
+
+
+def _limit(name: str) -> Any:
+    return typer.Option(help=_WHAT[name], metavar="N|none")
+
+
+@tenants.command(name="set")
+def set_tenant(
+    name: Name,
+    weight: Annotated[
+        float | None, typer.Option(help="Its share of the slots beside others that wait.")
+    ] = None,
+    max_running_jobs: Annotated[str | None, _limit("max_running_jobs")] = None,
+    max_queued_jobs: Annotated[str | None, _limit("max_queued_jobs")] = None,
+    max_queued_tokens: Annotated[str | None, _limit("max_queued_tokens")] = None,
+    max_queued_bytes: Annotated[str | None, _limit("max_queued_bytes")] = None,
+    requests_per_minute: Annotated[str | None, _limit("requests_per_minute")] = None,
+    tokens_per_minute: Annotated[str | None, _limit("tokens_per_minute")] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change what a tenant may use; what is not said stays. It holds from the next job on.
+
+    A limit is one of the whole queue; `none` takes it away.
+    """
+    said: dict[str, Any] = given(
+        max_running_jobs=max_running_jobs,
+        max_queued_jobs=max_queued_jobs,
+        max_queued_tokens=max_queued_tokens,
+        max_queued_bytes=max_queued_bytes,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+    )
+    changes: dict[str, Any] = {field: _number(field, text) for field, text in said.items()}
+    with _tenants(redis_url, queue) as known:
+        limits = replace(known.show(name).limits, **changes, **given(weight=weight))
+        known.set(name, limits)
+    text = f"{name}: weight {limits.weight:g}, {_caps(limits) or 'no limits'}"
+    print_result({"name": name} | asdict(limits), text, as_json=as_json)
+
+
+@tenants.command(name="list")
+def list_tenants(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most to show.")] = 50,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """List those that wait or run, the most waiting first, and those that `set` knows."""
+    with _tenants(redis_url, queue) as known:
+        status = known.top(limit)
+        rows = list(status.top[:limit])
+        names = {row.name for row in status.top}
+        idle = [name for name in known.list() if name not in names]
+        rows += [known.show(name) for name in idle[: limit - len(rows)]]
+    if as_json:
+        for row in rows:
+            print_json(_facts(row, status))
+    elif rows:
+        print_drawing(make_table(_columns(rows, status), terminal_width()))
+        if (more := max(status.count, len(names) + len(idle)) - len(rows)) > 0:
+            print_text(f"and {more:,} more: --limit shows up to 1000")
+    else:
+        print_text("no tenants: all jobs share the queue as one")
+
+
+@tenants.command()
+def show(
+    name: Name, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
+) -> None:
+    """Show how a tenant stands, and what it may use."""
+    with _tenants(redis_url, queue) as known:
+        now, tenant = known.top(0), known.show(name)
+    if as_json:
+        print_json(_facts(tenant, now))
+        return
+    print_drawing(facts_table(_shown(tenant, now)))
+
+
+@tenants.command()
+def remove(
+    name: Name, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
+) -> None:
+    """Forget what `set` has said: weight 1 again, and no limits. Its jobs stay and run."""
+    with _tenants(redis_url, queue) as known:
+        removed = known.remove(name)
+    text = f"removed the limits of {name}" if removed else f"{name} had neither weight nor limits"
+    print_result({"name": name, "removed": removed}, text, as_json=as_json)
+
+
+def _tenants(redis_url: str | None, queue: str | None) -> Tenants:
+    return Tenants(ProducerSettings(**given(redis_url=redis_url, queue=queue)))
+
+
+def _number(name: str, text: str) -> int | None:
+    if text == _NONE:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
+        return int(text)
+    raise InvalidParameter(f"{name}: must be a whole number from 1 on, or none (got {text!r})")
+
+
+def _columns(rows: Sequence[TenantStatus], now: TenantsStatus) -> list[Column]:
+    def numbers(header: str, cells: Sequence[Cell], *, spare: bool = False) -> Column:
+        return Column(header, cells, right=True, spare=spare)
+
+    return [
+        Column("tenant", [printable(row.name) for row in rows], fit=elide_middle),
+        numbers("weight", [f"{row.limits.weight:g}" for row in rows]),
+        numbers("waiting", [f"{row.waiting:,}" for row in rows]),
+        numbers("oldest", [_age(row, now) for row in rows]),
+        numbers("running", [_of(row.running, row.limits.max_running_jobs) for row in rows]),
+        numbers("served tokens", [f"{row.served_tokens:,}" for row in rows]),
+        numbers("queued tokens", [f"{row.queued_tokens:,}" for row in rows], spare=True),
+        Column("limits", [_caps(row.limits) or "-" for row in rows], spare=True),
+    ]
+
+
+def _of(count: int, most: int | None) -> str:
+    return f"{count:,}" if most is None else f"{count:,}/{most:,}"
+
+
+def _age(row: TenantStatus, now: TenantsStatus) -> str:
+    seconds = now.age_s(row.oldest_waiting_ms)
+    return "-" if seconds is None else f"{seconds:,.1f} s"
+
+
+def _caps(limits: TenantLimits) -> str:
+    caps = asdict(limits)
+    return ", ".join(f"{name}={caps[name]}" for name in LIMITS if caps[name] is not None)
+
+
+def _facts(tenant: TenantStatus, now: TenantsStatus) -> dict[str, Any]:
+    facts = asdict(tenant)
+    limits = facts.pop("limits")
+    return {**facts, "oldest_waiting_s": now.age_s(tenant.oldest_waiting_ms), **limits}
+
+
+def _shown(tenant: TenantStatus, now: TenantsStatus) -> dict[str, str]:
+    limits = asdict(tenant.limits)
+    waiting = f"{tenant.waiting:,}"
+    if tenant.waiting:
+        waiting += f", the next one for {_age(tenant, now)}"
+    if tenant.limited:
+        waiting += "; it has as many running as it may"
+    return {
+        "tenant": printable(tenant.name),
+        "weight": f"{tenant.limits.weight:g}",
+        "waiting": waiting,
+        "running": f"{tenant.running:,}",
+        "queued tokens": f"{tenant.queued_tokens:,}",
+        "queued bytes": f"{tenant.queued_bytes:,}",
+        "served tokens": f"{tenant.served_tokens:,}",
+        **{
+            name.replace("_", " "): "no limit" if limits[name] is None else f"{limits[name]:,}"
+            for name in LIMITS
+        },
+    }
