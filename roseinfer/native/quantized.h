@@ -252,20 +252,28 @@ static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
         }
 }
 
+// Up to P panels, in tiles of P, P / 2 and so on.
+template <int R, int P, int BITS>
+static void quantized_panels(const Matrix &m, const float *a, std::int64_t stride,
+                             std::int64_t first, std::int64_t end, Rows c, Store mode) {
+    if (first + P <= end) {
+        quantized_tile<R, P, BITS>(m, a, stride, first, c, mode);
+        first += P;
+    }
+    if constexpr (P > 1) {
+        if (first < end) quantized_panels<R, P / 2, BITS>(m, a, stride, first, end, c, mode);
+    }
+}
+
 // Panels [first, end): a few stay in a near cache while all rows are multiplied with them.
 template <int BITS, int R = QUANTIZED_ROWS>
 static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
     constexpr int P = QUANTIZED_PANELS<R>;
     for (std::int64_t p = first; rows >= R && p < end; p += P)
-        for (std::int64_t row = 0; row + R <= rows; row += R) {
-            const Rows to = {c.at + row * c.stride, c.stride};
-            if (p + P <= end)
-                quantized_tile<R, P, BITS>(m, a + row * stride, stride, p, to, mode);
-            else
-                for (std::int64_t one = p; one < end; ++one)
-                    quantized_tile<R, 1, BITS>(m, a + row * stride, stride, one, to, mode);
-        }
+        for (std::int64_t row = 0; row + R <= rows; row += R)
+            quantized_panels<R, P, BITS>(m, a + row * stride, stride, p, p + P < end ? p + P : end,
+                                         {c.at + row * c.stride, c.stride}, mode);
     const std::int64_t done = rows / R * R;
     if constexpr (R > 1) {
         if (done < rows)
