@@ -1,0 +1,103 @@
+"""What quantized weights cost in quality: perplexity, greedy agreement and divergence from float32.
+
+    python -m benchmarks.quality [--tokens N] [--model FOLDER --text FILE]
+
+The built-in model reads texts of its own generator, by a seed that training did not use; another
+model reads a file. Each token of the text is predicted from those before it in its window. Figures
+do not depend on the load of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from roseinfer import InferenceEngine
+from roseinfer.batch import Chunk
+from training.stories import documents
+
+_WINDOW = 256
+_HELD_OUT_SEED = 1_000_003
+_FORMATS = (("float32", None), ("bfloat16", None), ("bfloat16", "int8"), ("bfloat16", "int4"))
+
+
+@dataclass
+class Score:
+    """Sums over the tokens that were predicted."""
+
+    tokens: int = 0
+    loss: float = 0.0
+    same: int = 0
+    divergence: float = 0.0
+
+    def add(self, logits: Tensor, exact: Tensor, ids: Tensor) -> None:
+        """`logits` and `exact`, float32's, [n, V], predict `ids` [n]."""
+        own, other = logits.double().log_softmax(-1), exact.double().log_softmax(-1)
+        self.tokens += len(ids)
+        self.loss -= float(own.gather(1, ids[:, None]).sum())
+        self.same += int((own.argmax(-1) == other.argmax(-1)).sum())
+        self.divergence += float((other.exp() * (other - own)).sum())
+
+    def row(self, name: str) -> str:
+        perplexity = math.exp(self.loss / self.tokens)
+        share, divergence = self.same / self.tokens, self.divergence / self.tokens
+        return f"| {name} | {perplexity:.4g} | {share:.4f} | {divergence:.2g} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=20_000, help="that are predicted, at most")
+    parser.add_argument("--model", type=Path, help="a folder; the built-in model if not given")
+    parser.add_argument("--text", type=Path, help="what another model reads")
+    args = parser.parse_args()
+    if (args.model is None) != (args.text is None):
+        parser.error("--model and --text belong together")
+    engines = {
+        weights or dtype: InferenceEngine(
+            args.model, device="cpu", dtype=dtype, weights=weights, kv_cache_tokens=2 * _WINDOW
+        )
+        for dtype, weights in _FORMATS
+    }
+    windows = _windows(engines["float32"], args.text, args.tokens)
+    scores = {name: Score() for name in engines}
+    for ids in windows:
+        logits = {name: _logits(engine, ids) for name, engine in engines.items()}
+        for name, score in scores.items():
+            score.add(logits[name], logits["float32"], torch.tensor(ids[1:]))
+    total = scores["float32"].tokens
+    print(f"{engines['float32'].model_name}, {total:,} tokens in windows of {_WINDOW}:\n")
+    print("| weights | perplexity | same greedy token as float32 | KL from float32 |")
+    print("| --- | --- | --- | --- |")
+    for name, score in scores.items():
+        print(score.row(name))
+
+
+def _windows(engine: InferenceEngine, text: Path | None, tokens: int) -> list[list[int]]:
+    ids: list[int] = []
+    if text is not None:
+        ids = engine.encode(text.read_text(encoding="utf-8"))
+    else:
+        for document in documents(_HELD_OUT_SEED):
+            ids += engine.encode(document.prompt + document.text)
+            if len(ids) > tokens:
+                break
+    starts = range(0, min(tokens, len(ids)) - 1, _WINDOW)
+    return [ids[start : min(start + _WINDOW, tokens)] for start in starts]
+
+
+def _logits(engine: InferenceEngine, ids: list[int]) -> Tensor:
+    """Float32 [n - 1, V]: what is predicted after each id but the last."""
+    session, pool = engine.new_session(ids[:-1]), engine.cache.pool
+    session.blocks += pool.allocate(session.blocks_wanted(len(ids), pool.block_size))
+    _, logits = engine._runner.run([Chunk(session, len(ids) - 1)], every_row=True)
+    session.release_blocks(pool)
+    return logits.float()
+
+
+if __name__ == "__main__":
+    main()
