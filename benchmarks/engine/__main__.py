@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.engine.cases.alone import Context, Waiting
 from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
 from benchmarks.engine.cases.interference import Interference
+from benchmarks.engine.cases.quantized import PLAIN, TARGETS, Quantized
 from benchmarks.engine.cases.service import Service, Start, serving
 from benchmarks.engine.cases.speculation import Speculation
 from benchmarks.engine.contenders import Contender, Course, Traffic
@@ -42,6 +43,7 @@ from roseinfer import native
 _CASES = (
     "batch",
     "single",
+    "quantized",
     "start",
     "waiting",
     "context",
@@ -81,12 +83,16 @@ class Suite:
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
 
     def run(self, only: Sequence[str]) -> None:
-        """Only batch and single vary model and dtype."""
+        """Only batch and single vary model and dtype, and quantized the model."""
         if {"batch", "single"} & set(only):
             for model in self._scale.models:
                 for dtype in self._scale.dtypes:
                     self._beside_peers(only, model, dtype)
                     gc.collect()
+        if "quantized" in only and native.available():
+            for model in self._scale.models:
+                self._quantized(model)
+                gc.collect()
         if "start" in only:
             self.runner.measure("start", Start())
         if "waiting" in only:
@@ -112,6 +118,15 @@ class Suite:
                 title = f"One request, decode steps only: {name}, {megabytes}"
                 single = Single(title, [ours, *vllms], vocabulary, weights, scale)
                 self.runner.measure(f"single/{model}/{dtype}", single)
+
+    def _quantized(self, model: str) -> None:
+        contenders = [self._ours(model, PLAIN, weights) for weights in (None, *TARGETS)]
+        for contender, name in zip(contenders, (PLAIN, *TARGETS), strict=True):
+            contender.name = name
+        vocabulary = contenders[0].engine.vocab_size
+        title = f"Weights of 8 and 4 bits, {self._scale.requests} requests and one: {model}"
+        case = Quantized(title, contenders, vocabulary, self._scale)
+        self.runner.measure(f"quantized/{model}", case)
 
     def _transformers(self, model: Any) -> list[Contender]:
         peers: dict[str, Contender] = {
@@ -153,8 +168,8 @@ class Suite:
             case = Interference(title, serve, Ours.name, base, vocabulary, scale)
             self.runner.measure("interference", case)
 
-    def _ours(self, model: str, dtype: str) -> Ours:
-        return Ours(self._models[model], dtype, _MAX_BATCH_SIZE, _MAX_STEP_TOKENS)
+    def _ours(self, model: str, dtype: str, weights: str | None = None) -> Ours:
+        return Ours(self._models[model], dtype, _MAX_BATCH_SIZE, _MAX_STEP_TOKENS, weights)
 
     def _load(self, model: str, dtype: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(

@@ -19,6 +19,7 @@ from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.report import write_between
 from benchmarks.workload import Workload
+from roseinfer import native
 from roseinfer.demo_model import MODEL_PATH
 from tests.support.bench import wait_until
 
@@ -83,6 +84,10 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     }
     assert batch["notes"] == []  # all made the same tokens
     assert _who(cases["single/built-in/float32"], "decode, tokens/s") == {"roseinfer"}
+    if native.available():
+        formats = cases["quantized/built-in"]
+        assert _who(formats, "decode, tokens/s") == {"bfloat16", "int8", "int4"}
+        assert len(formats["checks"]) == 4
     assert len(cases["start"]["checks"]) == 1
     assert _who(cases["waiting"], "step, µs per token") == {"2 waiting", "20 waiting"}
     assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}

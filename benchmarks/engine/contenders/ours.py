@@ -17,8 +17,17 @@ from roseinfer.demo_model import MODEL_PATH
 class Ours(Streaming):
     name = "roseinfer"
 
-    def __init__(self, folder: Path, dtype: str, max_batch_size: int, max_step_tokens: int) -> None:
-        self.engine = InferenceEngine(folder, tokenizer_name=str(MODEL_PATH), dtype=dtype)
+    def __init__(
+        self,
+        folder: Path,
+        dtype: str,
+        max_batch_size: int,
+        max_step_tokens: int,
+        weights: str | None = None,
+    ) -> None:
+        self.engine = InferenceEngine(
+            folder, tokenizer_name=str(MODEL_PATH), dtype=dtype, weights=weights
+        )
         self._limits = max_batch_size, max_step_tokens
 
     def scheduler(
