@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
 from tests.support.bench import Bench
+from tests.support.nursery import forking
 from tests.support.wheel import build_wheel, install, new_environment
 
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
@@ -57,6 +59,15 @@ def _no_rose_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("ROSE_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_services() -> Iterator[None]:
+    if sys.platform != "linux":
+        yield
+        return
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="session")

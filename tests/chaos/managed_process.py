@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tests.chaos import journal
 from tests.chaos.context import DRAIN_LIMIT_S, WORKERS, Context
-from tests.chaos.nursery import Child, Nursery
+from tests.chaos.nursery import Nursery
+from tests.support.children import Child
 
 _WATCH_S = 0.05
 #: A drain over its limit is measured this much longer, then the process is killed.

@@ -6,12 +6,10 @@ Those that are forked are the children of the harness, which is told how each of
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,41 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.chaos.engines import preload
-
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-class Child:
-    """A forked process, with what `subprocess.Popen` offers."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            self._wait(os.WNOHANG)
-        return self.returncode
-
-    def wait(self) -> int | None:
-        if self.returncode is None:
-            self._wait(0)
-        return self.returncode
-
-    def send_signal(self, signum: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signum)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-    def _wait(self, options: int) -> None:
-        pid, status = os.waitpid(self.pid, options)
-        if pid:
-            self.returncode = os.waitstatus_to_exitcode(status)
+from tests.support.children import Child, adopt_orphans, fork_orphan, redirect
 
 
 class Nursery:
@@ -65,7 +29,7 @@ class Nursery:
         self._engines = ",".join(engines)
 
     def __enter__(self) -> Self:
-        _adopt_orphans()
+        adopt_orphans()
         # Whoever reads from it finds its end when the harness is no more: nobody else can write.
         alive, self._ours = os.pipe()
         self._process = subprocess.Popen(
@@ -90,40 +54,21 @@ class Nursery:
         return Child(int(self._process.stdout.readline()))
 
 
-def _adopt_orphans() -> None:
-    """A process whose parent dies becomes ours, if one of ours began it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
-
-
 def _serve(alive: int) -> str | None:
     """Fork as the harness asks. In a fork: the role that it is to play; else None, at the end."""
     for line in sys.stdin:
         role, context, log = json.loads(line)
-        told, tell = os.pipe()
-        between = os.fork()
-        if between == 0:
-            child = os.fork()
-            if child == 0:
-                _become(role, context, log, alive)
-                return str(role)
-            os.write(tell, str(child).encode())
-            os._exit(0)
-        pid = os.read(told, 32).decode()
-        os.waitpid(between, 0)  # now it is the harness's
-        os.close(told)
-        os.close(tell)
+        pid = fork_orphan()
+        if pid == 0:
+            _become(role, context, log, alive)
+            return str(role)
         print(pid, flush=True)
     return None
 
 
 def _become(role: str, context: str, log: str, alive: int) -> None:
     os.dup2(alive, 0)
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.closerange(3, 256)
+    redirect(log)
     sys.argv = [f"tests.chaos.{role}", context]
 
 

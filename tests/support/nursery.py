@@ -1,0 +1,170 @@
+"""Forks the services of the tests from processes that have imported what they need.
+
+Tests start hundreds of workers and gateways. A fresh interpreter spends half a second of a core to
+import a worker without an engine, a whole one for a gateway and four for a worker with the real
+engine. In all else a fork is the process that `python -m` would start: it has the same arguments,
+variables, signals, log and exit status, and is a child of the tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self, cast
+from unittest.mock import patch
+
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.processes import ServiceProcess
+from tests.support.children import Child, adopt_orphans, fork_orphan, redirect
+
+#: What each nursery has imported.
+LIGHT = (
+    "rose_cli.commands.gateway",
+    "rose_cli.commands.worker",
+    "rose_cli.main",
+    "rose_gateway.app",
+    "rose_gateway.server",
+    "rose_worker.main",
+    "rose_worker.null_engine",
+    "rose_worker.service",
+    "fakeredis",
+    "uvloop",
+)
+#: What is run so. Others change what is imported before they import it.
+_PROGRAMS = (
+    "rose_cli",
+    "rose_cli.demo.broker",
+    "tests.support.hanging",
+    "tests.support.mortal",
+    "tests.support.trial",
+)
+ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")
+
+
+class Nursery:
+    """Entering starts it."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        """`modules`: to import, where they are installed."""
+        self._modules = modules
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        adopt_orphans()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.nursery", *self._modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def fork(self, words: Sequence[str], log: Path) -> Child:
+        """As `python -m WORDS` here and now: with these variables, in this folder, its output in
+        `log`."""
+        asked = {
+            "words": words,
+            "variables": dict(os.environ),
+            "folder": str(Path.cwd()),
+            "log": str(log),
+        }
+        log.touch()  # it may be read at once
+        with self._lock:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
+            return Child(int(self._process.stdout.readline()))
+
+
+class Nurseries:
+    """Each begins when it is needed first."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._begun: dict[tuple[str, ...], Nursery] = {}
+
+    def fork(self, command: Sequence[str], log: Path) -> Child | None:
+        """`command`: PYTHON -m MODULE ... None: it must be a fresh interpreter."""
+        _, _, *words = command
+        if words[0] not in _PROGRAMS or "LD_PRELOAD" in os.environ:
+            return None
+        engine = next((word for word in words if word.startswith("--engine=")), "--engine=rose")
+        if words[:2] != ["rose_cli", "worker"] or engine == "--engine=null":
+            modules: tuple[str, ...] = LIGHT
+        elif engine == "--engine=rose":
+            modules = ENGINE
+        else:
+            return None
+        if modules not in self._begun:
+            self._begun[modules] = self._stack.enter_context(Nursery(modules))
+        return self._begun[modules].fork(words, log)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Meanwhile services, and stand-ins for Redis, are forked instead of started."""
+    start_service, begin_broker = ServiceProcess.start, EmbeddedBroker.begin
+
+    def start(service: ServiceProcess) -> None:
+        child = nurseries.fork(service._command, service._log)
+        if child is None:
+            start_service(service)
+        else:
+            service._process = cast("subprocess.Popen[bytes]", child)
+
+    def begin(broker: EmbeddedBroker, command: Sequence[str], log: Path) -> Any:
+        child = nurseries.fork(command, log) if broker.kind == "fakeredis" else None
+        return child or begin_broker(broker, command, log)
+
+    with ExitStack() as stack:
+        nurseries = Nurseries(stack)
+        stack.enter_context(patch.object(ServiceProcess, "start", start))
+        stack.enter_context(patch.object(EmbeddedBroker, "begin", begin))
+        yield
+
+
+def _serve() -> list[str] | None:
+    """Fork as the tests ask. In a fork: the words that it is to run; else None, at the end."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = fork_orphan()
+        if pid == 0:
+            os.environ.clear()
+            os.environ.update(asked["variables"])
+            os.chdir(asked["folder"])
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            redirect(asked["log"])
+            return list(asked["words"])
+        print(pid, flush=True)
+    return None
+
+
+def _main() -> None:
+    for module in sys.argv[1:]:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    gc.freeze()  # what is there for good stays shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all
+    words = _serve()
+    if words is not None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = words
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
