@@ -86,7 +86,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObject) -> None:
     """A subscriber joins at any time, misses any messages, and gets others again and late."""

@@ -19,7 +19,7 @@ from tests.support.proxy import Proxy
 
 pytestmark = needs_redis_server
 
-CALLERS = 5000
+CALLERS = 2000
 PROMPT = "abc"
 
 
@@ -43,7 +43,7 @@ async def test_thousands_of_submits_and_streams_share_a_few_connections(
     own_redis: EmbeddedBroker, queue: str
 ) -> None:
     with Proxy(own_redis.port) as proxy:
-        settings = ProducerSettings(redis_url=proxy.url, queue=queue, redis_timeout_s=20)  # type: ignore[arg-type]
+        settings = ProducerSettings(redis_url=proxy.url, queue=queue, redis_timeout_s=4)  # type: ignore[arg-type]
         async with AsyncClient(settings) as client:
             # when: all at once, and nobody serves them yet
             jobs = await asyncio.gather(

@@ -104,12 +104,12 @@ def test_a_worker_whose_name_was_deleted_loses_no_job(
 ) -> None:
     # given
     worker = start_worker(**SLOW)
-    job = client.submit("abc", max_new_tokens=500)
+    job = client.submit("abc", max_new_tokens=200)
     wait_until(lambda: running(job, tokens=5))
     # when
     raw.xgroup_delconsumer(partition.jobs(Priority.NORMAL), GROUP, worker.name)
     # then
-    assert job.result(90).token_ids == echoed(b"abc", 500)
+    assert job.result(90).token_ids == echoed(b"abc", 200)
     wait_until(lambda: has_no_jobs(raw, partition))
 
 
