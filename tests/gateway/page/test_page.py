@@ -82,7 +82,7 @@ def test_what_is_typed_is_answered_as_it_is_written(trial: Trial, visit: Visit) 
 
 def test_the_gauges_show_what_the_workers_do(trial: Trial, visit: Visit) -> None:
     page = visit(trial)
-    ask(page, tokens=5000)
+    ask(page, tokens=2000)
 
     page.wait(lambda: page.text("#batch") == "1 of 16")
     page.wait(lambda: int(page.text("#rate").replace(",", "")) > 0)
