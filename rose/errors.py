@@ -98,7 +98,8 @@ class TenantLimited(RoseError):
     """The tenant has as much as its limits allow; nothing was enqueued.
 
     `limit` is the name of one of `TenantLimits`, such as "requests_per_minute". `count` is what the
-    tenant has of it, `maximum` what it may have. In `retry_after_s` seconds there may be room.
+    tenant has of it, `maximum` what it may have. In `retry_after_s` seconds there may be room; None
+    where there never is, since the job alone is more than the tenant may have.
     """
 
     code = "tenant_limited"
@@ -106,15 +107,19 @@ class TenantLimited(RoseError):
     def __init__(
         self, tenant: str, limit: str, count: int, maximum: int, retry_after_s: float
     ) -> None:
+        never = count == 0 and limit.startswith("max_queued")
         super().__init__(
-            f"tenant {tenant} has {count} of {limit}, and may have {maximum}: nothing was "
+            f"{limit}: tenant {tenant} may have {maximum}, and the job alone is more: ask for "
+            "less, or set its limits higher"
+            if never
+            else f"tenant {tenant} has {count} of {limit}, and may have {maximum}: nothing was "
             f"enqueued, try again in {retry_after_s:.3g} s, or set its limits higher"
         )
         self.tenant = tenant
         self.limit = limit
         self.count = count
         self.maximum = maximum
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = None if never else retry_after_s
 
 
 class JobNotFound(RoseError):

@@ -147,3 +147,7 @@ def test_a_tenants_limit_is_a_429_that_says_when_to_come_again() -> None:
     assert "requests_per_minute" in answer.message
     headers = answer.response().headers
     assert (headers["retry-after"], headers["x-should-retry"]) == ("3", "true")
+    # and: what never fits need not be tried again
+    never = api_error(TenantLimited("mail", "max_queued_tokens", 0, 100, 1.0))
+    assert never.status == 429
+    assert never.response().headers["x-should-retry"] == "false"
