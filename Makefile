@@ -9,7 +9,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-door bench-gpu bench-queue bench-vllm chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
+.PHONY: bench bench-door bench-gpu bench-queue chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
 .PHONY: test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.

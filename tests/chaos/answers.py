@@ -13,6 +13,8 @@ from tests.chaos.job_record import Answer
 from tests.chaos.plan import JobPlan
 
 _AT_ONCE = 64
+#: vLLM takes its time.
+_START_S = 600.0
 
 
 def null_answer(job: JobPlan) -> Answer:
@@ -34,7 +36,7 @@ async def model_answers(jobs: Iterable[JobPlan], engine: str) -> dict[int, Answe
         EmbeddedBroker(fake=False) as broker,
         WorkerProcess("calm", broker.url, **settings_of(engine)) as worker,
     ):
-        await asyncio.to_thread(worker.wait_ready)
+        await asyncio.to_thread(worker.wait_ready, _START_S)
         async with AsyncClient(redis_url=broker.url) as client:
 
             async def ask(job: JobPlan) -> tuple[int, Answer]:

@@ -13,6 +13,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+_MODULES = (
+    "rose_worker.vllm.arguments",
+    "rose_worker.vllm.engine",
+    "rose_worker.vllm.sampling",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.llama",
+)
+
+
 def settings_of(engine: str) -> dict[str, Any]:
     """What `rose worker` is told."""
     return {"engine": engine, **_SETTINGS.get(engine, {})}
@@ -25,5 +34,5 @@ def preload(engines: Iterable[str]) -> None:
     from rose_worker.vllm.installation import check_installation
 
     check_installation()
-    for module in ("arguments", "engine", "sampling"):
-        importlib.import_module(f"rose_worker.vllm.{module}")
+    for module in _MODULES:
+        importlib.import_module(module)

@@ -6,6 +6,7 @@ The same service with the same settings, around a `WatchedEngine`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import time
@@ -84,6 +85,7 @@ async def _main(context: Context) -> None:
 
 def main() -> None:
     run_process(_main)
+    gc.freeze()  # as rose_worker.main does
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ IMPORT_ROOTS = ("", "producer", "worker", "gateway", "cli")
 def main(folder: Path, options: list[str]) -> None:
     venv.create(folder, clear=True, with_pip=True)
     install = [folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check"]
-    install += ["--no-compile", *options]
+    install += options
     subprocess.run([*install, TORCH, "-c", PINS], check=True)
     subprocess.run([*install, "--no-deps", "-r", PINS], check=True)
     (site,) = (folder / "lib").glob("python3*/site-packages")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from functools import partial
 
@@ -25,6 +26,8 @@ def run(settings: WorkerSettings) -> None:
     worker = Worker(settings, load)
     logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
     asyncio.run(worker.run())
+    # vLLM collects garbage several times at exit: for tens of seconds on a busy machine.
+    gc.freeze()
 
 
 def loader(settings: WorkerSettings) -> Callable[[], Engine]:

@@ -35,9 +35,8 @@ class ServiceProcess:
         dashes."""
         self.name = name
         self.http_port = http_port
-        self._command = [sys.executable, "-m", *program] + [
-            f"--{key.replace('_', '-')}={value}" for key, value in settings.items()
-        ]
+        flags = [_flag(key.replace("_", "-"), value) for key, value in settings.items()]
+        self._command = [sys.executable, "-m", *program, *flags]
         self._folder = tempfile.TemporaryDirectory(prefix=f"rose-{self.kind}-")
         self._log = Path(self._folder.name, "log")
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,6 +65,11 @@ class ServiceProcess:
     def pid(self) -> int | None:
         """None before the start."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None before the end; that of a signal is negative."""
+        return None if self._process is None else self._process.poll()
 
     @property
     def log(self) -> str:
@@ -113,3 +117,9 @@ class ServiceProcess:
                 return body.decode()
         except (OSError, HTTPException):  # the worker may be killed in the middle of the page
             return None
+
+
+def _flag(name: str, value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
