@@ -176,6 +176,9 @@ INLINE vfloat to_float(vint value) { return __builtin_convertvector(value, vfloa
 // Rows at a time: 8, 4, 2 or 1. One row takes more panels, since several streams of loads use memory
 // better than one.
 constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
+// How far ahead one row asks memory for weights of 4 bits, whose panels are so short that the
+// processor's own prefetcher comes too late: measured on two cores, 52 GB/s instead of 44.
+constexpr int PREFETCH_BYTES = 2048;
 template <int R>
 constexpr int QUANTIZED_PANELS = R * PANEL_VECTORS <= 2 ? 4 : LANES == 16 ? 2 : 1;
 
@@ -201,8 +204,12 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
     for (int unit = 0; unit < BITS; ++unit) {
         vint bytes[VECTORS];
 #pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v)
-            bytes[v] = *reinterpret_cast<const vint_unaligned *>(vector(v) + unit * UNIT_BYTES);
+        for (int v = 0; v < VECTORS; ++v) {
+            const char *from = vector(v) + unit * UNIT_BYTES;
+            if (BITS == 4 && R == 1 && v % PANEL_VECTORS == 0)
+                __builtin_prefetch(from + PREFETCH_BYTES, 0, 2);
+            bytes[v] = *reinterpret_cast<const vint_unaligned *>(from);
+        }
 #pragma GCC unroll 2
         for (int step = 0; step < STEPS; ++step) {
             FourWeights four[VECTORS];
