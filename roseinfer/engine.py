@@ -116,7 +116,7 @@ class InferenceEngine(EngineCore):
 
         Raises InvalidParameter also where a grammar turns out to be too complex on the way.
         """
-        scheduler = OfflineScheduler(self, max_batch_size, speculation=True)
+        scheduler = OfflineScheduler(self, max_batch_size)
         index = {
             scheduler.add_request(prompt, params=params): i for i, prompt in enumerate(prompts)
         }

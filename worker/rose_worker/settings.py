@@ -59,7 +59,7 @@ class WorkerSettings(QueueSettings):
         "three times a decode step if not given (on a GPU no target); 0 for no target",
     )
     speculation: bool = Field(
-        default=True,
+        default=False,
         description="guess tokens of texts that repeat, and verify several in a step: the same "
         "tokens, sooner; with the compiled decoder only",
     )
