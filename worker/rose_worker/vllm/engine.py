@@ -8,6 +8,9 @@ request ends. On vLLM's side it is a prompt of token ids, those that were genera
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +38,8 @@ from rose_worker.vllm.stats import Stats
 from roseinfer.logprobs import MIN_LOGPROB
 from roseinfer.session import InferenceSession
 
+log = logging.getLogger("rose.engine")
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -60,6 +65,8 @@ class VllmEngine:
             stat_loggers=[lambda _config, _index: self._stats],
             multiprocess_mode=False,
         )
+        self._llm.model_executor.register_failure_callback(_end_process)
+        atexit.register(self._close)
         # vLLM has made the numbers of this process predictable: pauses must not be those of others.
         random.seed()
         self.capacity: int = config.scheduler_config.max_num_seqs
@@ -119,14 +126,24 @@ class VllmEngine:
     def stats(self) -> SchedulerStats:
         return self._stats.snapshot(len(self._running))
 
+    def _close(self) -> None:
+        """End the processes of its executor, which is no failure any more."""
+        self._llm.model_executor.register_failure_callback(lambda: None)
+        self._llm.engine_core.shutdown()
+
     def _try(self) -> None:
-        """Run what would be compiled or loaded when the first jobs come, and hold up their step."""
+        """Run what would be compiled or loaded when the first jobs come, and hold up their step:
+        each adapter, and several shapes."""
         params = SamplingParams(max_new_tokens=2, temperature=1.0, seed=0, logprobs=True)
         for lora in (None, *self._loras.values()):
-            session = self._factory.new_session([0], request_id="try", params=params)
-            self._begin(_Request(session, lora))
-            while self._running:
-                self.step()
+            for lengths in ((1,), (3, 5)):
+                for length in lengths[: self.capacity]:
+                    session = self._factory.new_session(
+                        [0] * length, request_id=f"try-{length}", params=params
+                    )
+                    self._begin(_Request(session, lora))
+                while self._running:
+                    self.step()
         self._stats.forget()
 
     def _lora(self, name: str | None) -> Any:
@@ -205,6 +222,13 @@ class VllmEngine:
             session.error,
             session.cached_tokens if session.finished else None,
         )
+
+
+def _end_process() -> None:
+    """A process of the executor has died, and vLLM has ended the others. While no job runs nothing
+    else would notice."""
+    log.critical("a process of vLLM has died: this worker ends, and its leases lapse")
+    os._exit(1)
 
 
 def _ended_before(session: InferenceSession) -> StepOutput:
