@@ -35,7 +35,6 @@ pytestmark = [needs_redis_server, pytest.mark.timeout(600)]
 
 VLLM = pytest.mark.vllm
 ENGINES = ["rose", pytest.param("vllm", marks=VLLM)]
-PAIRS = [("rose", "rose"), pytest.param("vllm", "vllm", marks=VLLM)]
 MIXED = [pytest.param(a, b, marks=VLLM) for a, b in [("rose", "vllm"), ("vllm", "rose")]]
 
 #: A job that still runs whatever the machine does meanwhile: at SLOW for half a minute.
@@ -95,21 +94,20 @@ def all_begun(submitted: Mapping[str, Job]) -> bool:
     return all(status.tokens >= 3 or status.status == "finished" for status in statuses)
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize("engine", ["rose"])
 def test_jobs_of_a_killed_worker_say_what_they_would_have_said(
     client: Client,
     start: Start,
     undisturbed: Mapping[str, Answer],
     raw: redis.Redis,
     partition: Partition,
-    first: str,
-    second: str,
+    engine: str,
 ) -> None:
     # given
-    victim = start(first, **SLOW)
+    victim = start(engine, **SLOW)
     victim.wait_ready(START_S)
     submitted = submit_all(client)
-    heir = start(second, max_batch_size=8)
+    heir = start(engine, max_batch_size=8)
     wait_until(lambda: all_begun(submitted), START_S)
     # when
     victim.kill()
@@ -151,7 +149,7 @@ def test_engines_share_a_queue_and_one_that_sleeps_through_its_lease_adds_nothin
     assert again.status().worker == sleeper.name
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["rose"])
 def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
     client: Client, start: Start, engine: str
 ) -> None:
@@ -181,7 +179,7 @@ def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
     assert kept.status().tokens >= 2
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["rose"])
 def test_poison_kills_two_workers_and_no_other_job(
     client: Client, start: Start, undisturbed: Mapping[str, Answer], engine: str
 ) -> None:
