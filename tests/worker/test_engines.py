@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from rose.errors import DeadlineExceeded
+from rose.errors import DeadlineExceeded, JobFailed
 from rose.protocol import Partition
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import CancelledEvent, Client, Job, Request, TokenEvent
@@ -29,11 +29,12 @@ from tests.support.engines import (
     jobs,
     set_variables,
 )
-from tests.support.mortal_model import FAILS
+from tests.support.mortal_model import FAILS, KILLS
 
 pytestmark = [needs_redis_server, pytest.mark.timeout(600)]
 
 VLLM = pytest.mark.vllm
+ENGINES = ["rose", pytest.param("vllm", marks=VLLM)]
 MIXED = [pytest.param(a, b, marks=VLLM) for a, b in [("rose", "vllm"), ("vllm", "rose")]]
 
 #: A job that still runs whatever the machine does meanwhile: at SLOW for half a minute.
@@ -179,6 +180,26 @@ def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
 
 
 @pytest.mark.parametrize("engine", ["rose"])
+def test_poison_kills_two_workers_and_no_other_job(
+    client: Client, start: Start, undisturbed: Mapping[str, Answer], engine: str
+) -> None:
+    # given: two workers that a prompt kills, where two deaths are enough
+    limits = {"max_attempts": 2, "program": ["tests.support.mortal_model"]}
+    victims = [start(engine, **limits) for _ in range(2)]
+    for victim in victims:
+        victim.wait_ready(START_S)
+    # when
+    submitted = submit_all(client)
+    poison = client.submit([KILLS, 8, 9], max_new_tokens=5)
+    wait_until(lambda: not any(victim.running for victim in victims), START_S)
+    # then
+    start("rose", max_attempts=2)
+    with pytest.raises(JobFailed, match="takes in a row lapsed"):
+        poison.result(START_S)
+    assert_undisturbed(submitted, undisturbed)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_that_fails_ends_its_process_and_its_jobs_go_on_elsewhere(
     client: Client, start: Start, engine: str
 ) -> None:
