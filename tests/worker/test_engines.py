@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from rose.errors import DeadlineExceeded, JobFailed
+from rose.errors import DeadlineExceeded
 from rose.protocol import Partition
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import CancelledEvent, Client, Job, Request, TokenEvent
@@ -29,7 +29,7 @@ from tests.support.engines import (
     jobs,
     set_variables,
 )
-from tests.support.mortal_model import FAILS, KILLS
+from tests.support.mortal_model import FAILS
 
 pytestmark = [needs_redis_server, pytest.mark.timeout(600)]
 
@@ -177,26 +177,6 @@ def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
     assert worker.terminate() == 0
     assert [job.status().status for job in (kept, waits)] == ["queued", "queued"]
     assert kept.status().tokens >= 2
-
-
-@pytest.mark.parametrize("engine", ["rose"])
-def test_poison_kills_two_workers_and_no_other_job(
-    client: Client, start: Start, undisturbed: Mapping[str, Answer], engine: str
-) -> None:
-    # given: two workers that a prompt kills, where two deaths are enough
-    limits = {"max_attempts": 2, "program": ["tests.support.mortal_model"]}
-    victims = [start(engine, **limits) for _ in range(2)]
-    for victim in victims:
-        victim.wait_ready(START_S)
-    # when
-    submitted = submit_all(client)
-    poison = client.submit([KILLS, 8, 9], max_new_tokens=5)
-    wait_until(lambda: not any(victim.running for victim in victims), START_S)
-    # then
-    start("rose", max_attempts=2)
-    with pytest.raises(JobFailed, match="takes in a row lapsed"):
-        poison.result(START_S)
-    assert_undisturbed(submitted, undisturbed)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -91,7 +91,7 @@ class Batch:
         if not self._rows:
             return
         logits = 3 * torch.randn(len(self._rows), VOCAB, generator=self._logits)
-        wanted = sample_tokens(logits, [s.sampling_request for s, _ in self._rows]).tolist()
+        wanted = sample_tokens(logits, [s.sampling_request() for s, _ in self._rows]).tolist()
         assert self._sampling.apply(logits.clone()).argmax(-1).tolist() == wanted
         for (session, output), token_id in zip(self._rows, wanted, strict=True):
             output.append(token_id)
