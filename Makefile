@@ -9,7 +9,8 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-door bench-gpu bench-queue chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
+.PHONY: bench bench-door bench-gpu bench-queue bench-tenants
+.PHONY: chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
 .PHONY: test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
@@ -89,6 +90,10 @@ bench-gpu: .venv/bench ## the same on a GPU
 # BENCH_QUEUE="--peers-python PYTHON --bullmq FOLDER" for other queues, where they are installed.
 bench-queue: .venv/demo ## the queue beside its peers
 	$(BIN)/python -m benchmarks.queue $(BENCH_QUEUE)
+
+# BENCH_TENANTS='--only shares' for a part; --old COMMIT compares with a version before.
+bench-tenants: .venv/demo ## what tenants get, and what they cost
+	$(BIN)/python -m benchmarks.tenants $(BENCH_TENANTS)
 
 # BENCH_DOOR='--only null --rounds 1' for another run.
 bench-door: .venv/demo ## the HTTP gateway beside the Python client

@@ -1,8 +1,8 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
-                          [--topology one|cluster|sentinel] [--nightly] [--json]
-    python -m tests.chaos --without renewal|fencing|log|memory|clock      must fail
+                          [--topology one|cluster|sentinel] [--tenants N] [--nightly] [--json]
+    python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
 Exit status 0 only if every invariant held (with --bite: only if each sabotage was noticed), 2 if
@@ -36,7 +36,7 @@ from tests.chaos.losses import without_losses
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 
-_BITE_JOBS = 250
+_BITE_JOBS, _BITE_TENANTS = 250, 4
 #: Streams of one client at once; in a short run fewer.
 _CROWD, _CROWD_PER_JOB = 2000, 5
 _BITE_PATIENCE_S = 25.0
@@ -47,6 +47,7 @@ _BITES: dict[Sabotage, Invariant] = {
     "log": Invariant.LOST,
     "memory": Invariant.GOES_ON,
     "clock": Invariant.DEADLINES,
+    "caps": Invariant.CAPS,
 }
 #: The built-in model takes seconds to load and shares the cores with everybody.
 _ROSE: dict[str, Any] = {"workers": 2, "window": 60, "min_step_s": 0.02, "patience_s": 90.0}
@@ -137,6 +138,7 @@ def _holds(args: argparse.Namespace) -> int:
         sabotage=args.without,
         topology=args.topology,
         old=args.old,
+        tenants=args.tenants,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(preset | patience),
     )
@@ -197,7 +199,13 @@ def _bite(args: argparse.Namespace) -> int:
     noticed = True
     for what, invariant in _BITES.items():
         seed = 1 if args.seed is None else args.seed
-        options = Options(seed=seed, jobs=_BITE_JOBS, sabotage=what, patience_s=_BITE_PATIENCE_S)
+        options = Options(
+            seed=seed,
+            jobs=_BITE_JOBS,
+            sabotage=what,
+            patience_s=_BITE_PATIENCE_S,
+            tenants=_BITE_TENANTS if what == "caps" else 0,
+        )
         violations = _run(options, keep=False).violations
         broke[what] = {i.name.lower(): n for i, n in violations.items() if n}
         noticed = noticed and violations[invariant] > 0
@@ -230,6 +238,7 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="more processes, shorter texts, more faults at once: more jobs in the same time",
     )
+    parser.add_argument("--tenants", type=int, default=0, help="whose jobs they are; none have any")
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

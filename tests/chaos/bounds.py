@@ -7,18 +7,20 @@ off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from rose.protocol import Partition, partition_of
+from rose.protocol import Partition, Priority, partition_of
 from tests.chaos.context import AGEING_S, QUEUE, STALL_S
 from tests.chaos.evidence import Evidence, Take, added_s, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.spans import Span, Spans
 from tests.chaos.trouble import Trouble
 
+_LEVELS = [priority.value for priority in Priority]
 #: Two workers fetch and begin at about the same time.
 _SIMULTANEOUS_S = 1.0
 #: From the start of a worker's engine until it takes jobs.
@@ -61,24 +63,30 @@ class Bounds:
     @cached_property
     def behind(self) -> list[Wait]:
         """Each job that began after one that it should have been before."""
-        return [wait for index in self._partitions for wait in self._behind(index)]
+        return [wait for order in self._orders for wait in self._behind(order)]
 
     @property
-    def _partitions(self) -> set[int]:
-        return {partition_of(job_id) for job_id in self._evidence.redis.entries}
+    def _orders(self) -> Iterator[Mapping[str, float]]:
+        """When each job came, by the order of the queue: of the jobs without a tenant in a
+        partition, and of each tenant in it."""
+        redis, orders = self._evidence.redis, defaultdict[tuple[int, str], dict[str, float]](dict)
+        numbers = {job_id: number for number, job_id in self._evidence.submitted}
+        for job_id, entry in redis.entries.items():
+            index = partition_of(job_id)
+            level = Partition(QUEUE, index).all_jobs.index(entry.stream)
+            orders[index, ""][job_id] = added_s(entry) + AGEING_S * level
+        for job_id in redis.tenants.keys() & numbers.keys():
+            job = redis.tenants[job_id]
+            level = _LEVELS.index(self._evidence.job(numbers[job_id]).priority)
+            orders[job.partition, job.tenant][job_id] = job.came / 1000 + AGEING_S * level
+        yield from orders.values()
 
-    def _behind(self, index: int) -> Iterator[Wait]:
-        partition = Partition(QUEUE, index)
+    def _behind(self, order: Mapping[str, float]) -> Iterator[Wait]:
         first: dict[str, Take] = {}
         for take in self._evidence.takes:
-            if partition_of(take.job_id) == index:
+            if take.job_id in order:
                 first.setdefault(take.job_id, take)
-        entries = self._evidence.redis.entries
-        due = {  # when it came, by the order of the queue
-            job_id: added_s(entry) + AGEING_S * partition.all_jobs.index(entry.stream)
-            for job_id, entry in entries.items()
-            if job_id in first
-        }
+        due = {job_id: at for job_id, at in order.items() if job_id in first}
         # From the last in the queue's order to the first: when the earliest of those behind began.
         began: list[tuple[float, Take]] = []
         overtaker: Take | None = None

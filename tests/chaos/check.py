@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 
 from rose.protocol import partition_of
 from tests.chaos.bounds import Bounds
-from tests.chaos.evidence import Evidence, Take, added_s, moves
+from tests.chaos.evidence import Evidence, Take, moves
 from tests.chaos.invariants import BEHIND_S, MAX_CONNECTIONS, TAKEOVER_S, Finding, Invariant
 from tests.chaos.job_check import check_job
 from tests.chaos.job_record import JobRecord, LogEntry, digest
 from tests.chaos.managed_process import End
 from tests.chaos.plan import RAW_BASE, Kind
+from tests.chaos.tenant_check import check_tenants
+from tests.chaos.tenants import tenant_plans
 
 #: Growth of a Redis that is no leak: dead letters, scripts, its own tables.
 _MEMORY_SLACK = 1024 * 1024
@@ -28,6 +30,7 @@ def check(evidence: Evidence) -> list[Finding]:
         _moves,
         _deadlines,
         _waits,
+        _tenants,
         _dead_letters,
         _redis_is_empty,
         _surprises,
@@ -78,6 +81,7 @@ def _submissions(evidence: Evidence) -> Iterator[Finding]:
             )
     by_client = sum(number < RAW_BASE for number in ids)
     expected = by_client + evidence.raw_entries
+    expected -= sum(job.given is None for job in evidence.redis.tenants.values())
     if evidence.redis.entries_added != expected:
         yield Finding(
             Invariant.DOUBLED,
@@ -121,13 +125,13 @@ def _deadlines(evidence: Evidence) -> Iterator[Finding]:
     """A deadline counts from the submit; a worker that is held up begins late on what it took."""
     numbers = {job_id: number for number, job_id in evidence.submitted}
     for take in evidence.takes:
-        number, entry = numbers.get(take.job_id), evidence.redis.entries.get(take.job_id)
-        if number is None or entry is None:
+        number, came_s = numbers.get(take.job_id), evidence.redis.came_s(take.job_id)
+        if number is None or came_s is None:
             continue
         deadline_s = evidence.job(number).deadline_s
         if deadline_s is None:
             continue
-        late_s = take.at - added_s(entry) - deadline_s
+        late_s = take.at - came_s - deadline_s
         process, partition = evidence.life_of[take.life].process, partition_of(take.job_id)
         if late_s > _AT_ONCE_S and not evidence.befell.during(
             process, partition, take.at - _AT_ONCE_S, take.at
@@ -147,6 +151,12 @@ def _waits(evidence: Evidence) -> Iterator[Finding]:
             if wait.seconds > limit_s:
                 detail = f"{wait.seconds:.1f} s from {wait.since:.3f} on: {wait.why}"
                 yield Finding(invariant, detail, numbers.get(wait.job_id))
+
+
+def _tenants(evidence: Evidence) -> Iterator[Finding]:
+    plan = evidence.plan
+    plans = tenant_plans(plan.seed, plan.tenants, plan.partitions)
+    yield from check_tenants(evidence.redis.tenants.values(), plans, plan.partitions)
 
 
 def _dead_letters(evidence: Evidence) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ WORKERS = "workers"
 
 TopologyName = Literal["one", "cluster", "sentinel"]
 EngineName = Literal["null", "rose", "vllm", "mixed"]
-Sabotage = Literal["renewal", "fencing", "log", "memory", "clock"]
+Sabotage = Literal["renewal", "fencing", "log", "memory", "clock", "caps"]
 
 
 class Options(BaseModel):
@@ -59,6 +59,8 @@ class Options(BaseModel):
     producers: int = 2
     subscribers: int = 3
     gateways: int = 0
+    tenants: int = 0
+    """0: no job has one"""
     crowd: int = 2000
     """streams of one client at once"""
     window: int = 220
@@ -72,7 +74,7 @@ class Options(BaseModel):
     """this long without an event: nothing will come any more"""
 
     def plan(self, partitions: int) -> Plan:
-        return Plan(self.seed, self.jobs, partitions, self.brevity)
+        return Plan(self.seed, self.jobs, partitions, self.brevity, self.tenants)
 
     @property
     def engines(self) -> set[str]:

@@ -18,9 +18,12 @@ from tests.chaos.invariants import Finding
 from tests.chaos.job_record import Answer, LogEntry, Summary, digest, said, summarize
 from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan
+from tests.chaos.tenant_check import TenantJob
 from tests.chaos.trouble import Trouble, Troubles
 
 _CHUNK = 500
+#: Of a job's state.
+_PLACE = ("stream", "entry", "ended_ms", "tenant", "enqueued_ms", "tokens")
 #: PTTL of a key that has expired just now.
 GONE = -2
 
@@ -84,6 +87,8 @@ class RedisState:
     """job id: seconds from its entry to its end; of jobs that were not settled"""
     entries: dict[str, EntryKey] = field(default_factory=dict)
     """job id: where it stood in its job stream"""
+    tenants: dict[str, TenantJob] = field(default_factory=dict)
+    """job id: what is known of a tenant's job; it has no place in `entries`"""
     dead: list[dict[str, str]] = field(default_factory=list)
     """id, code, stream, entry"""
     immortal: list[str] = field(default_factory=list)
@@ -97,6 +102,12 @@ class RedisState:
     memory_after: int = 0
     nodes: int = 1
     """servers"""
+
+    def came_s(self, job_id: str) -> float | None:
+        """When it was enqueued, by Redis' clock; None: it is not known."""
+        if job_id in self.tenants:
+            return self.tenants[job_id].came / 1000
+        return added_s(self.entries[job_id]) if job_id in self.entries else None
 
 
 @dataclass
@@ -234,7 +245,8 @@ def read_partition(
     server = client.info("server")
     version = server.get("valkey_version") or server["redis_version"]
     state.version = f"{server.get('server_name', 'redis')} {version}"
-    for stream in partition.all_jobs:
+    tenants = [partition.tenant_jobs] if client.exists(partition.tenant_jobs) else []
+    for stream in (*partition.all_jobs, *tenants):
         info: Any = client.xinfo_stream(stream)
         pending: Any = client.xpending(stream, GROUP)
         state.streams[stream] = (info["length"], pending["pending"])
@@ -257,11 +269,17 @@ def read_jobs(
     pipeline = client.pipeline(transaction=False)
     for job_id in job_ids:
         pipeline.xrange(partition.tokens(job_id))
-        pipeline.hmget(partition.state(job_id), "stream", "entry", "ended_ms")
+        pipeline.hmget(partition.state(job_id), _PLACE)
     replies = iter(pipeline.execute())
     for job_id, entries, place in zip(job_ids, replies, replies, strict=True):
-        stream, entry, ended_ms = (word and word.decode() for word in place)
-        if stream is not None and entry is not None:
+        words = [word and word.decode() for word in place]
+        stream, entry, ended_ms, tenant = words[:4]
+        if tenant and (not entry or stream == partition.tenant_jobs):
+            job = _tenant_job(partition, *words[1:])
+            state.tenants[job_id] = job
+            if job.ended is not None:
+                state.lasted[job_id] = (job.ended - job.came) / 1000
+        elif stream is not None and entry is not None:
             state.entries[job_id] = key = EntryKey(stream, entry)
             if ended_ms is not None:
                 state.lasted[job_id] = int(ended_ms) / 1000 - added_s(key)
@@ -270,9 +288,27 @@ def read_jobs(
         ]
 
 
+def _tenant_job(
+    partition: Partition,
+    entry: str | None,
+    ended_ms: str | None,
+    tenant: str,
+    came_ms: str,
+    tokens: str,
+) -> TenantJob:
+    return TenantJob(
+        tenant,
+        partition.index,
+        int(came_ms),
+        int(entry.partition("-")[0]) if entry else None,
+        None if ended_ms is None else int(ended_ms),
+        int(tokens),
+    )
+
+
 def expire_all(
     client: redis.Redis,
-    partitions: Iterable[Partition],
+    partitions: Sequence[Partition],
     state: RedisState,
     settled: Collection[str] = (),
 ) -> None:
@@ -283,7 +319,10 @@ def expire_all(
     own = {QUEUES}.union(
         key
         for p in partitions
-        for key in (*p.all_jobs, p.dead, p.load, p.model, p.workers, p.reclaim, *p.idle)
+        for key in (
+            *(*p.all_streams, p.dead, p.load, p.model, p.workers, p.reclaim, *p.idle),
+            *(p.bell, p.tenant_limits, p.tenant_limits.replace(":limits", ":clock")),
+        )
     )
     keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]
     state.returned += [

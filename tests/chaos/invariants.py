@@ -31,6 +31,8 @@ class Invariant(StrEnum):
     MOVED = "moved: no job leaves a worker that is alive and well"
     TAKEOVER = f"takeover: a lost worker's jobs go on within {TAKEOVER_S:g} s"
     ORDER = f"order: by priority and age, nobody is behind for more than {BEHIND_S:g} s"
+    CAPS = "caps: no tenant has more jobs than it may, queued or running"
+    SHARES = "shares: no tenant that waits falls behind another by more than what runs"
     DEAD_LETTERS = "dead letters: the poison and garbage, each once, nothing else"
     EMPTY = "empty: no entry, pending entry or queued token is left"
     EXPIRY = "expiry: what has expired is gone with its key, and a dead letter is retried once"

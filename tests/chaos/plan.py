@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from rose_producer.request import PromptLike, Request
+from tests.chaos.tenants import tenant_of
 
 #: Jobs numbered from here on are added without the client library.
 RAW_BASE = 1_000_000
@@ -58,6 +59,7 @@ class JobPlan:
     linger_s: float = 0.0
     """How long its subscriber takes for an event."""
     partitions: int = 1
+    tenant: str = ""
 
     @property
     def own_id(self) -> str | None:
@@ -83,7 +85,14 @@ class JobPlan:
             idempotency_key=None if self.named else f"key-{self.number}",
             job_id=self.own_id,
             sampling=self.sampling,
+            **self._whose,
         )
+
+    @property
+    def _whose(self) -> dict[str, Any]:
+        """A process of an older version knows no tenants: what it submits has none."""
+        known = any(field.name == "tenant" for field in fields(Request))
+        return {"tenant": self.tenant} if known and self.tenant else {}
 
 
 class FaultKind(StrEnum):
@@ -202,6 +211,7 @@ class Plan:
     partitions: int = 1
     brevity: float = 1.0
     """texts are so much shorter"""
+    tenants: int = 0
     poisons: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -228,6 +238,7 @@ class Plan:
             act_at=draw.randint(1, 20) if kind is Kind.PAUSE else draw.choice((0, 0, acts_at)),
             deadline_s=_deadline_s(draw, kind),
             partitions=self.partitions,
+            tenant="" if number >= RAW_BASE else tenant_of(self.seed, number, self.tenants),
             linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
 

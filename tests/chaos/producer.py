@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rose.errors import BrokerUnavailable, QueueFull
+from rose.errors import BrokerUnavailable, QueueFull, RoseError
 from tests.chaos import clock, journal
 from tests.chaos.blocking import AnyClient, AnyJob
 from tests.chaos.context import LIMIT, Context, run_process
@@ -17,6 +17,8 @@ _BATCH = 5
 #: Jobs submitted again at the start, although they had been acknowledged.
 _REPEATED = 10
 _POLL_S = 0.05
+#: An older version has no such error.
+_TENANT_LIMITED = "tenant_limited"
 #: Bytes of its journal that hold a submit for certain.
 _RECENT = 4096
 
@@ -48,6 +50,10 @@ class Producer:
                 )
                 break
             except (BrokerUnavailable, QueueFull):
+                await asyncio.sleep(_POLL_S)
+            except RoseError as error:
+                if error.code != _TENANT_LIMITED:
+                    raise
                 await asyncio.sleep(_POLL_S)
         for job, handle in zip(jobs, handles, strict=True):
             self._journal.write(job.number, handle.id, clock.now())

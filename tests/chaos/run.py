@@ -12,8 +12,10 @@ from pathlib import Path
 
 import redis
 
+from rose.protocol.tenants import TenantLimits
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
+from rose_producer.tenants import Tenants
 from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
 from tests.chaos.evidence import (
     Evidence,
@@ -34,6 +36,7 @@ from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
 from tests.chaos.settler import Settler
 from tests.chaos.starved import Starvation
+from tests.chaos.tenants import tenant_plans
 from tests.chaos.topology import Cluster, OneServer, Sentinel, Topology
 from tests.chaos.trouble import Trouble
 from tests.chaos.versions import checked_out
@@ -50,8 +53,8 @@ _EXTRA = 30
 #: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
 #: The queue's own keys: three streams, dead letters, load, model, reclaim, three of idle workers;
-#: and the list of queues.
-_OWN_KEYS, _SHARED_KEYS = 10, 1
+#: and the list of queues. Where there are tenants: their stream, limits and clock, and the bell.
+_OWN_KEYS, _SHARED_KEYS, _TENANT_KEYS = 10, 1, 4
 
 
 class ChaosRun:
@@ -91,6 +94,7 @@ class ChaosRun:
             )
             self._settler = Settler(self.scene, self.plan)
             await self._until_up(fleet)
+            self._limit_tenants(product)
             memory = self._memory()
             self.progress.last_news = time.monotonic()  # patience does not count the start-up
             async with self._background(fleet):
@@ -147,7 +151,8 @@ class ChaosRun:
         state = self._read_redis()
         notes = read_workers(self.folder)
         nodes = [self.topology.client(node) for node in self.topology.nodes]
-        own_keys = _OWN_KEYS * len(self.topology.partitions) + _SHARED_KEYS
+        a_partition = _OWN_KEYS + (_TENANT_KEYS if self.options.tenants else 0)
+        own_keys = a_partition * len(self.topology.partitions) + _SHARED_KEYS
         await _wait(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
         state.memory_after, state.nodes = self._memory(), len(nodes)
         return Evidence(
@@ -196,6 +201,17 @@ class ChaosRun:
         for node in topology.nodes:
             expire_all(topology.client(node), topology.partitions, state, settled)
         return state
+
+    def _limit_tenants(self, product: Client) -> None:
+        plans = tenant_plans(self.plan.seed, self.plan.tenants, self.plan.partitions)
+        with Tenants(product.settings) as tenants:
+            for plan in plans:
+                limits = TenantLimits(
+                    weight=plan.weight,
+                    max_running_jobs=plan.max_running,
+                    max_queued_jobs=plan.max_queued,
+                )
+                tenants.set(plan.name, limits)
 
     def _memory(self) -> int:
         infos = [self.topology.client(node).info("memory") for node in self.topology.nodes]

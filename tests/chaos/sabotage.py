@@ -20,6 +20,10 @@ _STORED = """if known[1] ~= epoch then index = tonumber(known[2] or '0') or 0 en
     outcome = 'FENCED'"""
 
 
+#: A tenant's running jobs are not counted.
+_CAPPED = re.compile(r"if tenant\.max_running and ")
+_UNCAPPED = "if false and "
+
 #: Scripts that bring work to an end run though Redis has no memory left.
 _ALLOWED = re.compile(r"^#!lua flags=allow-oom\n")
 
@@ -35,6 +39,8 @@ def apply(what: Sabotage, folder: Path) -> None:
         _patched(folder, dict.fromkeys(names, (_ALLOWED, "#!lua\n")))
     elif what == "clock":
         _own_clock()
+    elif what == "caps":
+        _patched(folder, {"common_tenants": (_CAPPED, _UNCAPPED)})
 
 
 def _no_renewal() -> None:

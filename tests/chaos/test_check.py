@@ -24,6 +24,7 @@ from tests.chaos.invariants import Finding, Invariant
 from tests.chaos.job_record import Answer
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
+from tests.chaos.tenant_check import TenantJob
 from tests.chaos.trouble import Trouble
 
 PLAN = Plan(seed=3, jobs=40)
@@ -63,6 +64,17 @@ def life(name: str, **fields: Any) -> Life:
 
 def drained(name: str, seconds: float, exit_code: int, end: End = End.DRAINED) -> Life:
     return life(name, told_at=20.0, ended=20.0 + seconds, end=end, exit_code=exit_code)
+
+
+def tenants_had(*jobs: tuple[int, int, int, int]) -> Change:
+    """Of each: the number of its tenant, when it came, was given to a worker and ended, in ms."""
+
+    def change(run: Evidence) -> None:
+        run.plan = Plan(seed=3, jobs=40, tenants=4)
+        for n, (tenant, *times) in enumerate(jobs):
+            run.redis.tenants[f"job-{n}"] = TenantJob(f"tenant-{tenant}", 0, *times, tokens=100)
+
+    return change
 
 
 def a_good_run() -> Evidence:
@@ -261,6 +273,11 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
         lambda run: run.stretches.append(Stretch("memory limit", 10.0, 6.0, 3, 60)),
     ),
     "behind": (Invariant.ORDER, begun_before_it(30.0)),
+    "over a cap": (Invariant.CAPS, tenants_had(*[(1, 0, 10, 500)] * 5)),
+    "starved": (
+        Invariant.SHARES,
+        tenants_had(*((3, 0, 10 * n, 10 * n + 9) for n in range(400)), (0, 0, 4000, 4009)),
+    ),
     "letter missing": (Invariant.DEAD_LETTERS, dead_letters({})),
     "poison letter missing": (Invariant.DEAD_LETTERS, dead_letters(None, {})),
     "letter twice": (Invariant.DEAD_LETTERS, dead_letters({}, {}, None, {})),

@@ -1,0 +1,1 @@
+"""What tenants cost and what they get: `python -m benchmarks.tenants`."""
