@@ -66,7 +66,7 @@ def test_every_alert_has_a_case_and_words_and_a_runbook() -> None:
 @pytest.fixture
 def worker(broker: EmbeddedBroker, queue: str) -> Iterator[WorkerProcess]:
     given: dict[str, str | float] = {"queue": queue, "max_batch_size": 2, "torch_threads": 1}
-    with WorkerProcess("watched", broker.url, **given) as worker:
+    with WorkerProcess("watched", broker.url, speculation=True, **given) as worker:
         yield worker
 
 
