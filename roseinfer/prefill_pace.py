@@ -6,7 +6,8 @@ as they may be.
 
 A crowd of prompts, with few or nobody decoding, is computed in larger steps than usual, but none of
 more than three seconds. Prompts that came together then decode together, and the last one of them
-waits least; in small steps the first ones would be held up, again and again, for the sake of the next.
+waits least. In small steps the first ones would be held up, again and again, for the sake of the
+next.
 
 What this costs a prompt is bounded. Whatever the target, a step with prefill spends at least as
 much time on it as on decoding: the first token takes at most twice as long as the prompt's chunks
