@@ -148,9 +148,7 @@ class Suite:
             self.runner.measure("speculation", Speculation(title, ours, scale))
         if "service" in only:
             limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
-            # As in process: it is the queue that is measured.
-            program = ("rose_cli", "worker", "--no-speculation")
-            with serving(self._models[model], dtype, *limits, program=program) as redis_url:
+            with serving(self._models[model], dtype, *limits) as redis_url:
                 self.runner.measure("service", Service(name, ours, redis_url, scale))
 
     def _interference(self, ours: Ours, model: str, dtype: str) -> None:

@@ -48,6 +48,7 @@ _PROGRAMS = (
     "tests.support.mortal",
     "tests.support.trial",
 )
+_ROOT = Path(__file__).resolve().parents[2]
 ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")
 
 
@@ -66,6 +67,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=_ROOT,  # where this module is found
         )
         return self
 

@@ -151,7 +151,7 @@ def test_a_killed_worker_costs_a_pause_and_no_token(own_trial: Trial, visit: Vis
     page = visit(own_trial)
     page.wait(lambda: page.one("#kill").is_displayed())
     ask(page, tokens=250)
-    until_written(page, 20)
+    page.wait(lambda: "1 of" in page.text("#workers"))  # it is known who is at work
     # when
     page.one("#kill").click()
     # then
