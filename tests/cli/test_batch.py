@@ -125,7 +125,7 @@ def test_what_is_interrupted_goes_on_as_if_it_had_not_been(
     start_worker: Callable[..., WorkerProcess],
 ) -> None:
     # given
-    count, interruptions, seed = 200, 5, random.randrange(2**32)
+    count, interruptions, seed = 200, 10, random.randrange(2**32)
     print("seed", seed)
     dice = random.Random(seed)
     start_worker(max_batch_size=8, **SLOW)
