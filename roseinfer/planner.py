@@ -98,7 +98,7 @@ class Planner:
 
     def shrink(self, tokens: int) -> None:
         """Steps of at most `tokens` tokens from now on, and nobody beyond them in the batch."""
-        self.max_step_tokens = tokens = min(self.max_step_tokens, tokens)
+        self.max_step_tokens = tokens
         while len(self.running) > tokens:
             self._preempt_youngest()
 

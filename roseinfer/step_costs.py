@@ -93,11 +93,6 @@ class StepCosts:
         self._noted += 1
         self._unfitted += 1
 
-    @property
-    def known(self) -> bool:
-        """Whether a step was measured."""
-        return bool(self._recent)
-
     def of_step(self, size: StepSize) -> float:
         """Seconds that a step of `size` takes now."""
         return self._costs().of(size)

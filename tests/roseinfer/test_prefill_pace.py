@@ -160,30 +160,6 @@ def test_many_prompts_at_once_do_not_wait_for_a_few_that_decode(
     assert seconds(None) <= 1.05 * without
 
 
-def test_a_crowd_is_computed_together_but_in_no_step_of_many_seconds(
-    engine: InferenceEngine, machine: Machine
-) -> None:
-    """30 requests come while one decodes. Earlier steps have shown what tokens cost."""
-
-    def largest_step() -> int:
-        _forget_prompts(engine)
-        scheduler = OnlineScheduler(engine, clock=machine.clock)
-        scheduler.add_request(prompts(500)[0], params=greedy(8))
-        drain(scheduler)
-        scheduler.add_request(prompts(64)[0], params=greedy(8))
-        scheduler.step()
-        scheduler.step()
-        for prompt in prompts(*[64] * 31)[1:]:
-            scheduler.add_request(prompt, params=greedy(2))
-        machine.steps.clear()
-        drain(scheduler)
-        return max(map(sum, machine.steps))
-
-    assert largest_step() == 30 * 64 + 1
-    machine.slowdown = 10
-    assert 256 < largest_step() <= 512
-
-
 def test_a_batch_job_has_no_target(engine: InferenceEngine, machine: Machine) -> None:
     """Nobody waits for a token, and what it computes together depends on no clock."""
     scheduler = OfflineScheduler(engine, clock=machine.clock)
