@@ -15,15 +15,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from rose import transport
 from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage, RoseError
 from rose.protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job, new_job_id
 from rose.protocol.calls import now_ms
-
-if TYPE_CHECKING:
-    from rose.settings import QueueSettings
+from rose_producer.partitions import AllPartitions
 
 _HANDLE = re.compile(r"(\d{1,4}):(\d{1,20})-(\d{1,20})", re.ASCII)
 
@@ -65,21 +63,8 @@ class Retried:
     new_id: str
 
 
-class DeadLetters:
+class DeadLetters(AllPartitions):
     """The dead letters of a queue, over all its partitions."""
-
-    def __init__(self, settings: QueueSettings) -> None:
-        self._partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
-        self._redis = transport.RedisClient(settings)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._redis.close()
 
     def list(self, *, code: str | None = None, limit: int | None = None) -> Iterator[DeadLetter]:
         """Newest first, as they are read. Raises: BrokerUnavailable"""

@@ -9,7 +9,7 @@ A queue with several partitions divides each limit among them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from rose import transport
 from rose.protocol import Partition, calls
@@ -21,29 +21,14 @@ from rose.protocol.tenants import (
     merged_limits,
     read_tenants,
 )
-
-if TYPE_CHECKING:
-    from rose.settings import QueueSettings
+from rose_producer.partitions import AllPartitions
 
 #: Tenants per read of the hash that has their limits.
 _CHUNK = 1000
 
 
-class Tenants:
+class Tenants(AllPartitions):
     """The tenants of a queue, over all its partitions."""
-
-    def __init__(self, settings: QueueSettings) -> None:
-        self._partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
-        self._redis = transport.RedisClient(settings)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._redis.close()
 
     def set(self, name: str, limits: TenantLimits) -> None:
         """Set the share and the limits of a tenant, all of them. They hold from the next job on;

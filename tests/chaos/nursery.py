@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from tests.chaos.engines import preload
-from tests.support.children import Child, adopt_orphans, fork_orphan, redirect
+from tests.support.children import Child, redirect
+from tests.support.fork_server import ForkServer, forked
 
 
 class Nursery:
@@ -29,41 +28,20 @@ class Nursery:
         self._engines = ",".join(engines)
 
     def __enter__(self) -> Self:
-        adopt_orphans()
         # Whoever reads from it finds its end when the harness is no more: nobody else can write.
         alive, self._ours = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.nursery", str(alive), self._engines, *self._roles],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[alive],
-            text=True,
-        )
+        words = str(alive), self._engines, *self._roles
+        self._server = ForkServer("tests.chaos.nursery", *words, pass_fds=[alive])
         os.close(alive)
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._ours)
-        self._process.communicate()
+        self._server.close()
 
     def fork(self, role: str, context: str, log: Path) -> Child:
         """`context`: the argument of the role's module. `log`: what it prints goes there."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps([role, context, str(log)]), file=self._process.stdin, flush=True)
-        return Child(int(self._process.stdout.readline()))
-
-
-def _serve(alive: int) -> str | None:
-    """Fork as the harness asks. In a fork: the role that it is to play; else None, at the end."""
-    for line in sys.stdin:
-        role, context, log = json.loads(line)
-        pid = fork_orphan()
-        if pid == 0:
-            _become(role, context, log, alive)
-            return str(role)
-        print(pid, flush=True)
-    return None
+        return self._server.fork([role, context, str(log)])
 
 
 def _become(role: str, context: str, log: str, alive: int) -> None:
@@ -77,8 +55,10 @@ def _main() -> None:
     preload(engines.split(","))
     modules = {role: importlib.import_module(f"tests.chaos.{role}") for role in roles}
     gc.freeze()  # what is there for good stays shared
-    role = _serve(int(alive))
-    if role is not None:
+    asked = forked()
+    if asked is not None:
+        role, context, log = asked
+        _become(role, context, log, int(alive))
         modules[role].main()
 
 

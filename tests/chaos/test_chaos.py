@@ -10,22 +10,15 @@ import subprocess
 import sys
 
 from tests.chaos.plan import Plan
+from tests.chaos.short_run import short_run
 from tests.conftest import needs_redis_server
 
 
 @needs_redis_server
 def test_a_short_run_survives_some_of_every_fault() -> None:
     # when
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "--jobs", "120", "--seed", "3", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    result = short_run("tests.chaos", "--jobs", "120", "--seed", "3")
     # then
-    assert run.returncode == 0, run.stderr
-    result = json.loads(run.stdout)
     assert set(result["invariants"].values()) == {0}
     assert result["jobs"] >= 120
     assert result["outcomes"]["finished"] > 80

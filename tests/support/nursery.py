@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import runpy
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +23,8 @@ from unittest.mock import patch
 
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.processes import ServiceProcess
-from tests.support.children import Child, adopt_orphans, fork_orphan, redirect
+from tests.support.children import Child, redirect
+from tests.support.fork_server import ForkServer, forked
 
 #: What each nursery has imported.
 LIGHT = (
@@ -48,7 +47,6 @@ _PROGRAMS = (
     "tests.support.mortal",
     "tests.support.trial",
 )
-_ROOT = Path(__file__).resolve().parents[2]
 ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")
 
 
@@ -58,37 +56,26 @@ class Nursery:
     def __init__(self, modules: Sequence[str]) -> None:
         """`modules`: to import, where they are installed."""
         self._modules = modules
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        adopt_orphans()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.nursery", *self._modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=_ROOT,  # where this module is found
-        )
+        self._server = ForkServer("tests.support.nursery", *self._modules)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        self._server.close()
 
     def fork(self, words: Sequence[str], log: Path) -> Child:
         """As `python -m WORDS` here and now: with these variables, in this folder, its output in
         `log`."""
-        asked = {
-            "words": words,
-            "variables": dict(os.environ),
-            "folder": str(Path.cwd()),
-            "log": str(log),
-        }
         log.touch()  # it may be read at once
-        with self._lock:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            print(json.dumps(asked), file=self._process.stdin, flush=True)
-            return Child(int(self._process.stdout.readline()))
+        return self._server.fork(
+            {
+                "words": words,
+                "variables": dict(os.environ),
+                "folder": str(Path.cwd()),
+                "log": str(log),
+            }
+        )
 
 
 class Nurseries:
@@ -138,21 +125,14 @@ def forking() -> Iterator[None]:
         yield
 
 
-def _serve() -> list[str] | None:
-    """Fork as the tests ask. In a fork: the words that it is to run; else None, at the end."""
-    for line in sys.stdin:
-        asked = json.loads(line)
-        pid = fork_orphan()
-        if pid == 0:
-            os.environ.clear()
-            os.environ.update(asked["variables"])
-            os.chdir(asked["folder"])
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)
-            redirect(asked["log"])
-            return list(asked["words"])
-        print(pid, flush=True)
-    return None
+def _become(asked: dict[str, Any]) -> None:
+    os.environ.clear()
+    os.environ.update(asked["variables"])
+    os.chdir(asked["folder"])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    redirect(asked["log"])
+    sys.argv = list(asked["words"])
 
 
 def _main() -> None:
@@ -161,11 +141,11 @@ def _main() -> None:
             importlib.import_module(module)
     gc.freeze()  # what is there for good stays shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all
-    words = _serve()
-    if words is not None:
+    asked = forked()
+    if asked is not None:
+        _become(asked)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.argv = words
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        runpy.run_module(asked["words"][0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -48,12 +48,11 @@ def load(name: str, *, sharded: bool = False) -> Script:
 
 def with_common(source: str) -> str:
     """A script behind what it uses of `common*.lua`."""
-    common = "".join((files(__name__) / f"{name}.lua").read_text() for name in _COMMON)
     flags = ""
     if source.startswith("#!"):  # Redis looks for it in the first line only
         flags, newline, source = source.partition("\n")
         flags += newline
-    return f"{flags}{_used(common, source)}{source}"
+    return f"{flags}{_used(source)}{source}"
 
 
 def sha1_of(source: str) -> str:
@@ -61,12 +60,19 @@ def sha1_of(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-def _used(common: str, source: str) -> str:
-    """The declarations of `common` that `source` names, and those that these name in turn."""
+@cache
+def _declarations() -> dict[str, str]:
+    """Of `common*.lua`, by name."""
+    common = "".join((files(__name__) / f"{name}.lua").read_text() for name in _COMMON)
     common = _COMMENT.sub("", common)
     starts = [(match[1], match.start()) for match in _DECLARATION.finditer(common)]
     ends = [start for _, start in starts[1:]] + [len(common)]
-    parts = {name: common[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+    return {name: common[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+
+
+def _used(source: str) -> str:
+    """The common declarations that `source` names, and those that these name in turn."""
+    parts = _declarations()
     used: set[str] = set()
     unread = [_COMMENT.sub("", source)]
     while unread:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
+from tests.chaos.short_run import short_run
 from tests.conftest import needs_redis_server
 
 
@@ -13,16 +10,8 @@ from tests.conftest import needs_redis_server
 def test_a_short_batch_survives_the_death_of_runners_and_workers() -> None:
     # when
     numbers = ["--lines", "150", "--runner-kills", "2", "--worker-kills", "2", "--seed", "3"]
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.chaos.batch", *numbers, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    result = short_run("tests.chaos.batch", *numbers)
     # then
-    assert run.returncode == 0, run.stderr
-    result = json.loads(run.stdout)
     assert set(result["rules"].values()) == {0}
     assert result["output"] + result["errors"] == 150
     assert result["runner kills"] >= 1
