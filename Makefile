@@ -9,7 +9,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-door bench-gpu bench-queue bench-tenants
+.PHONY: bench bench-door bench-gpu bench-queue bench-tenants bench-vllm
 .PHONY: chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
 .PHONY: test-compose test-servers test-vllm
 
@@ -94,6 +94,10 @@ bench-queue: .venv/demo ## the queue beside its peers
 # BENCH_TENANTS='--only shares' for a part; --old COMMIT compares with a version before.
 bench-tenants: .venv/demo ## what tenants get, and what they cost
 	$(BIN)/python -m benchmarks.tenants $(BENCH_TENANTS)
+
+# BENCH_VLLM='--model FOLDER --only generate' for a part.
+bench-vllm: .venv-vllm/ready ## vLLM behind the queue beside vLLM alone
+	$(VLLM) -m benchmarks.vllm $(BENCH_VLLM)
 
 # BENCH_DOOR='--only null --rounds 1' for another run.
 bench-door: .venv/demo ## the HTTP gateway beside the Python client

@@ -108,19 +108,22 @@ async def _loaded(what: str, **given: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def stage(**worker_settings: Any) -> Iterator[Stage]:
-    """Logs of neither worker nor gateway have a line for each job."""
+def stage(*, start_s: float = 120.0, **worker: Any) -> Iterator[Stage]:
+    """`worker`: what `WorkerProcess` takes, settings and others; it may take `start_s` to load.
+
+    Logs of neither worker nor gateway have a line for each job.
+    """
     with (
         fresh_redis() as broker,
         WorkerProcess(
-            "bench", broker.url, log_level="warning", **NO_LIMIT, **worker_settings
-        ) as worker,
+            "bench", broker.url, log_level="warning", **NO_LIMIT, **worker
+        ) as worker_process,
         GatewayProcess("bench", broker.url, log_level="warning", **NO_LIMIT) as gateway,
     ):
-        worker.wait_ready()
+        worker_process.wait_ready(start_s)
         gateway.wait_ready()
         models = json.loads(gateway.http("/v1/models") or "")["data"]
-        yield Stage(broker.url, worker, gateway, models[0]["id"])
+        yield Stage(broker.url, worker_process, gateway, models[0]["id"])
 
 
 def cpu_s(pid: int) -> float:

@@ -2,13 +2,15 @@
 
     PYTHON_OF_VLLM with_vllm.py --model FOLDER --dtype float32|bfloat16 ...
 
-    {"prompts": [[...]], "new_tokens": [...]}  ->  {"seconds": ..., "outputs": [[...]]}
+    {"prompts": [[...]], "new_tokens": [...], "sampling": {...}}
+        ->  {"seconds": ..., "outputs": [[...]]}; `sampling` (optional): temperature, top_p, seed
     {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
     {"decoding": [[...]], "arriving": [[...]], "new_tokens": n, "every": m}
         ->  {"seconds": ..., "cpu_seconds": ..., "intervals": [...], "first_tokens": [...]}:
         traffic and its course, see `benchmarks.engine.contenders`
 
-It needs nothing but vLLM. The first line that it writes says which versions it runs.
+It needs nothing but vLLM, and with `--rose-sampling` our worker, whose logits processor then draws
+the tokens. The first line that it writes says which versions it runs.
 """
 
 from __future__ import annotations
@@ -34,6 +36,14 @@ def end_with_parent() -> None:
 
 def load(args: argparse.Namespace) -> Any:
     """One process, no tokenizer: token ids in, token ids out, as from its peers."""
+    ours: dict[str, Any] = {}
+    if args.rose_sampling:  # as the worker has it
+        from rose_worker.vllm.installation import check_installation
+
+        check_installation()
+        from rose_worker.vllm.arguments import LOGITS_PROCESSOR
+
+        ours = {"logits_processors": [LOGITS_PROCESSOR], "async_scheduling": False}
     from vllm import LLM
 
     return LLM(
@@ -43,20 +53,42 @@ def load(args: argparse.Namespace) -> Any:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_batch_size,
         seed=0,
+        **ours,
     )
 
 
-def params(new_tokens: int) -> Any:
+def params(new_tokens: int, **sampling: Any) -> Any:
     from vllm import SamplingParams
 
-    return SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=new_tokens, detokenize=False)
+    how = {"temperature": 0.0, "ignore_eos": True, "detokenize": False} | sampling
+    return SamplingParams(max_tokens=new_tokens, **how)
 
 
-def run(llm: Any, prompts: list[list[int]], new_tokens: list[int]) -> dict[str, Any]:
+def rose_params(new_tokens: int, prompt_length: int, sampling: dict[str, Any]) -> Any:
+    """The same for our logits processor: vLLM itself is greedy."""
+    from rose.sampling import SamplingParams
+    from rose_worker.vllm.sampling import extra_args
+
+    ours = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **sampling)
+    return params(new_tokens, extra_args=extra_args(ours, prompt_length))
+
+
+def run(
+    llm: Any,
+    prompts: list[list[int]],
+    new_tokens: list[int],
+    sampling: dict[str, Any] | None = None,
+    *,
+    ours: bool = False,
+) -> dict[str, Any]:
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-    sampling = [params(count) for count in new_tokens]
+    how = sampling or {}
+    wanted = [
+        rose_params(count, len(prompt), how) if ours else params(count, **how)
+        for prompt, count in zip(prompts, new_tokens, strict=True)
+    ]
     began = time.perf_counter()
-    answers = llm.generate(asked, sampling, use_tqdm=False)
+    answers = llm.generate(asked, wanted, use_tqdm=False)
     seconds = time.perf_counter() - began
     return {"seconds": seconds, "outputs": [list(a.outputs[0].token_ids) for a in answers]}
 
@@ -107,10 +139,10 @@ def serve(
     }
 
 
-def answer_to(llm: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def answer_to(llm: Any, asked: dict[str, Any], *, ours: bool) -> dict[str, Any]:
     if "decoding" in asked:
         return serve(llm, **asked)
-    return run(llm, **asked) if "prompts" in asked else stream(llm, **asked)
+    return run(llm, **asked, ours=ours) if "prompts" in asked else stream(llm, **asked)
 
 
 def main() -> None:
@@ -119,6 +151,7 @@ def main() -> None:
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--max-model-len", type=int, required=True)
     parser.add_argument("--max-batch-size", type=int, required=True)
+    parser.add_argument("--rose-sampling", action="store_true")
     args = parser.parse_args()
     end_with_parent()
     # vLLM writes to stdout whatever it likes: answers go where stdout was.
@@ -130,7 +163,7 @@ def main() -> None:
 
     print(json.dumps({"vllm": vllm.__version__, "torch": torch.__version__}), file=answers)
     for line in sys.stdin:
-        print(json.dumps(answer_to(llm, json.loads(line))), file=answers)
+        print(json.dumps(answer_to(llm, json.loads(line), ours=args.rose_sampling)), file=answers)
 
 
 if __name__ == "__main__":

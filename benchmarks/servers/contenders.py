@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from http.client import HTTPException
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from benchmarks.door.stage import stage
 from benchmarks.engine.contenders.vllm import environment, preloads
@@ -23,7 +23,7 @@ from rose_cli.demo.workers import WorkerProcess
 MODEL_NAME = "measured"
 _VLLM_CACHE_GIB = 2
 #: vLLM compiles the model at its first start.
-_VLLM_START_S = 900.0
+_START_S = 900.0
 
 
 class Server(ABC):
@@ -53,21 +53,24 @@ class Ours(Server):
 
     name = "roseinfer"
 
-    def __init__(self, model: Path, batch: int, context: int) -> None:
-        self._model, self._batch, self._context = model, batch, context
+    def __init__(
+        self, model: Path, batch: int, context: int, dtype: str = "bfloat16", **worker: Any
+    ) -> None:
+        """`worker`: more of what `WorkerProcess` takes."""
+        self._worker = {
+            "model": str(model),
+            "dtype": dtype,
+            "max_batch_size": batch,
+            "max_context": context,
+            **worker,
+        }
         self._stack = ExitStack()
         self._services: list[WorkerProcess | GatewayProcess] = []
 
     def __enter__(self) -> Self:
-        everything = self._stack.enter_context(
-            stage(
-                model=str(self._model),
-                dtype="bfloat16",
-                max_batch_size=self._batch,
-                max_context=self._context,
-            )
-        )
+        everything = self._stack.enter_context(stage(start_s=_START_S, **self._worker))
         self._services = [everything.worker, everything.gateway]
+        self.redis_url = everything.redis_url
         self.url = everything.gateway.url.removesuffix("/v1")
         self.model = everything.model
         self.freeze()
@@ -92,13 +95,15 @@ class Vllm(Server):
 
     name = "vLLM"
 
-    def __init__(self, python: Path, model: Path, batch: int, context: int) -> None:
+    def __init__(
+        self, python: Path, model: Path, batch: int, context: int, dtype: str = "bfloat16"
+    ) -> None:
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.model = MODEL_NAME
         self._command = [str(vllm_program(python)), "serve", str(model), "--host", "127.0.0.1"]
         self._command += ["--port", str(self._port), "--served-model-name", MODEL_NAME]
-        self._command += ["--dtype", "bfloat16", "--max-model-len", str(context)]
+        self._command += ["--dtype", dtype, "--max-model-len", str(context)]
         self._command += ["--max-num-seqs", str(batch)]
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
@@ -132,7 +137,7 @@ class Vllm(Server):
         self._signal(signal.SIGSTOP)
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + _VLLM_START_S
+        deadline = time.monotonic() + _START_S
         while process.poll() is None and time.monotonic() < deadline:
             try:
                 with urllib.request.urlopen(f"{self.url}/health", timeout=2):  # noqa: S310 - loopback

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,10 +97,12 @@ class Service(AsyncCase):
         board.check_figure((ADDED, THROUGH_REDIS), at_most(_MAX_ADDED_MS))
 
 
-async def through_redis(client: AsyncClient, work: Workload) -> float:
+async def through_redis(
+    client: AsyncClient, work: Workload, sampling: Mapping[str, float] | None = None
+) -> float:
     """Tokens per second, from the submit to the last token at the last subscriber."""
     requests = [
-        Request(prompt, sampling={"max_new_tokens": count, "ignore_eos": True})
+        Request(prompt, sampling={"max_new_tokens": count, "ignore_eos": True, **(sampling or {})})
         for prompt, count in zip(work.prompts, work.new_tokens, strict=True)
     ]
     began = time.perf_counter()

@@ -31,11 +31,25 @@ class Vllm(Streaming):
 
     name = "vLLM, compiled"
 
-    def __init__(self, python: Path, model: Path, dtype: str, context: int, batch: int) -> None:
+    def __init__(
+        self,
+        python: Path,
+        model: Path,
+        dtype: str,
+        context: int,
+        batch: int,
+        *,
+        rose_sampling: bool = False,
+        cache_gib: int = _CACHE_GIB,
+    ) -> None:
+        """`rose_sampling`: tokens are drawn by our logits processor. Then `python` has our packages
+        too."""
         self.versions: Mapping[str, str] = {}
         self.preloaded = preloads(python)
+        self._environment = in_process(self.preloaded, cache_gib)
         self._command = [str(python), str(_RUNNER), "--model", str(model), "--dtype", dtype]
         self._command += ["--max-model-len", str(context), "--max-batch-size", str(batch)]
+        self._command += ["--rose-sampling"] * rose_sampling
         self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
         self._log = Path(self._folder.name, "log")
         self._process: subprocess.Popen[str] | None = None
@@ -48,7 +62,7 @@ class Vllm(Streaming):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=_in_process(self.preloaded),
+                env=self._environment,
                 start_new_session=True,
             )
         try:
@@ -71,7 +85,12 @@ class Vllm(Streaming):
         return self._running.pid
 
     def run(self, work: Workload) -> Run:
-        answer = self._ask({"prompts": work.prompts, "new_tokens": work.new_tokens})
+        return self.sample(work, {})
+
+    def sample(self, work: Workload, sampling: Mapping[str, float]) -> Run:
+        """`sampling`: temperature, top_p, seed; greedy where it is empty."""
+        asked = {"prompts": work.prompts, "new_tokens": work.new_tokens, "sampling": sampling}
+        answer = self._ask(asked)
         return Run(answer["seconds"], answer["outputs"])
 
     def serve(self, traffic: Traffic) -> Course:
@@ -133,9 +152,9 @@ def environment(preloaded: Sequence[Path], cache_gib: int) -> dict[str, str]:
     }
 
 
-def _in_process(preloaded: Sequence[Path]) -> dict[str, str]:
+def in_process(preloaded: Sequence[Path], cache_gib: int) -> dict[str, str]:
     """Without a process of its own for the engine."""
-    return environment(preloaded, _CACHE_GIB) | {
+    return environment(preloaded, cache_gib) | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }

@@ -29,14 +29,20 @@ class ServiceProcess:
     kind: ClassVar[str] = "process"
 
     def __init__(
-        self, name: str, http_port: int, program: Sequence[str], settings: Mapping[str, str | float]
+        self,
+        name: str,
+        http_port: int,
+        program: Sequence[str],
+        settings: Mapping[str, str | float],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`program`: a module, and its arguments before the settings, which have underscores for
-        dashes."""
+        dashes. `environment`: all of it; this process's own if not given."""
         self.name = name
         self.http_port = http_port
         flags = [_flag(key.replace("_", "-"), value) for key, value in settings.items()]
         self._command = [sys.executable, "-m", *program, *flags]
+        self._environment = environment
         self._folder = tempfile.TemporaryDirectory(prefix=f"rose-{self.kind}-")
         self._log = Path(self._folder.name, "log")
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,7 +60,11 @@ class ServiceProcess:
     def start(self) -> None:
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own arguments
-                self._command, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+                self._command,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
             )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -25,13 +25,14 @@ class WorkerProcess(ServiceProcess):
         redis_url: str,
         *,
         program: Sequence[str] = ("rose_cli", "worker"),
+        environment: Mapping[str, str] | None = None,
         **settings: str | float,
     ) -> None:
         """`settings` as in worker.settings, underscores for dashes. `program`: a module, and its
-        arguments before the settings."""
+        arguments before the settings. `environment`: all of it; this process's own if not given."""
         port = free_port()
         given = {"name": name, "redis_url": redis_url, "http_port": port, **settings}
-        super().__init__(name, port, program, given)
+        super().__init__(name, port, program, given, environment)
 
     def metrics(self) -> dict[str, float]:
         return read_metrics(self.http_port)
