@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from tests.chaos.engines import preload
 from tests.support.children import Child, redirect
 from tests.support.fork_server import ForkServer, forked
 
@@ -52,7 +51,8 @@ def _become(role: str, context: str, log: str, alive: int) -> None:
 
 def _main() -> None:
     alive, engines, *roles = sys.argv[1:]
-    preload(engines.split(","))
+    if "vllm" in engines.split(","):
+        importlib.import_module("tests.support.vllm_modules")
     modules = {role: importlib.import_module(f"tests.chaos.{role}") for role in roles}
     gc.freeze()  # what is there for good stays shared
     asked = forked()

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import safetensors.torch
 import torch
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import JobSpec
 from rose.sampling import SamplingParams
+from rose_producer import Result
 from rose_worker.engine import Engine
 from roseinfer.demo_model import MODEL_PATH
 
@@ -129,6 +131,34 @@ def collect(engine: Engine, done: Mapping[str, Answer], only: str | None = None)
         answer.text += output.text
         answer.reason, answer.error = output.finish_reason, output.error
         answer.logprobs += output.logprobs or ()
+
+
+def differences(result: Result, answer: Answer) -> list[str]:
+    """Between what a queue said and what an engine said without one; log-probabilities may differ
+    by rounding."""
+    pairs = {
+        "token ids": (list(result.token_ids), answer.token_ids),
+        "text": (result.text, answer.text),
+        "finish reason": (result.finish_reason, answer.reason),
+    }
+    found = [
+        f"{result.job_id}: {what}: {said!r} instead of {wanted!r}"
+        for what, (said, wanted) in pairs.items()
+        if said != wanted
+    ]
+    if not _same_logprobs(result.logprobs or (), answer.logprobs):
+        found.append(f"{result.job_id}: log-probabilities: {result.logprobs!r}")
+    return found
+
+
+def _same_logprobs(said: Sequence[TokenLogprob], wanted: Sequence[TokenLogprob]) -> bool:
+    def flat(logprobs: Sequence[TokenLogprob]) -> tuple[list[int], list[float]]:
+        tops = [pair for one in logprobs for pair in one.top]
+        values = [one.logprob for one in logprobs] + [value for _, value in tops]
+        return [token for token, _ in tops], values
+
+    (tokens, values), (wanted_tokens, wanted_values) = flat(said), flat(wanted)
+    return tokens == wanted_tokens and values == pytest.approx(wanted_values, abs=1e-3)
 
 
 def write_adapter(folder: Path, seed: int, rank: int = 4) -> Path:

@@ -45,9 +45,15 @@ _PROGRAMS = (
     "rose_cli.demo.broker",
     "tests.support.hanging",
     "tests.support.mortal",
+    "tests.support.mortal_model",
     "tests.support.trial",
 )
 ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")
+#: Importing vLLM takes longest of all, and it must be told first how it is used.
+VLLM = (*LIGHT, "tests.support.vllm_modules")
+#: With a model.
+_ENGINES = {"rose": ENGINE, "vllm": VLLM}
+_WORKERS = (["rose_cli", "worker"], ["tests.support.mortal_model"])
 
 
 class Nursery:
@@ -91,12 +97,9 @@ class Nurseries:
         if words[0] not in _PROGRAMS or "LD_PRELOAD" in os.environ:
             return None
         engine = next((word for word in words if word.startswith("--engine=")), "--engine=rose")
-        if words[:2] != ["rose_cli", "worker"] or engine == "--engine=null":
-            modules: tuple[str, ...] = LIGHT
-        elif engine == "--engine=rose":
-            modules = ENGINE
-        else:
-            return None
+        modules = LIGHT
+        if any(words[: len(worker)] == worker for worker in _WORKERS):
+            modules = _ENGINES.get(engine.removeprefix("--engine="), LIGHT)
         if modules not in self._begun:
             self._begun[modules] = self._stack.enter_context(Nursery(modules))
         return self._begun[modules].fork(words, log)

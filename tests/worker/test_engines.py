@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from rose.errors import DeadlineExceeded
+from rose.errors import DeadlineExceeded, JobFailed
 from rose.protocol import Partition
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import CancelledEvent, Client, Job, Request, TokenEvent
@@ -26,10 +26,11 @@ from tests.support.engines import (
     START_S,
     Answer,
     answers,
+    differences,
     jobs,
     set_variables,
 )
-from tests.support.mortal_model import FAILS
+from tests.support.mortal_model import FAILS, KILLS
 
 pytestmark = [needs_redis_server, pytest.mark.timeout(600)]
 
@@ -78,13 +79,7 @@ def submit_all(client: Client) -> dict[str, Job]:
 def assert_undisturbed(submitted: Mapping[str, Job], wanted: Mapping[str, Answer]) -> None:
     """Every stream is whole, and says what it would have said."""
     for job_id, job in submitted.items():
-        result = job.result(200)
-        assert list(result.token_ids) == wanted[job_id].token_ids, job_id
-        assert result.text == wanted[job_id].text
-        assert result.finish_reason == wanted[job_id].reason
-        said = [token for event in job.stream() for token in getattr(event, "logprobs", None) or ()]
-        expected = wanted[job_id].logprobs
-        assert [t.logprob for t in said] == pytest.approx([t.logprob for t in expected], abs=1e-3)
+        assert differences(job.result(200), wanted[job_id]) == []
         events = [event for event in job.stream() if isinstance(event, TokenEvent)]
         assert [t for event in events for t in event.token_ids] == wanted[job_id].token_ids
 
@@ -94,7 +89,7 @@ def all_begun(submitted: Mapping[str, Job]) -> bool:
     return all(status.tokens >= 3 or status.status == "finished" for status in statuses)
 
 
-@pytest.mark.parametrize("engine", ["rose"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_jobs_of_a_killed_worker_say_what_they_would_have_said(
     client: Client,
     start: Start,
@@ -149,7 +144,7 @@ def test_engines_share_a_queue_and_one_that_sleeps_through_its_lease_adds_nothin
     assert again.status().worker == sleeper.name
 
 
-@pytest.mark.parametrize("engine", ["rose"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
     client: Client, start: Start, engine: str
 ) -> None:
@@ -180,7 +175,27 @@ def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_that_fails_ends_its_process_and_its_jobs_go_on_elsewhere(
+def test_poison_kills_two_workers_and_no_other_job(
+    client: Client, start: Start, undisturbed: Mapping[str, Answer], engine: str
+) -> None:
+    # given: two workers that a prompt kills, where two deaths are enough
+    limits = {"max_attempts": 2, "program": ["tests.support.mortal_model"]}
+    victims = [start(engine, **limits) for _ in range(2)]
+    for victim in victims:
+        victim.wait_ready(START_S)
+    # when
+    submitted = submit_all(client)
+    poison = client.submit([KILLS, 8, 9], max_new_tokens=5)
+    wait_until(lambda: not any(victim.running for victim in victims), START_S)
+    # then
+    start("rose", max_attempts=2)
+    with pytest.raises(JobFailed, match="takes in a row lapsed"):
+        poison.result(START_S)
+    assert_undisturbed(submitted, undisturbed)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_out_of_memory_ends_its_process_and_its_jobs_go_on_elsewhere(
     client: Client, start: Start, engine: str
 ) -> None:
     # given
@@ -191,7 +206,7 @@ def test_an_engine_that_fails_ends_its_process_and_its_jobs_go_on_elsewhere(
     wait_until(lambda: not worker.running)
     # then: not as if it had drained
     assert worker.terminate() != 0
-    assert "the device is lost" in worker.log
+    assert "allocate memory" in worker.log
     assert job.status().status == "running"
     heir = start("rose")
     assert len(job.result(START_S).token_ids) == 5

@@ -23,6 +23,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from rose.sampling import SamplingParams
 from rose_worker.vllm.model import session_factory
+from rose_worker.vllm.ranks import end_with_parent
 from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.sampling import sample_tokens
 from roseinfer.session import SamplingRequest, ends_of
@@ -84,6 +85,7 @@ class _Row:
 
 class Sampling(VllmLogitsProcessor):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, *_device: Any) -> None:
+        end_with_parent()
         self._config = vllm_config
         self._rows: dict[int, _Row] = {}
         """by index in the batch; without those that take the largest logit as it is"""
