@@ -97,7 +97,7 @@ class Nurseries:
         if words[0] not in _PROGRAMS or "LD_PRELOAD" in os.environ:
             return None
         engine = next((word for word in words if word.startswith("--engine=")), "--engine=rose")
-        modules = LIGHT
+        modules: tuple[str, ...] = LIGHT
         if any(words[: len(worker)] == worker for worker in _WORKERS):
             modules = _ENGINES.get(engine.removeprefix("--engine="), LIGHT)
         if modules not in self._begun:
