@@ -11,7 +11,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 .PHONY: dashboards reference pictures model
 .PHONY: bench bench-door bench-gpu bench-queue bench-tenants bench-vllm
 .PHONY: chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
-.PHONY: test-compose test-servers test-vllm
+.PHONY: takeover-vllm test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
 demo: .venv/demo ## two workers, streams, one SIGKILL in mid-sentence, the proof, and a URL to ask
@@ -22,7 +22,7 @@ chat: .venv/demo ## a real model to talk to in a browser, with a button that kil
 	$(BIN)/rose chat $(CHAT)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 # A file at a time on each core: what a file shares, it sets up once.
 test: .venv/dev ## all tests
@@ -116,6 +116,10 @@ chaos-batch: .venv/dev ## one batch, whose runners and workers are killed again 
 # CHAOS='--engine mixed' for workers of both engines.
 chaos-vllm: .venv/dev .venv-vllm/ready ## the same with vLLM as the workers' engine
 	$(VLLM) -m tests.chaos --engine vllm --jobs 500 $(CHAOS)
+
+# TAKEOVER='--jobs 40 --chain vllm,rose' for another run.
+takeover-vllm: .venv/dev .venv-vllm/ready ## 200 jobs in both engines, workers killed midway: the same texts
+	$(VLLM) -m tests.vllm.takeover $(TAKEOVER)
 
 chaos-door: .venv/dev ## the same through two gateways: HTTP clients that resume
 	$(BIN)/python -m tests.chaos.door $(CHAOS)

@@ -195,7 +195,7 @@ def test_poison_kills_two_workers_and_no_other_job(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_out_of_memory_ends_its_process_and_its_jobs_go_on_elsewhere(
+def test_an_engine_that_fails_ends_its_process_and_its_jobs_go_on_elsewhere(
     client: Client, start: Start, engine: str
 ) -> None:
     # given
