@@ -91,9 +91,14 @@ def container(app: str) -> dict[str, Any]:
     return found
 
 
+def example_secrets() -> dict[str, Any]:
+    """By name."""
+    return {one["metadata"]["name"]: one for one in _documents(["secrets.example.yaml"])}
+
+
 def test_every_manifest_follows_its_schema() -> None:
-    documents = [*manifests(), *_documents(["secrets.example.yaml"])]
-    assert len(documents) == 20
+    documents = [*manifests(), *example_secrets().values()]
+    assert len(documents) == 21
     for document in documents:
         if document["kind"] in CUSTOM:
             assert document["spec"].keys() <= CUSTOM[document["kind"]]
@@ -121,9 +126,8 @@ def test_kustomize_puts_it_together() -> None:
 @pytest.mark.parametrize("app", APPS)
 def test_the_settings_are_settings_with_values_that_the_program_takes(app: str) -> None:
     named = [*environment(app), *(one["name"] for one in container(app).get("env", []))]
-    secrets = {one["metadata"]["name"]: one for one in _documents(["secrets.example.yaml"])}
     (secret,) = [one["secretRef"] for one in container(app)["envFrom"] if "secretRef" in one]
-    named += secrets[secret["name"]]["stringData"]
+    named += example_secrets()[secret["name"]]["stringData"]
     assert set(named) <= variables(app).keys()
     assert settings(app)
 

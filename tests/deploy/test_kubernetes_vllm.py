@@ -13,7 +13,14 @@ import yaml
 
 from rose.protocol import Partition
 from rose_worker.settings import WorkerSettings
-from tests.deploy.test_kubernetes import CUSTOM, FOLDER, VERSION, manifest, worker_variable
+from tests.deploy.test_kubernetes import (
+    CUSTOM,
+    FOLDER,
+    VERSION,
+    example_secrets,
+    manifest,
+    worker_variable,
+)
 
 HERE = FOLDER / "vllm"
 ROLES = ("leader", "worker")
@@ -158,6 +165,14 @@ def test_only_the_leader_knows_redis() -> None:
     sources = [one for one in container("leader")["envFrom"] if "secretRef" in one]
     assert [one["secretRef"]["name"] for one in sources] == ["rose-redis"]
     assert "envFrom" not in container("worker")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_ray_asks_for_a_token(role: str) -> None:
+    given = {one["name"]: one for one in container(role)["env"]}
+    assert given["RAY_AUTH_MODE"]["value"] == "token"
+    source = given["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"]
+    assert source["key"] in example_secrets()[source["name"]]["stringData"]
 
 
 def test_the_ranks_talk_to_nobody_else() -> None:
