@@ -96,6 +96,14 @@ def test_settings_reach_vllm(tmp_path: Path) -> None:
     assert config.lora_config.max_lora_rank == 16
 
 
+def test_a_step_has_as_many_tokens_as_in_vllms_own_server() -> None:
+    for ranks in (1, 2):
+        config = config_of(vllm_args=f"--tensor-parallel-size {ranks}")
+        assert config.scheduler_config.max_num_batched_tokens == 2048 * ranks  # on a CPU
+    chosen = config_of(max_step_tokens=256)
+    assert chosen.scheduler_config.max_num_batched_tokens == 256
+
+
 def test_a_model_that_is_not_there_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="no folder"):
         config_of(model=str(tmp_path / "nothing"))

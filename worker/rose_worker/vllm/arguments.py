@@ -9,6 +9,7 @@ from typing import Any, NoReturn, get_args
 from vllm.config.lora import MaxLoRARanks
 from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from rose.errors import ConfigurationError
@@ -64,7 +65,8 @@ def engine_config(settings: WorkerSettings, adapters: Mapping[str, Adapter]) -> 
         _set_adapters(parser, parsed, adapters)
     try:
         args = EngineArgs.from_cli_args(parsed)
-        return args.create_engine_config()
+        # Limits of a step as `vllm serve` chooses them for the device.
+        return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
     except Exception as error:
         raise ConfigurationError(
             f"vLLM refuses this configuration: {_in_one_line(error)}"
