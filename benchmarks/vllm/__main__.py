@@ -19,7 +19,7 @@ from transformers import AutoConfig
 
 from benchmarks.engine.contenders.vllm import Vllm as InProcess
 from benchmarks.engine.contenders.vllm import in_process, preloads
-from benchmarks.report import environment
+from benchmarks.report import as_page, environment, write_between
 from benchmarks.runner import Runner, exit_on_sigterm, options
 from benchmarks.servers.contenders import Ours, Vllm
 from benchmarks.servers.load import Load, Requests
@@ -56,8 +56,10 @@ def main() -> None:
             requests = Requests(args.requests, 64, 64)
             load = Load([ours, theirs], _PYTHON, args.model, requests, args.batch)
             runner.measure("many", load)
-    if args.write:
-        runner.write(args.write, "benchmarks.vllm")
+    if args.write:  # each has markers of its own: they may be measured in two runs
+        for name, board in runner.boards.items():
+            page = as_page(facts, {name: board})
+            write_between(args.write, f"benchmarks.vllm.{name}", page)
 
 
 def _generate(runner: Runner, ours: Ours, args: argparse.Namespace) -> None:
