@@ -3,8 +3,9 @@
     python -m benchmarks.quality [--tokens N] [--model FOLDER --text FILE]
 
 The built-in model reads texts of its own generator, by a seed that training did not use; another
-model reads a file. Each token of the text is predicted from those before it in its window. Figures
-do not depend on the load of the machine.
+model reads a file, and of a GGUF file the weights as they lie in it are scored too. Each token of
+the text is predicted from those before it in its window. Figures do not depend on the load of the
+machine.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from roseinfer import InferenceEngine
 from roseinfer.batch import Chunk
+from roseinfer.quantization import FROM_FILE
 from training.stories import documents
 
 _WINDOW = 256
@@ -52,16 +54,17 @@ class Score:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=20_000, help="that are predicted, at most")
-    parser.add_argument("--model", type=Path, help="a folder; the built-in model if not given")
+    parser.add_argument("--model", type=Path, help="a folder or GGUF file; if not the built-in one")
     parser.add_argument("--text", type=Path, help="what another model reads")
     args = parser.parse_args()
     if (args.model is None) != (args.text is None):
         parser.error("--model and --text belong together")
+    kept = (("bfloat16", FROM_FILE),) if args.model is not None and args.model.is_file() else ()
     engines = {
         weights or dtype: InferenceEngine(
             args.model, device="cpu", dtype=dtype, weights=weights, kv_cache_tokens=2 * _WINDOW
         )
-        for dtype, weights in _FORMATS
+        for dtype, weights in (*_FORMATS, *kept)
     }
     windows = _windows(engines["float32"], args.text, args.tokens)
     scores = {name: Score() for name in engines}

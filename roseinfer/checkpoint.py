@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -46,6 +47,21 @@ def parameters_of_files(source: str) -> Iterator[tuple[str, Tensor]]:
         names = _names(source, where.keys()) or {key: key for key in where}
         for name, key in names.items():
             yield name, where[key].get_tensor(key)
+
+
+def tensors_of_files(source: str) -> dict[str, Tensor]:
+    """Everything in the safetensors at `source`, by its name in the files. A tensor is mapped from
+    its file."""
+    tensors = {}
+    for path in _files(source):
+        with safe_open(path, framework="pt") as file:
+            tensors.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    return tensors
+
+
+def fetch(name: str) -> str:
+    """The folder with the safetensors of a name on the hub. Raises OSError."""
+    return snapshot_download(name, allow_patterns=[_FILE, _INDEX, "model-*.safetensors"])
 
 
 def _files(source: str) -> list[Path]:

@@ -57,7 +57,9 @@ def _add_model_flags(options: argparse.ArgumentParser) -> None:
     precision.add_argument("--no-amp", action="store_true", help="compute in float32")
     precision.add_argument("--bf16", action="store_true", help="compute in bfloat16")
     precision.add_argument(
-        "--weights", choices=["int8", "int4"], help="weights of 8 or 4 bits, on a CPU"
+        "--weights",
+        choices=["int8", "int4", "file"],
+        help="weights of 8 or 4 bits, or those of a quantized file as they are; on a CPU",
     )
 
 

@@ -36,8 +36,9 @@ class InferenceEngine(EngineCore):
         """Load a folder, a GGUF file or a hub name; None loads the built-in model.
 
         `device` None is CUDA where there is one. `dtype` None is float32 on CPU and the
-        checkpoint's own on CUDA. `weights` None leaves the checkpoint's; "int8" and "int4" are for
-        the compiled decoder on a CPU, with bfloat16 beside them. `kv_cache_tokens` None takes a
+        checkpoint's own on CUDA. `weights` None leaves the checkpoint's; "int8" and "int4" make
+        others, "file" keeps those of a quantized file as they lie in it: all three are for the
+        compiled decoder on a CPU, with bfloat16 beside them. `kv_cache_tokens` None takes a
         share of the free memory. With a model that is `loaded` already nothing is loaded; see
         `from_model`.
 

@@ -66,7 +66,7 @@ class EngineCore(SessionFactory):
         layers = find_layers(model)
         context = limits.context_length(model, options.max_context)
         self._runner, self.decoder_description = build_runner(
-            model, layers, context, gpu, loaded.weights
+            model, layers, context, gpu, loaded.weights, loaded.stored
         )
         self.cache = _make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)

@@ -77,13 +77,18 @@ class Parts:
     logit_softcap: float = 0.0
 
     @property
-    def linears(self) -> list[Any]:
+    def joined_linears(self) -> list[list[Any]]:
+        """Those with the same input together."""
         inside = [
-            linear
+            linears
             for layer in self.layers
-            for linear in (*layer.qkv, layer.output, *layer.gate_up, layer.down)
+            for linears in (layer.qkv, [layer.output], layer.gate_up, [layer.down])
         ]
-        return [*inside, self.head]
+        return [*inside, [self.head]]
+
+    @property
+    def linears(self) -> list[Any]:
+        return [linear for linears in self.joined_linears for linear in linears]
 
 
 def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:

@@ -9,24 +9,33 @@ UnsupportedModel with one line that says what to do.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
 from transformers.utils import logging as hf_logging
 
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
+from roseinfer import published
 from roseinfer.attention import IMPLEMENTATION
+from roseinfer.checkpoint import fetch, tensors_of_files
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.fingerprint import fingerprint
+from roseinfer.gguf import blocks
 from roseinfer.gguf import checkpoint as gguf
 from roseinfer.gguf.header import Header, read_header
-from roseinfer.quantization import check_format
+from roseinfer.quantization import FROM_FILE, QuantizedWeight, check_format
 from roseinfer.sources import gguf_file, model_name, resolve
 
 _DTYPES = {
@@ -47,6 +56,8 @@ class LoadedModel:
     """see roseinfer.fingerprint; empty if it did not come from files"""
     weights: str | None = None
     """the format that they are to be brought to; see roseinfer.quantization"""
+    stored: Mapping[str, QuantizedWeight] | None = None
+    """those of the file as they are, by the parameters' names, where that is the format"""
 
 
 def load(
@@ -66,10 +77,25 @@ def load(
     target, precision = _target(device, dtype, weights)
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
-        model = load_model(source, target, precision)
+        model, quantized = _load_model(source, target, precision)
         tokenizer = load_tokenizer(tokenizer_source)
+        stored = _stored_weights(source, model, quantized) if weights == FROM_FILE else None
     own = fingerprint(source, tokenizer_source, model, weights)
-    return LoadedModel(model, tokenizer, name, own, weights)
+    return LoadedModel(model, tokenizer, name, own, weights, stored)
+
+
+def _stored_weights(
+    source: str, model: Any, quantized: Mapping[str, QuantizedWeight] | None
+) -> Mapping[str, QuantizedWeight]:
+    """Raises ConfigurationError for a checkpoint that is not quantized."""
+    if (path := gguf_file(source)) is not None:
+        return blocks.stored_weights(path, model)
+    if quantized is None:
+        raise ConfigurationError(
+            f"weights={FROM_FILE!r} keeps the numbers of a quantized file, and {source!r} has "
+            "none: leave weights out, or choose int8 or int4"
+        )
+    return quantized
 
 
 def _target(
@@ -109,17 +135,42 @@ def parse_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
 def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> Any:
     """The causal language model at `source`, in evaluation mode, with the engine's attention.
 
-    Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
-    weights are incomplete.
+    Quantized weights become what they stand for, in `dtype`. Raises ModelNotFound if there is none
+    to load, UnsupportedModel if it is no such model or its weights are incomplete.
     """
+    return _load_model(source, device, dtype)[0]
+
+
+def _load_model(
+    source: str, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Any, Mapping[str, QuantizedWeight] | None]:
+    """The model, and the quantized matrices of its safetensors by their names, if it has such."""
     source = resolve(source)
     with _place(source) as place:
         config = _load_config(place)
-        model, info = _load_weights(place, config, device, dtype)
+        split = _take_published(place, config)
+        model, info = _load_weights(place, config, device, dtype, split)
     _check_complete(config, info)
     if place.header is not None:
         gguf.check_weights(place.header, model)
-    return model.to(device).eval()
+    return model.to(device).eval(), None if split is None else split.quantized
+
+
+def _take_published(place: _Place, config: Any) -> published.Split | None:
+    """The tensors of a checkpoint in a published format; what says so leaves `config`, so that
+    transformers loads a plain model."""
+    described = getattr(config, "quantization_config", None)
+    if place.header is not None or not isinstance(described, dict):
+        return None
+    layout = published.find_layout(described)
+    del config.quantization_config
+    try:
+        folder = place.folder if Path(place.folder).is_dir() else fetch(place.folder)
+    except OSError as error:
+        raise ModelNotFound(
+            f"no safetensors weights at {place.source!r}: {_first_line(error)}"
+        ) from error
+    return published.split(tensors_of_files(folder), layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +199,31 @@ def _place(source: str) -> Iterator[_Place]:
 
 
 def _load_weights(
-    place: _Place, config: Any, device: torch.device, dtype: torch.dtype | None
+    place: _Place,
+    config: Any,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    split: published.Split | None,
 ) -> tuple[Any, dict[str, Any]]:
     """The model, and what transformers says of its loading."""
     chosen: torch.dtype | str = dtype or "auto"
+    loader: Any = AutoModelForCausalLM
+    folder: str | None = place.folder
     arguments: dict[str, Any] = dict(place.arguments)
+    if split is not None:
+        # Quantized weights are of float16 scales, in which few processors compute.
+        chosen = dtype or torch.bfloat16
+        folder, arguments["state_dict"] = None, split.state(chosen)
+        # Without a folder the other one looks for its files all the same.
+        loader = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), loader)
     if place.header is not None:
         # Quantized weights have no type of their own to take over.
         chosen = dtype or torch.bfloat16
         arguments |= gguf.MODEL_ARGUMENTS
     with _quiet():
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(
-                place.folder,
+            model, info = loader.from_pretrained(
+                folder,
                 config=config,
                 attn_implementation=IMPLEMENTATION,
                 dtype=chosen,
@@ -177,7 +240,15 @@ def _load_weights(
             ) from error
         except Exception as error:
             raise _unsupported(config, error) from error
+        if split is not None:
+            _add_generation_config(model, place.folder)
     return model, info
+
+
+def _add_generation_config(model: Any, folder: str) -> None:
+    """What transformers reads beside weights in files; a checkpoint need not have one."""
+    with suppress(OSError):
+        model.generation_config = GenerationConfig.from_pretrained(folder)
 
 
 def load_tokenizer(source: str) -> Any:

@@ -1,8 +1,11 @@
-"""Weights of 8 and 4 bits: groups of 32 inputs of an output share a float16 scale."""
+"""Weights of 8 and 4 bits: groups of 32 inputs of an output share a float16 scale.
+
+They are made of a model's weights, or are those of its file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,9 @@ GROUP = 32
 #: What `weights` may be: bits of the layers' matrices, and of the head, which decides each token.
 FORMATS = {"int8": (8, 8), "int4": (4, 8)}
 
+#: The numbers of the checkpoint's file, which has few bits itself.
+FROM_FILE = "file"
+
 # Four bits: the scale that brings the largest weight to the end of the range is seldom the best.
 # These multiples of it are tried too, and of each the values' own best scale is taken.
 _STRETCHES = (1.14, 0.92)
@@ -24,26 +30,66 @@ _STRETCHES = (1.14, 0.92)
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """Weights [outputs, inputs]: scale times (value - 2^(bits - 1))."""
+    """Weights [outputs, inputs]: scale times (value - zero), or scale times value plus minimum.
+
+    With neither zeros nor minimums, all zeros are 2^(bits - 1).
+    """
 
     values: Tensor
     """uint8 [outputs, inputs], below 2^bits"""
     scales: Tensor
     """float16 [outputs, inputs / 32]"""
     bits: int
+    minimums: Tensor | None = None
+    """float16 [outputs, inputs / 32]"""
+    zeros: Tensor | None = None
+    """uint8 [outputs, inputs / 32]"""
 
     def dequantize(self) -> Tensor:
         """Float32 [outputs, inputs]."""
-        groups = _groups(self.values.float()) - (1 << (self.bits - 1))
-        return groups.mul_(self.scales.float()[..., None]).flatten(1)
+        groups = _groups(self.values.float())
+        if self.minimums is None:
+            middle = 1 << (self.bits - 1)
+            groups -= middle if self.zeros is None else self.zeros.float()[..., None]
+        groups *= self.scales.float()[..., None]
+        if self.minimums is not None:
+            groups += self.minimums.float()[..., None]
+        return groups.flatten(1)
+
+    @property
+    def form(self) -> tuple[int, bool, bool]:
+        """What matrices that become one have in common."""
+        return self.bits, self.minimums is not None, self.zeros is not None
+
+    def take(self, rows: Tensor) -> QuantizedWeight:
+        """These rows, in this order."""
+        return _map(lambda tensors: tensors[0][rows], [self])
+
+
+def _map(
+    change: Callable[[list[Tensor]], Tensor], weights: Sequence[QuantizedWeight]
+) -> QuantizedWeight:
+    """One weight: `change` of the tensors of the same name of several in one form."""
+
+    def changed(tensors: list[Tensor | None]) -> Tensor | None:
+        present = [tensor for tensor in tensors if tensor is not None]
+        return change(present) if present else None
+
+    return QuantizedWeight(
+        change([weight.values for weight in weights]),
+        change([weight.scales for weight in weights]),
+        weights[0].bits,
+        changed([weight.minimums for weight in weights]),
+        changed([weight.zeros for weight in weights]),
+    )
 
 
 def check_format(weights: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
     """Raises ConfigurationError for weights that this device or dtype cannot have."""
     if weights is None:
         return
-    if weights not in FORMATS:
-        raise ConfigurationError(f"weights={weights!r} is not one of {', '.join(FORMATS)}")
+    if weights not in (known := (*FORMATS, FROM_FILE)):
+        raise ConfigurationError(f"weights={weights!r} is not one of {', '.join(known)}")
     if device.type != "cpu":
         raise ConfigurationError(f"weights={weights!r} is for device='cpu', not {str(device)!r}")
     if dtype not in (None, torch.bfloat16):
@@ -117,6 +163,8 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
     weights that cannot be quantized.
     """
     check_format(weights, model.device, model.dtype)
+    if weights not in FORMATS:
+        raise ConfigurationError(f"weights={weights!r} is for a model that comes from a file")
     inside, head = FORMATS[weights]
     quantized: dict[Any, QuantizedWeight] = {}
     for linear in parts.linears:
@@ -136,10 +184,29 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
     return quantized
 
 
+def take_stored(
+    model: Any, parts: Parts, stored: Mapping[str, QuantizedWeight]
+) -> dict[Any, QuantizedWeight]:
+    """The linear layers whose weights the file has in a form of the decoder's. Layers that become
+    one matrix must have the same form: of others the model's own weights stay.
+
+    Raises UnsupportedModel if there are none.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    taken: dict[Any, QuantizedWeight] = {}
+    for linears in parts.joined_linears:
+        found = [stored.get(names[id(linear.weight)]) for linear in linears]
+        weights = [weight for weight in found if weight is not None]
+        if len(weights) == len(linears) and len({weight.form for weight in weights}) == 1:
+            taken.update(zip(linears, weights, strict=True))
+    if not taken:
+        raise UnsupportedModel(
+            f"weights={FROM_FILE!r} keeps the numbers of a quantized file, and this model has no "
+            "matrix that can be kept: leave weights out, or choose int8 or int4"
+        )
+    return taken
+
+
 def join(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
-    """Several matrices of the same inputs as one, outputs side by side."""
-    return QuantizedWeight(
-        torch.cat([part.values for part in parts]),
-        torch.cat([part.scales for part in parts]),
-        parts[0].bits,
-    )
+    """Several matrices of the same inputs and form as one, outputs side by side."""
+    return _map(torch.cat, parts)

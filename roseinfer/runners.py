@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from roseinfer.model import PackedModel, PackedRunner, Runner
 from roseinfer.native import build_decoder, build_name, missing_reason
 from roseinfer.packed_linear import pack_linears
 from roseinfer.probe import AttentionLayers, Reference, refuse
-from roseinfer.quantization import quantize_model
+from roseinfer.quantization import QuantizedWeight, quantize_model, take_stored
 
 _logger = logging.getLogger(__name__)
 _Runner = TypeVar("_Runner", bound=Runner, covariant=True)
@@ -35,15 +36,17 @@ def build_runner(
     context: int,
     options: GpuOptions | None = None,
     weights: str | None = None,
+    stored: Mapping[str, QuantizedWeight] | None = None,
 ) -> ChosenRunner[Runner]:
     """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
     The model is taken over. One log line says which decoder serves, and on a CPU why it is not the
-    compiled one. `weights` names a format of roseinfer.quantization. Raises UnsupportedModel if no
+    compiled one. `weights` names a format of roseinfer.quantization, `stored` has those of the
+    model's file where that is the format. Raises UnsupportedModel if no
     runner agrees with the model.
     """
     if weights is not None:
-        return _quantized(model, layers, context, weights)
+        return _quantized(model, layers, context, weights, stored)
     options = options or GpuOptions()
     attention = choose_attention(options, model.device)
     reference = Reference(model)
@@ -90,14 +93,21 @@ def _compiled(
 
 
 def _quantized(
-    model: Any, layers: AttentionLayers, context: int, weights: str
+    model: Any,
+    layers: AttentionLayers,
+    context: int,
+    weights: str,
+    stored: Mapping[str, QuantizedWeight] | None,
 ) -> ChosenRunner[Runner]:
     """The compiled decoder on quantized weights: nothing else reads them. It is compared with the
     model of the dequantized ones."""
     reason = missing_reason()
     parts = None if reason else find_parts(model, layers)
     if parts is not None:
-        quantized = quantize_model(model, parts, weights)
+        if stored is None:
+            quantized = quantize_model(model, parts, weights)
+        else:
+            quantized = take_stored(model, parts, stored)
         reference = Reference(model)
         decoder = build_decoder(model, layers, context, quantized)
         if isinstance(decoder, str):

@@ -40,8 +40,8 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
 
 // One weight of a packed matrix.
 INLINE float packed_weight(const Matrix &m, std::int64_t output, std::int64_t input) {
-    if (m.type == INT8) return quantized_weight<8>(m, output, input);
-    if (m.type == INT4) return quantized_weight<4>(m, output, input);
+    if (is_quantized(m))
+        return with_format(m, [&](auto format) { return quantized_weight(format, m, output, input); });
     const std::int64_t panel = output / PANEL_WIDTH * m.inputs * PANEL_WIDTH,
                        column = output % PANEL_WIDTH;
     const std::int64_t pair = panel + (input / 2 * PANEL_WIDTH + column) * 2 + input % 2;

@@ -234,7 +234,7 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
         }
 }
 
-INLINE bool is_quantized(const Matrix &m) { return m.type == INT8 || m.type == INT4; }
+INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
 
 #include "quantized.h"
 
@@ -292,8 +292,11 @@ static void multiply_panels(const Matrix &m, const float *a, std::int64_t stride
     switch (m.type) {
         case FLOAT32: return gemm<float>(m, a, stride, rows, first, panels, c, mode);
         case BFLOAT16: return gemm<bfloat>(m, a, stride, rows, first, panels, c, mode);
-        case INT8: return gemm_quantized<8>(m, a, stride, rows, first, first + panels, c, mode);
-        default: return gemm_quantized<4>(m, a, stride, rows, first, first + panels, c, mode);
+        default:
+            return with_format(m, [&](auto format) {
+                gemm_quantized<decltype(format)>(m, a, stride, rows, first, first + panels, c,
+                                                 mode);
+            });
     }
 }
 

@@ -40,6 +40,10 @@ class WeightType(IntEnum):
     BFLOAT16 = 1
     INT8 = 2
     INT4 = 3
+    INT8_MINIMUM = 4
+    INT4_MINIMUM = 5
+    INT8_ZERO = 6
+    INT4_ZERO = 7
 
 
 class Matrix(Structure):

@@ -1,9 +1,12 @@
 // Products with weights of 8 and 4 bits.
 //
-// GROUP inputs of an output share a scale. A weight is its scale times (q - offset), q unsigned. A
-// panel lies group by group, in units of 64 bytes that have some inputs of all PANEL_WIDTH outputs:
+// GROUP inputs of an output share a scale. A weight is its scale times (q - origin), q unsigned, or
+// its scale times q plus a minimum: see Format. A panel lies group by group: a header, then units of
+// 64 bytes that have some inputs of all PANEL_WIDTH outputs:
 //
 //     scales of a group   [PANEL_WIDTH] float16
+//     minimums, if any    [PANEL_WIDTH] float16
+//     origins, if any     [PANEL_WIDTH] bytes
 //     8 bits   8 units    [PANEL_WIDTH][4 inputs]
 //     4 bits   4 units    [PANEL_WIDTH][4 bytes]: the lower halves, then the upper halves
 //
@@ -13,10 +16,33 @@
 
 constexpr int GROUP = 32;
 constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
-template <int BITS>
-constexpr int GROUP_BYTES = 2 * PANEL_WIDTH + BITS * UNIT_BYTES;
-template <int BITS>
-constexpr int OFFSET = 1 << (BITS - 1);
+
+// What a weight is counted from: the middle of the range, a minimum that is added, or a value of q.
+enum class Origin { Middle, Minimum, Zero };
+
+template <int BITS_, Origin ORIGIN_ = Origin::Middle>
+struct Format {
+    static constexpr int BITS = BITS_;
+    static constexpr Origin ORIGIN = ORIGIN_;
+    static constexpr int MIDDLE = 1 << (BITS - 1);
+    static constexpr int HEADER_BYTES = ORIGIN == Origin::Middle    ? 2 * PANEL_WIDTH
+                                        : ORIGIN == Origin::Minimum ? 4 * PANEL_WIDTH
+                                                                    : 3 * PANEL_WIDTH;
+    static constexpr int GROUP_BYTES = HEADER_BYTES + BITS * UNIT_BYTES;
+};
+
+// Calls `use` with the format of `m`.
+template <class Use>
+INLINE auto with_format(const Matrix &m, Use use) {
+    switch (m.type) {
+        case INT8: return use(Format<8>{});
+        case INT4: return use(Format<4>{});
+        case INT8_MINIMUM: return use(Format<8, Origin::Minimum>{});
+        case INT4_MINIMUM: return use(Format<4, Origin::Minimum>{});
+        case INT8_ZERO: return use(Format<8, Origin::Zero>{});
+        default: return use(Format<4, Origin::Zero>{});
+    }
+}
 
 typedef std::int32_t vint __attribute__((vector_size(4 * LANES)));
 typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
@@ -95,6 +121,22 @@ INLINE vfloat load_scales(const char *from) {
     const vbits bits = __builtin_convertvector(halves, vbits);
     const vfloat magnitude = reinterpret_cast<vfloat>((bits & 0x7FFF) << 13) * 0x1p112f;
     return reinterpret_cast<vfloat>(reinterpret_cast<vbits>(magnitude) | (bits & 0x8000) << 16);
+#endif
+}
+
+// PANEL_WIDTH bytes, of which a vector begins at `from`, as the sums of a group count.
+INLINE GroupSum load_origins(const char *from) {
+#if X86_LANES == 16
+    return reinterpret_cast<vint>(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
+#elif X86_LANES
+    return reinterpret_cast<vint>(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from))));
+#else
+    GroupSum origins;
+    for (int lane = 0; lane < LANES; ++lane)
+        origins[lane] = static_cast<unsigned char>(from[lane]);
+    return origins;
 #endif
 }
 
@@ -183,23 +225,37 @@ template <int R>
 constexpr int QUANTIZED_PANELS = R * PANEL_VECTORS <= 2 ? 4 : LANES == 16 ? 2 : 1;
 
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows.
-template <int R, int P, int BITS>
+template <int R, int P, class F>
 INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, std::int64_t panel,
                              const char *a, std::int64_t row_bytes) {
-    constexpr int VECTORS = P * PANEL_VECTORS, STEPS = 8 / BITS;
+    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS;
+    // Where a vector has its part of the header's array that begins at `array`, of `size` bytes each.
+    const auto header = [&](int v, int array, int size) {
+        return weights + v / PANEL_VECTORS * panel + array * PANEL_WIDTH +
+               v % PANEL_VECTORS * LANES * size;
+    };
     const auto vector = [&](int v) {
-        return weights + v / PANEL_VECTORS * panel + 2 * PANEL_WIDTH +
+        return weights + v / PANEL_VECTORS * panel + F::HEADER_BYTES +
                v % PANEL_VECTORS * LANES * 4;
     };
     const auto group = [&](int r) -> const QuantizedGroup & {
         return *reinterpret_cast<const QuantizedGroup *>(a + r * row_bytes);
     };
     GroupSum sums[R][VECTORS];
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v)
-            sums[r][v] = static_cast<Whole>(-OFFSET<BITS> * group(r).sum) - GroupSum{};
+    for (int v = 0; v < VECTORS; ++v) {
+        GroupSum origins = {};
+        if constexpr (F::ORIGIN == Origin::Zero) origins = load_origins(header(v, 2, 1));
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+            if constexpr (F::ORIGIN == Origin::Zero)
+                sums[r][v] = origins * static_cast<Whole>(-group(r).sum);
+            else if constexpr (F::ORIGIN == Origin::Middle)
+                sums[r][v] = static_cast<Whole>(-F::MIDDLE * group(r).sum) - GroupSum{};
+            else
+                sums[r][v] = GroupSum{};
+        }
+    }
 #pragma GCC unroll 8
     for (int unit = 0; unit < BITS; ++unit) {
         vint bytes[VECTORS];
@@ -229,26 +285,30 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
     }
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
-        const vfloat scales = load_scales(weights + v / PANEL_VECTORS * panel +
-                                          v % PANEL_VECTORS * LANES * 2);
+        const vfloat scales = load_scales(header(v, 0, 2));
+        vfloat minimums = {};
+        if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(header(v, 2, 2));
 #pragma GCC unroll 12
-        for (int r = 0; r < R; ++r)
+        for (int r = 0; r < R; ++r) {
             totals.of[r][v] += to_float(sums[r][v]) * (scales * group(r).scale);
+            if constexpr (F::ORIGIN == Origin::Minimum)
+                totals.of[r][v] += minimums * (group(r).scale * group(r).sum);
+        }
     }
 }
 
 // R rows times P panels from `first` on.
-template <int R, int P, int BITS>
+template <int R, int P, class F>
 static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
                            std::int64_t first, Rows c, Store mode) {
-    const std::int64_t groups = m.inputs / GROUP, panel = groups * GROUP_BYTES<BITS>;
+    const std::int64_t groups = m.inputs / GROUP, panel = groups * F::GROUP_BYTES;
     const char *weights = static_cast<const char *>(m.panels) + first * panel;
     const char *activations = reinterpret_cast<const char *>(a);
     Accumulators<R, P> totals = {};
     for (std::int64_t g = 0; g < groups; ++g)
-        accumulate_group<R, P, BITS>(totals, weights + g * GROUP_BYTES<BITS>, panel,
-                                     activations + g * sizeof(QuantizedGroup),
-                                     stride * sizeof(float));
+        accumulate_group<R, P, F>(totals, weights + g * F::GROUP_BYTES, panel,
+                                  activations + g * sizeof(QuantizedGroup),
+                                  stride * sizeof(float));
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -260,47 +320,55 @@ static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
 }
 
 // Up to P panels, in tiles of P, P / 2 and so on.
-template <int R, int P, int BITS>
+template <int R, int P, class F>
 static void quantized_panels(const Matrix &m, const float *a, std::int64_t stride,
                              std::int64_t first, std::int64_t end, Rows c, Store mode) {
     if (first + P <= end) {
-        quantized_tile<R, P, BITS>(m, a, stride, first, c, mode);
+        quantized_tile<R, P, F>(m, a, stride, first, c, mode);
         first += P;
     }
     if constexpr (P > 1) {
-        if (first < end) quantized_panels<R, P / 2, BITS>(m, a, stride, first, end, c, mode);
+        if (first < end) quantized_panels<R, P / 2, F>(m, a, stride, first, end, c, mode);
     }
 }
 
 // Panels [first, end): a few stay in a near cache while all rows are multiplied with them.
-template <int BITS, int R = QUANTIZED_ROWS>
+template <class F, int R = QUANTIZED_ROWS>
 static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
     constexpr int P = QUANTIZED_PANELS<R>;
     for (std::int64_t p = first; rows >= R && p < end; p += P)
         for (std::int64_t row = 0; row + R <= rows; row += R)
-            quantized_panels<R, P, BITS>(m, a + row * stride, stride, p, p + P < end ? p + P : end,
-                                         {c.at + row * c.stride, c.stride}, mode);
+            quantized_panels<R, P, F>(m, a + row * stride, stride, p, p + P < end ? p + P : end,
+                                      {c.at + row * c.stride, c.stride}, mode);
     const std::int64_t done = rows / R * R;
     if constexpr (R > 1) {
         if (done < rows)
-            gemm_quantized<BITS, R / 2>(m, a + done * stride, stride, rows - done, first, end,
-                                        {c.at + done * c.stride, c.stride}, mode);
+            gemm_quantized<F, R / 2>(m, a + done * stride, stride, rows - done, first, end,
+                                     {c.at + done * c.stride, c.stride}, mode);
     }
 }
 
 // One weight: for an embedding that shares the head's panels.
-template <int BITS>
-INLINE float quantized_weight(const Matrix &m, std::int64_t output, std::int64_t input) {
+template <class F>
+INLINE float quantized_weight(F, const Matrix &m, std::int64_t output, std::int64_t input) {
     const std::int64_t column = output % PANEL_WIDTH, in_group = input % GROUP;
     const char *group = static_cast<const char *>(m.panels) +
                         (output / PANEL_WIDTH * (m.inputs / GROUP) + input / GROUP) *
-                            GROUP_BYTES<BITS>;
-    constexpr int STEPS = 8 / BITS;
+                            F::GROUP_BYTES;
+    constexpr int STEPS = 8 / F::BITS;
     const std::int64_t step = in_group / 4;
-    const unsigned byte = static_cast<unsigned char>(
-        group[2 * PANEL_WIDTH + step / STEPS * UNIT_BYTES + column * 4 + in_group % 4]);
-    const unsigned q = byte >> (step % STEPS * BITS) & ((1u << BITS) - 1);
-    const vfloat scales = load_scales(group + column / LANES * LANES * 2);
-    return scales[column % LANES] * (static_cast<int>(q) - OFFSET<BITS>);
+    const auto byte = [&](std::int64_t offset) {
+        return static_cast<int>(static_cast<unsigned char>(group[offset]));
+    };
+    const auto half = [&](std::int64_t array) {
+        const vfloat values =
+            load_scales(group + 2 * (array * PANEL_WIDTH + column / LANES * LANES));
+        return values[column % LANES];
+    };
+    const int place = byte(F::HEADER_BYTES + step / STEPS * UNIT_BYTES + column * 4 + in_group % 4);
+    const int q = place >> (step % STEPS * F::BITS) & ((1 << F::BITS) - 1);
+    if constexpr (F::ORIGIN == Origin::Minimum) return half(0) * q + half(1);
+    const int origin = F::ORIGIN == Origin::Zero ? byte(2 * PANEL_WIDTH + column) : F::MIDDLE;
+    return half(0) * (q - origin);
 }

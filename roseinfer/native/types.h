@@ -16,8 +16,17 @@ namespace rose {
 
 using bfloat = std::uint16_t;
 
-// How a matrix keeps its weights.
-enum WeightType : std::int64_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
+// How a matrix keeps its weights. From INT8 on they are quantized: see Format in quantized.h.
+enum WeightType : std::int64_t {
+    FLOAT32 = 0,
+    BFLOAT16 = 1,
+    INT8 = 2,
+    INT4 = 3,
+    INT8_MINIMUM = 4,
+    INT4_MINIMUM = 5,
+    INT8_ZERO = 6,
+    INT4_ZERO = 7,
+};
 
 // Weights [outputs, inputs], packed: see gemm.h and quantized.h. `bias` [outputs] is padded to whole
 // panels.

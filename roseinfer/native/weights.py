@@ -14,7 +14,15 @@ from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
 from roseinfer.quantization import GROUP, QuantizedWeight, join
 
 _TYPES = {torch.float32: WeightType.FLOAT32, torch.bfloat16: WeightType.BFLOAT16}
-_QUANTIZED_TYPES = {8: WeightType.INT8, 4: WeightType.INT4}
+# By bits, whether there are minimums, and whether there are zeros.
+_QUANTIZED_TYPES = {
+    (8, False, False): WeightType.INT8,
+    (4, False, False): WeightType.INT4,
+    (8, True, False): WeightType.INT8_MINIMUM,
+    (4, True, False): WeightType.INT4_MINIMUM,
+    (8, False, True): WeightType.INT8_ZERO,
+    (4, False, True): WeightType.INT4_ZERO,
+}
 
 
 class AnyMatrix(Protocol):
@@ -89,21 +97,32 @@ class QuantizedMatrix(_Panels):
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
         rows, inputs = weight.values.shape
-        kind = _QUANTIZED_TYPES[weight.bits]
+        kind = _QUANTIZED_TYPES[weight.form]
         super().__init__(_pack_quantized(weight), (rows, inputs), kind, bias)
-        self._bits = weight.bits
+        self._form = weight.form
 
     def unpack(self) -> Tensor:
         """The weights [outputs, inputs] that the numbers stand for, in bfloat16."""
+        bits, has_minimums, has_zeros = self._form
         groups = self.inputs // GROUP
         bytes_ = self.panels.view(-1, groups, self.panels.shape[-1])
-        scales = bytes_[..., : 2 * PANEL_WIDTH].contiguous().view(torch.float16)
-        shape = (*bytes_.shape[:2], self._bits, 1, PANEL_WIDTH, 4)
-        units = bytes_[..., 2 * PANEL_WIDTH :].reshape(shape)
-        halves = units if self._bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
+        offset = 0
+
+        def array(dtype: torch.dtype) -> Tensor:
+            """The next of a header: [outputs, groups]."""
+            nonlocal offset
+            begin, offset = offset, offset + dtype.itemsize * PANEL_WIDTH
+            part = bytes_[..., begin:offset].contiguous().view(dtype)
+            return part.transpose(1, 2).reshape(-1, groups)
+
+        scales = array(torch.float16)
+        minimums = array(torch.float16) if has_minimums else None
+        zeros = array(torch.uint8) if has_zeros else None
+        units = bytes_[..., offset:].reshape(*bytes_.shape[:2], bits, 1, PANEL_WIDTH, 4)
+        halves = units if bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
         # [panels, groups, units, steps, outputs, 4]
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
-        weight = QuantizedWeight(values, scales.transpose(1, 2).reshape(-1, groups), self._bits)
+        weight = QuantizedWeight(values, scales, bits, minimums, zeros)
         return weight.dequantize()[: self.outputs].bfloat16()
 
 
@@ -144,6 +163,13 @@ def _pack_quantized(weight: QuantizedWeight) -> Tensor:
     units = values.view(-1, PANEL_WIDTH, weight.scales.shape[1], weight.bits, steps, 4)
     units = units.permute(0, 2, 3, 4, 1, 5)  # [panels, groups, units, steps, outputs, 4]
     bytes_ = units[:, :, :, 0] if steps == 1 else units[:, :, :, 0] | units[:, :, :, 1] << 4
-    scales = _padded(weight.scales).view(-1, PANEL_WIDTH, weight.scales.shape[1])
-    scales = scales.transpose(1, 2).contiguous().view(torch.uint8)
-    return torch.cat([scales, bytes_.flatten(2)], dim=-1).contiguous()
+    header = [
+        _padded(array)
+        .view(-1, PANEL_WIDTH, weight.scales.shape[1])
+        .transpose(1, 2)
+        .contiguous()
+        .view(torch.uint8)
+        for array in (weight.scales, weight.minimums, weight.zeros)
+        if array is not None
+    ]
+    return torch.cat([*header, bytes_.flatten(2)], dim=-1).contiguous()

@@ -39,10 +39,11 @@ class WorkerSettings(QueueSettings):
     dtype: str | None = Field(
         default=None, description="float32, bfloat16 or float16; what suits the device if not given"
     )
-    weights: Literal["int8", "int4"] | None = Field(
+    weights: Literal["int8", "int4", "file"] | None = Field(
         default=None,
-        description="int8 or int4: weights of 8 or 4 bits in groups of 32, made at load, for the "
-        "compiled decoder on a CPU, with bfloat16 beside them; the checkpoint's own if not given",
+        description="int8 or int4: weights of 8 or 4 bits in groups of 32, made at load; file: "
+        "those of a quantized checkpoint as they lie in its file; all for the compiled decoder on "
+        "a CPU, with bfloat16 beside them; the checkpoint's own in `dtype` if not given",
     )
     torch_threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; torch's choice if not given"

@@ -16,7 +16,7 @@ from roseinfer.native.weights import (
     concatenate,
     concatenate_quantized,
 )
-from roseinfer.quantization import quantize
+from roseinfer.quantization import QuantizedWeight, quantize
 from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
@@ -72,12 +72,32 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+FORMS = [(bits, extra) for bits in (8, 4) for extra in ("middle", "minimums", "zeros")]
+
+
+def quantized(bits: int, extra: str, shape: tuple[int, int], seed: int = 0) -> QuantizedWeight:
+    """Numbers of all sizes, counted from the middle, from minimums, or from zeros."""
+    generator = torch.Generator().manual_seed(seed)
+    outputs, groups = shape[0], shape[1] // 32
+    values = torch.randint(0, 1 << bits, shape, dtype=torch.uint8, generator=generator)
+    zeros = torch.randint(0, 1 << bits, (outputs, groups), dtype=torch.uint8, generator=generator)
+    scales = (random(outputs, groups, seed=seed + 1) / (1 << bits)).half()
+    minimums = random(outputs, groups, seed=seed + 2).half()
+    return QuantizedWeight(
+        values,
+        scales,
+        bits,
+        minimums if extra == "minimums" else None,
+        zeros if extra == "zeros" else None,
+    )
+
+
+@pytest.mark.parametrize(("bits", "extra"), FORMS)
 @pytest.mark.parametrize("shape", [(1, 32), (50, 96), (129, 608)])
 def test_a_quantized_product_is_right_for_any_number_of_rows(
-    build: str, bits: int, shape: tuple[int, int]
+    build: str, bits: int, extra: str, shape: tuple[int, int]
 ) -> None:
-    weight, bias = quantize(random(*shape), bits), random(shape[0], seed=1)
+    weight, bias = quantized(bits, extra, shape), random(shape[0], seed=1)
     packed = QuantizedMatrix(weight, bias)
     x = random(200, shape[1], seed=2)
     x[3] = 0
@@ -105,9 +125,9 @@ def test_what_is_no_number_stays_none(build: str) -> None:
     assert found[1:].isnan().all()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_quantized_weights_come_back_as_they_were(bits: int) -> None:
-    one, other = quantize(random(24, 64), bits), quantize(random(7, 64, seed=1), bits)
+@pytest.mark.parametrize(("bits", "extra"), FORMS)
+def test_quantized_weights_come_back_as_they_were(bits: int, extra: str) -> None:
+    one, other = quantized(bits, extra, (24, 64)), quantized(bits, extra, (7, 64), seed=5)
     packed = concatenate_quantized([one, other], [None, random(7, seed=2)])
     expected = torch.cat([one.dequantize(), other.dequantize()]).bfloat16()
     assert torch.equal(packed.unpack(), expected)

@@ -1,0 +1,137 @@
+"""Blocks of a GGUF file are kept number for number, and computed as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
+
+from gguf import GGMLQuantizationType as Type
+from transformers import AutoTokenizer
+
+from rose.errors import UnsupportedModel
+from roseinfer import InferenceEngine, native
+from roseinfer.demo_model import MODEL_PATH
+from roseinfer.gguf.blocks import stored_weights
+from roseinfer.gguf.checkpoint import load_once
+from roseinfer.loading import load_model
+from tests.roseinfer.models import answers, build, logits_of, prompts, tiny_llama
+from tests.support.gguf_files import write_gguf
+
+compiled = pytest.mark.skipif(
+    not native.available(), reason="the installation could not compile the decoder"
+)
+KEPT = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
+PROMPTS = prompts(9, 30, 17)
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+
+    def of(model: Any, kind: Type, **options: Any) -> Path:
+        return write_gguf(tmp_path / "model.gguf", model, tokenizer, kind, **options)
+
+    return of
+
+
+def llama() -> Any:
+    return tiny_llama(vocab_size=2048, num_key_value_heads=1, initializer_range=0.1)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_every_number_is_that_of_the_file(write: Write, kind: Type) -> None:
+    # given: a family whose rows llama.cpp pairs in another way
+    path = write(llama(), kind)
+    with load_once():
+        model = load_model(str(path), torch.device("cpu"), torch.float32)
+        # when
+        kept = stored_weights(path, model)
+    # then: not rounded anywhere
+    matrices = {name: p for name, p in model.named_parameters() if p.dim() == 2}
+    assert kept.keys() == matrices.keys()
+    for name, weight in kept.items():
+        assert torch.equal(weight.dequantize(), matrices[name]), name
+
+
+def test_the_ends_of_a_block_s_range_are_kept(write: Write) -> None:
+    """A converter may write -128, which our own eight bits do not use."""
+    # given: each byte and each half of a byte that there is
+    path = write(llama(), Type.Q8_0)
+    reader = gguf.GGUFReader(path, "r+")
+    for tensor in reader.tensors:
+        if tensor.tensor_type == Type.Q8_0:
+            blocks = tensor.data.reshape(-1, 34)
+            blocks[:, 2:] = np.resize(np.arange(256, dtype=np.uint8), blocks[:, 2:].shape)
+    reader.data.flush()
+    # when
+    with load_once():
+        model = load_model(str(path), torch.device("cpu"), torch.float32)
+        kept = stored_weights(path, model)
+    # then
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert set(kept[name].values.flatten().tolist()) == set(range(256))
+    assert torch.equal(kept[name].dequantize(), dict(model.named_parameters())[name])
+
+
+@compiled
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_the_engine_computes_the_dequantized_model(
+    write: Write, architecture: str, kind: Type
+) -> None:
+    # given
+    options = {"head_dim": 128} if architecture == "qwen3" else {}
+    path = write(build(architecture, vocab_size=2048, initializer_range=0.1, **options), kind)
+    # when
+    dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
+    kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then: all that is lost is the rounding of activations to 8 bits
+    assert kept.decoder_description == f"compiled ({native.build_name()}), file weights"
+    expected, found = _logits(dequantized), _logits(kept)
+    assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).mean() < 0.04
+    assert kept.fingerprint != dequantized.fingerprint
+
+
+def _logits(engine: InferenceEngine) -> Tensor:
+    seen = logits_of(engine, lambda: answers(engine, PROMPTS, 1, max_batch_size=4))
+    return torch.cat([row.float() for rows in seen.values() for row in rows])
+
+
+@compiled
+def test_matrices_of_other_types_stay_in_bfloat16(
+    write: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: a file that mixes types, as most do
+    def add(writer: Any, name: str, weights: Any, kind: Type) -> None:
+        plain = Type.F16 if "ffn_gate" in name or "attn_output" in name else kind
+        if weights.ndim == 1:
+            plain = Type.F32
+        writer.add_tensor(name, gguf.quants.quantize(weights, plain), raw_dtype=plain)
+
+    monkeypatch.setattr("tests.support.gguf_files._add_tensor", add)
+    model = llama()
+    path = write(model, Type.Q4_1)
+    # when
+    with caplog.at_level("INFO", logger="roseinfer"):
+        kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then: gate and up become one matrix, which has one type
+    assert f"{2 * model.config.num_hidden_layers} of F16" in caplog.text
+    dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
+    expected, found = _logits(dequantized), _logits(kept)
+    assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).mean() < 0.04
+
+
+@compiled
+def test_a_file_without_blocks_is_refused(write: Write) -> None:
+    with pytest.raises(UnsupportedModel, match="no matrix that can be kept: leave weights out"):
+        InferenceEngine(write(llama(), Type.F32), device="cpu", weights="file")
