@@ -170,6 +170,8 @@ class QueueStatus:
     """the same workers"""
     generated_tokens: int = 0
     """that were ever logged: two looks and `now_ms` of each are a rate"""
+    tenants_have_jobs: bool = False
+    """that have not ended"""
 
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
@@ -201,7 +203,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     workers: dict[str, WorkerStatus] = {}
     began: list[int] = []
     levels = tuple(Priority)
-    dead = tokens = generated = now_ms = 0
+    dead = tokens = generated = now_ms = of_tenants = 0
     facts: dict[str, Any] = {}
     for reply in replies:
         streams, partition_dead, load_tokens, model, partition_now_ms, load_generated, parked = (
@@ -223,6 +225,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
             if held and number < len(levels):
                 began.append(int(oldest.partition(b"-")[0]))
             waiting[priority.value] += entries - held
+            of_tenants += entries if number >= len(levels) else 0
         dead += partition_dead
         now_ms = max(now_ms, partition_now_ms)
         with written_by_us(f"what queue {queue} says of itself"):
@@ -230,6 +233,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
             generated += int(load_generated)
             for priority, count in zip(Priority, parked, strict=True):
                 waiting[priority.value] += max(0, int(count))
+                of_tenants += max(0, int(count))
             facts = read_model(model) or facts
     served = ServedModel(**facts, workers=len(workers)) if facts else None
     return QueueStatus(
@@ -246,6 +250,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         served=served,
         by_worker=workers,
         generated_tokens=generated,
+        tenants_have_jobs=of_tenants > 0,
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from rose.errors import MalformedMessage
 from rose.protocol import Partition
 from rose.protocol.calls import ALIVE_S, Standing
+from rose.protocol.tenants import TenantsStatus
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
@@ -136,7 +137,9 @@ class Watch:
 
     async def _read(self, partitions: Sequence[Partition]) -> None:
         status = await self._broker.queue.status(partitions)
-        tenants = await self._broker.queue.tenants(partitions, TOP_TENANTS)
+        tenants = TenantsStatus((), 0, 0, 0, status.now_ms)
+        if status.tenants_have_jobs:
+            tenants = await self._broker.queue.tenants(partitions, TOP_TENANTS)
         oldest_ms = await self._broker.queue.oldest_waiting_ms(partitions)
         lost = await self._broker.queue.lost_workers(partitions[0])
         self._metrics.observe_queue(status, tenants, oldest_ms, lost)

@@ -13,12 +13,21 @@ local load, running = KEYS[1], KEYS[2]
 local group, ttl_s = ARGV[1], ARGV[2]
 local now, tenants
 local generated, generated_tenants = 0, 0
+local prefix = prefix_of(load)
+local of_tenants = prefix .. 'jobs:tenants'
 
--- Of a job that ends also what `end_job` has to know.
+-- Of a job that ends also what `end_job` and `settle` have to know.
 local function read(state, ends, moved)
-  if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged') end
+  if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged', 'tenant') end
   if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
-  return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted')
+  if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted') end
+  return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted',
+    'tenant', 'prompt', 'charged', 'counted')
+end
+
+local function open_tenants()
+  tenants = tenants or tenant_book(prefix)
+  return tenants
 end
 
 -- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
@@ -51,22 +60,25 @@ while key < #KEYS do
   local epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
   local _, events = string.gsub(counts, '%d+', '')
   local ends, moved = entry ~= '-', status == '+'
-  if ends then moved = string.find(KEYS[key + 2], ':jobs:tenants', 1, true) end
+  if ends then moved = KEYS[key + 2] == of_tenants end
   local known = read(state, ends, moved) or {}
   local outcome
   if known[1] ~= epoch then
     outcome = 'FENCED'
   else
     local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, arg + 1)
-    if moved then
-      generated_tenants, tenants = generated_tenants + more, tenants or tenant_book(prefix_of(load))
-    end
+    if moved then generated_tenants = generated_tenants + more end
     if not placed then
       outcome = 'GAP'
     elseif ends and not is_terminal(known[4]) and complete then
       now = now or string.format('%d', now_ms())
-      end_job(state, tokens, {string.format('%d', complete), unpack(known, 5, 8)}, status, ARGV[arg + 1 + events], now, ttl_s)
-      if moved then tenants.settle(state, complete) end
+      local held = {string.format('%d', complete), unpack(known, 5, 8)}
+      if not moved then
+        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s)
+      else
+        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'counted', '0')
+        open_tenants().settle(state, complete, {known[9], known[5], known[6], unpack(known, 10, 12)})
+      end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -74,7 +86,10 @@ while key < #KEYS do
     elseif known[3] then
       outcome = 'CANCEL'
     end
-    if moved and not ends and grown then tenants.charge(state, known[5], tonumber(known[2] or '0') + more) end
+    if moved and not ends and grown and known[6] then
+      local charged, logged = tonumber(known[5] or '') or 0, tonumber(known[2] or '0') + more
+      if logged > charged then open_tenants().charge(state, known[6], charged, logged) end
+    end
     -- Repeats acknowledge too: the first call may have stopped before it did.
     if ends and outcome ~= 'GAP' then
       acknowledge(KEYS[key + 2], group, entry)
@@ -88,10 +103,8 @@ while key < #KEYS do
   item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
 end
 add_to(load, 'generated', generated)
-if tenants then
-  add_to(load, 'generated_tenants', generated_tenants)
-  tenants.close(load)
-end
+add_to(load, 'generated_tenants', generated_tenants)
+if tenants then tenants.close(load) end
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

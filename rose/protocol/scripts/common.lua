@@ -17,7 +17,7 @@
 --   tenant    on whose account it runs. A job that is parked has neither stream nor entry; see common_tenants.lua
 --   level     of its priority, from 1          prompt    estimated tokens of its prompt
 --   charged   tokens of its answer that were charged to the tenant, once it was moved
---   counted   "1" until its end: it counts for the tenant's limits
+--   counted   "1" until its end: it counts for the tenant's limits; then "0" or gone
 
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
@@ -191,8 +191,8 @@ end
 
 -- End a job: log the terminal event, then note what the job held. The caller acknowledges the entry
 -- afterwards, never before, and calls `give_back` once for all jobs. Without `ttl_s` nothing of the job
--- expires yet.
-local function end_job(state, tokens, held, status, event, now, ttl_s)
+-- expires yet. `...`: other fields of its state that change.
+local function end_job(state, tokens, held, status, event, now, ttl_s, ...)
   local logged, cost, bytes, key, deleted = unpack(held, 1, 5)
   local last = (is_count(logged) and logged or '0') .. '-1'
   if not add_event(tokens, last, event) then
@@ -200,7 +200,7 @@ local function end_job(state, tokens, held, status, event, now, ttl_s)
     redis.call('DEL', tokens)
     redis.call('XADD', tokens, last, 'event', event)
   end
-  redis.call('HSET', state, 'status', status, 'ended_ms', now)
+  redis.call('HSET', state, 'status', status, 'ended_ms', now, ...)
   if ttl_s then expire(state, tokens, key, ttl_s, deleted) end
   if is_count(cost) then given_back.tokens = given_back.tokens + cost end
   if is_count(bytes) then given_back.bytes = given_back.bytes + bytes end

@@ -1,5 +1,6 @@
 -- Tenants. One function, because Redis makes every function of a script anew at every call: whoever has
 -- no tenant pays for one alone. Behind common.lua.
+-- What a call changes of a tenant is gathered, and `close` writes it: once a tenant, not once a job.
 --
 -- Keys of a tenant, behind the prefix of its partition ("rose:{Q:P}:"):
 --   tenant:NAME          hash, see below
@@ -11,7 +12,8 @@
 --   tenants:limits       hash: by name "<weight> <running> <jobs> <bytes> <tokens> <requests a minute>
 --                        <tokens a minute>", "-" for no limit
 --   tenants:heads        sorted set: tenants with parked jobs, by when the next one is due
---   tenants:ready        sorted set: those of them that may run one more job, by their virtual time
+--   tenants:ready        sorted set: those of them that may run one more job, by their virtual time in 1/1024: a
+--                        small sorted set is searched one by one, and whole numbers need no parsing
 --   tenants:jobs         sorted set: tenants by the number of their jobs that have not ended
 --   tenants:deadlines    sorted set: ids of parked jobs by their deadline
 --   tenants:worker       string: exists while workers live that know of tenants
@@ -25,13 +27,19 @@
 --   requests, allowance, at   what is left of its limits a minute, and since when
 local function tenant_book(prefix)
   local book, opened, order, clock = {}, {}, {}, nil
-  local parked_levels, rings = {0, 0, 0}, false
+  local parked_levels, rings, ageing, any_limits = {0, 0, 0}, false, nil, nil
+  -- What `close` writes: jobs that are parked no more, ids that have no deadline here any more.
+  local unparked, undue = {}, {}
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
   -- Tokens of an answer that are charged before it begins. So the slots that are free together go to
   -- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
   local ADVANCE = 128
   -- A tenant without jobs is remembered for so long.
   local IDLE_S = 86400
+
+  local function rank(vtime)
+    return math.floor(vtime * 1024)
+  end
 
   local function count_of(value)
     return tonumber(value or '') or 0
@@ -44,6 +52,29 @@ local function tenant_book(prefix)
     return values or {}
   end
 
+  -- The same for what was promised and must be written.
+  local function insist(command, key, ...)
+    local reply = redis.pcall(command, key, ...)
+    if type(reply) ~= 'table' or not reply.err then return reply end
+    if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
+    redis.call('DEL', key)
+    return redis.call(command, key, ...)
+  end
+
+  -- One command for many arguments. Lua's stack holds some thousands.
+  local function write(command, key, words)
+    local MOST = 1000
+    for i = 1, words and #words or 0, MOST do
+      insist(command, key, unpack(words, i, math.min(#words, i + MOST - 1)))
+    end
+  end
+
+  local function gather(tenant, list, ...)
+    local words = tenant[list] or {}
+    tenant[list] = words
+    for _, word in ipairs({...}) do words[#words + 1] = word end
+  end
+
   local function read_clock()
     if not clock then
       local known = hash(prefix .. 'tenants:clock', 'vtime', 'waits', 'unnamed', 'prompts')
@@ -54,8 +85,9 @@ local function tenant_book(prefix)
   end
 
   local function read_limits(tenant)
-    local text = (ask('HMGET', prefix .. 'tenants:limits', tenant.name) or {})[1] or ''
-    local limits = {}
+    local key, text, limits = prefix .. 'tenants:limits', '', {}
+    if any_limits == nil then any_limits = redis.call('EXISTS', key) == 1 end
+    if any_limits then text = (ask('HMGET', key, tenant.name) or {})[1] or '' end
     for word in string.gmatch(text, '%S+') do limits[#limits + 1] = tonumber(word) or false end
     tenant.weight = limits[1] and limits[1] > 0 and limits[1] or 1
     tenant.max_running, tenant.max_jobs, tenant.max_bytes = limits[2], limits[3], limits[4]
@@ -83,6 +115,12 @@ local function tenant_book(prefix)
     tenant.changed, tenant.dirty = true, true
   end
 
+  -- How many of its jobs run.
+  local function running(tenant)
+    if not tenant.busy then tenant.busy = redis.call('SCARD', tenant.running) end
+    return tenant.busy
+  end
+
   -- What a minute allows, up to now. A time in the future is from before Redis' clock was set back.
   local function refill(tenant, now)
     local minutes = math.max(0, now - (tenant.at or 0)) / 60000
@@ -95,6 +133,7 @@ local function tenant_book(prefix)
   -- Why one more job is refused; nil if it is not.
   function book.refusal(tenant, cost, size, now)
     local SOON_MS = 1000
+    if not any_limits then return nil end
     if tenant.max_jobs and not tenant.jobs then
       tenant.jobs = count_of(redis.call('ZSCORE', prefix .. 'tenants:jobs', tenant.name))
     end
@@ -126,28 +165,27 @@ local function tenant_book(prefix)
   -- A job comes: it counts for the limits until `settle`, and for those of a minute.
   function book.accept(tenant, cost, size)
     tenant.more, tenant.jobs = tenant.more + 1, tenant.jobs and tenant.jobs + 1
-    tenant.tokens, tenant.bytes = tenant.tokens + cost, tenant.bytes + size
-    touch(tenant)
+    tenant.tokens, tenant.bytes, tenant.counts = tenant.tokens + cost, tenant.bytes + size, true
+    tenant.dirty = true
     if tenant.max_requests and tenant.requests then tenant.requests = tenant.requests - 1 end
     if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
   end
 
   function book.park(tenant, job_id, level, job, now, deadline_ms)
-    local ageing = tonumber(redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
+    ageing = ageing or tonumber(redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
     tenant.last = math.max(now * 1024, tenant.last + 1)
-    redis.call('ZADD', tenant.parked, string.format('%.0f', tenant.last + (level - 1) * ageing * 1024), job_id)
+    gather(tenant, 'comes', string.format('%.0f', tenant.last + (level - 1) * ageing * 1024), job_id)
     redis.call('SET', prefix .. 'job:' .. job_id, job)
     if deadline_ms then redis.call('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
     parked_levels[level] = parked_levels[level] + 1
     touch(tenant)
   end
 
-  -- Where a tenant stands, after its jobs or its virtual time have changed. Who was idle, or at a limit,
+  -- Where a tenant stands, after its jobs or its limits have changed. Who was idle, or at a limit,
   -- comes back at the virtual time that the others have reached: it has saved up nothing.
   local function place(tenant)
     local heads, ready = prefix .. 'tenants:heads', prefix .. 'tenants:ready'
     local first = redis.call('ZRANGE', tenant.parked, 0, 0, 'WITHSCORES')
-    tenant.changed = false
     if not first[1] then
       redis.call('ZREM', heads, tenant.name)
       redis.call('ZREM', ready, tenant.name)
@@ -162,60 +200,63 @@ local function tenant_book(prefix)
       tenant.vtime = math.max(tenant.vtime, read_clock().vtime)
       rings, tenant.dirty = true, true
     end
-    redis.call('ZADD', ready, tenant.vtime, tenant.name)
+    redis.call('ZADD', ready, string.format('%.0f', rank(tenant.vtime)), tenant.name)
   end
 
-  local function release_parked(tenant, job_id, level)
+  -- Its virtual time has changed, and what it runs, but not what it has parked.
+  local function price(tenant)
+    tenant.dirty = true
+    if tenant.max_running then tenant.changed = true else tenant.priced = true end
+  end
+
+  local function release_parked(tenant, job_id, level, has_deadline)
     level = LEVELS[tonumber(level or '')] and tonumber(level) or 2
-    redis.call('DEL', prefix .. 'job:' .. job_id)
-    redis.call('ZREM', prefix .. 'tenants:deadlines', job_id)
+    gather(tenant, 'goes', job_id)
+    unparked[#unparked + 1] = prefix .. 'job:' .. job_id
+    if has_deadline then undue[#undue + 1] = job_id end
     parked_levels[level] = parked_levels[level] - 1
     touch(tenant)
   end
 
   -- A job of a tenant has ended with `logged` tokens: what was charged in advance makes room for what it used.
-  -- Returns whether it counted for one until now.
-  function book.settle(state, logged)
-    local known = ask('HMGET', state, 'tenant', 'cost', 'bytes', 'prompt', 'charged', 'counted') or {}
-    if not known[1] or not known[6] then return false end
-    redis.call('HDEL', state, 'counted')
+  -- `known`: of its state tenant, cost, bytes, prompt, charged and counted, if the caller has read them and
+  -- writes itself that it counts no more. Returns whether it counted for one until now.
+  function book.settle(state, logged, known)
+    local written = known ~= nil
+    known = known or ask('HMGET', state, 'tenant', 'cost', 'bytes', 'prompt', 'charged', 'counted') or {}
+    if not known[1] or known[6] ~= '1' then return false end
+    if not written then redis.call('HDEL', state, 'counted') end
     local tenant = book.open(known[1])
     local cost, prompt = count_of(known[2]), count_of(known[4])
     if known[5] then
-      redis.call('SREM', tenant.running, id_of(state))
+      gather(tenant, 'ends', id_of(state))
       tenant.vtime = tenant.vtime + (logged - count_of(known[5])) / tenant.weight
     end
-    tenant.more, tenant.served = tenant.more - 1, tenant.served + logged
+    tenant.more, tenant.served, tenant.counts = tenant.more - 1, tenant.served + logged, true
     tenant.tokens = math.max(0, tenant.tokens - cost)
     tenant.bytes = math.max(0, tenant.bytes - count_of(known[3]))
     if tenant.max_allowance and tenant.allowance then
       tenant.allowance = math.min(tenant.max_allowance, tenant.allowance + cost - prompt - logged)
     end
-    touch(tenant)
+    price(tenant)
     return true
   end
 
-  -- A job that runs has `logged` tokens. If they are more than were charged for it, so are some more: in
-  -- portions, so that it is seldom.
-  function book.charge(state, charged, logged)
+  -- A job of this tenant that runs has `logged` tokens. If they are more than were charged for it, so are
+  -- some more: in portions, so that it is seldom.
+  function book.charge(state, name, charged, logged)
     local MIN_PORTION = 16
-    charged = count_of(charged)
-    if logged <= charged then return end
-    local name = redis.call('HMGET', state, 'tenant')[1]
-    if not name then return end
     local tenant, upto = book.open(name), logged + math.max(MIN_PORTION, math.floor(logged / 4))
     tenant.vtime = tenant.vtime + (upto - charged) / tenant.weight
-    touch(tenant)
+    price(tenant)
     redis.call('HSET', state, 'charged', upto)
   end
 
   -- End a job that is parked. Returns false if it is not.
   function book.end_parked(state, status, event, now, ttl_s)
-    local known = ask('HMGET', state, 'status', 'tenant', 'level', 'entry') or {}
+    local known = ask('HMGET', state, 'status', 'tenant', 'level', 'entry', 'deadline_ms') or {}
     if known[1] ~= 'queued' or not known[2] or known[4] then return false end
-    local tenant, job_id = book.open(known[2]), id_of(state)
-    redis.call('ZREM', tenant.parked, job_id)
-    release_parked(tenant, job_id, known[3])
+    release_parked(book.open(known[2]), id_of(state), known[3], known[5])
     end_job(state, (string.gsub(state, ':state:', ':tokens:', 1)), held_by(state), status, event,
       string.format('%d', now), ttl_s)
     book.settle(state, 0)
@@ -261,8 +302,7 @@ local function tenant_book(prefix)
         count = count - 1
         local state = prefix .. 'state:' .. job_id
         local job, known = ask('GET', prefix .. 'job:' .. job_id), ask('HMGET', state, 'status', 'level') or {}
-        redis.call('ZREM', tenant.parked, job_id)
-        release_parked(tenant, job_id, known[2])
+        release_parked(tenant, job_id, known[2], true)
         if not book.settle(state, 0) then tenant.more = tenant.more - 1 end
         if job and known[1] == 'queued' then
           local stream = group_streams[tonumber(known[2] or '')] or group_streams[2]
@@ -272,46 +312,96 @@ local function tenant_book(prefix)
     end
   end
 
+  -- Whose turn it is. `ready` is read in portions and stays as it was until `close`; those that have had
+  -- their turn in this call stand in `again`, the least virtual time last.
+  local PORTION = 64
+  local page, at, read, again, share = nil, 1, 0, {}, 1
+
+  local function before(one, other)
+    return one.rank < other.rank or one.rank == other.rank and one.name < other.name
+  end
+
+  local function first_unserved()
+    local ready = prefix .. 'tenants:ready'
+    if not page or at > #page and #page == 2 * PORTION then
+      page, at, read = redis.call('ZRANGE', ready, read, read + PORTION - 1, 'WITHSCORES'), 1, read + PORTION
+    end
+    if page[at] then return {name = page[at], rank = tonumber(page[at + 1])} end
+  end
+
+  -- `count`: of slots that are free.
+  function book.begin_turns(count)
+    share = math.ceil(count / math.max(1, redis.call('ZCARD', prefix .. 'tenants:ready'))) + 1
+  end
+
   -- The tenant whose turn it is, and its virtual time; nil if none may run one more job.
   function book.next()
-    local first = redis.call('ZRANGE', prefix .. 'tenants:ready', 0, 0, 'WITHSCORES')
-    if first[1] then return book.open(first[1]), tonumber(first[2]) end
+    local one, other = first_unserved(), again[#again]
+    local tenant = other
+    if one and not (other and before(other, one)) then tenant = book.open(one.name) end
+    return tenant, tenant and tenant.vtime
+  end
+
+  -- The next of its jobs that wait; nil if there is none.
+  local function next_parked(tenant)
+    local jobs = tenant.queue
+    if not jobs or jobs[tenant.next] == nil and #jobs == tenant.portion then
+      tenant.offset = jobs and tenant.offset + tenant.portion or 0
+      tenant.portion = jobs and 2 * tenant.portion or share
+      jobs = redis.call('ZRANGE', tenant.parked, tenant.offset, tenant.offset + tenant.portion - 1)
+      tenant.queue, tenant.next = jobs, 1
+    end
+    return jobs[tenant.next]
+  end
+
+  -- It may have another turn in this call.
+  local function queue_again(tenant)
+    if not next_parked(tenant) or tenant.max_running and running(tenant) >= tenant.max_running then return end
+    tenant.rank = rank(tenant.vtime)
+    local low, high = 1, #again + 1
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if before(tenant, again[middle]) then low = middle + 1 else high = middle end
+    end
+    table.insert(again, low, tenant)
   end
 
   -- Its virtual time without what was charged in advance. The clock goes by it: who is put where others
   -- are with their advances would wait for all that they are given back.
   local function settled(tenant)
-    return tenant.vtime - redis.call('SCARD', tenant.running) * ADVANCE / tenant.weight
+    return tenant.vtime - running(tenant) * ADVANCE / tenant.weight
   end
 
-  -- Move the next job of a tenant to the stream `moved`. Returns its size; nil if it needs no slot any more.
+  -- Move the next job of the tenant whose turn it is to the stream `moved`. Returns its size; nil if it
+  -- needs no slot any more.
   function book.move(tenant, moved, now, event, ttl_s)
-    local job_id = redis.call('ZRANGE', tenant.parked, 0, 0)[1]
-    if not job_id then return place(tenant) end
+    if again[#again] == tenant then again[#again] = nil else at = at + 2 end
+    local job_id = next_parked(tenant)
+    if not job_id then return touch(tenant) end
+    tenant.next = tenant.next + 1
     local state = prefix .. 'state:' .. job_id
     local job = ask('GET', prefix .. 'job:' .. job_id)
     local known = ask('HMGET', state, 'status', 'entry', 'level', 'prompt', 'deadline_ms') or {}
     local waits = job and known[1] == 'queued' and not known[2]
     if waits and is_count(known[5]) and tonumber(known[5]) <= now then
       book.end_parked(state, 'failed', event, now, ttl_s)
-      return place(tenant)
+      return queue_again(tenant)
     end
-    redis.call('ZREM', tenant.parked, job_id)
-    release_parked(tenant, job_id, known[3])
+    release_parked(tenant, job_id, known[3], known[5] or not waits)
     if not waits then
       -- A client of an older version has cancelled it, or a foreign command has changed it.
       if is_terminal(known[1]) then bury(state, (string.gsub(state, ':state:', ':tokens:', 1)), ttl_s) end
       if not book.settle(state, 0) then tenant.more = tenant.more - 1 end
-      return place(tenant)
+      return queue_again(tenant)
     end
     local prompt, all = count_of(known[4]), read_clock()
     all.vtime, all.changed = math.max(all.vtime, settled(tenant)), true
     tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
     local entry = redis.call('XADD', moved, '*', 'job', job)
     redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', ADVANCE)
-    redis.call('SADD', tenant.running, job_id)
-    tenant.dirty = true
-    place(tenant)
+    gather(tenant, 'begins', job_id)
+    tenant.busy = running(tenant) + 1
+    queue_again(tenant)
     return #job
   end
 
@@ -342,16 +432,29 @@ local function tenant_book(prefix)
   end
 
   -- What waits after a fetch: "tenants" if a tenant is ready that has got no slot, else "".
-  function book.waits()
+  local function note_waits()
     local all = read_clock()
     local waits = redis.call('EXISTS', prefix .. 'tenants:ready') == 1 and 'tenants' or ''
     if waits ~= all.waits then all.waits, all.changed = waits, true end
   end
 
   local function save(tenant)
-    redis.call('HSET', tenant.key, 'vtime', tenant.vtime, 'last',
-      string.format('%.0f', tenant.last), 'tokens', tenant.tokens, 'bytes', tenant.bytes, 'served', tenant.served,
-      'requests', tenant.requests or '', 'allowance', tenant.allowance or '', 'at', tenant.at or '')
+    local fields = {'vtime', tenant.vtime}
+    local function add(field, value)
+      fields[#fields + 1], fields[#fields + 2] = field, value
+    end
+    if tenant.comes then add('last', string.format('%.0f', tenant.last)) end
+    if tenant.counts then
+      add('tokens', tenant.tokens)
+      add('bytes', tenant.bytes)
+      add('served', tenant.served)
+    end
+    if tenant.at then
+      add('requests', tenant.requests or '')
+      add('allowance', tenant.allowance or '')
+      add('at', tenant.at)
+    end
+    redis.call('HSET', tenant.key, unpack(fields))
     if tenant.more == 0 then return end
     local jobs = tonumber(redis.call('ZINCRBY', prefix .. 'tenants:jobs', tenant.more, tenant.name))
     if jobs <= 0 then
@@ -362,13 +465,25 @@ local function tenant_book(prefix)
     end
   end
 
-  -- Write what has changed, and wake a worker if a tenant has become ready.
-  function book.close(load)
+  -- Write what has changed, and wake a worker if a tenant has become ready. `fetched`: a worker has got
+  -- what it can do.
+  function book.close(load, fetched)
     for _, tenant in ipairs(order) do
-      if tenant.changed then place(tenant) end
+      write('ZADD', tenant.parked, tenant.comes)
+      write('ZREM', tenant.parked, tenant.goes)
+      write('SADD', tenant.running, tenant.begins)
+      write('SREM', tenant.running, tenant.ends)
+      if tenant.changed then
+        place(tenant)
+      elseif tenant.priced then
+        redis.call('ZADD', prefix .. 'tenants:ready', 'XX', string.format('%.0f', rank(tenant.vtime)), tenant.name)
+      end
       if tenant.dirty then save(tenant) end
     end
+    for i = 1, #unparked, 1000 do redis.call('DEL', unpack(unparked, i, math.min(#unparked, i + 999))) end
+    write('ZREM', prefix .. 'tenants:deadlines', undue)
     for level, count in ipairs(parked_levels) do add_to(load, LEVELS[level], count) end
+    if fetched then note_waits() end
     if clock and clock.changed then
       redis.call('HSET', prefix .. 'tenants:clock', 'vtime', clock.vtime, 'waits', clock.waits,
         'unnamed', clock.unnamed, 'prompts', clock.prompts)

@@ -149,6 +149,7 @@ local function serve_tenants()
   if entry_after(moved, last_delivered(moved, group)) then add(moved, read(moved, portion())) end
   local unnamed = waiting > 0 and tenants.unnamed(load, running, moved)
   local count, bytes = 0, 0
+  tenants.begin_turns(left)
   while left > count and room > bytes and ended < MAX_ENDED do
     local tenant, vtime = tenants.next()
     if tenant and (waiting == 0 or vtime <= unnamed) then
@@ -165,9 +166,8 @@ local function serve_tenants()
     end
   end
   if count > 0 then add(moved, read(moved, count)) end
-  tenants.waits()
   give_back(load)
-  tenants.close(load)
+  tenants.close(load, true)
   return ended == MAX_ENDED
 end
 

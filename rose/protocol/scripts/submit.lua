@@ -88,11 +88,12 @@ local function exists(state)
 end
 
 -- The tenants of this call, and whether their jobs are parked.
-local tenants, parks, now
+local tenants, parks, now, now_text
 local MAX_UNPARKED = 100
 
 local function open_tenants()
   tenants, now = tenant_book(prefix_of(load)), now_ms()
+  now_text = string.format('%d', now)
   parks = tenants.parks(KEYS[4])
   if not parks then tenants.unpark(MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)}) end
 end
@@ -105,7 +106,7 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
       'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   else
     fields = {'status', 'queued', 'level', level, 'prompt', prompt, 'counted', '1', 'epoch', '0', 'attempts', '0',
-      'tokens', '0', 'cost', cost, 'bytes', size, 'enqueued_ms', string.format('%d', now)}
+      'tokens', '0', 'cost', cost, 'bytes', size, 'enqueued_ms', now_text}
   end
   local function add(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value

@@ -21,7 +21,7 @@
 --        read.
 local running = KEYS[1]
 local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
-local now = string.format('%d', now_ms())
+local now, of_tenants = string.format('%d', now_ms()), prefix_of(running) .. 'jobs:tenants'
 
 -- Of a text that many workers have had, the last ones are remembered.
 local MAX_HANDS_BYTES = 2048
@@ -38,13 +38,17 @@ end
 -- Scores and members of the jobs that this call begins.
 local begun = {}
 
-local function granted(stream, state, epoch, attempts, cancel, logged, deadline)
-  local enqueued = string.find(stream, ':jobs:tenants', 1, true) and redis.call('HMGET', state, 'enqueued_ms')[1]
+local function granted(known, epoch, attempts, logged)
+  local cancel, deadline, enqueued = known[6], known[11], known[14]
   return string.format('TAKEN %d %d %s %d %s %s %s', epoch or 0, attempts or 0, cancel and '1' or '0', logged,
     now, is_count(deadline) and deadline or '-', is_count(enqueued) and enqueued or '-')
 end
 
-local function read(state)
+local function read(stream, state)
+  if stream == of_tenants then
+    return ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
+      'worker', 'take', 'deadline_ms', 'model', 'hands', 'enqueued_ms')
+  end
   return ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
     'worker', 'take', 'deadline_ms', 'model', 'hands')
 end
@@ -73,7 +77,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
-    return granted(stream, state, known[8], known[7], known[6], logged, known[11])
+    return granted(known, known[8], known[7], logged)
   end
   -- The worker is told of a cancelled one, so that it ends it.
   if logged > 0 and model ~= '' and (known[12] or '') ~= '' and known[12] ~= model and not known[6] then
@@ -92,17 +96,17 @@ local function begin(stream, state, tokens, entry, take_id, known)
   -- A cancel that came before the first take lets the state expire, in case there is no such job.
   if not known[1] then redis.call('PERSIST', state) end
   begun[#begun + 1], begun[#begun + 2] = now, id_of(state)
-  return granted(stream, state, epoch, attempts + 1, known[6], logged, known[11])
+  return granted(known, epoch, attempts + 1, logged)
 end
 
 local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
-  return begin(stream, state, tokens, entry, take_id, read(state))
+  return begin(stream, state, tokens, entry, take_id, read(stream, state))
 end
 
 local function take_unread(stream, state, tokens, waiting, entry, take_id)
   local others = redis.call('EXISTS', waiting)
-  local known = read(state)
+  local known = read(stream, state)
   local again = known and known[10] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
   if again then return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
