@@ -48,8 +48,13 @@ def place(queue: str) -> dict[str, str | float]:
 
 @pytest.fixture
 def at_work(
-    broker: EmbeddedBroker, client: Client, place: dict[str, str | float]
+    broker: EmbeddedBroker,
+    client: Client,
+    place: dict[str, str | float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[TwoRanks]:
+    # A rank of several has torch compile what finds its part of the vocabulary: for a minute.
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     settings = place | settings_of("vllm") | {"stall_timeout_s": 3, "min_step_s": 0.05}
     settings["vllm_args"] += " --tensor-parallel-size 2"
     with WorkerProcess("two-ranks", broker.url, **settings) as worker:
