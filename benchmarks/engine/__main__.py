@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.engine.cases.alone import Context, Waiting
 from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
 from benchmarks.engine.cases.interference import Interference
+from benchmarks.engine.cases.prefill import Prefill, products
 from benchmarks.engine.cases.quantized import PLAIN, TARGETS, Quantized
 from benchmarks.engine.cases.service import Service, Start, serving
 from benchmarks.engine.cases.speculation import Speculation
@@ -44,6 +45,7 @@ _CASES = (
     "batch",
     "single",
     "quantized",
+    "prefill",
     "start",
     "waiting",
     "context",
@@ -83,7 +85,7 @@ class Suite:
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
 
     def run(self, only: Sequence[str]) -> None:
-        """Only batch and single vary model and dtype, and quantized the model."""
+        """Only batch, single and prefill vary model and dtype, and quantized the model."""
         if {"batch", "single"} & set(only):
             for model in self._scale.models:
                 for dtype in self._scale.dtypes:
@@ -93,6 +95,10 @@ class Suite:
             for model in self._scale.models:
                 self._quantized(model)
                 gc.collect()
+        if "prefill" in only and native.available():
+            for model in self._scale.models:
+                for dtype in self._scale.dtypes:
+                    self._prefill(model, dtype)
         if "start" in only:
             self.runner.measure("start", Start())
         if "waiting" in only:
@@ -127,6 +133,12 @@ class Suite:
         title = f"Weights of 8 and 4 bits, {self._scale.requests} requests and one: {model}"
         case = Quantized(title, contenders, vocabulary, self._scale)
         self.runner.measure(f"quantized/{model}", case)
+
+    def _prefill(self, model: str, dtype: str) -> None:
+        config = transformers.AutoConfig.from_pretrained(self._models[model])
+        title = f"Products of a prefill, one layer: {model}, {dtype}"
+        case = Prefill(title, products(config), getattr(torch, dtype), self._scale)
+        self.runner.measure(f"prefill/{model}/{dtype}", case)
 
     def _transformers(self, model: Any) -> list[Contender]:
         peers: dict[str, Contender] = {

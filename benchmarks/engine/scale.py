@@ -19,6 +19,7 @@ class Scale:
     single_tokens: int = 65
     sum_elements: int = 2**28
     """of float32: 1 GiB, many times any cache"""
+    prefill_rows: tuple[int, ...] = (256, 2_048)
     waiting: tuple[int, ...] = (10, 100, 1_000, 10_000)
     waiting_tokens: int = 4_000
     first_context: int = 128
@@ -43,6 +44,7 @@ TINY = Scale(
     limit_s=30,
     single_tokens=5,
     sum_elements=2**20,
+    prefill_rows=(16,),
     waiting=(2, 20),
     waiting_tokens=64,
     first_context=512,

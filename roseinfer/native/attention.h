@@ -198,12 +198,12 @@ struct Tile {
     std::int64_t sequence, head, first;
 };
 
-// `query` [rows, heads, key_dim] of the sequence's new tokens, `row_stride` apart; `out`
-// [rows, heads, value_dim]; `scores` has room for R rows of the longest context.
+// `query` [rows, heads, key_dim] of the sequence's new tokens, rows `query_stride` apart; `out`
+// [rows, heads, value_dim], rows `out_stride` apart; `scores` has room for R rows of the longest context.
 template <int R, class T>
 static void attend_tile(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
-                        const float *query, std::int64_t row_stride, float *out, float *scores,
-                        std::int64_t score_stride) {
+                        const float *query, std::int64_t query_stride, float *out,
+                        std::int64_t out_stride, float *scores, std::int64_t score_stride) {
     const std::int64_t group_size = m.heads / m.kv_heads, computed = step.computed[tile.sequence];
     float *outs[R];
     std::int64_t begins[R], ends[R];
@@ -211,9 +211,9 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     for (int r = 0; r < R; ++r) {
         const std::int64_t token = (tile.first + r) / group_size;
         const std::int64_t head = tile.head * group_size + (tile.first + r) % group_size;
-        const float *from = query + token * row_stride + head * m.key_dim;
+        const float *from = query + token * query_stride + head * m.key_dim;
         for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = from[d];
-        outs[r] = out + (token * m.heads + head) * m.value_dim;
+        outs[r] = out + token * out_stride + head * m.value_dim;
         ends[r] = computed + token + 1;
         begins[r] = layer.window && ends[r] > layer.window ? ends[r] - layer.window : 0;
     }
@@ -246,14 +246,15 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
 
 template <class T, int R = MICRO_ROWS>
 INLINE void attend_rows(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
-                        std::int64_t rows, const float *query, std::int64_t row_stride, float *out,
-                        float *scores, std::int64_t score_stride) {
+                        std::int64_t rows, const float *query, std::int64_t query_stride, float *out,
+                        std::int64_t out_stride, float *scores, std::int64_t score_stride) {
     if constexpr (R > 1) {
         if (rows < R)
-            return attend_rows<T, R - 1>(m, layer, step, tile, rows, query, row_stride, out,
-                                         scores, score_stride);
+            return attend_rows<T, R - 1>(m, layer, step, tile, rows, query, query_stride, out,
+                                         out_stride, scores, score_stride);
     }
-    attend_tile<R, T>(m, layer, step, tile, query, row_stride, out, scores, score_stride);
+    attend_tile<R, T>(m, layer, step, tile, query, query_stride, out, out_stride, scores,
+                      score_stride);
 }
 
 INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t sequence) {
@@ -261,10 +262,12 @@ INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t se
     return (tokens * (m.heads / m.kv_heads) + MICRO_ROWS - 1) / MICRO_ROWS;
 }
 
-// Attention of every query of the step; `qkv` [rows, width], `out` [rows, heads, value_dim].
+// Attention of every query of the step; `qkv` [rows, width], `out` [rows, heads, value_dim], rows
+// `out_stride` apart.
 // Every thread of the team must call it; it ends with a barrier.
 static void attend(const Model &m, const Layer &layer, const Step &step, const float *qkv,
-                   std::int64_t width, float *out, float *scores, std::int64_t score_stride) {
+                   std::int64_t width, float *out, std::int64_t out_stride, float *scores,
+                   std::int64_t score_stride) {
     std::int64_t items = 0;
     for (std::int64_t s = 0; s < step.sequences; ++s) items += tile_count(m, step, s) * m.kv_heads;
     std::int64_t sequence = 0, before = 0;  // of the sequence that has `item`; items before it
@@ -283,12 +286,12 @@ static void attend(const Model &m, const Layer &layer, const Step &step, const f
         const std::int64_t stop = queries * (number + 1) / tiles;
         const Tile tile = {sequence, (item - before) / tiles, start};
         const float *query = qkv + first * width;
-        float *to = out + first * m.heads * m.value_dim;
+        float *to = out + first * out_stride;
         if (m.cache_is_bfloat)
-            attend_rows<bfloat>(m, layer, step, tile, stop - start, query, width, to, scores,
-                                score_stride);
+            attend_rows<bfloat>(m, layer, step, tile, stop - start, query, width, to, out_stride,
+                                scores, score_stride);
         else
-            attend_rows<float>(m, layer, step, tile, stop - start, query, width, to, scores,
-                               score_stride);
+            attend_rows<float>(m, layer, step, tile, stop - start, query, width, to, out_stride,
+                               scores, score_stride);
     }
 }

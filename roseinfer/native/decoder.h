@@ -7,7 +7,8 @@
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores;
     bfloat *tiles, *inner_tiles;
-    std::int64_t qkv_width, inner_width, score_stride, size;
+    std::int64_t qkv_width, score_stride, size;
+    std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
 };
 
 INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
@@ -20,13 +21,15 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     };
     s.size = 0;
     s.qkv_width = (m.heads + m.kv_heads) * m.key_dim + m.kv_heads * m.value_dim;
-    s.inner_width = m.inner * (m.gated ? 2 : 1);
+    s.hidden_stride = row_stride(m.hidden);
+    s.attended_stride = row_stride(m.heads * m.value_dim);
+    s.inner_stride = row_stride(m.inner * (m.gated ? 2 : 1));
     s.score_stride = longest + m.block_size + 2 * PANEL_WIDTH;
     s.hidden = take(rows * m.hidden);
-    s.normal = take(rows * m.hidden);
+    s.normal = take(rows * s.hidden_stride);
     s.qkv = take(rows * s.qkv_width);
-    s.attended = take(rows * m.heads * m.value_dim);
-    s.inner = take(rows * s.inner_width);
+    s.attended = take(rows * s.attended_stride);
+    s.inner = take(rows * s.inner_stride);
     s.scores = take(threads * MICRO_ROWS * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
@@ -96,10 +99,10 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
 static void add_projection(const Model &m, const Matrix &matrix, const Norm &after,
                            const Input &from, std::int64_t rows, const Scratch &s) {
     if (!after.weight) return matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
-    matmul(matrix, from, rows, {s.normal, m.hidden}, Store::Replace);
+    matmul(matrix, from, rows, {s.normal, s.hidden_stride}, Store::Replace);
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
-        float *normal = s.normal + row * m.hidden, *hidden = s.hidden + row * m.hidden;
+        float *normal = s.normal + row * s.hidden_stride, *hidden = s.hidden + row * m.hidden;
         normalize(after, normal, normal, m.hidden, m.epsilon);
         for (std::int64_t i = 0; i < m.hidden; ++i) hidden[i] += normal[i];
     }
@@ -110,7 +113,7 @@ static void normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
                            const Input &normal, std::int64_t rows, const Scratch &s) {
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
-        float *to = normal.at + row * m.hidden;
+        float *to = normal.at + row * normal.stride;
         normalize(norm, s.hidden + row * m.hidden, to, m.hidden, m.epsilon);
         prepare_input(next, normal, row);
     }
@@ -124,7 +127,7 @@ static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t r
 
 static void attention_layer(const Model &m, const Layer &layer, const Step &step,
                             const Scratch &s) {
-    const Input normal = {s.normal, m.hidden, s.tiles};
+    const Input normal = {s.normal, s.hidden_stride, s.tiles};
     normalize_rows(m, layer.before_attention, layer.qkv, normal, step.rows, s);
     matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
     std::int64_t sequence = 0;
@@ -134,24 +137,24 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
         rotate_and_store(m, layer, step.tables + step.table_offsets[sequence], position,
                          s.qkv + row * s.qkv_width);
     }
-    attend(m, layer, step, s.qkv, s.qkv_width, s.attended,
+    attend(m, layer, step, s.qkv, s.qkv_width, s.attended, s.attended_stride,
            s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride, s.score_stride);
-    const Input attended = {s.attended, m.heads * m.value_dim, s.tiles};
+    const Input attended = {s.attended, s.attended_stride, s.tiles};
     prepare_inputs(layer.output, attended, step.rows);
     add_projection(m, layer.output, layer.after_attention, attended, step.rows, s);
 }
 
 static void mlp_layer(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    const Input normal = {s.normal, m.hidden, s.tiles};
-    const Input inner = {s.inner, s.inner_width, s.inner_tiles};
+    const Input normal = {s.normal, s.hidden_stride, s.tiles};
+    const Input inner = {s.inner, s.inner_stride, s.inner_tiles};
     normalize_rows(m, layer.before_mlp, layer.gate_up, normal, step.rows, s);
     if (uses_tiles(layer.gate_up) && uses_tiles(layer.down)) {
         matmul_activated(m, layer.gate_up, normal, step.rows, s.inner_tiles);
     } else {
-        matmul(layer.gate_up, normal, step.rows, {s.inner, s.inner_width}, Store::Replace);
+        matmul(layer.gate_up, normal, step.rows, {s.inner, s.inner_stride}, Store::Replace);
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row) {
-            activate_row(m, s.inner + row * s.inner_width);
+            activate_row(m, s.inner + row * s.inner_stride);
             prepare_input(layer.down, inner, row);
         }
     }
@@ -159,11 +162,11 @@ static void mlp_layer(const Model &m, const Layer &layer, const Step &step, cons
 }
 
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
-    const Input normal = {s.normal, m.hidden, s.tiles};
+    const Input normal = {s.normal, s.hidden_stride, s.tiles};
 #pragma omp for
     for (std::int64_t i = 0; i < step.logit_rows; ++i) {
         const float *hidden = s.hidden + step.logit_indices[i] * m.hidden;
-        normalize(m.last, hidden, normal.at + i * m.hidden, m.hidden, m.epsilon);
+        normalize(m.last, hidden, normal.at + i * normal.stride, m.hidden, m.epsilon);
         prepare_input(m.head, normal, i);
     }
     const std::int64_t vocabulary = m.head.outputs;
@@ -207,14 +210,14 @@ void decode(const Model &m, const Step &step) {
     }
 }
 
-void multiply(const Matrix &m, float *a, std::int64_t rows, float *c) {
-    const std::int64_t tiles = uses_tiles(m) ? round_up_to_tiles(rows) * m.inputs : 0;
-    bfloat *score_stride = new bfloat[tiles];
+void multiply(const Matrix &m, float *a, std::int64_t stride, std::int64_t rows, float *c) {
+    const std::int64_t size = uses_tiles(m) ? round_up_to_tiles(rows) * m.inputs : 0;
+    bfloat *packed = new bfloat[size];
 #pragma omp parallel
     {
-        const Input input = {a, m.inputs, score_stride};
+        const Input input = {a, stride, packed};
         prepare_inputs(m, input, rows);
         matmul(m, input, rows, {c, m.outputs}, Store::Replace);
     }
-    delete[] score_stride;
+    delete[] packed;
 }

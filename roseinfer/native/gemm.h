@@ -107,6 +107,25 @@ INLINE void store_output(const Matrix &m, float *row, std::int64_t column, vfloa
             to[i] = mode == Store::Add ? to[i] + value[i] : value[i];
 }
 
+// Stores the outputs from `column` on of R rows. By way of memory, for a loop: unrolled, all that an
+// output may need would be there 24 times.
+template <int R, int P>
+INLINE void store_tile(const Matrix &m, const Accumulators<R, P> &sums, std::int64_t column, Rows c,
+                       Store mode) {
+    constexpr int VECTORS = P * PANEL_VECTORS;
+    float tile[R * VECTORS * LANES];
+#pragma GCC unroll 32
+    for (int i = 0; i < R * VECTORS; ++i)
+        store(tile + i * LANES, sums.of[i / VECTORS][i % VECTORS]);
+#pragma GCC unroll 1
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 1
+        for (int v = 0; v < VECTORS; ++v)
+            if (column + v * LANES < m.outputs)
+                store_output(m, c.at + r * c.stride, column + v * LANES,
+                             load(tile + (r * VECTORS + v) * LANES), mode);
+}
+
 // R rows times P panels from `first` on. The sums of all rows fit into registers, so the packed
 // weights are read once, straight from memory.
 template <int R, int P, class W>
@@ -116,14 +135,7 @@ static void gemm_skinny_tile(const Matrix &m, const float *a, std::int64_t strid
     Accumulators<R, P> sums = {};
     const W *weights = static_cast<const W *>(m.panels) + first * panel;
     accumulate<R, P>(sums, a, stride, weights, panel, m.inputs);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < P * PANEL_VECTORS; ++v) {
-            const std::int64_t column = first * PANEL_WIDTH + v * LANES;
-            if (column < m.outputs)
-                store_output(m, c.at + r * c.stride, column, sums.of[r][v], mode);
-        }
+    store_tile<R, P>(m, sums, first * PANEL_WIDTH, c, mode);
 }
 
 template <class W, int R = MICRO_ROWS>
@@ -145,12 +157,13 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
     }
 }
 
-// For many rows, weights are taken in blocks of P panels times BLOCK_DEPTH inputs, which stay in
-// the nearest cache while all rows are multiplied with them. Partial sums wait in `sums` for the
-// next block.
+// For many rows, weights are taken in blocks of P panels times up to MAX_DEPTH inputs, which stay in
+// a near cache while all rows are multiplied with them. Where a matrix has more inputs, partial sums
+// wait in a buffer for the next block. Measured: pairs are as fast from the second cache as from the
+// first, and most matrices then take one block; float32 is not.
 constexpr int BLOCK_ROWS = 16 * MICRO_ROWS;
 template <int P, class W>
-constexpr int BLOCK_DEPTH = P == 2 && sizeof(W) == 4 ? 128 : 256;
+constexpr int MAX_DEPTH = P == 2 && sizeof(W) == 4 ? 128 : PAIRS && sizeof(W) == 2 ? 1024 : 256;
 
 // A block of weights, its panels `panel_stride` elements apart. Builds without bfloat16 products
 // widen it to float32, in a buffer.
@@ -182,23 +195,46 @@ INLINE WeightBlock<float> weight_block(const bfloat *panel, std::int64_t, std::i
 }
 #endif
 
+// Where sums of a block of inputs come from and go to: rows of P panels in a buffer, or, behind the
+// last inputs, the output.
+struct BlockSums {
+    float *buffer;  // [rows][P * PANEL_WIDTH]
+    Rows c;
+    std::int64_t column;
+    Store mode;
+    bool first, last;  // block of the inputs
+
+    BlockSums from_row(std::int64_t row, int width) const {
+        return {buffer + row * width, {c.at + row * c.stride, c.stride}, column, mode, first, last};
+    }
+};
+
 template <int P, int PREFETCH, class W, int R = MICRO_ROWS>
-static void micro_kernel(float *sums, const float *a, std::int64_t stride, std::int64_t rows,
-                 const WeightBlock<W> &block, std::int64_t depth, const char *prefetch) {
+static void micro_kernel(const Matrix &m, const BlockSums &at, const float *a, std::int64_t stride,
+                         std::int64_t rows, const WeightBlock<W> &block, std::int64_t depth,
+                         const char *prefetch) {
     if constexpr (R > 1) {
         if (rows < R)
-            return micro_kernel<P, PREFETCH, W, R - 1>(sums, a, stride, rows, block, depth,
+            return micro_kernel<P, PREFETCH, W, R - 1>(m, at, a, stride, rows, block, depth,
                                                        prefetch);
     }
     constexpr int VECTORS = P * PANEL_VECTORS;
-    Accumulators<R, P> here;
+    Accumulators<R, P> sums = {};
+    if (!at.first)
 #pragma GCC unroll 32
-    for (int i = 0; i < R * VECTORS; ++i)
-        here.of[i / VECTORS][i % VECTORS] = load(sums + i * LANES);
-    accumulate<R, P, PREFETCH>(here, a, stride, block.weights, block.panel_stride, depth, prefetch);
+        for (int i = 0; i < R * VECTORS; ++i)
+            sums.of[i / VECTORS][i % VECTORS] = load(at.buffer + i * LANES);
+    if (at.last)  // its lines come while the products are computed
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < P; ++v)
+                __builtin_prefetch(at.c.at + r * at.c.stride + at.column + v * PANEL_WIDTH, 1);
+    accumulate<R, P, PREFETCH>(sums, a, stride, block.weights, block.panel_stride, depth, prefetch);
+    if (!at.last)
 #pragma GCC unroll 32
-    for (int i = 0; i < R * VECTORS; ++i)
-        store(sums + i * LANES, here.of[i / VECTORS][i % VECTORS]);
+        for (int i = 0; i < R * VECTORS; ++i)
+            store(at.buffer + i * LANES, sums.of[i / VECTORS][i % VECTORS]);
+    else
+        store_tile<R, P>(m, sums, at.column, at.c, at.mode);
 }
 
 // Rows are split evenly: tiles of 6, 6 and 1 rows would waste most of the last one.
@@ -208,30 +244,26 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
     // The first rows prefetch the next block. Measured: the processor's own prefetcher is best for
     // float32, but too late for bfloat16, whose blocks are read in half the time.
     constexpr int PREFETCH = sizeof(W) == 2 ? PANEL_WIDTH * sizeof(W) : 0, ACROSS = P * PANEL_WIDTH;
-    constexpr int MAX_DEPTH = BLOCK_DEPTH<P, W>;
-    float buffer[PAIRS ? 1 : MAX_DEPTH * PANEL_WIDTH], sums[BLOCK_ROWS * ACROSS] = {};
+    constexpr int DEPTH = MAX_DEPTH<P, W>;
+    float buffer[PAIRS ? 1 : DEPTH * PANEL_WIDTH], sums[BLOCK_ROWS * ACROSS];
     const std::int64_t panel_stride = m.inputs * PANEL_WIDTH;
     const W *from = static_cast<const W *>(m.panels) + panel * panel_stride;
-    const std::int64_t tiles = (rows + MICRO_ROWS - 1) / MICRO_ROWS, first = rows / tiles;
-    for (std::int64_t k = 0; k < m.inputs; k += MAX_DEPTH) {
-        const std::int64_t depth = m.inputs - k < MAX_DEPTH ? m.inputs - k : MAX_DEPTH;
-        const auto here = weight_block(from + k * PANEL_WIDTH, panel_stride, depth, buffer);
-        const char *prefetch = reinterpret_cast<const char *>(from + (k + depth) * PANEL_WIDTH);
+    const std::int64_t tiles = (rows + MICRO_ROWS - 1) / MICRO_ROWS;
+    for (std::int64_t k = 0; k < m.inputs; k += DEPTH) {
+        const bool last = k + DEPTH >= m.inputs;
+        const std::int64_t depth = last ? m.inputs - k : DEPTH;
+        const auto block = weight_block(from + k * PANEL_WIDTH, panel_stride, depth, buffer);
+        const W *next_block = last ? from + P * panel_stride : from + (k + depth) * PANEL_WIDTH;
+        const char *prefetch = reinterpret_cast<const char *>(next_block);
         const float *inputs = a + input_offset(from, k);
-        micro_kernel<P, PREFETCH>(sums, inputs, stride, first, here, depth, prefetch);
+        const BlockSums all = {sums, c, panel * PANEL_WIDTH, mode, k == 0, last};
+        micro_kernel<P, PREFETCH>(m, all, inputs, stride, rows / tiles, block, depth, prefetch);
         for (std::int64_t i = 1; i < tiles; ++i) {
             const std::int64_t row = rows * i / tiles, next = rows * (i + 1) / tiles;
-            micro_kernel<P, 0>(sums + row * ACROSS, inputs + row * stride, stride, next - row, here,
-                               depth, nullptr);
+            micro_kernel<P, 0>(m, all.from_row(row, ACROSS), inputs + row * stride, stride,
+                               next - row, block, depth, nullptr);
         }
     }
-    for (std::int64_t row = 0; row < rows; ++row)
-        for (int v = 0; v < P * PANEL_VECTORS; ++v) {
-            const std::int64_t column = panel * PANEL_WIDTH + v * LANES;
-            if (column < m.outputs)
-                store_output(m, c.at + row * c.stride, column,
-                             load(sums + row * ACROSS + v * LANES), mode);
-        }
 }
 
 INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
@@ -260,6 +292,12 @@ struct Input {
     std::int64_t stride;
     bfloat *tiles;
 };
+
+// Floats from one row of activations to the next: an odd number of cache lines. Rows a power of two
+// apart would displace each other from the cache.
+INLINE std::int64_t row_stride(std::int64_t count) {
+    return ((count + PANEL_WIDTH - 1) / PANEL_WIDTH | 1) * PANEL_WIDTH;
+}
 
 INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
     return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;

@@ -15,7 +15,7 @@
     std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest,             \
                          std::int64_t threads);                                              \
     void decode(const Model &, const Step &);                                                \
-    void multiply(const Matrix &, float *a, std::int64_t rows, float *c);                    \
+    void multiply(const Matrix &, float *a, std::int64_t stride, std::int64_t rows, float *c); \
     void sample(SampleRequest *, std::int64_t rows, std::int64_t vocabulary, float *weights, \
                 std::int64_t threads);                                                       \
     }
@@ -139,9 +139,11 @@ EXPORT int rose_decode(const Model *m, const Step *step) {
     return fault;
 }
 
-// `a` is used up.
-EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t rows, float *c) {
-    builds[chosen].multiply(*m, a, rows, c);
+// c [rows, outputs] = a [rows, inputs] times the matrix; rows of `a`, which is used up, lie `stride`
+// floats apart.
+EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t stride, std::int64_t rows,
+                          float *c) {
+    builds[chosen].multiply(*m, a, stride, rows, c);
 }
 
 EXPORT void rose_sample(SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary,

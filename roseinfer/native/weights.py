@@ -67,10 +67,13 @@ class _Panels:
         Where the build multiplies pairs of bfloat16, x is rounded to the weights' type; beside
         quantized weights to 8 bits in groups.
         """
-        x = x.clone(memory_format=torch.contiguous_format)  # the library uses it up
         out = torch.empty(len(x), self.outputs)
-        library().rose_multiply(self.struct, x.data_ptr(), len(x), out.data_ptr())
+        self.multiply_into(out, spread(x))
         return out
+
+    def multiply_into(self, out: Tensor, x: Tensor) -> None:
+        """The same into `out` [rows, outputs], float32; rows of x may lie apart. x is used up."""
+        library().rose_multiply(self.struct, x.data_ptr(), x.stride(0), len(x), out.data_ptr())
 
 
 class PackedMatrix(_Panels):
@@ -124,6 +127,13 @@ class QuantizedMatrix(_Panels):
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
         weight = QuantizedWeight(values, scales, bits, minimums, zeros)
         return weight.dequantize()[: self.outputs].bfloat16()
+
+
+def spread(x: Tensor) -> Tensor:
+    """A copy of x [rows, inputs] whose rows lie an odd number of cache lines apart: see gemm.h."""
+    rows, inputs = x.shape
+    stride = (-(-inputs // PANEL_WIDTH) | 1) * PANEL_WIDTH
+    return torch.empty(rows, stride)[:, :inputs].copy_(x)
 
 
 def concatenate(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> PackedMatrix:

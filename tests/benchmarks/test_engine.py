@@ -88,6 +88,9 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
         formats = cases["quantized/built-in"]
         assert _who(formats, "decode, tokens/s") == {"bfloat16", "int8", "int4"}
         assert len(formats["checks"]) == 4
+        products = cases["prefill/built-in/float32"]
+        assert {row["contender"] for row in products["rows"]} == {"roseinfer", "oneDNN"}
+        assert len(products["checks"]) == 4
     assert len(cases["start"]["checks"]) == 1
     assert _who(cases["waiting"], "step, µs per token") == {"2 waiting", "20 waiting"}
     assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}

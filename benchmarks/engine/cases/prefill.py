@@ -1,0 +1,99 @@
+"""The products of a prefill, beside those of oneDNN in torch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import linear
+
+from benchmarks.board import Board, at_most
+from benchmarks.engine.scale import Scale
+from benchmarks.runner import Case, in_turn
+from roseinfer.native.weights import PackedMatrix, spread
+
+OURS, ONEDNN = "roseinfer", "oneDNN"
+_MOST = 1.1
+_TURNS = 5
+"""of both in a round: the median of each counts"""
+
+
+class Product(NamedTuple):
+    name: str
+    outputs: int
+    inputs: int
+
+
+def products(config: Any) -> list[Product]:
+    """Of one layer. The head is none of them: only a prompt's last token needs logits."""
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", heads)
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    gates = 2 if hasattr(config, "intermediate_size") else 1
+    return [
+        Product("qkv", (heads + 2 * kv_heads) * head_dim, hidden),
+        Product("output", hidden, heads * head_dim),
+        Product("gate and up" if gates == 2 else "up", gates * inner, hidden),
+        Product("down", hidden, inner),
+    ]
+
+
+@dataclass
+class Prefill(Case):
+    """Ours reads float32 and rounds it where the weights are bfloat16; oneDNN gets it rounded."""
+
+    title: str
+    products: list[Product]
+    dtype: torch.dtype
+    scale: Scale
+
+    def round(self, board: Board, turn: int) -> None:
+        for product in self.products:
+            weight = torch.randn(product.outputs, product.inputs).to(self.dtype)
+            packed = PackedMatrix(weight)
+            for rows in self.scale.prefill_rows:
+                metric = _metric(product, rows)
+                for who, seconds in _measure(packed, weight, rows, turn).items():
+                    board.add(who, {metric: seconds * 1e3})
+
+    def judge(self, board: Board) -> None:
+        for product in self.products:
+            for rows in self.scale.prefill_rows:
+                metric = _metric(product, rows)
+                what = f"{product.name}, {rows:,} rows: {OURS} to {ONEDNN}"
+                board.check_ratio(what, (metric, OURS), (metric, ONEDNN), at_most(_MOST))
+
+
+def _metric(product: Product, rows: int) -> str:
+    return f"{product.name}, {product.outputs} x {product.inputs}, {rows:,} rows, ms"
+
+
+def _measure(packed: PackedMatrix, weight: torch.Tensor, rows: int, turn: int) -> dict[str, float]:
+    """Seconds of a product by who computes it."""
+    x, out = torch.randn(rows, packed.inputs), torch.empty(rows, packed.outputs)
+    rounded = x.to(weight.dtype)
+
+    def ours() -> float:
+        ready = spread(x)
+        return _seconds(lambda: packed.multiply_into(out, ready))
+
+    def onednn() -> float:
+        return _seconds(lambda: linear(rounded, weight))
+
+    measure = {OURS: ours, ONEDNN: onednn}
+    seconds: dict[str, list[float]] = {OURS: [], ONEDNN: []}
+    for number in range(_TURNS):
+        for who in in_turn(list(measure), turn + number):
+            seconds[who].append(measure[who]())
+    return {who: statistics.median(values) for who, values in seconds.items()}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
