@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,14 +123,3 @@ def stage(*, start_s: float = 120.0, **worker: Any) -> Iterator[Stage]:
         gateway.wait_ready()
         models = json.loads(gateway.http("/v1/models") or "")["data"]
         yield Stage(broker.url, worker_process, gateway, models[0]["id"])
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -30,7 +30,7 @@ class Scale:
     """requests, while prompts arrive"""
     arrivals: int = 8
     arrival_tokens: int = 1_024
-    first_tokens: int = 20
+    first_tokens: int = 100
     """requests, one by one, whose time to the first token is taken in a round"""
 
 

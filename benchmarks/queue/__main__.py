@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.queue.cases.compared import Drain, Latency, Submit, Tokens
 from benchmarks.queue.cases.idle import Idle
+from benchmarks.queue.cases.paced import Paced
 from benchmarks.queue.cases.sigkill import Sigkill
 from benchmarks.queue.cases.subscribers import Subscribers
 from benchmarks.queue.cases.waiting import Waiting
@@ -27,7 +28,17 @@ from benchmarks.queue.plain import Plain
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, options
 
-_CASES = ("submit", "drain", "tokens", "latency", "idle", "waiting", "subscribers", "sigkill")
+_CASES = (
+    "submit",
+    "drain",
+    "tokens",
+    "latency",
+    "paced",
+    "idle",
+    "waiting",
+    "subscribers",
+    "sigkill",
+)
 _SLOW = {"waiting", "subscribers", "sigkill"}
 _WITH_PEERS = {"submit", "drain", "latency", "sigkill"}
 
@@ -44,6 +55,9 @@ class Scale:
     long_jobs: int = 64
     long_tokens: int = 2000
     round_trips: int = 500
+    paced_tokens_per_s: int = 600
+    paced_tokens: int = 200
+    """of each stream"""
     idle_workers: tuple[int, int] = (1, 100)
     waiting: tuple[int, int] = (10_000, 1_000_000)
     subscribers: int = 2000
@@ -60,6 +74,7 @@ _SCALES = {
         drained_jobs=10_000,
         long_tokens=500,
         round_trips=200,
+        paced_tokens=100,
         waiting=(10_000, 100_000),
         streamed_tokens=20,
     ),
@@ -71,6 +86,8 @@ _SCALES = {
         long_jobs=8,
         long_tokens=50,
         round_trips=20,
+        paced_tokens_per_s=3200,
+        paced_tokens=50,
         idle_workers=(1, 3),
         waiting=(500, 1000),
         subscribers=20,
@@ -87,6 +104,7 @@ def build(scale: Scale, batch: int, peers: list[Peer]) -> dict[str, Case]:
         "drain": Drain(scale.drained_jobs, [plain, ours, *peers]),
         "tokens": Tokens(scale.long_jobs, scale.long_tokens, plain, scale.submitted_jobs),
         "latency": Latency(scale.round_trips, [plain, ours, *peers]),
+        "paced": Paced(scale.paced_tokens_per_s, scale.paced_tokens),
         "idle": Idle(scale.idle_workers, scale.round_trips, ours),
         "waiting": Waiting(scale.waiting, scale.drained_jobs, ours),
         "subscribers": Subscribers(scale.subscribers, scale.streamed_tokens),

@@ -12,7 +12,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rose.errors import ConfigurationError
-from rose_gateway.settings import GatewaySettings, variable
 from rose_worker.settings import WorkerSettings
 
 
@@ -22,18 +21,20 @@ def reject_unknown_variables() -> None:
     Raises:
         ConfigurationError
     """
-    known = {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
-    known |= {variable(name) for name in GatewaySettings.model_fields}
-    unknown = sorted(
-        name
-        for name in os.environ
-        if name.upper().startswith("ROSE_") and name.upper() not in known
-    )
+    unknown = _variables() - {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
+    if unknown:
+        from rose_gateway.settings import GatewaySettings, variable
+
+        unknown -= {variable(name) for name in GatewaySettings.model_fields}
     if unknown:
         raise ConfigurationError(
-            f"unknown setting {', '.join(unknown)}: see `rose worker --help` and "
+            f"unknown setting {', '.join(sorted(unknown))}: see `rose worker --help` and "
             "`rose gateway --help` for all of them"
         )
+
+
+def _variables() -> set[str]:
+    return {name.upper() for name in os.environ if name.upper().startswith("ROSE_")}
 
 
 def options_of(

@@ -22,7 +22,7 @@ def test_the_benchmark_measures_the_plain_loop_and_the_queue(tmp_path: Path) -> 
     # when
     data = tmp_path / "data.json"
     command = [sys.executable, "-m", "benchmarks.queue", "--scale", "tiny", "--json", str(data)]
-    subprocess.run([*command, "--only", "submit,drain,tokens,latency"], cwd=_ROOT, check=True)
+    subprocess.run([*command, "--only", "submit,drain,tokens,latency,paced"], cwd=_ROOT, check=True)
     # then
     result = json.loads(data.read_text())
     measured = {
@@ -32,6 +32,7 @@ def test_the_benchmark_measures_the_plain_loop_and_the_queue(tmp_path: Path) -> 
     assert measured["latency"] >= {"plain loop", "roseinfer"}
     assert measured["submit"] >= {"plain loop", "roseinfer", "roseinfer (sync client)"}
     assert measured["tokens"] >= {"plain loop", "plain loop, our events", "roseinfer"}
+    assert measured["paced"] == {"worker", "Redis", "client", "all three"}
     rows = [row for case in result["cases"].values() for row in case["rows"]]
     assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)
     assert all(case["checks"] for case in result["cases"].values())

@@ -54,6 +54,10 @@ def _check_sources(settings: WorkerSettings) -> None:
 
 def _load_rose(settings: WorkerSettings) -> Engine:
     import roseinfer._openmp  # noqa: F401 - before torch
-    from rose_worker.rose_engine import RoseEngine
+    from rose_worker.engine_imports import keep_modules, lean
 
-    return RoseEngine(settings)
+    with lean():
+        from rose_worker.rose_engine import RoseEngine
+
+        keep_modules()
+        return RoseEngine(settings)

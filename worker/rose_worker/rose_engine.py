@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -12,8 +13,11 @@ from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.cores import usable_cores
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.tool_format import tool_format
+
+log = logging.getLogger("rose.engine")
 
 
 class RoseEngine:
@@ -22,8 +26,7 @@ class RoseEngine:
 
         Raises: ModelNotFound, UnsupportedModel, ConfigurationError
         """
-        if settings.torch_threads is not None:
-            torch.set_num_threads(settings.torch_threads)
+        set_threads(settings.torch_threads)
         self._engine = engine = InferenceEngine(
             settings.model,
             settings.tokenizer,
@@ -88,3 +91,14 @@ class RoseEngine:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+
+def set_threads(count: int | None) -> None:
+    """Have `count` threads compute; None: as many as torch would, and no more than there are cores
+    for. Threads that wait for a core hold up those that wait for them."""
+    before, cores = torch.get_num_threads(), usable_cores()
+    if count is None and before > cores:
+        log.warning("%d threads instead of %d: there are no more cores to use", cores, before)
+        count = cores
+    if count is not None:
+        torch.set_num_threads(count)

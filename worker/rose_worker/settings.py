@@ -46,7 +46,10 @@ class WorkerSettings(QueueSettings):
         "a CPU, with bfloat16 beside them; the checkpoint's own in `dtype` if not given",
     )
     torch_threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of the engine; torch's choice if not given"
+        default=None,
+        ge=1,
+        description="CPU threads of the engine; if not given OMP_NUM_THREADS or one for each core, "
+        "and no more than the cores that this process and its cgroup may use",
     )
     max_batch_size: int = Field(default=32, ge=1, description="requests decoded at once: slots")
     max_step_tokens: int = Field(

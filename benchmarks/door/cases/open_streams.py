@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from benchmarks.board import Board, at_least
 from benchmarks.door.cases.streams import DOOR
-from benchmarks.door.stage import resident_bytes, stage
+from benchmarks.door.stage import stage
 from benchmarks.runner import AsyncCase
+from benchmarks.usage import resident_bytes
 
 SERVED = "open streams, each served to its end"
 MEMORY = "the gateway's memory, KiB a stream"

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.board import Board, Target
-from benchmarks.door.stage import Stage, cpu_s, stage
+from benchmarks.door.stage import Stage, stage
 from benchmarks.runner import AsyncCase, in_turn
+from benchmarks.usage import cpu_s
 
 TOKENS = "tokens/s"
 EVENTS = "events/s"

@@ -27,12 +27,13 @@ from roseinfer.demo_model import MODEL_PATH
 
 RATE = "tokens/s"
 FIRST = "time to first token p50, ms"
+FIRST_P99 = "time to first token p99, ms"
 ADDED = "time to first token added by the queue, p50, ms"
 IN_PROCESS = "in process"
 THROUGH_REDIS = "through Redis"
 READY = "from `rose worker` to ready, s"
-_MAX_START_S = 5
-_MAX_ADDED_MS = 3
+_MAX_START_S = 3
+_MAX_ADDED_MS = 2
 _TIMEOUT_S = 600
 _PROMPT_TOKENS = 64
 
@@ -62,7 +63,7 @@ class Service(AsyncCase):
     ours: Ours
     redis_url: str
     scale: Scale
-    min_ratio: float = 0.95
+    min_ratio: float = 0.97
 
     def __post_init__(self) -> None:
         subscribers = f"{self.scale.requests} streaming subscribers"
@@ -83,12 +84,12 @@ class Service(AsyncCase):
                 prompt = random_prompt(_PROMPT_TOKENS, vocabulary, seed=f"first/{turn}/{number}")
                 alone = await asyncio.to_thread(self.ours.first_token, prompt)
                 pairs.append((alone, await first_token(client, prompt)))
-        alone, through, added = (
-            statistics.median(seconds) * 1e3
-            for seconds in zip(*((a, b, b - a) for a, b in pairs), strict=True)
-        )
-        board.add(IN_PROCESS, {FIRST: alone})
-        board.add(THROUGH_REDIS, {FIRST: through, ADDED: added})
+        alone, through = ([pair[place] * 1e3 for pair in pairs] for place in (0, 1))
+        added = statistics.median(b - a for a, b in zip(alone, through, strict=True))
+        for place, waits in ((IN_PROCESS, alone), (THROUGH_REDIS, through)):
+            p99 = statistics.quantiles(waits, n=100, method="inclusive")[98]
+            board.add(place, {FIRST: statistics.median(waits), FIRST_P99: p99})
+        board.add(THROUGH_REDIS, {ADDED: added})
 
     def judge(self, board: Board) -> None:
         rows = (RATE, THROUGH_REDIS), (RATE, IN_PROCESS)

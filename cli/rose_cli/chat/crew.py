@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass
 from typing import Any, Self
 
 from rose_cli.demo.workers import WorkerProcess
+from roseinfer.cores import usable_cores
 
 SIZE = 2
 
@@ -25,9 +25,11 @@ class Crew:
 
     def __init__(self, redis_url: str, **settings: Any) -> None:
         """`settings`: of each worker."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else SIZE
         self._redis_url = redis_url
-        self._settings: dict[str, Any] = {"torch_threads": max(1, cores // SIZE), **settings}
+        self._settings: dict[str, Any] = {
+            "torch_threads": max(1, usable_cores() // SIZE),
+            **settings,
+        }
         self._lock = threading.Lock()
         self._workers: list[WorkerProcess] = []
         self._started = 0

@@ -1,0 +1,61 @@
+"""What a worker loads before it serves: how soon it is ready depends on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+#: Loads the engine as `rose worker` does, then does what is asked for.
+_LOAD = """
+import sys
+from rose_worker.main import loader
+from rose_worker.settings import WorkerSettings
+engine = loader(WorkerSettings(engine={engine!r}))()
+"""
+
+
+def run(engine: str, code: str) -> set[str]:
+    """What a fresh process prints that has loaded an engine."""
+    program = _LOAD.format(engine=engine) + code
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stdout.split())
+
+
+def test_the_null_engine_loads_nothing_of_the_real_one() -> None:
+    loaded = run("null", "print(*sys.modules)")
+    assert not {"torch", "numpy", "transformers", "tokenizers", "llguidance", "roseinfer"} & loaded
+
+
+def test_the_engine_loads_neither_torchs_compiler_nor_its_sharded_tensors() -> None:
+    loaded = run("rose", "print(*sys.modules)")
+    assert {"torch", "transformers", "torch._dynamo"} <= loaded
+    heavy = {"torch._dynamo.convert_frame", "torch.distributed.tensor", "torch.distributed.fsdp"}
+    assert not heavy & loaded
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import torch; torch.compile(lambda x: x + 1, backend='eager')(torch.ones(1))",
+        "import torch; torch._dynamo.disable; torch._dynamo.reset()",
+    ],
+)
+def test_whoever_asks_for_torchs_compiler_gets_it(use: str) -> None:
+    # when
+    loaded = run("rose", f"{use}\nprint(*sys.modules)")
+    # then
+    assert "torch._dynamo.convert_frame" in loaded
+
+
+def test_who_shares_the_process_sees_torch_as_it_is() -> None:
+    seen = run(
+        "rose",
+        "from transformers.utils import is_torch_distributed_available as there\n"
+        "import gc, torch\n"
+        "weight = torch.nn.init.normal_(torch.zeros(8))\n"
+        "print(there() == torch.distributed.is_available(), bool(weight.any()), gc.isenabled())",
+    )
+    assert seen == {"True"}

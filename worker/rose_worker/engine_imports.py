@@ -1,0 +1,117 @@
+"""Imports the engine and loads its model without what only compiling and sharding models need.
+
+transformers' modules for models import `torch._dynamo` for a few decorators, and torch's sharded
+tensors wherever torch has them: half of the time in which a worker starts. This process neither
+compiles models nor shards them. So a placeholder stands for `torch._dynamo`, which loads it as soon
+as something else of it is asked for, and transformers sees a torch without `torch.distributed`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+_DYNAMO = "torch._dynamo"
+
+#: What transformers' masks need of it, and what this loads.
+_NEEDED = "torch._dynamo._trace_wrapped_higher_order_op"
+
+#: Decorators that say how a function is to be compiled, and change nothing where none is.
+_MARKS = ("allow_in_graph", "assume_constant_result", "disable")
+
+
+@contextmanager
+def lean() -> Iterator[None]:
+    """While it lasts, the engine may be imported and its model loaded."""
+    collects = gc.isenabled()
+    gc.disable()  # importing makes a million objects, and hardly any garbage
+    try:
+        defer_dynamo()
+        with _undistributed():
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def keep_modules() -> None:
+    """Have the collector pass over what has been imported: it stays as long as the process, and
+    looking through it takes tenths of a second, in which no thread runs."""
+    gc.freeze()
+
+
+def defer_dynamo() -> None:
+    """Put a placeholder for `torch._dynamo`, unless it is loaded."""
+    import torch
+
+    spec = None if _DYNAMO in sys.modules else importlib.util.find_spec(_DYNAMO)
+    if spec is not None:
+        module = importlib.util.module_from_spec(spec)
+        module.__class__ = _Deferred
+        module.__dict__.update(dict.fromkeys(_MARKS, _unmarked))
+        sys.modules[_DYNAMO] = torch._dynamo = module
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(_NEEDED)
+        # From here on the import of a submodule asks for the path, and so for the package.
+        del module.__path__
+
+
+class _Deferred(ModuleType):
+    """A package that is loaded when it is asked for what it does not have yet."""
+
+    _lock = threading.RLock()  # what it imports may ask for it again
+
+    def __getattr__(self, name: str) -> Any:
+        with _Deferred._lock:
+            # `inspect` and others look for names with underscores in all modules.
+            asked = name == "__path__" or not name.startswith("__")
+            if asked and "__path__" not in self.__dict__:
+                self._load()
+            if name in self.__dict__:
+                return self.__dict__[name]
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def _load(self) -> None:
+        spec = self.__spec__
+        for mark in _MARKS:
+            del self.__dict__[mark]
+        if spec is not None and spec.loader is not None:
+            self.__path__ = list(spec.submodule_search_locations or ())
+            spec.loader.exec_module(self)
+        self.__class__ = ModuleType
+
+
+def _unmarked(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
+    """A decorator, with arguments or without, that changes nothing."""
+    return _unmarked if function is None else function
+
+
+@contextmanager
+def _undistributed() -> Iterator[None]:
+    """What transformers imports meanwhile sees a torch that was built without `distributed`."""
+    from transformers import utils
+    from transformers.utils import import_utils
+
+    name = "is_torch_distributed_available"
+    with _replaced(utils, name, _no), _replaced(import_utils, name, _no):
+        yield
+
+
+def _no() -> bool:
+    return False
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
