@@ -84,7 +84,7 @@ class _Deferred(ModuleType):
         if spec is not None and spec.loader is not None:
             self.__path__ = list(spec.submodule_search_locations or ())
             spec.loader.exec_module(self)
-        self.__class__ = ModuleType
+        self.__class__ = ModuleType  # type: ignore[assignment]
 
 
 def _unmarked(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:

@@ -84,12 +84,12 @@ class Service(AsyncCase):
                 prompt = random_prompt(_PROMPT_TOKENS, vocabulary, seed=f"first/{turn}/{number}")
                 alone = await asyncio.to_thread(self.ours.first_token, prompt)
                 pairs.append((alone, await first_token(client, prompt)))
-        alone, through = ([pair[place] * 1e3 for pair in pairs] for place in (0, 1))
-        added = statistics.median(b - a for a, b in zip(alone, through, strict=True))
-        for place, waits in ((IN_PROCESS, alone), (THROUGH_REDIS, through)):
+        for index, place in enumerate((IN_PROCESS, THROUGH_REDIS)):
+            waits = [pair[index] * 1e3 for pair in pairs]
             p99 = statistics.quantiles(waits, n=100, method="inclusive")[98]
             board.add(place, {FIRST: statistics.median(waits), FIRST_P99: p99})
-        board.add(THROUGH_REDIS, {ADDED: added})
+        added = statistics.median(through - alone for alone, through in pairs)
+        board.add(THROUGH_REDIS, {ADDED: added * 1e3})
 
     def judge(self, board: Board) -> None:
         rows = (RATE, THROUGH_REDIS), (RATE, IN_PROCESS)
