@@ -29,20 +29,23 @@ _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 @contextmanager
 def lean() -> Iterator[None]:
     """While it lasts, the engine may be imported and its model loaded."""
+    defer_dynamo()
+    with _undistributed():
+        yield
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """For imports: they make a million objects and hardly any garbage. What is there afterwards
+    stays as long as the process, so the collector passes over it: looking through it takes tenths
+    of a second, in which no thread runs."""
     collects = gc.isenabled()
-    gc.disable()  # importing makes a million objects, and hardly any garbage
+    gc.disable()
     try:
-        defer_dynamo()
-        with _undistributed():
-            yield
+        yield
     finally:
         if collects:
             gc.enable()
-
-
-def keep_modules() -> None:
-    """Have the collector pass over what has been imported: it stays as long as the process, and
-    looking through it takes tenths of a second, in which no thread runs."""
     gc.freeze()
 
 

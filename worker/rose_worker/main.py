@@ -54,10 +54,9 @@ def _check_sources(settings: WorkerSettings) -> None:
 
 def _load_rose(settings: WorkerSettings) -> Engine:
     import roseinfer._openmp  # noqa: F401 - before torch
-    from rose_worker.engine_imports import keep_modules, lean
+    from rose_worker.engine_imports import lean, uncollected
 
-    with lean():
+    with uncollected(), lean():
         from rose_worker.rose_engine import RoseEngine
-
-        keep_modules()
+    with lean():
         return RoseEngine(settings)
