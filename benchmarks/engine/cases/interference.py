@@ -42,9 +42,9 @@ class Interference(Case):
     def round(self, board: Board, turn: int) -> None:
         arrivals = self.scale.arrivals if turn >= 0 else 1
         for who in in_turn(list(self.serve), turn):
-            alone = self.serve[who](self._traffic(f"{turn}/alone", 0, 2 * _EVERY))
+            alone = self.serve[who](self._traffic(f"{turn}/{who}/alone", 0, 2 * _EVERY))
             board.add(who, {ALONE: statistics.median(alone.intervals) * 1e3})
-            traffic = self._traffic(f"{turn}", arrivals, (arrivals + 1) * _EVERY)
+            traffic = self._traffic(f"{turn}/{who}", arrivals, (arrivals + 1) * _EVERY)
             course = self.serve[who](traffic)
             board.add(who, _figures(traffic, course))
 
@@ -60,7 +60,7 @@ class Interference(Case):
                 board.check_ratio(f"p99: {self.ours} to {who}", p99, (P99, who), at_most(1))
 
     def _traffic(self, seed: str, arrivals: int, new_tokens: int) -> Traffic:
-        """Every prompt is another: nothing is found in a cache."""
+        """Every prompt is another, whoever serves: nothing is found in a cache that two share."""
 
         def prompts(count: int, size: int, kind: str) -> list[list[int]]:
             seeds = [f"{kind}/{seed}/{number}" for number in range(count)]
