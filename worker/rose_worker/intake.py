@@ -1,7 +1,8 @@
 """Fills free slots with new jobs and with jobs of workers that died or drained.
 
-Each partition has its own intake. An intake never asks for more jobs than there are free slots, and
-reserves those slots while it asks. While a step takes longer than a lease it asks for none.
+Each partition has its own intake. An intake never asks for more jobs than its share of the free
+slots, and reserves those slots while it asks. While a step takes longer than a lease it asks for
+none.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Intake:
             await self._wait_for_change()
         elif claims:
             await self._begin(self._admission.begin_alone(self._partition, claims[0]))
-        elif self._table.free_slots == 0:
+        elif self._table.share(self._partition) == 0:
             await self._wait_for_change()
         elif self._seen is not None:
             await self._listen(self._seen)
@@ -116,7 +117,8 @@ class Intake:
 
     async def _fetch(self, *, wait: bool = False) -> None:
         """`wait`: nothing, where another worker listens."""
-        with self._table.reserve(self._table.free_slots) as count:
+        share = self._table.share(self._partition)
+        with self._table.reserve(self._partition, share) as count:
             adopt = self._known_entries() if self._adopting else None
             fetched = await self._broker.fetch(
                 self._partition, count, wait=wait and adopt is None, adopt=adopt
@@ -173,7 +175,7 @@ class Intake:
         # A fetch takes the jobs of lost workers before new ones, so it comes now and then, and for
         # the last slot.
         ready = (
-            table.free_slots > 1
+            table.share(self._partition) > 1
             and time.monotonic() < self._fetch_due
             and not (table.replays_a_suspect or self._draining or self._hangs)
         )
@@ -188,7 +190,7 @@ class Intake:
             return
         claim = Claim(entry, spec)
         take = Take(entry.key, spec.id, claim.take_id)
-        with self._table.reserve(1):
+        with self._table.reserve(self._partition, 1):
             try:
                 read, claim.grant, others = await self._broker.take_unread(self._partition, take)
             except BROKER_ERRORS:
@@ -230,10 +232,14 @@ class Intake:
         await self._wait_for_change()
 
     async def _wait_for_change(self) -> None:
+        change = self._table.next_change
         await self._hand_on()
+        if change.is_set():  # meanwhile
+            return
         try:
-            async with asyncio.timeout(self._settings.reclaim_interval_s):
-                await self._table.changed()
+            with self._table.waiting(self._partition) as turn:
+                async with asyncio.timeout(self._settings.reclaim_interval_s):
+                    await turn.wait()
         except TimeoutError:
             return
 

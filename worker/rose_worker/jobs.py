@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
 from rose.protocol.calls import Lease, Taken, control_message, new_take_id
 from rose_worker.entries import Entry
+from rose_worker.turns import Turns
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +81,7 @@ class JobTable:
         self._jobs: dict[str, HeldJob] = {}
         self._closed: set[Partition] = set()
         self._changed = asyncio.Event()
+        self._turns = Turns()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -157,9 +159,14 @@ class JobTable:
             return 0
         return max(0, self.capacity - len(self._jobs) - len(self._claims) - self._reserved)
 
+    def share(self, partition: Partition) -> int:
+        """How many of the free slots a partition may fill beside others that wait for some."""
+        return self._turns.share(partition, self.free_slots)
+
     @contextmanager
-    def reserve(self, count: int) -> Iterator[int]:
+    def reserve(self, partition: Partition, count: int) -> Iterator[int]:
         """Keep these slots from being filled by others."""
+        self._turns.took(partition)
         self._reserved += count
         try:
             yield count
@@ -185,11 +192,17 @@ class JobTable:
         job.alone = False
         self._signal()
 
-    async def changed(self) -> None:
-        """Wait until a job comes or goes, or a suspect is cleared."""
-        await self._changed.wait()
+    @property
+    def next_change(self) -> asyncio.Event:
+        """Set when a job comes or goes, or a suspect is cleared."""
+        return self._changed
+
+    def waiting(self, partition: Partition) -> AbstractContextManager[asyncio.Event]:
+        """A partition waits for the next change, to ask for its share of the slots."""
+        return self._turns.waiting(partition)
 
     def _signal(self) -> None:
         # This wakes the tasks that wait now. Later ones wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
+        self._turns.wake()

@@ -270,4 +270,4 @@ async def _all_ended(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 async def _until_empty(table: JobTable) -> None:
     while len(table):
-        await table.changed()
+        await table.next_change.wait()
