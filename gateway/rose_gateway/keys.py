@@ -22,7 +22,7 @@ KEYS = "rose:gateway:keys"
 
 _SECRET = re.compile(r"rose-([0-9a-f]{12})-([A-Za-z0-9_-]{20,100})")
 #: How long a gateway believes what it has read: a revoked key is refused after that.
-_FRESH_S = 3.0
+FRESH_S = 3.0
 _MAX_CACHED = 10_000
 
 
@@ -113,11 +113,21 @@ class Keys:
         await self._write(key)
         return key
 
+    async def rename_tenant(self, old: str, new: str) -> Sequence[str]:
+        """Give the keys of one tenant to another, which is checked. Returns their ids.
+
+        Raises: BrokerUnavailable
+        """
+        ids = [key.id for key in await self.list() if key.tenant == old]
+        for key_id in ids:
+            await self.assign(key_id, new)
+        return ids
+
     async def exist(self) -> bool:
         """Whether any key was ever made. Raises: BrokerUnavailable"""
         read_at, there_are = self._any
         now = time.monotonic()
-        if now - read_at > _FRESH_S:
+        if now - read_at > FRESH_S:
             with transport.broker_errors():
                 there_are = bool(await self._redis.execute("HLEN", KEYS))
             self._any = now, there_are
@@ -142,7 +152,7 @@ class Keys:
     async def _cached(self, key_id: str) -> ApiKey | None:
         now = time.monotonic()
         read_at, key = self._cache.get(key_id, (float("-inf"), None))
-        if now - read_at > _FRESH_S:
+        if now - read_at > FRESH_S:
             key = await self._fetch(key_id)
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from rose import transport
+from rose.errors import InvalidParameter
 from rose.protocol import Partition, calls
 from rose.protocol.tenants import (
     TenantLimits,
@@ -25,6 +26,9 @@ from rose_producer.partitions import AllPartitions
 
 #: Tenants per read of the hash that has their limits.
 _CHUNK = 1000
+
+#: Jobs that one call renames: some milliseconds in which Redis serves nobody else.
+_RENAMED = 1000
 
 
 class Tenants(AllPartitions):
@@ -54,6 +58,20 @@ class Tenants(AllPartitions):
             had = [self._redis.run(calls.set_tenant(p, name, None)) for p in self._partitions]
         return any(had)
 
+    def rename(self, old: str, new: str) -> int:
+        """Give a tenant another name: its limits, and its jobs that wait or run. Returns how many
+        jobs it had. Jobs that come with the old name meanwhile are found by another call. If it
+        fails some jobs may have the new name already, with the same limits: repeat it.
+
+        Raises: InvalidParameter: both have limits, and not the same; BrokerUnavailable
+        """
+        for name in (old, new):
+            check_tenant(name)
+        if old == new:
+            raise InvalidParameter(f"tenant: {old} has this name already")
+        with transport.broker_errors():
+            return sum(self._rename(partition, old, new) for partition in self._partitions)
+
     def list(self) -> dict[str, TenantLimits]:
         """The tenants that have a weight or limits of their own, by name.
 
@@ -79,6 +97,20 @@ class Tenants(AllPartitions):
         with transport.broker_errors():
             replies = [self._redis.run(call) for call in status]
         return read_tenants(names, replies)
+
+    def _rename(self, partition: Partition, old: str, new: str) -> int:
+        jobs, outcome = 0, b"MORE"
+        while outcome == b"MORE":
+            outcome, count = self._redis.run(
+                calls.rename_tenant(partition, old, new, count=_RENAMED)
+            )
+            jobs += int(count)
+        if outcome == b"CONFLICT":
+            raise InvalidParameter(
+                f"tenant: {new} has limits of its own, other than those of {old}: take away those "
+                f"that shall not stay (rose tenants remove {old}, or {new}), then rename"
+            )
+        return jobs
 
     def _limits(self, partition: Partition) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}

@@ -137,6 +137,12 @@ def test_the_commands_show_a_key_s_tenant_and_refuse_a_wrong_name(
     for words in (("create", "x", "--tenant", "a b"), ("assign", secret.split("-")[1], "a:b")):
         refused = run_rose("keys", *words, *place)
         assert (refused.returncode, "tenant: " in refused.stderr) == (2, True)
+    # and a new name of the tenant is that of its keys
+    renamed = run_rose("tenants", "rename", "mail", "post", *place)
+    assert renamed.stdout == "mail is post now: 0 jobs, 1 API key\n"
+    assert "post" in run_rose("keys", "list", *place).stdout
+    again = run_rose("tenants", "rename", "mail", "post", *place)
+    assert again.stdout == "mail is post now: 0 jobs, 0 API keys\n"
 
 
 def test_a_tenants_limit_is_a_429_that_says_when_to_come_again() -> None:

@@ -108,7 +108,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             assert running.cancel()
             with pytest.raises(JobCancelled):
                 running.result(90)
-            use_tenants(client)
+            use_tenants(client, proxies["operator"])
             assert moving.delete()
             assert not moving.delete()
             unwanted = client.submit("x", idempotency_key="k", max_new_tokens=100_000, record=b"r")
@@ -133,7 +133,7 @@ def set_tenants(through: Proxy) -> None:
         assert tenants.show("mail").limits == TENANT
 
 
-def use_tenants(client: Client) -> None:
+def use_tenants(client: Client, operator: Proxy) -> None:
     """One job of a tenant runs, others wait: one is cancelled, one deleted, one is too late."""
     first = client.submit("ab", max_new_tokens=100_000, tenant="mail")
     wait_until(lambda: first.status().tokens > 0)
@@ -144,6 +144,9 @@ def use_tenants(client: Client) -> None:
     last = client.submit("ab", max_new_tokens=3, tenant="mail")
     (mail,) = client.tenants().top
     assert (mail.name, mail.running) == ("mail", 1)
+    with Tenants(settings("operator", operator.port)) as tenants:
+        for old, new in (("mail", "post"), ("post", "mail")):
+            assert tenants.rename(old, new) > 1
     assert waiting.cancel()
     assert unwanted.delete()
     with pytest.raises(DeadlineExceeded):

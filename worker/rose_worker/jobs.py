@@ -166,7 +166,8 @@ class JobTable:
     @contextmanager
     def reserve(self, partition: Partition, count: int) -> Iterator[int]:
         """Keep these slots from being filled by others."""
-        self._turns.took(partition)
+        if count > 0:
+            self._turns.took(partition)
         self._reserved += count
         try:
             yield count

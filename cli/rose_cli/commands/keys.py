@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -111,6 +111,11 @@ def assign(
     changed = _run(redis_url, lambda keys: keys.assign(key, tenant))
     whose = f"tenant {tenant}" if tenant else "no tenant"
     print_result(_facts(changed), f"{changed.id}: {whose}", as_json=as_json)
+
+
+def rename_tenant(redis_url: str | None, old: str, new: str) -> Sequence[str]:
+    """For `rose tenants rename`: the ids of the keys that were one tenant's and are another's."""
+    return _run(redis_url, lambda keys: keys.rename_tenant(old, new))
 
 
 def _run(redis_url: str | None, action: Callable[[Keys], Awaitable[T]]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from rose.errors import InvalidParameter
 from rose.protocol.tenants import LIMITS, TenantLimits, TenantsStatus, TenantStatus
+from rose_cli.commands.keys import rename_tenant
 from rose_cli.options import AsJson, Queue, RedisUrl, given
 from rose_cli.output import print_json, print_result, print_text, printable
 from rose_cli.tables import (
@@ -21,6 +23,7 @@ from rose_cli.tables import (
     print_drawing,
     terminal_width,
 )
+from rose_gateway.keys import FRESH_S
 from rose_producer.settings import ProducerSettings
 from rose_producer.tenants import Tenants
 
@@ -134,6 +137,34 @@ def remove(
         removed = known.remove(name)
     text = f"removed the limits of {name}" if removed else f"{name} had neither weight nor limits"
     print_result({"name": name, "removed": removed}, text, as_json=as_json)
+
+
+@tenants.command()
+def rename(
+    name: Name,
+    new: Annotated[str, typer.Argument(help="Its new name.")],
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a tenant another name: its API keys, its weight and limits, and its jobs.
+
+    Clients that name the tenant themselves (ROSE_TENANT) are to say the new name first. It may be
+    repeated at any time.
+    """
+    with _tenants(redis_url, queue) as known:
+        jobs = known.rename(name, new)  # refuses what cannot be, before any key is changed
+        if keys := rename_tenant(redis_url, name, new):
+            time.sleep(2 * FRESH_S)  # until all gateways know
+            jobs += known.rename(name, new)
+    text = f"{name} is {new} now: {_counted(jobs, 'job')}, {_counted(len(keys), 'API key')}"
+    print_result(
+        {"name": new, "was": name, "jobs": jobs, "keys": list(keys)}, text, as_json=as_json
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _tenants(redis_url: str | None, queue: str | None) -> Tenants:

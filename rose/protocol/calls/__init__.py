@@ -48,6 +48,7 @@ from rose.protocol.calls.takes import Taken as Taken
 from rose.protocol.calls.takes import new_take_id as new_take_id
 from rose.protocol.calls.takes import take as take
 from rose.protocol.calls.takes import taken as taken
+from rose.protocol.calls.tenants import rename_tenant as rename_tenant
 from rose.protocol.calls.tenants import set_tenant as set_tenant
 from rose.protocol.calls.tenants import tenant_status as tenant_status
 from rose.protocol.calls.token_log import Append as Append

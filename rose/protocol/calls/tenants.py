@@ -16,6 +16,12 @@ def set_tenant(partition: Partition, name: str, limits: TenantLimits | None) -> 
     return Call(load("set_tenant"), [partition.load, partition.tenant_limits], [name, text])
 
 
+def rename_tenant(partition: Partition, old: str, new: str, *, count: int) -> Call:
+    """Give at most `count` jobs of a tenant another name, and then its limits. `renamed` reads the
+    reply."""
+    return Call(load("rename_tenant"), [partition.load, partition.tenant_limits], [old, new, count])
+
+
 def tenant_status(partition: Partition, *, top: int = 0, names: Iterable[str] = ()) -> Call:
     """How these tenants stand, and the `top` with the most jobs that have not ended.
     `read_tenants` reads the replies of all partitions."""

@@ -227,6 +227,13 @@ def set_tenant(bench: Bench) -> Call:
     return calls.set_tenant(bench.partition, "t", TenantLimits(weight=2, max_running_jobs=1))
 
 
+def rename_tenant(bench: Bench) -> Call:
+    bench.call(set_tenant(bench))
+    bench.client.submit("x", tenant="t")
+    bench.start("w")
+    return calls.rename_tenant(bench.partition, "t", "u", count=9)
+
+
 def tenant_status(bench: Bench) -> Call:
     bench.client.submit("x", tenant="t")
     return calls.tenant_status(bench.partition, top=5, names=["u"])
@@ -248,6 +255,7 @@ SCRIPTS = (
 SCRIPTS += (hand_on, reclaim, release, renew, retry, room, submit, sweep, take)
 SCRIPTS += (submit_of_a_tenant, cancel_of_a_tenant, delete_of_a_tenant, fetch_of_a_tenant)
 SCRIPTS += (append_of_a_tenant, retry_of_a_tenant, sweep_of_a_tenant, set_tenant, tenant_status)
+SCRIPTS += (rename_tenant,)
 PREPARED = {prepare.__name__: prepare for prepare in SCRIPTS} | {
     "dead_letter": give_up,
     "dead_letter_of_a_tenant": give_up_of_a_tenant,
