@@ -92,8 +92,8 @@ def _stored_weights(
         return blocks.stored_weights(path, model)
     if quantized is None:
         raise ConfigurationError(
-            f"weights={FROM_FILE!r} keeps the numbers of a quantized file, and {source!r} has "
-            "none: leave weights out, or choose int8 or int4"
+            f"weights={FROM_FILE!r} keeps the numbers of GGUF, GPTQ, AWQ and compressed-tensors, "
+            f"and {source!r} is none of these: leave weights out, or choose int8 or int4"
         )
     return quantized
 
@@ -158,11 +158,13 @@ def _load_model(
 
 def _take_published(place: _Place, config: Any) -> published.Split | None:
     """The tensors of a checkpoint in a published format; what says so leaves `config`, so that
-    transformers loads a plain model."""
+    transformers loads a plain model. None: transformers reads all of it, or says why not."""
     described = getattr(config, "quantization_config", None)
     if place.header is not None or not isinstance(described, dict):
         return None
     layout = published.find_layout(described)
+    if layout is None:
+        return None
     del config.quantization_config
     try:
         folder = place.folder if Path(place.folder).is_dir() else fetch(place.folder)

@@ -57,13 +57,13 @@ class Split:
         }
 
 
-def find_layout(config: Mapping[str, Any]) -> Layout:
-    """What a `quantization_config` describes. Raises UnsupportedModel: says which field is in the
-    way, and what can be had instead."""
-    method = config.get("quant_method")
-    if method not in _LAYOUTS:
-        raise _refusal("quant_method", method, ", ".join(map(repr, _LAYOUTS)))
-    return _LAYOUTS[method](config)
+def find_layout(config: Mapping[str, Any]) -> Layout | None:
+    """What a `quantization_config` describes; None for a method that is not one of the three.
+
+    Raises UnsupportedModel: says which field is in the way, and what can be had instead.
+    """
+    make = _LAYOUTS.get(str(config.get("quant_method")))
+    return None if make is None else make(config)
 
 
 def split(tensors: Mapping[str, Tensor], layout: Layout) -> Split:
