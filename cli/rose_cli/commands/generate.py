@@ -17,6 +17,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
     model: Model = None,
     device: Device = None,
+    weights: Annotated[
+        str | None, typer.Option(help="int8 or int4: weights of 8 or 4 bits, on a CPU.")
+    ] = None,
     as_json: AsJson = False,
     *,
     sampling: dict[str, Any],
@@ -31,7 +34,7 @@ def generate(
         check(model)
     from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found
 
-    engine = InferenceEngine(model, device=device)
+    engine = InferenceEngine(model, device=device, weights=weights)
     if as_json:
         print_json({"prompt": prompt, "text": engine.generate(prompt, params)})
         return
