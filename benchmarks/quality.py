@@ -1,25 +1,29 @@
 """What quantized weights cost in quality: perplexity, greedy agreement and divergence from float32.
 
-    python -m benchmarks.quality [--tokens N] [--model FOLDER --text FILE]
+    python -m benchmarks.quality [--tokens N] [--model FOLDER --text FILE | --random NAME]
 
 The built-in model reads texts of its own generator, by a seed that training did not use; another
-model reads a file, and of a GGUF file the weights as they lie in it are scored too. Each token of
-the text is predicted from those before it in its window. Figures do not depend on the load of the
-machine.
+model reads a file, and of a GGUF file the weights as they lie in it are scored too; a shape with
+random weights reads random tokens. Each token of the text is predicted from those before it in its
+window. Figures do not depend on the load of the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks.models import ON_CPU, model_folder
+from benchmarks.workload import random_prompt
 from roseinfer import InferenceEngine
 from roseinfer.batch import Chunk
+from roseinfer.demo_model import MODEL_PATH
 from roseinfer.quantization import FROM_FILE
 from training.stories import documents
 
@@ -56,17 +60,36 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000, help="that are predicted, at most")
     parser.add_argument("--model", type=Path, help="a folder or GGUF file; if not the built-in one")
     parser.add_argument("--text", type=Path, help="what another model reads")
+    parser.add_argument("--random", choices=ON_CPU, help="random weights of this shape")
     args = parser.parse_args()
-    if (args.model is None) != (args.text is None):
-        parser.error("--model and --text belong together")
-    kept = (("bfloat16", FROM_FILE),) if args.model is not None and args.model.is_file() else ()
-    engines = {
+    if (args.model is None) != (args.text is None) or (args.model and args.random):
+        parser.error("--model and --text belong together, and not to --random")
+    if args.random is None:
+        engines = _engines(args.model)
+        _print(engines, _windows(engines["float32"], args.text, args.tokens))
+        return
+    with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
+        engines = _engines(model_folder(args.random, Path(folder)), MODEL_PATH)
+    ids = random_prompt(args.tokens, engines["float32"].vocab_size, seed="quality")
+    _print(engines, _cut(ids, args.tokens))
+
+
+def _engines(model: Path | None, tokenizer: Path | None = None) -> dict[str, InferenceEngine]:
+    kept = (("bfloat16", FROM_FILE),) if model is not None and model.is_file() else ()
+    return {
         weights or dtype: InferenceEngine(
-            args.model, device="cpu", dtype=dtype, weights=weights, kv_cache_tokens=2 * _WINDOW
+            model,
+            None if tokenizer is None else str(tokenizer),
+            device="cpu",
+            dtype=dtype,
+            weights=weights,
+            kv_cache_tokens=2 * _WINDOW,
         )
         for dtype, weights in (*_FORMATS, *kept)
     }
-    windows = _windows(engines["float32"], args.text, args.tokens)
+
+
+def _print(engines: dict[str, InferenceEngine], windows: list[list[int]]) -> None:
     scores = {name: Score() for name in engines}
     for ids in windows:
         logits = {name: _logits(engine, ids) for name, engine in engines.items()}
@@ -89,6 +112,10 @@ def _windows(engine: InferenceEngine, text: Path | None, tokens: int) -> list[li
             ids += engine.encode(document.prompt + document.text)
             if len(ids) > tokens:
                 break
+    return _cut(ids, tokens)
+
+
+def _cut(ids: list[int], tokens: int) -> list[list[int]]:
     starts = range(0, min(tokens, len(ids)) - 1, _WINDOW)
     return [ids[start : min(start + _WINDOW, tokens)] for start in starts]
 
