@@ -122,7 +122,8 @@ def test_a_rank_hangs_and_the_worker_is_told_to_end(
     assert at_work.worker.running
     assert_finished_elsewhere(at_work.job, broker, client, place)
     # and: told to end, as whoever asks /healthz does, it ends the rank that hangs
-    at_work.worker.terminate()
+    at_work.worker.signal(signal.SIGTERM)
+    wait_until(lambda: not at_work.worker.running, START_S)
     wait_until(lambda: not at_work.left, START_S)
 
 
