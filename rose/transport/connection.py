@@ -13,11 +13,16 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 
 from rose.errors import ConfigurationError
 from rose.settings import QueueSettings
 from rose.transport.redis_internals import sentinels_of, try_options
 from rose.transport.urls import Address, Kind, parse_address
+
+#: What connections tell Redis of themselves. Without it redis-py reads its version from the
+#: installed package's metadata for each connection, a millisecond that blocks the event loop.
+_DRIVER = DriverInfo()
 
 
 class _BehindSentinel(redis.Redis):
@@ -129,6 +134,7 @@ def _options(
         "max_connections": 10_000,
         # Replies have one shape on every server and through every proxy.
         "protocol": 2,
+        "driver_info": _DRIVER,
         "retry": library.retry.Retry(NoBackoff(), 0),
     }
 
