@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from rose.errors import JobNotFound
 from rose.protocol import partition_of
 from tests.chaos.bounds import Bounds
 from tests.chaos.evidence import Evidence, Take, moves
@@ -203,13 +202,11 @@ def _surprises(evidence: Evidence) -> Iterator[Finding]:
 
 def _crowds(evidence: Evidence) -> Iterator[Finding]:
     for crowd in evidence.crowds:
-        # What has expired on purpose is not found, and has no log. A crowd may follow such a job:
-        # one that is among the latest by number, though it had ended before the crowd began.
-        expired = crowd.number in evidence.expired
         for raised in crowd.raised:
-            if not (expired and raised.startswith(JobNotFound.__name__)):
-                yield Finding(Invariant.CROWD, f"a stream raised {raised}", crowd.number)
+            yield Finding(Invariant.CROWD, f"a stream raised {raised}", crowd.number)
         given = [digest(*said) for said in crowd.given]
+        # A log that has expired on purpose is gone.
+        expired = crowd.number in evidence.expired
         if given != (given[:1] if expired else [evidence.logged_text(crowd.number, crowd.job_id)]):
             detail = f"{len(crowd.given)} varieties in {crowd.streams} streams, or not the log's"
             yield Finding(Invariant.CROWD, detail, crowd.number)

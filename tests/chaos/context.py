@@ -36,6 +36,8 @@ REDIS_TIMEOUT_S = 2.0
 
 #: Where a producer finds out how far it may go: a number in a file.
 LIMIT = "limit"
+#: Which jobs a crowd is to follow: their ids by number, as JSON.
+CROWD = "crowd.json"
 #: Where each life of a worker writes its journal.
 WORKERS = "workers"
 

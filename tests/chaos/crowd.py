@@ -1,35 +1,21 @@
 """Many streams in one asyncio client, all at once: `python -m tests.chaos.crowd CONTEXT`.
 
-They follow the latest jobs, many streams to a job, and ask for the status of each as well. What
-they were given is written down once for each job: it must be the same for all.
+They follow the jobs that a file in the context's folder names, many streams to a job, and ask for
+the status of each as well. What they were given is written down once for each job: it must be the
+same for all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import json
 
 from rose.errors import RoseError
 from rose_producer import AsyncClient
-from tests.chaos import journal
-from tests.chaos.context import Context, run_process
+from tests.chaos.context import CROWD, Context, run_process
 from tests.chaos.journal import Journal
-from tests.chaos.plan import RAW_BASE
-
-#: Jobs at least: results of older ones may expire on purpose.
-LATEST = 90
-
-#: Bytes of a journal that hold more submits than that.
-_RECENT = 64 * 1024
 
 Seen = tuple[tuple[int, ...], str]
-
-
-def latest_jobs(submitted: Sequence[tuple[str, list[Any]]]) -> dict[int, str]:
-    """Those that were submitted through the client last, by number."""
-    jobs = {number: job_id for _, (number, job_id, _) in submitted if number < RAW_BASE}
-    return {number: jobs[number] for number in sorted(jobs)[-LATEST:]}
 
 
 async def follow(client: AsyncClient, job_id: str) -> Seen | str:
@@ -47,12 +33,7 @@ async def follow(client: AsyncClient, job_id: str) -> Seen | str:
 
 
 async def _main(context: Context) -> None:
-    submitted = [
-        entry
-        for index in range(context.options.producers)
-        for entry in journal.read_end(context.folder / f"submitted-{index}.jsonl", _RECENT)
-    ]
-    jobs = latest_jobs(submitted)
+    jobs: dict[str, str] = json.loads((context.folder / CROWD).read_text())
     record = Journal(context.folder / f"crowd-{context.incarnation}.jsonl")
     each = -(-context.options.crowd // len(jobs))
     client = context.client()
@@ -65,7 +46,7 @@ async def _main(context: Context) -> None:
         varieties = set(seen[n * each : (n + 1) * each])
         raised = [said for said in varieties if isinstance(said, str)]
         given = [said for said in varieties if not isinstance(said, str)]
-        record.write(number, job_id, each, given, raised)
+        record.write(int(number), job_id, each, given, raised)
 
 
 def main() -> None:

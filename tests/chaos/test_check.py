@@ -439,15 +439,3 @@ def test_a_crowd_that_saw_the_log_is_right() -> None:
     run.connections = {"crowd-0": 64}
     # then
     assert check(run) == []
-
-
-def test_a_crowd_finds_nothing_of_a_job_that_expired_on_purpose() -> None:
-    # given
-    run = a_good_run()
-    run.redis.logs.pop(f"id-{PLAIN}")
-    run.crowds = [Crowd(PLAIN, f"id-{PLAIN}", 22, [], ["JobNotFound('no job')"])]
-    assert check(run) != []
-    # when
-    run.expired = frozenset({PLAIN})
-    # then
-    assert check(run) == []

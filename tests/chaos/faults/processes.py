@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import clock
-from tests.chaos.context import LEASE_S, STALL_S, hang_file
-from tests.chaos.crowd import LATEST
+from tests.chaos.context import CROWD, LEASE_S, STALL_S, hang_file
 from tests.chaos.faults.scene import UP_S, Scene
 from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.plan import RAW_BASE, Fault
@@ -26,6 +26,8 @@ _LISTENS_S = 1.0
 _HEARD_S = 4.0
 _HEARD_PER_S = 1.0
 _POLL_S = 0.05
+#: Jobs that a crowd follows.
+_FOLLOWED = 90
 #: The last job of a crowd has ended by then.
 _CROWD_S = 90.0
 #: After a hang a worker finds out what it has lost.
@@ -164,9 +166,10 @@ async def crowd(scene: Scene, fault: Fault) -> str:
     """A process with thousands of streams, which ends when all of them have."""
     process, began = scene.fleet.crowd, clock.now()
     async with process.lock:
-        planned = [number for number in scene.progress.submitted if number < RAW_BASE]
         async with scene.redis_lock:  # nobody lets results expire just now
-            scene.crowd_from = min(nlargest(LATEST, planned), default=0)
+            jobs = _latest_jobs(scene)
+            scene.crowd_from = min(jobs, default=0)
+        (scene.fleet.folder / CROWD).write_text(json.dumps(jobs))
         try:
             process.start()
             while not process.notice_end() and clock.now() < began + _CROWD_S:
@@ -175,3 +178,10 @@ async def crowd(scene: Scene, fault: Fault) -> str:
         finally:
             scene.crowd_from = None
     return f"{process.life.end} after {clock.now() - began:.1f} s"
+
+
+def _latest_jobs(scene: Scene) -> dict[int, str]:
+    """Those that were submitted through the client last, by number, and whose results are there."""
+    submitted, settled = scene.progress.submitted, scene.progress.settled
+    there = [n for n in submitted if n < RAW_BASE and n not in scene.expired and n not in settled]
+    return {number: submitted[number] for number in nlargest(_FOLLOWED, there)}
