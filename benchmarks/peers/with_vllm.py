@@ -53,6 +53,7 @@ def load(args: argparse.Namespace) -> Any:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_batch_size,
         seed=0,
+        enforce_eager=args.eager,
         **ours,
     )
 
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int, required=True)
     parser.add_argument("--max-batch-size", type=int, required=True)
     parser.add_argument("--rose-sampling", action="store_true")
+    parser.add_argument("--eager", action="store_true")
     args = parser.parse_args()
     end_with_parent()
     # vLLM writes to stdout whatever it likes: answers go where stdout was.

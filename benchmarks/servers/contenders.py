@@ -96,15 +96,23 @@ class Vllm(Server):
     name = "vLLM"
 
     def __init__(
-        self, python: Path, model: Path, batch: int, context: int, dtype: str = "bfloat16"
+        self,
+        python: Path,
+        model: Path,
+        batch: int,
+        context: int,
+        dtype: str = "bfloat16",
+        *,
+        eager: bool = False,
     ) -> None:
+        """`eager`: nothing is compiled."""
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.model = MODEL_NAME
         self._command = [str(vllm_program(python)), "serve", str(model), "--host", "127.0.0.1"]
         self._command += ["--port", str(self._port), "--served-model-name", MODEL_NAME]
         self._command += ["--dtype", dtype, "--max-model-len", str(context)]
-        self._command += ["--max-num-seqs", str(batch)]
+        self._command += ["--max-num-seqs", str(batch), *["--enforce-eager"] * eager]
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
         self._log = Path(self._folder.name, "log")

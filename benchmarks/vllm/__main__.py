@@ -1,7 +1,7 @@
 """vLLM behind the queue beside vLLM alone: `LLM.generate`, and `vllm serve`, in one run.
 
     PYTHON_OF_VLLM -m benchmarks.vllm --model FOLDER [--only generate,many] [--rounds N]
-        [--dtype NAME] [--requests N] [--write PAGE] [--json FILE]
+        [--dtype NAME] [--requests N] [--eager] [--write PAGE] [--json FILE]
 
 It runs in vLLM's own environment, where our packages are too: `make test-vllm` makes one. One
 worker serves the queue and stands behind the door. All contenders have the same variables, limits
@@ -45,6 +45,7 @@ def main() -> None:
                 *shape,
                 args.dtype,
                 engine="vllm",
+                cuda_graphs=not args.eager,
                 environment=in_process(preloads(_PYTHON), _CACHE_GIB),
             )
         )
@@ -52,7 +53,9 @@ def main() -> None:
             _generate(runner, ours, args)
         if "many" in args.only:
             runner.say("starting vllm serve")
-            theirs = stack.enter_context(Vllm(_PYTHON, args.model, *shape, args.dtype))
+            theirs = stack.enter_context(
+                Vllm(_PYTHON, args.model, *shape, args.dtype, eager=args.eager)
+            )
             requests = Requests(args.requests, 64, 64)
             load = Load([ours, theirs], _PYTHON, args.model, requests, args.batch)
             runner.measure("many", load)
@@ -74,6 +77,7 @@ def _generate(runner: Runner, ours: Ours, args: argparse.Namespace) -> None:
                 _CONTEXT,
                 args.batch,
                 rose_sampling=rose_sampling,
+                eager=args.eager,
                 cache_gib=_CACHE_GIB,
             )
             contenders.append(Generate(name, stack.enter_context(vllm)))
@@ -87,6 +91,7 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--model", type=Path, required=True, help="a folder")
     add("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    add("--eager", action="store_true", help="none is compiled, so all start in half a minute")
     add("--batch", type=int, default=32, help="requests at once")
     add("--max-tokens", type=int, default=128, help="of a request, to generate")
     add("--requests", type=int, default=64, help="in a round of many")

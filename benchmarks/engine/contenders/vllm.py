@@ -40,16 +40,17 @@ class Vllm(Streaming):
         batch: int,
         *,
         rose_sampling: bool = False,
+        eager: bool = False,
         cache_gib: int = _CACHE_GIB,
     ) -> None:
         """`rose_sampling`: tokens are drawn by our logits processor. Then `python` has our packages
-        too."""
+        too. `eager`: nothing is compiled."""
         self.versions: Mapping[str, str] = {}
         self.preloaded = preloads(python)
         self._environment = in_process(self.preloaded, cache_gib)
         self._command = [str(python), str(_RUNNER), "--model", str(model), "--dtype", dtype]
         self._command += ["--max-model-len", str(context), "--max-batch-size", str(batch)]
-        self._command += ["--rose-sampling"] * rose_sampling
+        self._command += ["--rose-sampling"] * rose_sampling + ["--eager"] * eager
         self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
         self._log = Path(self._folder.name, "log")
         self._process: subprocess.Popen[str] | None = None
