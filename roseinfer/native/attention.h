@@ -31,19 +31,44 @@ INLINE T *values_of(const Model &m, const Layer &layer, std::int64_t block, std:
            (block * m.kv_heads + head) * m.block_size * padded_value_dim(m);
 }
 
-// Writes one token's keys and values [kv_heads, dim] to the cache.
+// Writes one token's key and value of a KV head to the cache.
 template <class T>
 INLINE void store_kv(const Model &m, const Layer &layer, const std::int64_t *table,
-                     std::int64_t position, const float *keys, const float *values) {
+                     std::int64_t position, std::int64_t head, const float *key,
+                     const float *value) {
     const std::int64_t block = table[position / m.block_size], at = position % m.block_size;
-    for (std::int64_t h = 0; h < m.kv_heads; ++h) {
-        T *key = keys_of<T>(m, layer, block, h) + at;
-        for (std::int64_t d = 0; d < m.key_dim; ++d)
-            narrow(keys[h * m.key_dim + d], key + d * padded_block_size(m));
-        T *value = values_of<T>(m, layer, block, h) + at * padded_value_dim(m);
-        for (std::int64_t d = 0; d < m.value_dim; ++d)
-            narrow(values[h * m.value_dim + d], value + d);
+    T *to = keys_of<T>(m, layer, block, head) + at;
+    for (std::int64_t d = 0; d < m.key_dim; ++d) narrow(key[d], to + d * padded_block_size(m));
+    to = values_of<T>(m, layer, block, head) + at * padded_value_dim(m);
+    for (std::int64_t d = 0; d < m.value_dim; ++d) narrow(value[d], to + d);
+}
+
+// One head of a query or a key: its norm, if it has one, and the rotation by its position.
+INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm,
+                        std::int64_t position, float *head) {
+    if (norm.weight) normalize(norm, head, head, m.key_dim, m.epsilon);
+    if (layer.cosines)
+        rotate(head, layer.cosines + position * (m.rotary / 2),
+               layer.sines + position * (m.rotary / 2), m.rotary);
+}
+
+// Of one row of q, k and v: rotates the queries that share KV head `head`, and its key, and stores
+// key and value.
+INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int64_t *table,
+                             std::int64_t position, std::int64_t head, float *qkv) {
+    const std::int64_t group_size = m.heads / m.kv_heads;
+    for (std::int64_t h = head * group_size; h < (head + 1) * group_size; ++h) {
+        float *query = qkv + h * m.key_dim;
+        rotate_head(m, layer, layer.query, position, query);
+        for (std::int64_t d = 0; d < m.key_dim; ++d) query[d] *= layer.scaling;
     }
+    float *keys = qkv + m.heads * m.key_dim, *key = keys + head * m.key_dim;
+    rotate_head(m, layer, layer.key, position, key);
+    const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
+    if (m.cache_is_bfloat)
+        store_kv<bfloat>(m, layer, table, position, head, key, value);
+    else
+        store_kv<float>(m, layer, table, position, head, key, value);
 }
 
 // Brings `count` values to a near cache.
@@ -262,12 +287,18 @@ INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t se
     return (tokens * (m.heads / m.kv_heads) + MICRO_ROWS - 1) / MICRO_ROWS;
 }
 
+// Whether each KV head of each sequence is one tile: then whoever attends rotates and stores too.
+INLINE bool tiles_are_heads(const Model &m, const Step &step) {
+    return step.rows == step.sequences && m.heads / m.kv_heads <= MICRO_ROWS;
+}
+
 // Attention of every query of the step; `qkv` [rows, width], `out` [rows, heads, value_dim], rows
 // `out_stride` apart.
 // Every thread of the team must call it; it ends with a barrier.
-static void attend(const Model &m, const Layer &layer, const Step &step, const float *qkv,
+static void attend(const Model &m, const Layer &layer, const Step &step, float *qkv,
                    std::int64_t width, float *out, std::int64_t out_stride, float *scores,
                    std::int64_t score_stride) {
+    const bool rotates = tiles_are_heads(m, step);
     std::int64_t items = 0;
     for (std::int64_t s = 0; s < step.sequences; ++s) items += tile_count(m, step, s) * m.kv_heads;
     std::int64_t sequence = 0, before = 0;  // of the sequence that has `item`; items before it
@@ -285,7 +316,10 @@ static void attend(const Model &m, const Layer &layer, const Step &step, const f
         const std::int64_t start = queries * number / tiles;
         const std::int64_t stop = queries * (number + 1) / tiles;
         const Tile tile = {sequence, (item - before) / tiles, start};
-        const float *query = qkv + first * width;
+        float *query = qkv + first * width;
+        if (rotates)
+            rotate_and_store(m, layer, step.tables + step.table_offsets[sequence],
+                             step.computed[sequence], tile.head, query);
         float *to = out + first * out_stride;
         if (m.cache_is_bfloat)
             attend_rows<bfloat>(m, layer, step, tile, stop - start, query, width, to, out_stride,

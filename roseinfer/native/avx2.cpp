@@ -1,3 +1,4 @@
+#include "placement.h"
 #include "types.h"
 
 #ifdef ROSE_X86

@@ -5,11 +5,23 @@
 // weights.
 
 struct Scratch {
-    float *hidden, *normal, *qkv, *attended, *inner, *scores;
+    float *hidden, *normal, *qkv, *attended, *inner, *scores, *own;
     bfloat *tiles, *inner_tiles;
-    std::int64_t qkv_width, score_stride, size;
+    std::int64_t qkv_width, score_stride, own_width, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
 };
+
+// So few rows each thread prepares for itself: while one did it for all, the others would wait.
+constexpr std::int64_t OWN_ROWS = 2;
+
+// Whether each thread prepares the rows of products with `next` itself, and where.
+INLINE bool prepares_own(const Matrix &next, std::int64_t rows) {
+    return rows <= OWN_ROWS && !uses_tiles(next);
+}
+
+INLINE Input own_input(const Scratch &s) {
+    return {s.own + omp_get_thread_num() * OWN_ROWS * s.own_width, s.own_width, nullptr};
+}
 
 INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
                               std::int64_t threads, float *at) {
@@ -33,6 +45,8 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.scores = take(threads * MICRO_ROWS * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
+    s.own_width = round_up(m.inner > widest ? m.inner : widest);
+    s.own = take(threads * OWN_ROWS * s.own_width);
     const auto take_tiles = [&](std::int64_t inputs) {
         return reinterpret_cast<bfloat *>(take(tiles ? round_up_to_tiles(rows) * inputs / 2 : 0));
     };
@@ -75,26 +89,6 @@ INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t
     return step.computed[sequence] + row - step.first[sequence];
 }
 
-// Applies norms and rotation to one row of q, k and v, and stores k and v in the cache.
-INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int64_t *table,
-                  std::int64_t position, float *qkv) {
-    for (std::int64_t h = 0; h < m.heads + m.kv_heads; ++h) {
-        float *head = qkv + h * m.key_dim;
-        const Norm &norm = h < m.heads ? layer.query : layer.key;
-        if (norm.weight) normalize(norm, head, head, m.key_dim, m.epsilon);
-        if (layer.cosines)
-            rotate(head, layer.cosines + position * (m.rotary / 2),
-                   layer.sines + position * (m.rotary / 2), m.rotary);
-        if (h < m.heads)
-            for (std::int64_t d = 0; d < m.key_dim; ++d) head[d] *= layer.scaling;
-    }
-    const float *keys = qkv + m.heads * m.key_dim, *values = keys + m.kv_heads * m.key_dim;
-    if (m.cache_is_bfloat)
-        store_kv<bfloat>(m, layer, table, position, keys, values);
-    else
-        store_kv<float>(m, layer, table, position, keys, values);
-}
-
 // Adds the product to the hidden states, through a norm if the family has one there.
 static void add_projection(const Model &m, const Matrix &matrix, const Norm &after,
                            const Input &from, std::int64_t rows, const Scratch &s) {
@@ -108,15 +102,30 @@ static void add_projection(const Model &m, const Matrix &matrix, const Norm &aft
     }
 }
 
-// The norm of each row, in the form that products with `next` read.
-static void normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
-                           const Input &normal, std::int64_t rows, const Scratch &s) {
-#pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row) {
-        float *to = normal.at + row * normal.stride;
-        normalize(norm, s.hidden + row * m.hidden, to, m.hidden, m.epsilon);
+// The norms of rows of the hidden states, in the form that products with `next` read. `row_of` names
+// the rows.
+template <class RowOf>
+static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
+                            std::int64_t rows, const Scratch &s, RowOf row_of) {
+    const bool own = prepares_own(next, rows);
+    const Input normal = own ? own_input(s) : Input{s.normal, s.hidden_stride, s.tiles};
+    const auto prepare = [&](std::int64_t row) {
+        normalize(norm, s.hidden + row_of(row) * m.hidden, normal.at + row * normal.stride,
+                  m.hidden, m.epsilon);
         prepare_input(next, normal, row);
+    };
+    if (own) {
+        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
+    } else {
+#pragma omp for
+        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
     }
+    return normal;
+}
+
+static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
+                            std::int64_t rows, const Scratch &s) {
+    return normalize_rows(m, norm, next, rows, s, [](std::int64_t row) { return row; });
 }
 
 static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t rows) {
@@ -125,50 +134,77 @@ static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t r
     for (std::int64_t row = 0; row < rows; ++row) prepare_input(next, from, row);
 }
 
+// What attention made, in the form that products with `next` read.
+static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t rows,
+                              const Scratch &s) {
+    const std::int64_t width = m.heads * m.value_dim;
+    const Input attended = {s.attended, s.attended_stride, s.tiles};
+    if (!prepares_own(next, rows)) {
+        prepare_inputs(next, attended, rows);
+        return attended;
+    }
+    const Input own = own_input(s);
+    for (std::int64_t row = 0; row < rows; ++row) {
+        __builtin_memcpy(own.at + row * own.stride, s.attended + row * s.attended_stride,
+                         width * sizeof(float));
+        prepare_input(next, own, row);
+    }
+    return own;
+}
+
 static void attention_layer(const Model &m, const Layer &layer, const Step &step,
                             const Scratch &s) {
-    const Input normal = {s.normal, s.hidden_stride, s.tiles};
-    normalize_rows(m, layer.before_attention, layer.qkv, normal, step.rows, s);
+    const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, step.rows, s);
     matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
-    std::int64_t sequence = 0;
+    if (!tiles_are_heads(m, step)) {
+        std::int64_t sequence = 0;
 #pragma omp for
-    for (std::int64_t row = 0; row < step.rows; ++row) {
-        const std::int64_t position = position_of(step, row, sequence);
-        rotate_and_store(m, layer, step.tables + step.table_offsets[sequence], position,
-                         s.qkv + row * s.qkv_width);
+        for (std::int64_t row = 0; row < step.rows; ++row) {
+            const std::int64_t position = position_of(step, row, sequence);
+            const std::int64_t *table = step.tables + step.table_offsets[sequence];
+            for (std::int64_t head = 0; head < m.kv_heads; ++head)
+                rotate_and_store(m, layer, table, position, head, s.qkv + row * s.qkv_width);
+        }
     }
     attend(m, layer, step, s.qkv, s.qkv_width, s.attended, s.attended_stride,
            s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride, s.score_stride);
-    const Input attended = {s.attended, s.attended_stride, s.tiles};
-    prepare_inputs(layer.output, attended, step.rows);
+    const Input attended = prepare_attended(m, layer.output, step.rows, s);
     add_projection(m, layer.output, layer.after_attention, attended, step.rows, s);
 }
 
+// The activation of what `gate_up` made, in the form that products with `down` read.
+static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows,
+                           const Scratch &s) {
+    const bool own = prepares_own(layer.down, rows);
+    const Input inner = own ? own_input(s) : Input{s.inner, s.inner_stride, s.inner_tiles};
+    const auto prepare = [&](std::int64_t row) {
+        activate_row(m, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
+        prepare_input(layer.down, inner, row);
+    };
+    if (own) {
+        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
+    } else {
+#pragma omp for
+        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
+    }
+    return inner;
+}
+
 static void mlp_layer(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    const Input normal = {s.normal, s.hidden_stride, s.tiles};
-    const Input inner = {s.inner, s.inner_stride, s.inner_tiles};
-    normalize_rows(m, layer.before_mlp, layer.gate_up, normal, step.rows, s);
+    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, step.rows, s);
+    Input inner = {s.inner, s.inner_stride, s.inner_tiles};
     if (uses_tiles(layer.gate_up) && uses_tiles(layer.down)) {
         matmul_activated(m, layer.gate_up, normal, step.rows, s.inner_tiles);
     } else {
         matmul(layer.gate_up, normal, step.rows, {s.inner, s.inner_stride}, Store::Replace);
-#pragma omp for
-        for (std::int64_t row = 0; row < step.rows; ++row) {
-            activate_row(m, s.inner + row * s.inner_stride);
-            prepare_input(layer.down, inner, row);
-        }
+        inner = activate_rows(m, layer, step.rows, s);
     }
     add_projection(m, layer.down, layer.after_mlp, inner, step.rows, s);
 }
 
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
-    const Input normal = {s.normal, s.hidden_stride, s.tiles};
-#pragma omp for
-    for (std::int64_t i = 0; i < step.logit_rows; ++i) {
-        const float *hidden = s.hidden + step.logit_indices[i] * m.hidden;
-        normalize(m.last, hidden, normal.at + i * normal.stride, m.hidden, m.epsilon);
-        prepare_input(m.head, normal, i);
-    }
+    const Input normal = normalize_rows(m, m.last, m.head, step.logit_rows, s,
+                                        [&](std::int64_t row) { return step.logit_indices[row]; });
     const std::int64_t vocabulary = m.head.outputs;
     matmul(m.head, normal, step.logit_rows, {step.logits, vocabulary}, Store::Replace);
     if (m.logit_softcap != 0.0f) {
@@ -196,6 +232,7 @@ std::int64_t scratch(const Model &m, std::int64_t rows, std::int64_t longest,
 void decode(const Model &m, const Step &step) {
     const Scratch s =
         layout_scratch(m, step.rows, longest_context(step), step.threads, step.scratch);
+    Placement placement(static_cast<int>(step.threads));
 #pragma omp parallel num_threads(static_cast<int>(step.threads))
     {
         std::int64_t sequence = 0;
@@ -203,6 +240,7 @@ void decode(const Model &m, const Step &step) {
         for (std::int64_t row = 0; row < step.rows; ++row)
             embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
         for (std::int64_t i = 0; i < m.count; ++i) {
+            placement.settle(omp_get_thread_num());
             attention_layer(m, m.layers[i], step, s);
             mlp_layer(m, m.layers[i], step, s);
         }

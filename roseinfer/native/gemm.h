@@ -267,6 +267,9 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
 }
 
 INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
+INLINE bool has_four_bits(const Matrix &m) {
+    return m.type == INT4 || m.type == INT4_MINIMUM || m.type == INT4_ZERO;
+}
 
 #include "quantized.h"
 
@@ -344,11 +347,14 @@ struct WorkSplit {
     bool tiled;
 
     // With tiles, weights are prefetched within a group only, so groups are as large as leaves
-    // several for every thread.
+    // several for every thread. A row's weights of 4 bits are so few bytes that to begin a group
+    // counts: two for every thread.
     WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
         : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)) {
         const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
         if (tiled) group = pairs > 1 ? 2 * pairs : 2;
+        const std::int64_t half = panels / (2 * omp_get_num_threads());
+        if (rows == 1 && has_four_bits(m)) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
         blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
     }

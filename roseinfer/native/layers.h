@@ -35,17 +35,18 @@ INLINE vfloat activation(vfloat x, std::int64_t type) {
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-// Writes the first `inner` of the row: the activated gates times the others, or all activated.
-INLINE void activate_row(const Model &m, float *row) {
+// Writes `inner` values, to the row itself or elsewhere: the activated gates times the others, or all
+// activated.
+INLINE void activate_row(const Model &m, const float *row, float *to) {
     std::int64_t i = 0;
     for (; i + LANES <= m.inner; i += LANES) {
         vfloat x = activation(load(row + i), m.activation);
         if (m.gated) x *= load(row + m.inner + i);
-        store(row + i, x);
+        store(to + i, x);
     }
     for (; i < m.inner; ++i) {
         const float x = activation(broadcast(row[i]), m.activation)[0];
-        row[i] = m.gated ? x * row[m.inner + i] : x;
+        to[i] = m.gated ? x * row[m.inner + i] : x;
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "layout.h"
+#include "placement.h"
 #include "types.h"
 
 #ifdef ROSE_X86_PAIRS
@@ -121,6 +122,14 @@ EXPORT int rose_choose(int build) {
 #ifdef ROSE_TEST_HOOKS
 // Takes a build that this processor may lack: for tests that emulate what it lacks.
 EXPORT void rose_force(int build) { choose(build); }
+
+// Lets this thread settle beside others on `processors` [others]; returns where it then is.
+EXPORT int rose_settle(int *processors, int others) {
+    Placement placement(others + 1);
+    for (int i = 0; i < others; ++i) placement.place(i, processors[i]);
+    placement.settle(others);
+    return placement.processor_of(others);
+}
 #endif
 
 EXPORT int rose_builds() { return count; }

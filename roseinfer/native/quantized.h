@@ -215,14 +215,17 @@ INLINE vfloat dot(vfloat sums, const FourWeights &weights, const FourActivations
 INLINE vfloat to_float(vfloat value) { return value; }
 INLINE vfloat to_float(vint value) { return __builtin_convertvector(value, vfloat); }
 
-// Rows at a time: 8, 4, 2 or 1. One row takes more panels, since several streams of loads use memory
-// better than one.
+// Rows at a time: 8, 4, 2 or 1.
 constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
 // How far ahead one row asks memory for weights of 4 bits, whose panels are so short that the
-// processor's own prefetcher comes too late: measured on two cores, 52 GB/s instead of 44.
+// processor's own prefetcher comes too late. With one panel after the other this reaches into the
+// next one.
 constexpr int PREFETCH_BYTES = 2048;
-template <int R>
-constexpr int QUANTIZED_PANELS = R * PANEL_VECTORS <= 2 ? 4 : LANES == 16 ? 2 : 1;
+template <int R, int BITS>
+constexpr int QUANTIZED_PANELS = R == 1 && BITS == 4 && LANES == 16 ? 1
+                                 : R * PANEL_VECTORS <= 2           ? 4
+                                 : LANES == 16                      ? 2
+                                                                    : 1;
 
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows.
 template <int R, int P, class F>
@@ -241,6 +244,11 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
     const auto group = [&](int r) -> const QuantizedGroup & {
         return *reinterpret_cast<const QuantizedGroup *>(a + r * row_bytes);
     };
+    if (R == 1 && BITS == 4)
+#pragma GCC unroll 20
+        for (int i = 0; i < P * F::GROUP_BYTES; i += 64)
+            __builtin_prefetch(
+                weights + i / F::GROUP_BYTES * panel + i % F::GROUP_BYTES + PREFETCH_BYTES);
     GroupSum sums[R][VECTORS];
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
@@ -262,8 +270,6 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
 #pragma GCC unroll 8
         for (int v = 0; v < VECTORS; ++v) {
             const char *from = vector(v) + unit * UNIT_BYTES;
-            if (BITS == 4 && R == 1 && v % PANEL_VECTORS == 0)
-                __builtin_prefetch(from + PREFETCH_BYTES, 0, 2);
             bytes[v] = *reinterpret_cast<const vint_unaligned *>(from);
         }
 #pragma GCC unroll 2
@@ -336,7 +342,7 @@ static void quantized_panels(const Matrix &m, const float *a, std::int64_t strid
 template <class F, int R = QUANTIZED_ROWS>
 static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
-    constexpr int P = QUANTIZED_PANELS<R>;
+    constexpr int P = QUANTIZED_PANELS<R, F::BITS>;
     for (std::int64_t p = first; rows >= R && p < end; p += P)
         for (std::int64_t row = 0; row + R <= rows; row += R)
             quantized_panels<R, P, F>(m, a + row * stride, stride, p, p + P < end ? p + P : end,

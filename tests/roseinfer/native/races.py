@@ -11,6 +11,7 @@ from roseinfer import InferenceEngine, SamplingParams
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
 from roseinfer.native.weights import PackedMatrix
+from roseinfer.quantization import FORMATS
 from tests.roseinfer.models import answers, build, prompts
 
 _THREADS = 4
@@ -29,10 +30,21 @@ def main() -> None:
                 engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
                 assert engine.decoder_description == f"compiled ({name})"
                 answers(engine, prompts(3, 20, 9, 61), 4, max_batch_size=4)
+            if dtype is torch.bfloat16:
+                _quantized(name)
             PackedMatrix(torch.randn(129, 608).to(dtype)).multiply(torch.randn(200, 608))
         params = [SamplingParams(temperature=1.0, top_p=0.9, top_k=40)] * 16
         sample_rows([*torch.randn(16, 300)], params, [0.5] * 16)
         print(f"{name}: done", flush=True)
+
+
+def _quantized(name: str) -> None:
+    for weights in FORMATS:
+        model = build("llama").bfloat16()
+        engine = InferenceEngine.from_model(model, kv_cache_tokens=1024, weights=weights)
+        assert engine.decoder_description == f"compiled ({name}), {weights} weights"
+        answers(engine, prompts(3, 20, 9, 61), 4, max_batch_size=4)
+        answers(engine, prompts(5), 4)  # alone: each thread prepares the row for itself
 
 
 if __name__ == "__main__":
