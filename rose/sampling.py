@@ -46,6 +46,11 @@ _MAX_NGRAM_SIZE = 32
 # What a worker compiles is bounded first.
 _MAX_GRAMMAR_BYTES = 64 * 1024
 
+#: How JSON that must fit a schema is written: in one form, as llguidance's options. What else may
+#: stand between its pieces differs between versions of llguidance, and a worker that has another
+#: one could not go on with such a text. A schema's own "x-guidance" goes before it.
+JSON_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
 
 class Grammar(NamedTuple):
     """What the text must be; `kind` is the name of the parameter that says so."""

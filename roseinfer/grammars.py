@@ -23,7 +23,7 @@ from llguidance.hf import from_tokenizer
 from torch import Tensor
 
 from rose.errors import InvalidParameter
-from rose.sampling import Grammar
+from rose.sampling import JSON_LAYOUT, Grammar
 from roseinfer.device_transfer import to_device
 
 log = logging.getLogger("rose.grammars")
@@ -32,10 +32,6 @@ log = logging.getLogger("rose.grammars")
 _MAX_REPORT_LENGTH = 300
 # Each lexer state takes 1 to 2 kB as long as the request runs. This is a tenth of the default.
 _MAX_LEXER_STATES = 25_000
-
-# Between two pieces of JSON: a space, or a line break and an indent. Without a bound a model may
-# write white space for ever. A schema's own "x-guidance" overrides it.
-_WHITE_SPACE = r"[ ]|\n[ ]{0,16}"
 
 
 class GrammarCompiler:
@@ -99,9 +95,7 @@ def _to_lark(grammar: Grammar) -> str:
     try:
         match grammar.kind:
             case "json_schema":
-                return LLMatcher.grammar_from_json_schema(
-                    grammar.source, {"whitespace_pattern": _WHITE_SPACE}
-                )
+                return LLMatcher.grammar_from_json_schema(grammar.source, dict(JSON_LAYOUT))
             case "regex":
                 return LLMatcher.grammar_from_regex(grammar.source)
         return LLMatcher.grammar_from_lark(grammar.source)

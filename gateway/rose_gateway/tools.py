@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from rose.sampling import JSON_LAYOUT
 from rose_gateway.call_parser import CallFormat, CallsParser, NamedParser, Parser, TextParser
 from rose_gateway.refusal import Refused
 from rose_gateway.sampling import NAME_PATTERN, RequestModel, bounded, json_grammar, json_text
@@ -30,10 +31,6 @@ FORMATS = {
 
 #: The most calls of one answer where a grammar makes them.
 _MAX_CALLS = 8
-
-# Between two pieces of JSON: a space, or a line break and an indent, as the worker has it for JSON
-# schemas. Without a bound a model may write white space for ever.
-_WHITE_SPACE = r"[ ]|\n[ ]{0,16}"
 
 
 class FunctionDefinition(RequestModel):
@@ -272,7 +269,7 @@ def calls_grammar(functions: Sequence[Function], *, parallel: bool) -> str:
     rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
     for number, function in enumerate(functions):
         head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
-        schema = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}, **function.schema}
+        schema = {"x-guidance": JSON_LAYOUT, **function.schema}
         source = json_text(schema, f"{function.param}.parameters")
         rules.append(f'call_{number}: {head} arguments_{number} "}}"')
         rules.append(f"arguments_{number}: %json {source}")
