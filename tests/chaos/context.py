@@ -33,6 +33,8 @@ INBOX = 16
 #: then. What docs/operations.md says is enough.
 DRAIN_LIMIT_S = GRACE_S + 40.0
 REDIS_TIMEOUT_S = 2.0
+#: Longer than a run: results expire only where the harness lets them.
+RESULT_TTL_S = 86_400
 
 #: Where a producer finds out how far it may go: a number in a file.
 LIMIT = "limit"
@@ -122,6 +124,7 @@ class Context(BaseModel):
             "queue": QUEUE,
             "partitions": self.partitions,
             "redis_timeout_s": REDIS_TIMEOUT_S,
+            "result_ttl_s": RESULT_TTL_S,
         }
         return BlockingClient(settings) if self.blocking else AsyncClient(**settings)
 

@@ -16,7 +16,7 @@ from rose.protocol.tenants import TenantLimits
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_producer.tenants import Tenants
-from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, Options
+from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, RESULT_TTL_S, Options
 from tests.chaos.evidence import (
     Evidence,
     RedisState,
@@ -83,6 +83,7 @@ class ChaosRun:
                 queue=QUEUE,
                 partitions=len(topology.partitions),
                 redis_retries=_RETRIES,
+                result_ttl_s=RESULT_TTL_S,
             ) as product,
             Fleet(self.options, self.folder, topology, old) as fleet,
         ):

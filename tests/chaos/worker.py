@@ -22,6 +22,7 @@ from tests.chaos.context import (
     LEASE_S,
     QUEUE,
     REDIS_TIMEOUT_S,
+    RESULT_TTL_S,
     STALL_S,
     WORKERS,
     Context,
@@ -66,6 +67,7 @@ async def _main(context: Context) -> None:
     settings = WorkerSettings(
         redis_url=context.redis_url,
         redis_timeout_s=REDIS_TIMEOUT_S,
+        result_ttl_s=RESULT_TTL_S,
         queue=QUEUE,
         partitions=context.partitions,
         max_batch_size=options.slots,
