@@ -95,7 +95,8 @@ def _to_lark(grammar: Grammar) -> str:
     try:
         match grammar.kind:
             case "json_schema":
-                return LLMatcher.grammar_from_json_schema(grammar.source, dict(JSON_LAYOUT))
+                layout: Any = JSON_LAYOUT
+                return LLMatcher.grammar_from_json_schema(grammar.source, layout)
             case "regex":
                 return LLMatcher.grammar_from_regex(grammar.source)
         return LLMatcher.grammar_from_lark(grammar.source)
