@@ -17,13 +17,16 @@ from tests.support.echo import StartWorker
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+    "properties": {
+        "name": {"type": "string", "minLength": 60, "maxLength": 80},  # so that it takes a while
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
 REGEX = "[A-Z][a-z]{2,20}( [a-z]{2,20}){30}"
 FEATURES: list[dict[str, Any]] = [
-    {"json_schema": SCHEMA, "max_new_tokens": 90},
+    {"json_schema": SCHEMA, "max_new_tokens": 120},
     {"regex": REGEX, "temperature": 0.9},
     {"grammar": 'start: ("ha" | "ho"){60}', "temperature": 2.0},
     {
