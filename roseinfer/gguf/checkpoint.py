@@ -14,6 +14,7 @@ from transformers import GgufConfig, modeling_gguf_pytorch_utils
 from rose.errors import UnsupportedModel
 from roseinfer.gguf.header import Header
 from roseinfer.limits import text_config
+from roseinfer.replacing import replaced
 
 _NAME = "model.gguf"
 
@@ -50,21 +51,11 @@ def load_once() -> Iterator[None]:
         return make_reader(path)
 
     with (
-        _replaced(modeling_gguf_pytorch_utils, "tqdm", bar),
-        _replaced(gguf, "GGUFReader", lambda path: reader(Path(path).resolve())),
-        _replaced(gguf, "get_tensor_name_map", cache(make_names)),
+        replaced(modeling_gguf_pytorch_utils, "tqdm", bar),
+        replaced(gguf, "GGUFReader", lambda path: reader(Path(path).resolve())),
+        replaced(gguf, "get_tensor_name_map", cache(make_names)),
     ):
         yield
-
-
-@contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def check_config(header: Header, config: Any) -> None:

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
+from roseinfer.replacing import replaced
+
 _DYNAMO = "torch._dynamo"
 
 #: What transformers' masks need of it, and what this loads.
@@ -102,19 +104,9 @@ def _undistributed() -> Iterator[None]:
     from transformers.utils import import_utils
 
     name = "is_torch_distributed_available"
-    with _replaced(utils, name, _no), _replaced(import_utils, name, _no):
+    with replaced(utils, name, _no), replaced(import_utils, name, _no):
         yield
 
 
 def _no() -> bool:
     return False
-
-
-@contextmanager
-def _replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
