@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 import redis
 
+from rose.cores import usable_cores
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.workers import WorkerProcess
@@ -43,7 +44,7 @@ _numbers = itertools.count()
 
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: all cores that this process may use. Left to itself it counts physical ones."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

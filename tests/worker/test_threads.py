@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from roseinfer.cores import usable_cores
+from rose.cores import usable_cores
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
+from rose.cores import usable_cores
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
 from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.cores import usable_cores
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.tool_format import tool_format
 

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Self
 
+from rose.cores import usable_cores
 from rose_cli.demo.workers import WorkerProcess
-from roseinfer.cores import usable_cores
 
 SIZE = 2
 

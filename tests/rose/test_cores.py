@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.cores import usable_cores
+from rose.cores import usable_cores
 
 
 @pytest.fixture(autouse=True)
