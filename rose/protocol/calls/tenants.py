@@ -17,8 +17,8 @@ def set_tenant(partition: Partition, name: str, limits: TenantLimits | None) -> 
 
 
 def rename_tenant(partition: Partition, old: str, new: str, *, count: int) -> Call:
-    """Give at most `count` jobs of a tenant another name, and then its limits. `renamed` reads the
-    reply."""
+    """Give at most `count` jobs of a tenant another name, and then its limits. Reply: MORE, DONE or
+    CONFLICT, and how many jobs have another name now."""
     return Call(load("rename_tenant"), [partition.load, partition.tenant_limits], [old, new, count])
 
 

@@ -25,6 +25,10 @@
 --   tokens, bytes  of its jobs that have not ended
 --   served         tokens in the logs of its jobs that have ended
 --   requests, allowance, at   what is left of its limits a minute, and since when
+
+-- Seconds for which a tenant without jobs is remembered.
+local IDLE_S = 86400
+
 local function tenant_book(prefix)
   local book, opened, order, clock = {}, {}, {}, nil
   local parked_levels, rings, ageing, any_limits = {0, 0, 0}, false, nil, nil
@@ -34,8 +38,6 @@ local function tenant_book(prefix)
   -- Tokens of an answer that are charged before it begins. So the slots that are free together go to
   -- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
   local ADVANCE = 128
-  -- A tenant without jobs is remembered for so long.
-  local IDLE_S = 86400
 
   local function rank(vtime)
     return math.floor(vtime * 1024)

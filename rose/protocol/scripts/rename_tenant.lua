@@ -10,7 +10,6 @@
 local load, limits, old_name, new_name, most = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local prefix = prefix_of(load)
 local old, new = prefix .. 'tenant:' .. old_name, prefix .. 'tenant:' .. new_name
-local IDLE_S = 86400 -- as in common_tenants.lua
 
 local texts = redis.call('HMGET', limits, old_name, new_name)
 if texts[1] and texts[2] and texts[1] ~= texts[2] then return {'CONFLICT', 0} end
