@@ -102,6 +102,17 @@ static void add_projection(const Model &m, const Matrix &matrix, const Norm &aft
     }
 }
 
+// All rows: by this thread where each thread has `own` inputs, else the threads divide them.
+template <class Prepare>
+static void each_row(bool own, std::int64_t rows, Prepare prepare) {
+    if (own) {
+        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
+    } else {
+#pragma omp for
+        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
+    }
+}
+
 // The norms of rows of the hidden states, in the form that products with `next` read. `row_of` names
 // the rows.
 template <class RowOf>
@@ -114,12 +125,7 @@ static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next
                   m.hidden, m.epsilon);
         prepare_input(next, normal, row);
     };
-    if (own) {
-        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
-    } else {
-#pragma omp for
-        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
-    }
+    each_row(own, rows, prepare);
     return normal;
 }
 
@@ -181,12 +187,7 @@ static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows
         activate_row(m, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
         prepare_input(layer.down, inner, row);
     };
-    if (own) {
-        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
-    } else {
-#pragma omp for
-        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
-    }
+    each_row(own, rows, prepare);
     return inner;
 }
 
