@@ -3,7 +3,7 @@
     PYTHON_OF_VLLM with_vllm.py --model FOLDER --dtype float32|bfloat16 ...
 
     {"prompts": [[...]], "new_tokens": [...], "sampling": {...}}
-        ->  {"seconds": ..., "outputs": [[...]]}; `sampling` (optional): temperature, top_p, seed
+        ->  {"seconds": ..., "outputs": [[...]]}; `sampling` (optional): temperature, top_p
     {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
     {"decoding": [[...]], "arriving": [[...]], "new_tokens": n, "every": m}
         ->  {"seconds": ..., "cpu_seconds": ..., "intervals": [...], "first_tokens": [...]}:
@@ -71,7 +71,7 @@ def rose_params(new_tokens: int, prompt_length: int, sampling: dict[str, Any]) -
     from rose_worker.vllm.sampling import extra_args
 
     ours = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **sampling)
-    return params(new_tokens, extra_args=extra_args(ours, prompt_length))
+    return params(new_tokens, extra_args=extra_args(ours.seeded(), prompt_length))
 
 
 def run(

@@ -89,7 +89,7 @@ class Vllm(Streaming):
         return self.sample(work, {})
 
     def sample(self, work: Workload, sampling: Mapping[str, float]) -> Run:
-        """`sampling`: temperature, top_p, seed; greedy where it is empty."""
+        """`sampling`: temperature, top_p; greedy where it is empty."""
         asked = {"prompts": work.prompts, "new_tokens": work.new_tokens, "sampling": sampling}
         answer = self._ask(asked)
         return Run(answer["seconds"], answer["outputs"])
