@@ -9,16 +9,20 @@ A queue with several partitions divides each limit among them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rose import transport
 from rose.errors import InvalidParameter
-from rose.protocol import Partition, calls
+from rose.protocol import Partition, Priority, calls
 from rose.protocol.tenants import (
+    PASSES,
     TenantLimits,
     TenantsStatus,
     TenantStatus,
     check_tenant,
+    decode_passing,
+    encode_passing,
     merged_limits,
     read_tenants,
 )
@@ -57,6 +61,29 @@ class Tenants(AllPartitions):
         with transport.broker_errors():
             had = [self._redis.run(calls.set_tenant(p, name, None)) for p in self._partitions]
         return any(had)
+
+    def set_passing(self, classes: Collection[Priority]) -> None:
+        """Let jobs of these classes go before all others, whatever their tenants' shares: those
+        that come from now on. They are charged to their tenants and held to their limits.
+
+        Raises: BrokerUnavailable
+        """
+        text = encode_passing(classes)
+        words = ("HSET", PASSES, text) if text else ("HDEL", PASSES)
+        with transport.broker_errors():
+            for partition in self._partitions:
+                self._redis.execute(words[0], partition.tenant_limits, *words[1:])
+
+    def passing(self) -> tuple[Priority, ...]:
+        """The classes whose jobs pass between tenants, the most urgent first.
+
+        Raises: BrokerUnavailable
+        """
+        with transport.broker_errors():
+            return decode_passing(
+                self._redis.execute("HMGET", partition.tenant_limits, PASSES)[0]
+                for partition in self._partitions
+            )
 
     def rename(self, old: str, new: str) -> int:
         """Give a tenant another name: its limits, and its jobs that wait or run. Returns how many

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rose.errors import InvalidParameter
+from rose.protocol.jobs import Priority
 from rose.protocol.status import written_by_us
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -79,6 +80,10 @@ class TenantLimits:
         limits = (getattr(self, name) for name in LIMITS)
         return " ".join([f"{self.weight:g}", *("-" if n is None else str(n) for n in limits)])
 
+
+#: Where `tenants:limits` holds the numbers of the priorities that pass between tenants: no tenant's
+#: name.
+PASSES = ":passes"
 
 #: The names of the limits, in the order in which they are stored.
 LIMITS = tuple(field.name for field in fields(TenantLimits) if field.name != "weight")
@@ -204,6 +209,17 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
+def encode_passing(classes: Collection[Priority]) -> str:
+    """As `tenants:limits` holds them."""
+    return " ".join(str(level) for level, one in enumerate(Priority, 1) if one in classes)
+
+
+def decode_passing(texts: Iterable[bytes | None]) -> tuple[Priority, ...]:
+    """Of all partitions: what passes in one of them."""
+    levels = {word for text in texts for word in (text or b"").split()}
+    return tuple(one for level, one in enumerate(Priority, 1) if b"%d" % level in levels)
+
+
 def merged_limits(replies: Iterable[Mapping[bytes, bytes]]) -> dict[str, TenantLimits]:
     """The limits of all tenants that have some, by name, from `tenants:limits` of each partition.
 
@@ -213,6 +229,8 @@ def merged_limits(replies: Iterable[Mapping[bytes, bytes]]) -> dict[str, TenantL
     for reply in replies:
         for raw, text in reply.items():
             name = raw.decode(errors="replace")
+            if name == PASSES:
+                continue
             here = decode_limits(name, text)
             merged[name] = merged[name].plus(here) if name in merged else here
     return dict(sorted(merged.items()))

@@ -52,6 +52,33 @@ def test_limits_are_set_one_by_one_shown_and_removed(rose: Rose) -> None:
     assert rose("tenants", "list").stdout.startswith("no tenants")
 
 
+def test_a_class_passes_until_it_waits_again(rose: Rose, client: Client) -> None:
+    # given
+    client.submit("ab", tenant="mail")
+    several = {"ROSE_PARTITIONS": "2"}
+    said = rose("tenants", "class", **several).stdout
+    assert said == "high waits\nnormal waits\nlow waits\n"
+    # when
+    passes = rose("tenants", "class", "high", "--passes", **several).stdout
+    # then: it is seen wherever tenants are
+    assert passes == "high passes: its jobs go before those of all tenants\n"
+    assert rose("tenants", "list", **several).stdout.splitlines()[-1] == passes.rstrip()
+    assert "passing classes      high" in rose("tenants", "show", "mail", **several).stdout
+    (told,) = map(json.loads, rose("tenants", "list", "--json", **several).stdout.splitlines())
+    assert told["passing_classes"] == ["high"]
+    # and one more, and back
+    rose("tenants", "class", "low", "--passes", **several)
+    waits = rose("tenants", "class", "high", "--waits", "--json", **several).stdout
+    assert json.loads(waits) == {"class": "high", "passes": False}
+    assert [
+        json.loads(line) for line in rose("tenants", "class", "--json").stdout.splitlines()
+    ] == [
+        {"class": "high", "passes": False},
+        {"class": "normal", "passes": False},
+        {"class": "low", "passes": True},
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -59,6 +86,7 @@ def test_limits_are_set_one_by_one_shown_and_removed(rose: Rose) -> None:
         (["set", "mail", "--weight", "0"], "weight: "),
         (["set", "mail", "--max-running-jobs", "some"], "max_running_jobs: "),
         (["show", ""], "tenant: "),
+        (["class", "--passes"], "class: "),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(rose: Rose, words: list[str], says: str) -> None:

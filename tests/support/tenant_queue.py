@@ -21,7 +21,7 @@ from rose.protocol import (
 from rose.protocol.calls import Append, Lease, NotTaken, QueueLimits, Submission, Take, Taken
 from rose.protocol.codec import encode_tokens
 from rose.protocol.events import Event
-from rose.protocol.tenants import TenantLimits
+from rose.protocol.tenants import PASSES, TenantLimits, encode_passing
 from rose.sampling import SamplingParams
 from rose.transport import RedisClient
 from tests.support.virtual_times import VirtualTimes
@@ -56,6 +56,8 @@ class Played:
 class TenantQueue:
     redis: RedisClient
     partition: Partition
+    passing: tuple[int, ...] = ()
+    """levels of the jobs that go before all others"""
     limits: dict[str, TenantLimits] = field(default_factory=dict)
     jobs: dict[str, Played] = field(default_factory=dict)
     times: VirtualTimes = field(default_factory=VirtualTimes)
@@ -68,6 +70,8 @@ class TenantQueue:
         self.redis.run(calls.create_groups(self.partition))
         facts = {"name": "null", "fingerprint": ""}
         self.redis.run(calls.announce(self.partition, "w1", facts, mode="join", slots=4))
+        text = encode_passing([_LEVELS[level] for level in self.passing])
+        self.redis.execute("HSET", self.partition.tenant_limits, PASSES, text)
 
     def set_limits(self, tenant: str, limits: TenantLimits) -> None:
         self.limits[tenant] = limits
@@ -162,7 +166,7 @@ class TenantQueue:
     def waiting(self, tenant: str) -> list[Played]:
         """In their order."""
         own = [j for j in self.jobs.values() if j.tenant == tenant and j.status == "waiting"]
-        return sorted(own, key=lambda job: (job.level, job.number))
+        return sorted(own, key=lambda job: (not self._passes(job), job.level, job.number))
 
     def given(self, tenant: str) -> int:
         return sum(j.tenant == tenant and j.status == "given" for j in self.jobs.values())
@@ -197,19 +201,36 @@ class TenantQueue:
         return job
 
     def _give(self, job: Played) -> None:
-        job.status = "given"
         if not job.tenant:
+            job.status = "given"
             return
         # Jobs without a tenant compete, too: how they are counted is not modelled.
         if not any(other.tenant == "" for other in self.jobs.values()):
-            assert self.times.may_be_next(job.tenant), "it was another tenant's turn"
-        self.times.give(job.tenant, job.job_id, job.prompt)
+            urgent = self._urgent()
+            if urgent:
+                assert job.level == min(urgent), "another job passes this one"
+            else:
+                assert self.times.may_be_next(job.tenant), "it was another tenant's turn"
+        job.status = "given"
+        self.times.give(job.tenant, job.job_id, job.prompt, passes=self._passes(job))
         self._place(job.tenant)
+
+    def _passes(self, job: Played) -> bool:
+        return job.level in self.passing
+
+    def _urgent(self) -> list[int]:
+        """The levels of the jobs that are next of their tenants and pass, and may begin. The job
+        that is about to be given still waits."""
+        names = {job.tenant for job in self.unended if job.tenant}
+        firsts = [self.waiting(name)[0] for name in names if self._may_begin(name)]
+        return [job.level for job in firsts if self._passes(job)]
+
+    def _may_begin(self, name: str) -> bool:
+        return bool(self.waiting(name)) and self._room(name) > 0
 
     def _place(self, tenant: str) -> None:
         if tenant:
-            ready = bool(self.waiting(tenant)) and self._room(tenant) > 0
-            self.times.place(tenant, ready=ready)
+            self.times.place(tenant, ready=self._may_begin(tenant))
 
     def _owner(self, job: Played) -> str:
         return self._owners[job.job_id]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rose.errors import InvalidParameter
+from rose.protocol import Priority
 from rose.protocol.tenants import LIMITS, TenantLimits, TenantsStatus, TenantStatus
 from rose_cli.commands.keys import rename_tenant
 from rose_cli.options import AsJson, Queue, RedisUrl, given
@@ -90,6 +91,41 @@ def set_tenant(
     print_result({"name": name} | asdict(limits), text, as_json=as_json)
 
 
+@tenants.command(name="class")
+def let_pass(
+    name: Annotated[Priority | None, typer.Argument(help="Its name; leave out to see all.")] = None,
+    passes: Annotated[
+        bool | None,
+        typer.Option(
+            "--passes/--waits",
+            help="Its jobs go before all others, or in their tenants' turns, which is the default.",
+        ),
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a class of priority pass between tenants: its jobs go before those of all others.
+
+    They are charged to their tenants, and held to their limits. It holds for jobs from now on.
+    """
+    with _tenants(redis_url, queue) as known:
+        passing = set(known.passing())
+        if passes is not None:
+            if name is None:
+                raise InvalidParameter("class: say which: high, normal or low")
+            passing = passing | {name} if passes else passing - {name}
+            known.set_passing(passing)
+    for one in [name] if name else Priority:
+        facts = {"class": one.value, "passes": one in passing}
+        text = _passes(one) if one in passing else f"{one.value} waits"
+        print_result(facts, text, as_json=as_json)
+
+
+def _passes(name: Priority) -> str:
+    return f"{name.value} passes: its jobs go before those of all tenants"
+
+
 @tenants.command(name="list")
 def list_tenants(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most to show.")] = 50,
@@ -104,15 +140,19 @@ def list_tenants(
         names = {row.name for row in status.top}
         idle = [name for name in known.list() if name not in names]
         rows += [known.show(name) for name in idle[: limit - len(rows)]]
+        passing = known.passing()
     if as_json:
         for row in rows:
-            print_json(_facts(row, status))
-    elif rows:
+            print_json(_facts(row, status, passing))
+        return
+    if rows:
         print_drawing(make_table(_columns(rows, status), terminal_width()))
         if (more := max(status.count, len(names) + len(idle)) - len(rows)) > 0:
             print_text(f"and {more:,} more: --limit shows up to 1000")
     else:
         print_text("no tenants: all jobs share the queue as one")
+    for one in passing:
+        print_text(_passes(one))
 
 
 @tenants.command()
@@ -121,11 +161,11 @@ def show(
 ) -> None:
     """Show how a tenant stands, and what it may use."""
     with _tenants(redis_url, queue) as known:
-        now, tenant = known.top(0), known.show(name)
+        now, tenant, passing = known.top(0), known.show(name), known.passing()
     if as_json:
-        print_json(_facts(tenant, now))
+        print_json(_facts(tenant, now, passing))
         return
-    print_drawing(facts_table(_shown(tenant, now)))
+    print_drawing(facts_table(_shown(tenant, now, passing)))
 
 
 @tenants.command()
@@ -209,13 +249,14 @@ def _caps(limits: TenantLimits) -> str:
     return ", ".join(f"{name}={caps[name]}" for name in LIMITS if caps[name] is not None)
 
 
-def _facts(tenant: TenantStatus, now: TenantsStatus) -> dict[str, Any]:
+def _facts(tenant: TenantStatus, now: TenantsStatus, passing: Sequence[Priority]) -> dict[str, Any]:
     facts = asdict(tenant)
     limits = facts.pop("limits")
-    return {**facts, "oldest_waiting_s": now.age_s(tenant.oldest_waiting_ms), **limits}
+    waits = {"oldest_waiting_s": now.age_s(tenant.oldest_waiting_ms)}
+    return {**facts, **waits, **limits, "passing_classes": [one.value for one in passing]}
 
 
-def _shown(tenant: TenantStatus, now: TenantsStatus) -> dict[str, str]:
+def _shown(tenant: TenantStatus, now: TenantsStatus, passing: Sequence[Priority]) -> dict[str, str]:
     limits = asdict(tenant.limits)
     waiting = f"{tenant.waiting:,}"
     if tenant.waiting:
@@ -234,4 +275,5 @@ def _shown(tenant: TenantStatus, now: TenantsStatus) -> dict[str, str]:
             name.replace("_", " "): "no limit" if limits[name] is None else f"{limits[name]:,}"
             for name in LIMITS
         },
+        "passing classes": ", ".join(passing) or "none",
     }

@@ -5,15 +5,18 @@
 -- Keys of a tenant, behind the prefix of its partition ("rose:{Q:P}:"):
 --   tenant:NAME          hash, see below
 --   tenant:NAME:parked   sorted set: ids of its jobs that wait, by when they are due: the time of enqueueing
---                        and `ageing` for each level below the first, in 1/1024 ms, so that none are equal
+--                        and `ageing` for each level below the first, in 1/1024 ms, so that none are equal;
+--                        PASSING less for a job of a class that passes, which so comes first
 --   tenant:NAME:running  set: ids of its jobs that stand in jobs:tenants and have not ended
 --   job:ID               string: a job, while it is parked
 -- Keys of all tenants:
 --   tenants:limits       hash: by name "<weight> <running> <jobs> <bytes> <tokens> <requests a minute>
---                        <tokens a minute>", "-" for no limit
---   tenants:heads        sorted set: tenants with parked jobs, by when the next one is due
+--                        <tokens a minute>", "-" for no limit; by ":passes", which no tenant is called, the
+--                        numbers of the priorities that pass between tenants
+--   tenants:heads        sorted set: tenants with parked jobs, by when the next one is due, be it passed or not
 --   tenants:ready        sorted set: those of them that may run one more job, by their virtual time in 1/1024: a
---                        small sorted set is searched one by one, and whole numbers need no parsing
+--                        small sorted set is searched one by one, and whole numbers need no parsing. Whose next
+--                        job passes stands there by that job's score, which is below 0
 --   tenants:jobs         sorted set: tenants by the number of their jobs that have not ended
 --   tenants:deadlines    sorted set: ids of parked jobs by their deadline
 --   tenants:worker       string: exists while workers live that know of tenants
@@ -29,9 +32,17 @@
 -- Seconds for which a tenant without jobs is remembered.
 local IDLE_S = 86400
 
+-- What is taken from the score of a job that passes: more than any score, until the year 2109.
+local PASSING = 2 ^ 52
+
+-- The parked job of a tenant that is due first, those that pass others left aside; nil if none waits.
+local function longest_waiting(parked)
+  return redis.call('ZRANGE', parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1] or redis.call('ZRANGE', parked, 0, 0)[1]
+end
+
 local function tenant_book(prefix)
   local book, opened, order, clock = {}, {}, {}, nil
-  local parked_levels, rings, ageing, any_limits = {0, 0, 0}, false, nil, nil
+  local parked_levels, rings, ageing, any_limits, passing = {0, 0, 0}, false, nil, nil, nil
   -- What `close` writes: jobs that are parked no more, ids that have no deadline here any more.
   local unparked, undue = {}, {}
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
@@ -87,13 +98,20 @@ local function tenant_book(prefix)
   end
 
   local function read_limits(tenant)
-    local key, text, limits = prefix .. 'tenants:limits', '', {}
+    local key, known, limits = prefix .. 'tenants:limits', {}, {}
     if any_limits == nil then any_limits = redis.call('EXISTS', key) == 1 end
-    if any_limits then text = (ask('HMGET', key, tenant.name) or {})[1] or '' end
-    for word in string.gmatch(text, '%S+') do limits[#limits + 1] = tonumber(word) or false end
+    if any_limits then known = ask('HMGET', key, tenant.name, ':passes') or {} end
+    passing = known[2] or ''
+    for word in string.gmatch(known[1] or '', '%S+') do limits[#limits + 1] = tonumber(word) or false end
     tenant.weight = limits[1] and limits[1] > 0 and limits[1] or 1
     tenant.max_running, tenant.max_jobs, tenant.max_bytes = limits[2], limits[3], limits[4]
     tenant.max_tokens, tenant.max_requests, tenant.max_allowance = limits[5], limits[6], limits[7]
+  end
+
+  -- The numbers of the priorities that pass between tenants.
+  function book.passing()
+    passing = passing or (ask('HMGET', prefix .. 'tenants:limits', ':passes') or {})[1] or ''
+    return passing
   end
 
   -- A tenant as this call knows it. `close` writes it.
@@ -176,7 +194,9 @@ local function tenant_book(prefix)
   function book.park(tenant, job_id, level, job, now, deadline_ms)
     ageing = ageing or tonumber(redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
     tenant.last = math.max(now * 1024, tenant.last + 1)
-    gather(tenant, 'comes', string.format('%.0f', tenant.last + (level - 1) * ageing * 1024), job_id)
+    local due = tenant.last + (level - 1) * ageing * 1024
+    if string.find(passing, level, 1, true) then due = due - PASSING end
+    gather(tenant, 'comes', string.format('%.0f', due), job_id)
     redis.call('SET', prefix .. 'job:' .. job_id, job)
     if deadline_ms then redis.call('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
     parked_levels[level] = parked_levels[level] + 1
@@ -193,7 +213,12 @@ local function tenant_book(prefix)
       redis.call('ZREM', ready, tenant.name)
       return
     end
-    redis.call('ZADD', heads, first[2], tenant.name)
+    local passes, due = tonumber(first[2]) < 0, first[2]
+    if passes then
+      due = redis.call('ZRANGE', tenant.parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+        or string.format('%.0f', first[2] + PASSING)
+    end
+    redis.call('ZADD', heads, due, tenant.name)
     if tenant.max_running and redis.call('SCARD', tenant.running) >= tenant.max_running then
       redis.call('ZREM', ready, tenant.name)
       return
@@ -202,13 +227,13 @@ local function tenant_book(prefix)
       tenant.vtime = math.max(tenant.vtime, read_clock().vtime)
       rings, tenant.dirty = true, true
     end
-    redis.call('ZADD', ready, string.format('%.0f', rank(tenant.vtime)), tenant.name)
+    redis.call('ZADD', ready, passes and first[2] or string.format('%.0f', rank(tenant.vtime)), tenant.name)
   end
 
   -- Its virtual time has changed, and what it runs, but not what it has parked.
   local function price(tenant)
     tenant.dirty = true
-    if tenant.max_running then tenant.changed = true else tenant.priced = true end
+    if tenant.max_running or passing ~= '' then tenant.changed = true else tenant.priced = true end
   end
 
   local function release_parked(tenant, job_id, level, has_deadline)
@@ -336,12 +361,16 @@ local function tenant_book(prefix)
     share = math.ceil(count / math.max(1, redis.call('ZCARD', prefix .. 'tenants:ready'))) + 1
   end
 
-  -- The tenant whose turn it is, and its virtual time; nil if none may run one more job.
+  -- The tenant whose turn it is, and its virtual time, or the score of its next job if that passes; nil if
+  -- none may run one more job.
   function book.next()
     local one, other = first_unserved(), again[#again]
     local tenant = other
-    if one and not (other and before(other, one)) then tenant = book.open(one.name) end
-    return tenant, tenant and tenant.vtime
+    if one and not (other and before(other, one)) then
+      tenant = book.open(one.name)
+      tenant.rank = one.rank
+    end
+    return tenant, tenant and (tenant.rank < 0 and tenant.rank or tenant.vtime)
   end
 
   -- The next of its jobs that wait; nil if there is none.
@@ -356,10 +385,20 @@ local function tenant_book(prefix)
     return jobs[tenant.next]
   end
 
+  -- Where it stands in `tenants:ready` after a turn. Jobs that pass come before its others.
+  local function next_rank(tenant)
+    if tenant.rank < 0 then
+      local number = tenant.offset + tenant.next - 1
+      local due = tonumber(redis.call('ZRANGE', tenant.parked, number, number, 'WITHSCORES')[2])
+      if due < 0 then return due end
+    end
+    return rank(tenant.vtime)
+  end
+
   -- It may have another turn in this call.
   local function queue_again(tenant)
     if not next_parked(tenant) or tenant.max_running and running(tenant) >= tenant.max_running then return end
-    tenant.rank = rank(tenant.vtime)
+    tenant.rank = next_rank(tenant)
     local low, high = 1, #again + 1
     while low < high do
       local middle = math.floor((low + high) / 2)
@@ -369,7 +408,8 @@ local function tenant_book(prefix)
   end
 
   -- Its virtual time without what was charged in advance. The clock goes by it: who is put where others
-  -- are with their advances would wait for all that they are given back.
+  -- are with their advances would wait for all that they are given back. Jobs that pass do not move the clock:
+  -- their tenant may be far ahead of all others.
   local function settled(tenant)
     return tenant.vtime - running(tenant) * ADVANCE / tenant.weight
   end
@@ -397,7 +437,7 @@ local function tenant_book(prefix)
       return queue_again(tenant)
     end
     local prompt, all = count_of(known[4]), read_clock()
-    all.vtime, all.changed = math.max(all.vtime, settled(tenant)), true
+    if tenant.rank >= 0 then all.vtime, all.changed = math.max(all.vtime, settled(tenant)), true end
     tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
     local entry = redis.call('XADD', moved, '*', 'job', job)
     redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', ADVANCE)
@@ -424,10 +464,11 @@ local function tenant_book(prefix)
     return all.now
   end
 
-  -- One of them was read.
-  function book.read_unnamed(size)
+  -- One of them was read. `passed`: before its turn.
+  function book.read_unnamed(size, passed)
     local all = read_clock()
-    all.vtime, all.changed = math.max(all.vtime, all.settled), true
+    all.changed = true
+    if not passed then all.vtime = math.max(all.vtime, all.settled) end
     all.prompts = all.prompts + math.ceil(size / 4)
     all.now = all.now + math.ceil(size / 4) + ADVANCE
     return all.now

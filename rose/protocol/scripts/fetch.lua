@@ -5,6 +5,7 @@
 -- first. So a job is never overtaken by one that came more than levels * ageing later, and no job starves.
 -- Where tenants have parked jobs, the one with the least virtual time is next, jobs without a tenant being
 -- one more. Its job moves to the stream of tenants' jobs and is read there at once, so none ever waits in it.
+-- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
 -- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, bell, load, running
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
 --       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
@@ -121,10 +122,10 @@ for level = 1, left > 0 and room > 0 and #seen or 0 do
   if heads[level] then waiting = waiting + 1 end
 end
 
--- Read the most urgent of the new jobs that have no tenant. Returns their bytes.
-local function read_first(count)
-  local first
-  for level = 1, #seen do
+-- Read the most urgent of the new jobs that have no tenant, or of those of the level `first`. Returns their
+-- bytes.
+local function read_first(count, first)
+  for level = 1, first and 0 or #seen do
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
   local before = room
@@ -140,6 +141,17 @@ local function read_first(count)
   return before - room
 end
 
+-- The level of the first new job without a tenant that passes tenants', and its score as if it had one: after
+-- those that came in its millisecond. Nil if there is none.
+local function first_passing()
+  local first
+  for level in string.gmatch(tenants.passing(), '%d') do
+    level = tonumber(level)
+    if heads[level] and (not first or heads[level] < heads[first]) then first = level end
+  end
+  if first then return first, heads[first] * 1024 + 1023 - PASSING end
+end
+
 -- Serve tenants, and jobs without one beside them, by virtual time. Returns whether parked jobs are left
 -- that nobody has looked at.
 local function serve_tenants()
@@ -151,8 +163,10 @@ local function serve_tenants()
   local count, bytes = 0, 0
   tenants.begin_turns(left)
   while left > count and room > bytes and ended < MAX_ENDED do
-    local tenant, vtime = tenants.next()
-    if tenant and (waiting == 0 or vtime <= unnamed) then
+    local tenant, turn = tenants.next()
+    local level, due
+    if waiting > 0 then level, due = first_passing() end
+    if tenant and (waiting == 0 or turn <= (due or unnamed)) then
       local moved_bytes = tenants.move(tenant, moved, now, ARGV[11], ARGV[10])
       if moved_bytes then
         count, bytes = count + 1, bytes + moved_bytes
@@ -160,7 +174,7 @@ local function serve_tenants()
         ended = ended + 1
       end
     elseif waiting > 0 then
-      unnamed = tenants.read_unnamed(read_first(1))
+      unnamed = tenants.read_unnamed(read_first(1, level), level)
     else
       break
     end

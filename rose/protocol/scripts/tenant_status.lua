@@ -21,7 +21,7 @@ end
 
 local function look(name)
   local key = prefix .. 'tenant:' .. name
-  local first = redis.call('ZRANGE', key .. ':parked', 0, 0)[1]
+  local first = longest_waiting(key .. ':parked')
   local enqueued = first and redis.call('HMGET', prefix .. 'state:' .. first, 'enqueued_ms')[1]
   local ready = first and redis.call('ZSCORE', prefix .. 'tenants:ready', name)
   return {

@@ -55,12 +55,16 @@ def scripts(_brokers: Callable[[bool], EmbeddedBroker]) -> Iterator[RedisClient]
 
 @needs_redis_server
 @settings(max_examples=150)
-@given(steps=st.lists(_steps, min_size=5, max_size=60), nobodys=st.booleans())
+@given(
+    steps=st.lists(_steps, min_size=5, max_size=60),
+    nobodys=st.booleans(),
+    passing=st.sampled_from([(), (), (0,), (2,), (0, 2)]),
+)
 def test_each_job_gets_its_turn(
-    scripts: RedisClient, steps: list[tuple[Any, ...]], nobodys: bool
+    scripts: RedisClient, steps: list[tuple[Any, ...]], nobodys: bool, passing: tuple[int, ...]
 ) -> None:
     # given
-    queue = TenantQueue(scripts, Partition(f"turns-{next(_numbers)}"))
+    queue = TenantQueue(scripts, Partition(f"turns-{next(_numbers)}"), passing)
     queue.begin()
     # when: each step holds what it did against the account
     for name, *arguments in steps:

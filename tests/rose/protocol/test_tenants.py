@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from rose.errors import DeadlineExceeded, InvalidParameter, JobCancelled, TenantLimited
-from rose.protocol import FailedEvent, calls
+from rose.protocol import FailedEvent, Priority, calls
 from rose.protocol.calls import Lease, Taken
 from rose.protocol.tenants import TenantLimits
 from rose_producer import Job, Tenants, TokenEvent
 from rose_producer.dead_letters import DeadLetters
-from tests.support.bench import Bench
+from tests.support.bench import Bench, wait_until
 
 
 @pytest.fixture
@@ -67,6 +67,12 @@ def left_behind(bench: Bench) -> list[str]:
     kept = ("tenants:clock", "tenants:limits", "tenants:worker")
     own = [key for key in keys if key.startswith(("tenant", "job:")) and key not in kept]
     return [key for key in own if key.count(":") > 1 or not key.startswith("tenant:")]
+
+
+def wait_a_millisecond(bench: Bench) -> None:
+    """Of Redis: what comes in the same one is in no order."""
+    before = bench.redis.time()
+    wait_until(lambda: bench.redis.time() > (before[0], before[1] + 1000))
 
 
 def own_queue(bench: Bench, names: list[str]) -> list[str]:
@@ -249,6 +255,81 @@ def test_priorities_act_within_a_tenant_and_age(bench: Bench) -> None:
     bench.redis.hset(bench.partition.model, "ageing_ms", 0)
     first, second = (submit("x", tenant="t", priority=one).id for one in ("low", "high"))
     assert [job.job_id for job in bench.fetch("w", 9)] == [first, second]
+
+
+def test_a_class_that_passes_goes_before_all_tenants_shares_in_the_order_of_coming(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given: a tenant that has used much, one that has used nothing, and jobs of nobody
+    tenants.set_passing({Priority.HIGH})
+    submit = bench.client.submit
+    floor.submit("busy")
+    floor.begin(1)
+    floor.end_first(500)
+    waiting = submit("x", tenant="busy").id
+    guest, nobodys = submit("x", tenant="guest").id, submit("x").id
+    # when
+    urgent = []
+    for one in ("busy", "", "guest", "busy"):
+        wait_a_millisecond(bench)
+        urgent.append(submit("x", tenant=one, priority="high").id)
+    # then
+    assert [[job.job_id for job in bench.fetch("w")] for _ in urgent] == [[job] for job in urgent]
+    assert {job.job_id for job in bench.fetch("w", 9)} == {waiting, guest, nobodys}
+    # and nothing passes once it may not
+    tenants.set_passing(())
+    normal, high = (submit("x", tenant="guest", priority=one).id for one in ("normal", "high"))
+    assert [job.job_id for job in bench.fetch("w", 9)] == [high, normal]
+
+
+def test_what_passes_is_charged_and_held_to_the_limits(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given
+    tenants.set_passing({Priority.HIGH})
+    tenants.set("rude", TenantLimits(max_running_jobs=2))
+    floor.submit("rude", 3, priority="high")
+    floor.submit("rude")
+    floor.submit("meek", 6)
+    # when / then: no more than it may
+    assert floor.begin(3) == ["meek", "rude", "rude"]
+    assert tenants.show("rude").limited
+    # and once more
+    while floor.end_first(400) != "rude":
+        pass
+    assert floor.begin(1) == ["rude"]
+    # and what has passed counts: the others are served until they have used as much
+    while floor.leases:
+        floor.end_first(400)
+    assert floor.begin(2) == ["meek", "meek"]
+
+
+def test_a_passing_class_hides_nobody_who_waits_longer(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given: a tenant's job has waited for long, and one passes it
+    tenants.set_passing({Priority.HIGH})
+    (old,) = floor.submit("t")
+    bench.redis.hset(bench.partition.state(old.id), "enqueued_ms", 5)
+    floor.submit("t", priority="high")
+    # then
+    assert tenants.show("t").oldest_waiting_ms == 5
+    assert bench.call(calls.oldest_waiting(bench.partition))[-1] == b"5-0"
+
+
+def test_what_passes_does_so_also_once_its_tenant_has_another_name(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given
+    tenants.set_passing({Priority.LOW})
+    floor.submit("guest")
+    urgent = bench.client.submit("x", tenant="old", priority="low").id
+    # when
+    tenants.rename("old", "new")
+    # then
+    assert tenants.passing() == (Priority.LOW,)
+    assert tenants.list() == {}
+    assert [job.job_id for job in bench.fetch("w")] == [urgent]
 
 
 def test_a_dead_letter_is_retried_on_the_same_account(bench: Bench, floor: Floor) -> None:
