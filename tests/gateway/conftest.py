@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from tests.support.gateway import RunningDoor, running_door
@@ -24,6 +25,12 @@ def door(
     queue = f"door-{os.getpid()}-{request.module.__name__.rpartition('.')[2]}"
     with running_door(broker.url, queue) as door:
         yield door
+
+
+@pytest.fixture(scope="module")
+def ai(door: RunningDoor) -> Iterator[OpenAI]:
+    with door.openai() as client:
+        yield client
 
 
 @pytest.fixture

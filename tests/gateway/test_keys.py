@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx2 as httpx
 import pytest
 import redis
+from openai import AuthenticationError
 
 from rose import transport
 from rose.protocol import Priority
@@ -95,8 +96,9 @@ def test_once_there_is_a_key_nobody_comes_in_without(guarded: RunningDoor) -> No
     assert missing.json()["error"]["code"] == "missing_api_key"
     assert missing.headers["www-authenticate"] == "Bearer"
     assert missing.headers["x-should-retry"] == "false"
-    wrong = httpx.get(url, headers=bearer("sk-wrong"), timeout=90)
-    assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
+    with guarded.openai(api_key="sk-wrong") as ai, pytest.raises(AuthenticationError) as wrong:
+        ai.models.list()
+    assert wrong.value.code == "invalid_api_key"
     assert httpx.get(url, headers=bearer(secret), timeout=90).status_code == 200
     assert httpx.get(f"{guarded.origin}/healthz", timeout=90).status_code == 200
 

@@ -130,20 +130,6 @@ def test_a_second_signal_ends_it_at_once(start_door: Callable[..., RunningDoor])
     assert "ERROR" not in door.gateway.log
 
 
-def test_a_client_that_leaves_frees_its_slot(start_door: Callable[..., RunningDoor]) -> None:
-    # given
-    door = start_door(worker=SLOW)
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
-        with httpx.stream("POST", f"{door.url}/completions", json=LONG, timeout=90) as answer:
-            job = client.job(answer.headers["x-rose-job-id"])
-            lines = answer.iter_lines()
-            next(lines)
-            wait_until(lambda: job.status().status == "running")
-        # when: the connection is closed
-        # then
-        wait_until(lambda: job.status().status == "cancelled")
-
-
 def test_a_client_that_takes_nothing_is_hung_up_on(start_door: Callable[..., RunningDoor]) -> None:
     # given: it asks for more than fits between two processes, and reads nothing
     door = start_door(heartbeat_s=0.5, write_timeout_s=0.5)

@@ -16,12 +16,6 @@ def echo(ids: list[int] | bytes, count: int) -> str:
     return "".join(f"{ids[i % len(ids)]} " for i in range(count))
 
 
-@pytest.fixture(scope="module")
-def ai(door: RunningDoor) -> Any:
-    with door.openai() as client:
-        yield client
-
-
 def test_sixteen_tokens_are_the_default(ai: OpenAI) -> None:
     answer = ai.completions.create(model="null", prompt="Hi")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import httpx2 as httpx
 import pytest
 
 from tests.gateway.responses.calls import refused
-from tests.support.command import run_rose
+from tests.support.api_keys import bearer, create_key
 from tests.support.gateway import RunningDoor
 
 Ask = Callable[..., httpx.Response]
@@ -26,8 +25,7 @@ def new_key(guarded: RunningDoor) -> Callable[..., Ask]:
     """Creates an API key, and says how to create responses with it."""
 
     def create(*options: str) -> Ask:
-        made = run_rose("keys", "create", "k", "--json", "--redis-url", guarded.redis_url, *options)
-        headers = {"authorization": f"Bearer {json.loads(made.stdout)['secret']}"}
+        headers = bearer(create_key(guarded, *options)["secret"])
 
         def ask(**fields: Any) -> httpx.Response:
             body = {"model": "null", "input": "ab", "max_output_tokens": 2, **fields}

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from openai import OpenAI
+from pydantic import BaseModel, ConfigDict, Field
 
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
-from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
 from tests.support.chat_model import write_chat_model
 from tests.support.echo import serving
@@ -24,6 +24,19 @@ ECHO = "null:echo"
 SLOW = "null:slow"  # 50 tokens a second
 FULL = "null:full"  # as slow, and its queue holds one job
 
+#: With these the random model says this text, and ends.
+SAYS_HELLO = {"regex": "hello, world"}
+HI = [{"role": "user", "content": "hi"}]
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    model_config = ConfigDict(extra="forbid")  # the random model would add fields
+
+    city: Literal["Paris", "Oslo"]
+    degrees: int = Field(ge=-30, le=40)
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -32,16 +45,10 @@ class Door:
     broker_url: str
     queues: dict[str, str]
     """by model"""
-    workers: dict[str, WorkerProcess]
-    """by model, one for each"""
 
     def client(self, model: str) -> Client:
         """Behind the gateway's back."""
         return Client(redis_url=self.broker_url, queue=self.queues[model])
-
-    def running(self, model: str) -> int:
-        """Requests in its batch: slots that are not free."""
-        return int(self.workers[model].metrics()["rose_batch_sequences"])
 
 
 @contextmanager
@@ -52,12 +59,9 @@ def open_door(folder: Path) -> Iterator[Door]:
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
 
-        workers = {}
-
         def work(of: str, **settings: str | float) -> None:
             queue = queues[of]
-            worker = serving(queue, broker.url, queue=queue, **settings)
-            workers[of] = stack.enter_context(worker)
+            stack.enter_context(serving(queue, broker.url, queue=queue, **settings))
 
         work(CHAT, engine="rose", model=str(write_chat_model(folder)))
         work(ECHO, model="echo")
@@ -72,7 +76,7 @@ def open_door(folder: Path) -> Iterator[Door]:
             )
         )
         gateway.wait_ready()
-        yield Door(gateway.url, broker.url, queues, workers)
+        yield Door(gateway.url, broker.url, queues)
 
 
 def openai_client(url: str, api_key: str = "none", **options: Any) -> OpenAI:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
-from tests.gateway.sdk.doors import ECHO, SLOW, Door, openai_client
+from tests.gateway.sdk.doors import ECHO, SLOW
 from tests.support.api_keys import create_key
 from tests.support.gateway import RunningDoor
 
@@ -27,48 +27,42 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def ai(door: Door) -> Iterator[OpenAI]:
-    with openai_client(door.url, timeout=90) as client:
-        yield client
-
-
 def line(custom_id: str, url: str, **body: Any) -> str:
     asked = {"model": ECHO, **body}
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": asked})
 
 
-def created(ai: OpenAI, lines: list[str], url: Any, **options: Any) -> Batch:
+def created(client: OpenAI, lines: list[str], url: Any, **options: Any) -> Batch:
     content = "".join(one + "\n" for one in lines).encode()
-    source = ai.files.create(file=("in.jsonl", content), purpose="batch")
-    return ai.batches.create(
+    source = client.files.create(file=("in.jsonl", content), purpose="batch")
+    return client.batches.create(
         input_file_id=source.id, endpoint=url, completion_window="24h", **options
     )
 
 
-def ended(ai: OpenAI, batch: Batch) -> Batch:
+def ended(client: OpenAI, batch: Batch) -> Batch:
     deadline = time.monotonic() + _LIMIT_S
     while batch.status not in _ENDED:
         assert time.monotonic() < deadline, batch
         time.sleep(0.1)
-        batch = ai.batches.retrieve(batch.id)
+        batch = client.batches.retrieve(batch.id)
     return batch
 
 
-def said(ai: OpenAI, file_id: str | None) -> list[Any]:
+def said(client: OpenAI, file_id: str | None) -> list[Any]:
     assert file_id is not None
-    return [json.loads(one) for one in ai.files.content(file_id).iter_lines()]
+    return [json.loads(one) for one in client.files.content(file_id).iter_lines()]
 
 
 @pytest.mark.parametrize("url", BODIES)
-def test_every_line_of_a_batch_is_answered(ai: OpenAI, url: str) -> None:
+def test_every_line_of_a_batch_is_answered(client: OpenAI, url: str) -> None:
     # given
     lines = [line(f"line-{n}", url, **BODIES[url]) for n in range(3)]
     # when
-    batch = created(ai, lines, url, metadata={"night": "7"})
+    batch = created(client, lines, url, metadata={"night": "7"})
     assert (batch.object, batch.endpoint, batch.metadata) == ("batch", url, {"night": "7"})
     assert batch.expires_at == batch.created_at + 86_400
-    batch = ended(ai, batch)
+    batch = ended(client, batch)
     # then
     assert (batch.status, batch.error_file_id, batch.errors) == ("completed", None, None)
     counts = batch.request_counts
@@ -76,7 +70,7 @@ def test_every_line_of_a_batch_is_answered(ai: OpenAI, url: str) -> None:
     assert (counts.total, counts.completed, counts.failed) == (3, 3, 0)
     times = (batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at)
     assert list(times) == sorted(time or 0 for time in times)
-    output = said(ai, batch.output_file_id)
+    output = said(client, batch.output_file_id)
     assert [one["custom_id"] for one in output] == ["line-0", "line-1", "line-2"]
     for one in output:
         assert set(one) == {"id", "custom_id", "response", "error"}
@@ -84,65 +78,65 @@ def test_every_line_of_a_batch_is_answered(ai: OpenAI, url: str) -> None:
         usage = one["response"]["body"]["usage"]
         assert usage.get("completion_tokens", usage.get("output_tokens")) == 2
     # and
-    file = ai.files.retrieve(batch.output_file_id or "")
+    file = client.files.retrieve(batch.output_file_id or "")
     assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
-    assert file.bytes == len(ai.files.content(file.id).content)
+    assert file.bytes == len(client.files.content(file.id).content)
 
 
-def test_wrong_lines_are_in_the_error_file_with_their_numbers(ai: OpenAI) -> None:
+def test_wrong_lines_are_in_the_error_file_with_their_numbers(client: OpenAI) -> None:
     url = "/v1/chat/completions"
     lines = [line("good", url, **HI), "{", line("odd", url, **HI, temperature=9)]
-    batch = ended(ai, created(ai, lines, url))
+    batch = ended(client, created(client, lines, url))
     assert batch.status == "completed"
-    assert [one["custom_id"] for one in said(ai, batch.output_file_id)] == ["good"]
-    errors = said(ai, batch.error_file_id)
+    assert [one["custom_id"] for one in said(client, batch.output_file_id)] == ["good"]
+    errors = said(client, batch.error_file_id)
     assert [(one["line"], one["custom_id"]) for one in errors] == [(2, None), (3, "odd")]
     assert errors[1]["response"]["body"]["error"]["param"] == "temperature"
 
 
-def test_a_batch_is_cancelled_and_says_so_again(ai: OpenAI) -> None:
+def test_a_batch_is_cancelled_and_says_so_again(client: OpenAI) -> None:
     # given
     url = "/v1/completions"
     long: Any = {"prompt": "Hi", "max_tokens": 5000, "model": SLOW}
-    batch = created(ai, [line(f"line-{n}", url, **long) for n in range(3)], url)
+    batch = created(client, [line(f"line-{n}", url, **long) for n in range(3)], url)
     # when
-    assert ai.batches.cancel(batch.id).status in ("cancelling", "cancelled")
-    batch = ended(ai, batch)
+    assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    batch = ended(client, batch)
     # then
     assert (batch.status, batch.output_file_id) == ("cancelled", None)
     assert batch.cancelling_at is not None
-    errors = said(ai, batch.error_file_id)
+    errors = said(client, batch.error_file_id)
     assert {one["error"]["code"] for one in errors} == {"batch_cancelled"}
-    assert ai.batches.cancel(batch.id).status == "cancelled"
+    assert client.batches.cancel(batch.id).status == "cancelled"
 
 
-def test_a_batch_that_cannot_be_run_fails_and_says_why(ai: OpenAI) -> None:
+def test_a_batch_that_cannot_be_run_fails_and_says_why(client: OpenAI) -> None:
     url = "/v1/completions"
     twice = [line("same", url, prompt="Hi", max_tokens=1)] * 2
-    batch = ended(ai, created(ai, twice, url))
+    batch = ended(client, created(client, twice, url))
     assert batch.status == "failed"
     assert batch.errors is not None
     (problem,) = batch.errors.data or ()
     assert (problem.code, problem.line, problem.param) == ("duplicate_custom_id", 2, "custom_id")
     with pytest.raises(openai.ConflictError, match="failed already"):
-        ai.batches.cancel(batch.id)
+        client.batches.cancel(batch.id)
 
 
-def test_batches_are_listed_page_by_page(ai: OpenAI) -> None:
+def test_batches_are_listed_page_by_page(client: OpenAI) -> None:
     # given
     url = "/v1/completions"
-    batches = [created(ai, [line("a", url, prompt="Hi", max_tokens=1)], url) for _ in range(3)]
+    batches = [created(client, [line("a", url, prompt="Hi", max_tokens=1)], url) for _ in range(3)]
     # an id begins with its millisecond; two of the same one are in any order
     newest_first = sorted((batch.id for batch in batches), reverse=True)
     # then: the SDK asks for the next page by itself
     listed = []
-    for batch in ai.batches.list(limit=2):
+    for batch in client.batches.list(limit=2):
         listed.append(batch.id)
         if len(listed) == 3:
             break
     assert listed == newest_first
     for batch in batches:
-        ended(ai, batch)
+        ended(client, batch)
 
 
 @pytest.mark.parametrize(
@@ -160,32 +154,32 @@ def test_batches_are_listed_page_by_page(ai: OpenAI) -> None:
     ],
 )
 def test_a_wrong_batch_is_refused(
-    ai: OpenAI, change: dict[str, Any], param: str, error: type[openai.APIStatusError]
+    client: OpenAI, change: dict[str, Any], param: str, error: type[openai.APIStatusError]
 ) -> None:
-    source = ai.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
+    source = client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
     asked = {"input_file_id": source.id, "endpoint": "/v1/responses", "completion_window": "24h"}
     with pytest.raises(error) as refused:
-        ai.batches.create(**{**asked, **change})
+        client.batches.create(**{**asked, **change})
     assert refused.value.param == param
 
 
-def test_a_file_for_another_purpose_is_no_batch(ai: OpenAI) -> None:
-    source = ai.files.create(file=("in.jsonl", b"{}\n"), purpose="user_data")
+def test_a_file_for_another_purpose_is_no_batch(client: OpenAI) -> None:
+    source = client.files.create(file=("in.jsonl", b"{}\n"), purpose="user_data")
     with pytest.raises(openai.BadRequestError, match="user_data"):
-        ai.batches.create(
+        client.batches.create(
             input_file_id=source.id, endpoint="/v1/responses", completion_window="24h"
         )
 
 
-def test_the_files_of_a_batch_expire_as_it_says(ai: OpenAI) -> None:
+def test_the_files_of_a_batch_expire_as_it_says(client: OpenAI) -> None:
     url = "/v1/completions"
     batch = created(
-        ai,
+        client,
         [line("a", url, prompt="Hi", max_tokens=1)],
         url,
         output_expires_after={"anchor": "created_at", "seconds": 3600},
     )
-    file = ai.files.retrieve(ended(ai, batch).output_file_id or "")
+    file = client.files.retrieve(ended(client, batch).output_file_id or "")
     assert file.expires_at == file.created_at + 3600
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
@@ -59,22 +58,6 @@ def test_files_are_listed_whatever_is_deleted_meanwhile(client: OpenAI) -> None:
 
     assert found == ids
     assert list(client.files.list()) == []
-
-
-def test_a_deleted_file_is_not_found(client: OpenAI) -> None:
-    file = client.files.create(file=LINES, purpose="batch")
-
-    assert client.files.delete(file.id).deleted
-    for ask in (client.files.retrieve, client.files.content, client.files.delete):
-        with pytest.raises(openai.NotFoundError):
-            ask(file.id)
-
-
-def test_an_unknown_purpose_is_refused(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as told:
-        client.files.create(file=LINES, purpose="fine-tune")
-
-    assert told.value.param == "purpose"
 
 
 async def test_content_streams(door: Door, client: OpenAI) -> None:
