@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rose_gateway.refusal import Refused
-from rose_gateway.sampling import RequestModel
+from rose_gateway.sampling import RequestModel, ReturnedModel
 
 #: The parts of a content that are text, and the field that has it.
 _TEXT_FIELDS = {
@@ -41,19 +41,12 @@ _CallId = Annotated[str, Field(min_length=1, max_length=128)]
 _Speaker = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class _Returned(BaseModel):
-    """What a model has made. Programs send it back with fields that we have never heard of, as
-    OpenAI's libraries add some: they are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class CalledFunction(_Returned):
+class CalledFunction(ReturnedModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     arguments: str
 
 
-class ToolCall(_Returned):
+class ToolCall(ReturnedModel):
     id: _CallId
     type: Literal["function"] = "function"
     function: CalledFunction
@@ -71,7 +64,7 @@ class UserMessage(RequestModel):
     name: _Speaker | None = None
 
 
-class AssistantMessage(_Returned):
+class AssistantMessage(ReturnedModel):
     role: Literal["assistant"]
     content: Content | None = None
     refusal: str | None = None

@@ -93,11 +93,6 @@ def retry_headers(after_s: float) -> dict[str, str]:
     }
 
 
-def unsupported(param: str, message: str) -> ApiError:
-    """A parameter that this server cannot honour."""
-    return ApiError(400, message, param=param, code="unsupported_parameter")
-
-
 @dataclass(frozen=True, slots=True)
 class _Meaning:
     status: int
@@ -220,7 +215,7 @@ async def _bug(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
-    """What the framework refuses: no such path, no such method, a body that is not JSON."""
+    """What the framework refuses: no such path, no such method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
     messages = {
         404: f"no such path: {request.method} {request.url.path}",
@@ -250,24 +245,11 @@ def _methods(request: Request) -> list[str]:
 
 async def _validation(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type
-    return validation_error(error.errors()).response()
-
-
-def validation_error(errors: Any) -> ApiError:
-    """The first of pydantic's errors, without the value that was given: it may be a prompt."""
-    first = errors[0]
-    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
-    param = ".".join(where) or None
-    if first["type"] == "json_invalid":
-        return ApiError(400, "the body is not JSON", code="invalid_json")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        return unsupported(param or "", f"unknown parameter: {param}")
-    if first["type"] == "missing":
-        return ApiError(
-            400, f"missing required parameter: {param}", param=param, code="missing_parameter"
-        )
-    return ApiError(400, f"{param}: {message}" if param else message, param=param)
+    # Of the path, the query and the headers; bodies go through `parsing`. The value is not told: it
+    # may be a secret.
+    first = error.errors()[0]
+    param = ".".join(map(str, first["loc"][1:]))
+    return ApiError(400, f"{param}: {first['msg']}", param=param).response()
 
 
 def _route(request: Request) -> str:

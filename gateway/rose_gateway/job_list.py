@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
 from rose.errors import JobNotFound, MalformedMessage
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.caller import Caller
 from rose_gateway.door import Door, DoorDependency
 from rose_gateway.job_answer import JobAnswer, job_answer
+from rose_gateway.listing import Page
 from rose_gateway.queued_job import QueuedJob
 from rose_gateway.refusal import Refused
 from rose_gateway.visit import current_visit
@@ -20,12 +20,8 @@ from rose_gateway.visit import current_visit
 router = APIRouter(tags=["jobs"])
 
 
-class JobList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[JobAnswer]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class JobList(Page[JobAnswer]):
+    """The newest first."""
 
 
 @router.get("/v1/jobs", summary="The caller's jobs, the newest first")
@@ -50,13 +46,7 @@ async def list_jobs(
         gone = [job for job, answer in zip(some, answers, strict=True) if answer is None]
         await door.history.forget(caller.key_id, gone)
     current_visit().job_id = ""  # no one of them
-    page = found[:limit]
-    return JobList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(found) > limit,
-    )
+    return JobList.of(found[:limit], has_more=len(found) > limit)
 
 
 def _position(listed: list[QueuedJob], after: str | None) -> int:

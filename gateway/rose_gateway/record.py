@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from rose.errors import JobTooLarge, MalformedMessage
@@ -15,6 +15,11 @@ MAX_RECORD_BYTES = 1024 * 1024
 
 _FACES = ("response", "chat", "completion")
 _VERSION = 1
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """Of a data class, by name, and not copied: conversations are long."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +44,8 @@ class Record:
 
     def encode(self) -> bytes:
         """Raises: JobTooLarge"""
-        fields = {
-            "v": _VERSION,
-            "face": self.face,
-            "model": self.model,
-            "body_sha256": self.body_sha256,
-            "request": self.request,
-            "choices": self.choices,
-            "store": self.store,
-            "background": self.background,
-        }
-        raw = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        versioned = {"v": _VERSION, **fields_of(self)}
+        raw = json.dumps(versioned, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         encoded = raw.encode("utf-8", "surrogatepass")
         if len(encoded) > MAX_RECORD_BYTES:
             raise JobTooLarge(
@@ -62,9 +58,9 @@ class Record:
     def decode(cls, raw: bytes) -> Record:
         """Raises: MalformedMessage: it was not written by `encode`."""
         try:
-            fields = json.loads(raw.decode("utf-8", "surrogatepass"))
-            if fields.pop("v") != _VERSION or fields["face"] not in _FACES:
+            given = json.loads(raw.decode("utf-8", "surrogatepass"))
+            if given.pop("v") != _VERSION or given["face"] not in _FACES:
                 raise MalformedMessage("the job's record is of another version of the gateway")
-            return cls(**fields)
+            return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise MalformedMessage("the job's record is not what the gateway writes") from None

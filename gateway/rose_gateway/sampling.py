@@ -41,6 +41,13 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class ReturnedModel(BaseModel):
+    """What a model has made. Programs send it back with fields that we have never heard of, as
+    OpenAI's libraries add some: they are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
 class SamplingRequest(RequestModel):
     """The parameters that every endpoint which generates text knows."""
 

@@ -93,17 +93,10 @@ class EventStream(Response):
         """Returns whether the client has gone before the end."""
         writing = asyncio.create_task(self._write(send))
         watching = asyncio.create_task(self._watch(receive, patience_s))
-        try:
-            await asyncio.wait({writing, watching}, return_when=asyncio.FIRST_COMPLETED)
-            gone = not writing.done()
-        finally:
-            # Both are awaited: nothing reads or writes for this client afterwards.
-            for task in (writing, watching):
-                task.cancel()
-            outcomes = await asyncio.gather(writing, watching, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
+        gone = await _ended_first(watching, writing)
+        for task in (writing, watching):
+            if not task.cancelled():
+                task.result()
         return gone
 
     async def _write(self, send: Send) -> None:
@@ -162,19 +155,23 @@ async def while_connected(
         what `work` raises.
     """
     working = asyncio.create_task(work)
-    watching = asyncio.create_task(_disconnected(request.receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        gone = not working.done()
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-    if gone:
+    if await _ended_first(asyncio.create_task(_disconnected(request.receive)), working):
         if on_disconnect is not None and not request.app.state.door.stopping.is_set():
             await on_disconnect()
         raise ClientGone
     return working.result()
+
+
+async def _ended_first(watching: asyncio.Task[Any], working: asyncio.Task[Any]) -> bool:
+    """Whether `watching` ended while `working` went on. Both are awaited: nothing reads or writes
+    for this client afterwards."""
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        return not working.done()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -58,14 +58,9 @@ class NamedChoice(RequestModel):
     function: NamedFunction
 
 
-class AllowedTool(RequestModel):
-    type: Literal["function"]
-    function: NamedFunction
-
-
 class AllowedTools(RequestModel):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedChoice], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedChoice(RequestModel):

@@ -66,12 +66,7 @@ async def list_batches(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> BatchList:
     batches, has_more = await door.batches.list(caller.key_id, after=after, limit=limit)
-    return BatchList(
-        data=[shown(batch) for batch in batches],
-        first_id=batches[0].id if batches else None,
-        last_id=batches[-1].id if batches else None,
-        has_more=has_more,
-    )
+    return BatchList.of([shown(batch) for batch in batches], has_more=has_more)
 
 
 @router.get("/{batch_id}", summary="Retrieve a batch")

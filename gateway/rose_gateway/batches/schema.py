@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from rose_gateway.batches.book import Batch, Problem, Status
 from rose_gateway.batches.line import Endpoint
+from rose_gateway.listing import Page
 from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import Metadata
 from rose_gateway.sampling import RequestModel
@@ -94,12 +95,8 @@ class BatchObject(BaseModel):
     metadata: dict[str, str] | None
 
 
-class BatchList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class BatchList(Page[BatchObject]):
+    """The newest first."""
 
 
 def shown(batch: Batch) -> BatchObject:

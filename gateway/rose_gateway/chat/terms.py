@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.errors import MalformedMessage
+from rose_gateway.record import fields_of
 from rose_gateway.tools import CallForm
 
 
@@ -25,15 +26,7 @@ class ChatTerms:
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""
-        return {
-            "form": self.form.as_record(),
-            "logprobs": self.logprobs,
-            "include_usage": self.include_usage,
-            "stream": self.stream,
-            "tier": self.tier,
-            "metadata": dict(self.metadata),
-            "vocabulary": self.vocabulary,
-        }
+        return fields_of(self) | {"form": self.form.as_record()}
 
     @classmethod
     def from_record(cls, request: Mapping[str, Any]) -> ChatTerms:

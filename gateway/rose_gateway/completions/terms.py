@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.errors import MalformedMessage
+from rose_gateway.record import fields_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,7 @@ class CompletionTerms:
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""
-        return {
-            "choices_of_a_prompt": self.choices_of_a_prompt,
-            "echoes": self.echoes,
-            "logprobs": self.logprobs,
-            "include_usage": self.include_usage,
-            "stream": self.stream,
-            "vocabulary": self.vocabulary,
-        }
+        return fields_of(self)
 
     @classmethod
     def from_record(cls, request: Mapping[str, Any]) -> CompletionTerms:

@@ -90,13 +90,7 @@ async def list_files(
     page = await door.files.book.list(
         caller.key_id, after=after, limit=limit, order=order, purpose=purpose
     )
-    data = [FileObject.of(record) for record in page.records]
-    return FileList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.has_more,
-    )
+    return FileList.of(list(map(FileObject.of, page.records)), has_more=page.has_more)
 
 
 @router.get("/{file_id}", summary="What is known of a file")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rose_gateway.files.book import FileRecord
+from rose_gateway.listing import Page
 from rose_gateway.parsing import refusal_of
 from rose_gateway.refusal import Refused
 
@@ -118,12 +119,8 @@ class FileObject(BaseModel):
         )
 
 
-class FileList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class FileList(Page[FileObject]):
+    """By age."""
 
 
 class DeletedFile(BaseModel):

@@ -155,12 +155,7 @@ async def list_input_items(
     if after is not None:
         start = 1 + _position(items, after)
     page = items[start : start + limit]
-    return ItemList(
-        data=list(page),
-        first_id=page[0]["id"] if page else None,
-        last_id=page[-1]["id"] if page else None,
-        has_more=start + limit < len(items),
-    )
+    return ItemList.of(page, has_more=start + limit < len(items))
 
 
 def _position(items: Sequence[Item], item_id: str) -> int:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from rose_gateway.conversation import Content
 from rose_gateway.parsing import Unsupported
 from rose_gateway.request_fields import Metadata, ServiceTier
 from rose_gateway.sampling import (
-    NAME_PATTERN,
     DetailedSamplingRequest,
     JsonObjectFormat,
+    JsonSchema,
     RequestModel,
+    ReturnedModel,
     TextFormat,
 )
-from rose_gateway.tools import MAX_TOOLS
+from rose_gateway.tools import MAX_TOOLS, FunctionDefinition, NamedFunction
 
 MAX_ITEMS = 4096
 
@@ -25,13 +26,6 @@ _CallId = Annotated[str, Field(min_length=1, max_length=128)]
 _CalledName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 _Status = Literal["in_progress", "completed", "incomplete"]
 _Identifier = Annotated[str, Field(max_length=256)]
-
-
-class _Returned(BaseModel):
-    """An item that a model has made. Programs send it back with fields that we have never heard of,
-    so these are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 class InputMessage(RequestModel):
@@ -43,7 +37,7 @@ class InputMessage(RequestModel):
     phase: None = None
 
 
-class OutputMessage(_Returned):
+class OutputMessage(ReturnedModel):
     type: Literal["message"] = "message"
     role: Literal["assistant"]
     content: Content
@@ -51,7 +45,7 @@ class OutputMessage(_Returned):
     status: _Status | None = None
 
 
-class FunctionCall(_Returned):
+class FunctionCall(ReturnedModel):
     type: Literal["function_call"]
     call_id: _CallId
     name: _CalledName
@@ -69,7 +63,7 @@ class FunctionCallOutput(RequestModel):
     name: str | None = None
 
 
-class ReasoningItem(_Returned):
+class ReasoningItem(ReturnedModel):
     """It stays in the conversation; the models here do not read it."""
 
     type: Literal["reasoning"]
@@ -114,21 +108,12 @@ InputItem = Annotated[
 ]
 
 
-class FunctionTool(RequestModel):
+class FunctionTool(FunctionDefinition):
     type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = Field(
-        default=None, description="JSON schema of the arguments; by default there are none"
-    )
-    strict: bool | None = Field(
-        default=None, description="calls that are required fit the schema whatever this says"
-    )
 
 
-class FunctionChoice(RequestModel):
+class FunctionChoice(NamedFunction):
     type: Literal["function"]
-    name: str
 
 
 class AllowedTools(RequestModel):
@@ -140,14 +125,9 @@ class AllowedTools(RequestModel):
 ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | AllowedTools
 
 
-class JsonSchemaFormat(RequestModel):
+class JsonSchemaFormat(JsonSchema):
     type: Literal["json_schema"]
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
     schema_: dict[str, Any] = Field(alias="schema")
-    description: str | None = None
-    strict: bool | None = Field(
-        default=None, description="the text fits the schema whether this is true or false"
-    )
 
 
 class TextConfig(RequestModel):

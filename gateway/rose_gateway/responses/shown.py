@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from rose_gateway.listing import Page
 from rose_gateway.responses.events import ResponseStatus
 from rose_gateway.responses.output import ItemStatus
 
@@ -93,9 +94,5 @@ class DeletedResponse(BaseModel):
     deleted: Literal[True] = True
 
 
-class ItemList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class ItemList(Page[dict[str, Any]]):
+    """Items of a conversation."""

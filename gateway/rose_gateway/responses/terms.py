@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.errors import MalformedMessage
+from rose_gateway.record import fields_of
 from rose_gateway.tools import CallForm
 
 Item = dict[str, Any]
@@ -35,14 +36,7 @@ class Terms:
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""
-        return {
-            "shown": dict(self.shown),
-            "items": list(self.items),
-            "history": list(self.history),
-            "form": self.form.as_record(),
-            "vocabulary": self.vocabulary,
-            "logprobs": self.logprobs,
-        }
+        return fields_of(self) | {"form": self.form.as_record()}
 
     @classmethod
     def from_record(cls, request: Mapping[str, Any]) -> Terms:
