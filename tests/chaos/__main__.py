@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
 import shutil
 import signal
 import sys
@@ -25,11 +24,10 @@ import time
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Console
-
 from rose.errors import RoseError
 from tests.chaos.answers import model_answers, null_answer
 from tests.chaos.check import check
+from tests.chaos.command import Ticker, drawn_seed, err, out
 from tests.chaos.context import EngineName, Options, Sabotage, TopologyName
 from tests.chaos.invariants import Invariant
 from tests.chaos.losses import without_losses
@@ -67,14 +65,16 @@ _NIGHTLY: dict[str, Any] = {
 }
 _INTERRUPTED = 130
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
-
 
 async def _carry_out(options: Options, folder: Path) -> Report:
     """Raises: TimeoutError: the workers do not start."""
     began = time.monotonic()
-    run = ChaosRun(options, folder, _Ticker())
+    ticker, end = Ticker(1.0), "\r" if err.is_terminal else "\n"
+
+    def on_tick(run: ChaosRun) -> None:
+        ticker.tick(lambda: _progress(run), run.injector.log, end)
+
+    run = ChaosRun(options, folder, on_tick)
     _end_at_sigint(run, asyncio.get_running_loop())
     evidence = await run.run()
     wall_s = time.monotonic() - began
@@ -88,28 +88,12 @@ async def _carry_out(options: Options, folder: Path) -> Report:
     return Report(run, evidence, violations, losses, wall_s)
 
 
-class _Ticker:
-    """A line for each fault, and one a second."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._next = 0.0
-        self._faults = 0
-
-    def __call__(self, run: ChaosRun) -> None:
-        now = time.monotonic()
-        for _, what in run.injector.log[self._faults :]:
-            err.print(f"{now - self._began:4.0f} s  {what}", markup=False, soft_wrap=True)
-        self._faults = len(run.injector.log)
-        if now < self._next:
-            return
-        self._next = now + 1.0
-        progress = run.progress
-        err.print(
-            f"{now - self._began:4.0f} s  {len(progress.ended)} of {len(progress.submitted)} jobs "
-            f"ended, {progress.events.total()} events, {len(run.injector.log)} faults",
-            end="\r" if err.is_terminal else "\n",
-        )
+def _progress(run: ChaosRun) -> str:
+    progress = run.progress
+    return (
+        f"{len(progress.ended)} of {len(progress.submitted)} jobs ended, "
+        f"{progress.events.total()} events, {len(run.injector.log)} faults"
+    )
 
 
 def main() -> None:
@@ -128,11 +112,10 @@ def main() -> None:
 
 def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
-    seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
     preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
     options = Options(
-        seed=seed,
+        seed=drawn_seed(args.seed),
         jobs=args.jobs,
         engine=args.engine,
         sabotage=args.without,

@@ -7,47 +7,30 @@ another one than before, and workers. Exit status 0 only if every rule held.
 from __future__ import annotations
 
 import argparse
-import random
 import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from rose.errors import RoseError
 from tests.chaos.batch.check import Look, Rule
 from tests.chaos.batch.run import BatchOptions, BatchRun, Outcome
-from tests.chaos.findings import show
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+from tests.chaos.command import Ticker, counts, drawn_seed, err, tell
 
 
-class _Ticker:
-    """A line every two seconds."""
-
-    def __init__(self) -> None:
-        self._began = self._next = time.monotonic()
-
-    def __call__(self, look: Look) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + 2.0
-            err.print(
-                f"{now - self._began:4.0f} s  {look.status}, {look.completed} completed and "
-                f"{look.failed} failed of {look.total}, {look.stored_before} stored"
-            )
+def _progress(look: Look) -> str:
+    return (
+        f"{look.status}, {look.completed} completed and {look.failed} failed of {look.total}, "
+        f"{look.stored_before} stored"
+    )
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = _arguments()
-    seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
+    seed, ticker = drawn_seed(args.seed), Ticker()
     options = BatchOptions(
         seed=seed,
         lines=args.lines,
@@ -57,24 +40,17 @@ def main() -> None:
     err.print(f"seed {seed}: {args.lines} lines")
     folder = Path(tempfile.mkdtemp(prefix="rose-batch-"))
     try:
-        outcome = BatchRun(options, folder, _Ticker()).run()
+        outcome = BatchRun(options, folder, lambda look: ticker.tick(lambda: _progress(look))).run()
     except RoseError as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
     finally:
         shutil.rmtree(folder)
-    result = as_json(options, outcome)
-    if args.json:
-        out.print_json(data=result, indent=None)
-    else:
-        for name, value in result.items():
-            out.print(f"{name}: {value}", markup=False)
-    show(err, Rule, outcome.findings)
+    tell(as_json(options, outcome), Rule, outcome.findings, as_json=args.json)
     sys.exit(1 if outcome.findings else 0)
 
 
 def as_json(options: BatchOptions, outcome: Outcome) -> dict[str, Any]:
-    rules = Counter(finding.rule for finding in outcome.findings)
     return {
         "ok": not outcome.findings,
         "seed": options.seed,
@@ -85,7 +61,7 @@ def as_json(options: BatchOptions, outcome: Outcome) -> dict[str, Any]:
         "worker kills": outcome.worker_kills,
         "epochs": outcome.epoch,
         "looks": len(outcome.looks),
-        "rules": {rule.name.lower(): rules[rule] for rule in Rule},
+        "rules": counts(Rule, outcome.findings),
         "wall_s": round(outcome.wall_s, 1),
     }
 

@@ -9,70 +9,47 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rose.errors import RoseError
+from tests.chaos.command import Ticker, counts, drawn_seed, err, tell
 from tests.chaos.door.check import Rule
 from tests.chaos.door.run import DoorOptions, DoorRun, Outcome
-from tests.chaos.findings import show
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class _Ticker:
-    """A line for each fault, and one every two seconds."""
-
-    def __init__(self) -> None:
-        self._began = self._next = time.monotonic()
-        self._faults = 0
-
-    def __call__(self, run: DoorRun) -> None:
-        now = time.monotonic()
-        for _, what in run.injector.log[self._faults :]:
-            err.print(f"{now - self._began:4.0f} s  {what}", markup=False)
-        self._faults = len(run.injector.log)
-        if now >= self._next:
-            self._next = now + 2.0
-            progress = run.progress
-            err.print(
-                f"{now - self._began:4.0f} s  {progress.jobs_ended} of {len(run.outcome.told)} "
-                f"ended, {progress.events.total()} events, {len(run.injector.log)} faults"
-            )
+def _progress(run: DoorRun) -> str:
+    return (
+        f"{run.progress.jobs_ended} of {len(run.outcome.told)} ended, "
+        f"{run.progress.events.total()} events, {len(run.injector.log)} faults"
+    )
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = _arguments()
-    seed = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
+    seed, ticker = drawn_seed(args.seed), Ticker()
     options = DoorOptions(
         seed=seed, responses=args.responses, chats=args.chats, replays=args.replays
     )
     err.print(f"seed {seed}: {args.responses} responses, {args.chats} chats")
     folder = Path(tempfile.mkdtemp(prefix="rose-door-"))
+
+    def on_tick(run: DoorRun) -> None:
+        ticker.tick(lambda: _progress(run), run.injector.log)
+
     try:
-        outcome = asyncio.run(DoorRun(options, folder, _Ticker()).run())
+        outcome = asyncio.run(DoorRun(options, folder, on_tick).run())
     except (RoseError, TimeoutError) as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
-    result = as_json(options, outcome)
-    if args.json:
-        out.print_json(data=result, indent=None)
-    else:
-        for name, value in result.items():
-            out.print(f"{name}: {value}", markup=False)
+    tell(as_json(options, outcome), Rule, outcome.findings, as_json=args.json)
     if outcome.findings:
-        show(err, Rule, outcome.findings)
         err.print(f"\nlogs are kept in {folder}", markup=False)
         sys.exit(1)
     if args.keep:
@@ -83,7 +60,6 @@ def main() -> None:
 
 def as_json(options: DoorOptions, outcome: Outcome) -> dict[str, Any]:
     told = outcome.told
-    rules = Counter(finding.rule for finding in outcome.findings)
     return {
         "ok": not outcome.findings,
         "seed": options.seed,
@@ -94,7 +70,7 @@ def as_json(options: DoorOptions, outcome: Outcome) -> dict[str, Any]:
         "created again": sum(one.created - 1 for one in told),
         "came again because of": dict(sum((one.refused for one in told), Counter())),
         "replays": outcome.replays,
-        "rules": {rule.name.lower(): rules[rule] for rule in Rule},
+        "rules": counts(Rule, outcome.findings),
         "faults": {kind.value: count for kind, count in outcome.faults.items()},
         "client connections cut": dict(outcome.cut),
         "wall_s": round(outcome.wall_s, 1),
