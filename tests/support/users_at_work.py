@@ -232,6 +232,7 @@ def ask_the_gateway(through: Proxy, secret: str) -> None:
         told = client.chat.completions.create(model=model.id, **chat)
         assert told.choices[0].finish_reason == "length"
         _run_batches(client, model.id)
+        assert gateway.http("/readyz") is not None
 
 
 def _run_batches(client: OpenAI, model: str) -> None:

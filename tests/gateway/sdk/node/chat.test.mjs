@@ -77,32 +77,6 @@ test('several choices, each with a seed of its own', async () => {
   assert.ok(new Set(texts).size > 1);
 });
 
-test('a stop text ends the answer', async () => {
-  const completion = await client.chat.completions.create({
-    model: models.chat,
-    messages: hi,
-    stop: ',',
-    ...saysHello,
-  });
-
-  assert.equal(completion.choices[0].message.content, 'hello');
-});
-
-test('log-probabilities', async () => {
-  const completion = await client.chat.completions.create({
-    model: models.chat,
-    messages: hi,
-    logprobs: true,
-    top_logprobs: 2,
-    ...saysHello,
-  });
-
-  const entries = completion.choices[0].logprobs.content;
-  const bytes = entries.flatMap((entry) => entry.bytes);
-  assert.equal(Buffer.from(bytes).toString(), 'hello, world');
-  assert.ok(entries.every((entry) => entry.logprob <= 0 && entry.top_logprobs.length === 2));
-});
-
 test('structured output is parsed', async () => {
   const completion = await client.chat.completions.parse({
     model: models.chat,
@@ -149,15 +123,6 @@ test('a model may call a function by itself', async () => {
   const [choice] = completion.choices;
   assert.equal(choice.finish_reason, 'tool_calls');
   assert.deepEqual(choice.message.tool_calls[0].function.parsed_arguments, { city: 'Oslo', degrees: 3 });
-});
-
-test('a prompt of text and one of token ids are completed', async () => {
-  const ofText = await client.completions.create({ model: models.chat, prompt: 'say ', echo: true, ...saysHello });
-  assert.equal(ofText.choices[0].text, 'say hello, world');
-
-  const ids = [...'Hi!'].map((letter) => letter.charCodeAt(0) - '!'.charCodeAt(0));
-  const ofIds = await client.completions.create({ model: models.chat, prompt: ids, echo: true, ...saysHello });
-  assert.equal(ofIds.choices[0].text, 'Hi!hello, world');
 });
 
 test('a completion streams', async () => {

@@ -82,12 +82,3 @@ test('a job that dies in a stream throws', async () => {
   });
 });
 
-test('a client that waits too long gives up', async () => {
-  await assert.rejects(
-    client.chat.completions.create(
-      { model: models.slow, messages: hi, max_tokens: 100_000 },
-      { timeout: 1000, maxRetries: 0 },
-    ),
-    OpenAI.APIConnectionTimeoutError,
-  );
-});
