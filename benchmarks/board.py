@@ -89,3 +89,8 @@ class Board:
         median = statistics.median(values)
         reached = f"{median:.2f} ({min(values):.2f} to {max(values):.2f})"
         self.checks.append(Check(what, reached, target.text, target.accepts(median)))
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The least value that at least `percent` of all do not exceed."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]

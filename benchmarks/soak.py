@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Any
 
 import redis
 
+from benchmarks.usage import resident_bytes
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, FinishedEvent, Request, TokenEvent
@@ -51,13 +51,6 @@ async def subscriber(client: AsyncClient, counts: Counter[str], until: float) ->
                     raise SystemExit(f"job {job.id} of {wanted} tokens ended with {event}")
 
 
-def rss_mib(pid: int | None) -> float:
-    """Resident memory; 0 where there is no such process."""
-    words = ["ps", "-o", "rss=", "-p", str(pid)]
-    shown = subprocess.run(words, capture_output=True, check=False)
-    return int(shown.stdout or 0) / 1024
-
-
 async def soak(engine: str, minutes: float) -> list[Sample]:
     samples: list[Sample] = []
     settings: dict[str, Any] = {"torch_threads": 1, "result_ttl_s": _TTL_S, "log_level": "warning"}
@@ -79,8 +72,8 @@ async def soak(engine: str, minutes: float) -> list[Sample]:
                 sample = {
                     "after_s": time.monotonic() - start,
                     **counts,
-                    "worker_rss": rss_mib(worker.pid),
-                    "redis_rss": rss_mib(redis_pid),
+                    "worker_rss": resident_bytes(worker.pid or 0) / 2**20,
+                    "redis_rss": resident_bytes(redis_pid) / 2**20,
                     "redis_used": raw.info("memory")["used_memory"] / 2**20,
                     "keys": raw.dbsize(),
                 }

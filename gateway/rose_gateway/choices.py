@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.responses import Response
 
+from rose_gateway.answers import Head
 from rose_gateway.asking import Asking, check_kept, delivered
 from rose_gateway.desk import Submission, Ticket
 from rose_gateway.door import Door
@@ -80,5 +81,5 @@ class ChoiceFace(Generic[Request]):
     ) -> Made:
         terms = self.terms(record.request)
         names = await door.vocabularies.get(terms.vocabulary)
-        ids = [job.id for job in ticket.jobs]
-        return make(terms, ids, record.model, ticket.created_at, names)
+        head = Head([job.id for job in ticket.jobs], record.model, ticket.created_at)
+        return make(terms, head, names)

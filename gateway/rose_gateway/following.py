@@ -26,7 +26,7 @@ class Chunks(Protocol):
 
     def ended(self, choice: int, event: Event) -> None: ...
 
-    def usage(self) -> str | None: ...
+    def usage_chunk(self) -> str | None: ...
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ async def streamed(
                     yield b"".join(lines)
                 if failed:
                     return
-        if (usage := chunks.usage()) is not None:
+        if (usage := chunks.usage_chunk()) is not None:
             positions.told()
             yield event(positions, usage)
     yield DONE

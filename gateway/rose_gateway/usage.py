@@ -42,7 +42,7 @@ class UsageCounter:
         self._prompts: dict[int, tuple[int, int]] = {}
         self._completion = 0
 
-    def add(self, choice: int, event: Event) -> None:
+    def ended(self, choice: int, event: Event) -> None:
         """`event` is the last one of its choice."""
         self._completion += event.index
         if isinstance(event, FinishedEvent):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from benchmarks.board import Board
+from benchmarks.board import Board, percentile
 from benchmarks.engine.__main__ import main
-from benchmarks.engine.cases.interference import ALONE, P99, percentile
+from benchmarks.engine.cases.interference import ALONE, P99
 from benchmarks.engine.cases.speculation import PLAIN, SPECULATING, TASKS, metric
 from benchmarks.engine.contenders import Run, Traffic
 from benchmarks.engine.contenders.transformers import Continuous

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
+from rose_gateway.answers import Head
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.terms import ChatTerms
 from rose_gateway.following import DONE, streamed
@@ -58,7 +59,7 @@ def sent(
     terms: ChatTerms, logs: list[list[Event]], order: list[int], last: str | None = None
 ) -> list[SentEvent]:
     ticket = Logged(logs, order)
-    chunks = ChatChunks(terms, [job.id for job in ticket.jobs], "m", 1)
+    chunks = ChatChunks(terms, Head([job.id for job in ticket.jobs], "m", 1))
     after = None if last is None else Positions.read(last, len(logs))
 
     async def run() -> bytes:

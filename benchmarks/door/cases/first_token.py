@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
-from benchmarks.board import Board, at_most
+from benchmarks.board import Board, at_most, percentile
 from benchmarks.door.cases.streams import CLIENT, DOOR
 from benchmarks.door.stage import stage
 from benchmarks.runner import AsyncCase
@@ -27,9 +26,9 @@ class FirstToken(AsyncCase):
             waits = await everything.first_tokens(self.streams)
         medians = {}
         for name, side in ((CLIENT, "client"), (DOOR, "door")):
-            cuts = statistics.quantiles(waits[side], n=100)
-            medians[side] = cuts[49] * 1000
-            board.add(name, {FIRST_P50: cuts[49] * 1000, FIRST_P99: cuts[98] * 1000})
+            medians[side] = percentile(waits[side], 50) * 1000
+            p99 = percentile(waits[side], 99) * 1000
+            board.add(name, {FIRST_P50: medians[side], FIRST_P99: p99})
         board.add(DOOR, {ADDED: medians["door"] - medians["client"]})
 
     def judge(self, board: Board) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.board import Board, at_least, at_most
+from benchmarks.board import Board, at_least, at_most, percentile
 from benchmarks.engine.contenders import Course, Traffic
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import Case, in_turn
@@ -80,8 +80,3 @@ def _figures(traffic: Traffic, course: Course) -> dict[str, float]:
         RATE: traffic.tokens / course.seconds,
         CPU: course.cpu_seconds / traffic.tokens * 1e3,
     }
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The least value that at least `percent` of all do not exceed."""
-    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.board import Board, at_least, at_most, below
-from benchmarks.engine.cases.interference import percentile
+from benchmarks.board import Board, at_least, at_most, below, percentile
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import AsyncCase, Case, in_turn

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose.protocol import FinishedEvent, TokenEvent
+from rose_gateway.answers import Head
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.terms import ChatTerms
 from rose_gateway.usage import UsageCounter
 from rose_gateway.vocabulary import Vocabulary
 
 
-class ChatCollector:
-    def __init__(
-        self,
-        terms: ChatTerms,
-        job_ids: Sequence[str],
-        model: str,
-        created: int,
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
+class ChatCollector(UsageCounter):
+    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary | None = None) -> None:
+        super().__init__(len(head.job_ids))
         names = vocabulary or Vocabulary()
-        self._terms = terms
-        self._id = f"chatcmpl-{job_ids[0]}"
-        self._model, self._created = model, created
-        self._choices = [_Choice(ChoiceOutput(terms, job_id, names)) for job_id in job_ids]
-        self._usage = UsageCounter(len(job_ids))
+        self._terms, self._head = terms, head
+        self._choices = [_Choice(ChoiceOutput(terms, job_id, names)) for job_id in head.job_ids]
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
         self._choices[choice].feed(event)
 
-    def ended(self, choice: int, event: Event) -> None:
-        """`event` is the last one of its choice."""
-        self._usage.add(choice, event)
-
     def answer(self) -> dict[str, Any]:
         """When all choices have ended; as `ChatAnswer`."""
         answer = {
-            "id": self._id,
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self._model,
+            **self._head.fields("chatcmpl", "chat.completion"),
             "choices": [
                 choice.answer(number, with_logprobs=self._terms.logprobs)
                 for number, choice in enumerate(self._choices)
             ],
-            "usage": self._usage.usage(),
+            "usage": self.usage(),
             "service_tier": self._terms.tier,
             "system_fingerprint": None,
         }

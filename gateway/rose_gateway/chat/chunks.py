@@ -6,49 +6,30 @@ was cut off knows exactly what it has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose.protocol import FinishedEvent, TokenEvent
+from rose_gateway.answers import ChunkMaker, Head
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.terms import ChatTerms
-from rose_gateway.json_text import compact, json_string
-from rose_gateway.usage import UsageCounter
+from rose_gateway.json_text import json_string
 from rose_gateway.vocabulary import Vocabulary
 
 
-class ChatChunks:
-    """Makes the data of events, without their ids."""
-
-    def __init__(
-        self,
-        terms: ChatTerms,
-        job_ids: Sequence[str],
-        model: str,
-        created: int,
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
-        """`job_ids`: of each choice."""
+class ChatChunks(ChunkMaker):
+    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary | None = None) -> None:
+        more = {"service_tier": terms.tier, "system_fingerprint": None}
+        fields = head.fields("chatcmpl", "chat.completion.chunk") | more
+        super().__init__(fields, len(head.job_ids), include_usage=terms.include_usage)
         names = vocabulary or Vocabulary()
-        self._outputs = [ChoiceOutput(terms, job_id, names) for job_id in job_ids]
+        self._outputs = [ChoiceOutput(terms, job_id, names) for job_id in head.job_ids]
         # What must be a call has no content. The others may have some.
         self._content = None if terms.form.kind in ("named", "required") else ""
         # Text that is just told needs no parser.
         self._plain = terms.form.kind == "text" and not terms.logprobs
-        self._usage = UsageCounter(len(job_ids))
-        self._include_usage = terms.include_usage
-        head = {
-            "id": f"chatcmpl-{job_ids[0]}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-            "service_tier": terms.tier,
-            "system_fingerprint": None,
-        }
-        self._head = compact(head)[:-1] + ',"choices":['
-        self._tail = '],"usage":null}' if terms.include_usage else "]}"
         self._text_heads = [
-            f'{self._head}{{"index":{number},"delta":{{"content":' for number in range(len(job_ids))
+            f'{self._head}{{"index":{number},"delta":{{"content":'
+            for number in range(len(self._outputs))
         ]
         self._text_tail = '},"logprobs":null,"finish_reason":null}' + self._tail
 
@@ -63,7 +44,7 @@ class ChatChunks:
             }
             for number in range(len(self._outputs))
         ]
-        return self._chunk(choices)
+        return self._chunk(*choices)
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
         """What the next event of a choice brings; None for nothing that can be told."""
@@ -79,28 +60,12 @@ class ChatChunks:
             delta["content"] = made.content
         if made.calls:
             delta["tool_calls"] = made.calls
+        told = {"content": made.logprobs, "refusal": None} if made.logprobs else None
         return self._chunk(
-            [
-                {
-                    "index": choice,
-                    "delta": delta,
-                    "logprobs": {"content": made.logprobs, "refusal": None}
-                    if made.logprobs
-                    else None,
-                    "finish_reason": made.finish_reason,
-                }
-            ]
+            {
+                "index": choice,
+                "delta": delta,
+                "logprobs": told,
+                "finish_reason": made.finish_reason,
+            }
         )
-
-    def ended(self, choice: int, event: Event) -> None:
-        """`event` is the last one of its choice."""
-        self._usage.add(choice, event)
-
-    def usage(self) -> str | None:
-        """After the ends of all choices, if it was asked for."""
-        if not self._include_usage:
-            return None
-        return f'{self._head}],"usage":{compact(self._usage.usage())}}}'
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> str:
-        return self._head + compact(choices)[1:-1] + self._tail

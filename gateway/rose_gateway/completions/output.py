@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose.protocol import FinishedEvent, TokenEvent
+from rose_gateway.answers import ChunkMaker, Head
 from rose_gateway.completions.terms import CompletionTerms
-from rose_gateway.json_text import compact, json_string
+from rose_gateway.json_text import json_string
 from rose_gateway.usage import UsageCounter
 from rose_gateway.vocabulary import Vocabulary
 
@@ -64,42 +64,25 @@ def finish_reason(event: FinishedEvent) -> str:
     return "length" if event.reason == "length" else "stop"
 
 
-class CompletionChunks:
-    """Makes the data of events, without their ids. An entry of a log makes at most one."""
+class CompletionChunks(ChunkMaker):
+    """An entry of a log makes at most one."""
 
     def __init__(
-        self,
-        terms: CompletionTerms,
-        job_ids: Sequence[str],
-        model: str,
-        created: int,
-        vocabulary: Vocabulary | None = None,
+        self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary | None = None
     ) -> None:
-        """`job_ids`: of each choice."""
+        fields = head.fields("cmpl", "text_completion") | {"system_fingerprint": None}
+        super().__init__(fields, terms.choices_of_a_prompt, include_usage=terms.include_usage)
         self._terms = terms
-        self._choices = len(job_ids)
-        self._logprobs = _writers(terms, len(job_ids), vocabulary)
-        self._usage = UsageCounter(terms.choices_of_a_prompt)
-        head = {
-            "id": f"cmpl-{job_ids[0]}",
-            "object": "text_completion",
-            "created": created,
-            "model": model,
-            "system_fingerprint": None,
-        }
-        self._head = compact(head)[:-1] + ',"choices":['
-        self._tail = '],"usage":null}' if terms.include_usage else "]}"
-        self._text_heads = [
-            f'{self._head}{{"index":{number},"text":' for number in range(len(job_ids))
-        ]
+        self._choices = range(len(head.job_ids))
+        self._logprobs = _writers(terms, len(head.job_ids), vocabulary)
+        self._text_heads = [f'{self._head}{{"index":{number},"text":' for number in self._choices]
         self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._tail
 
     def begin(self) -> str | None:
         """Before any event: the prompts, where they are to be echoed."""
         if not self._terms.echoes:
             return None
-        choices = [_choice(number, self._terms.echo(number)) for number in range(self._choices)]
-        return self._head + compact(choices)[1:-1] + self._tail
+        return self._chunk(*(_choice(number, self._terms.echo(number)) for number in self._choices))
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
         """What the next event of a choice brings; None for nothing that can be told."""
@@ -112,19 +95,6 @@ class CompletionChunks:
             return None
         return self._text_heads[choice] + json_string(event.text) + self._text_tail
 
-    def ended(self, choice: int, event: Event) -> None:
-        """`event` is the last one of its choice."""
-        self._usage.add(choice, event)
-
-    def usage(self) -> str | None:
-        """After the ends of all choices, if it was asked for."""
-        if not self._terms.include_usage:
-            return None
-        return f'{self._head}],"usage":{compact(self._usage.usage())}}}'
-
-    def _chunk(self, choice: dict[str, Any]) -> str:
-        return self._head + compact(choice) + self._tail
-
 
 def _choice(
     number: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
@@ -132,25 +102,18 @@ def _choice(
     return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
-class CompletionCollector:
+class CompletionCollector(UsageCounter):
     """A whole completion."""
 
     def __init__(
-        self,
-        terms: CompletionTerms,
-        job_ids: Sequence[str],
-        model: str,
-        created: int,
-        vocabulary: Vocabulary | None = None,
+        self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary | None = None
     ) -> None:
-        self._terms = terms
-        self._id = f"cmpl-{job_ids[0]}"
-        self._model, self._created = model, created
-        self._texts = [[terms.echo(number)] for number in range(len(job_ids))]
-        self._writers = _writers(terms, len(job_ids), vocabulary)
-        self._columns = [empty_columns(terms.logprobs or 0) for _ in job_ids]
-        self._reasons = ["stop"] * len(job_ids)
-        self._usage = UsageCounter(terms.choices_of_a_prompt)
+        super().__init__(terms.choices_of_a_prompt)
+        self._head, count = head, len(head.job_ids)
+        self._texts = [[terms.echo(number)] for number in range(count)]
+        self._writers = _writers(terms, count, vocabulary)
+        self._columns = [empty_columns(terms.logprobs or 0) for _ in range(count)]
+        self._reasons = ["stop"] * count
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
         if isinstance(event, FinishedEvent):
@@ -162,23 +125,16 @@ class CompletionCollector:
             if column is not None:
                 self._columns[choice][name] += column
 
-    def ended(self, choice: int, event: Event) -> None:
-        """`event` is the last one of its choice."""
-        self._usage.add(choice, event)
-
     def answer(self) -> dict[str, Any]:
         """When all choices have ended; as `CompletionAnswer`."""
         return {
-            "id": self._id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": self._model,
+            **self._head.fields("cmpl", "text_completion"),
             "choices": [
                 _choice(number, "".join(texts), columns if self._writers else None, reason)
                 for number, (texts, columns, reason) in enumerate(
                     zip(self._texts, self._columns, self._reasons, strict=True)
                 )
             ],
-            "usage": self._usage.usage(),
+            "usage": self.usage(),
             "system_fingerprint": None,
         }

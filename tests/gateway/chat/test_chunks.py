@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose_gateway.answers import Head
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.terms import ChatTerms
@@ -38,7 +39,7 @@ def log(*texts: str, reason: Reason = "eos") -> list[Event]:
 def streamed(terms: ChatTerms, *logs: Sequence[Event]) -> list[dict[str, Any]]:
     """All chunks; choices take turns."""
     ids = ["0-a", *(f"0-a.{i}" for i in range(1, len(logs)))]
-    chunks = ChatChunks(terms, ids, "m", 1_700_000_000, VOCABULARY)
+    chunks = ChatChunks(terms, Head(ids, "m", 1_700_000_000), VOCABULARY)
     data = [chunks.begin()]
     for turn in range(max(map(len, logs))):
         for choice, events in enumerate(logs):
@@ -47,13 +48,13 @@ def streamed(terms: ChatTerms, *logs: Sequence[Event]) -> list[dict[str, Any]]:
                 data.append(chunks.feed(choice, event))
                 if event.is_terminal:
                     chunks.ended(choice, event)
-    data.append(chunks.usage())
+    data.append(chunks.usage_chunk())
     return [json.loads(item) for item in data if item is not None]
 
 
 def whole(terms: ChatTerms, *logs: Sequence[Event]) -> dict[str, Any]:
     ids = ["0-a", *(f"0-a.{i}" for i in range(1, len(logs)))]
-    collector = ChatCollector(terms, ids, "m", 1_700_000_000, VOCABULARY)
+    collector = ChatCollector(terms, Head(ids, "m", 1_700_000_000), VOCABULARY)
     for choice, events in enumerate(logs):
         for event in events:
             collector.feed(choice, event)
@@ -103,7 +104,7 @@ def test_usage_comes_last_if_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ['"\\\n\r\t\x00', "ü🦊", "a\u2028b\u2029\x85c"])
 def test_any_text_arrives_on_one_line(text: str) -> None:
-    chunks = ChatChunks(ChatTerms(), ["0-a"], "m\u2028", 0)
+    chunks = ChatChunks(ChatTerms(), Head(["0-a"], "m\u2028", 0))
 
     data = chunks.feed(0, tokens(text)[0])
 
