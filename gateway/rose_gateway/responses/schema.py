@@ -108,12 +108,19 @@ InputItem = Annotated[
 ]
 
 
-class FunctionTool(FunctionDefinition):
+class _Function(RequestModel):
+    """The last base, as its field is then looked at first: whoever asks for a tool of another type
+    is told of the type, and not of the name that is missing."""
+
     type: Literal["function"]
 
 
-class FunctionChoice(NamedFunction):
-    type: Literal["function"]
+class FunctionTool(FunctionDefinition, _Function):
+    pass
+
+
+class FunctionChoice(NamedFunction, _Function):
+    pass
 
 
 class AllowedTools(RequestModel):
