@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.soak import rss_mib
+from benchmarks.usage import resident_bytes
 from rose.errors import RoseError
 from rose.protocol import GROUP, JobSpec, Partition, Priority, decode_job, encode_job
 from rose_cli.demo.broker import EmbeddedBroker
@@ -98,13 +98,13 @@ class _Run:
 
     def run(self) -> Report:
         start = time.monotonic()
-        pid = self._worker.pid
+        pid = self._worker.pid or 0
         while self._left > 0 and self._worker.running:
             self._send(min(self._left, _BATCH))
             self._disturb()
             self._ledger.settle()
             self._ask()
-            self._rss.append(round(rss_mib(pid)))
+            self._rss.append(round(resident_bytes(pid) / 2**20))
             self._wait(lambda: sum(self._lengths()) < _MAX_WAITING)
         self._wait(lambda: not self._ledger.open)
         self._report.seconds = time.monotonic() - start
