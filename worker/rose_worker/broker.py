@@ -255,7 +255,8 @@ class Broker:
         self, partition: Partition, take: Take
     ) -> tuple[Entry | None, Taken | None, bool]:
         """Read the next entry of the stream of `take.entry`, and take it if it is that one. None if
-        the stream has no unread entry. The last value: whether other idle workers wait."""
+        the stream has no unread entry. The last value: whether other idle workers wait; then the
+        next of them listens now."""
         others, *read = await self._redis.run(self._take(partition, [take], "unread"))
         if not read:
             return None, None, bool(others)

@@ -204,8 +204,7 @@ class Intake:
             elif read is not None:
                 self._table.claim([read])
         if others:
-            self._waits = True
-            self._hand_on_beside()  # while the job begins
+            self._waits, self._turn_came = True, False
         elif read is not None:
             last = read.key.id.encode()
             names = (*self._partition.all_jobs, self._partition.bell)

@@ -40,7 +40,7 @@ def take(
     """`model`: its fingerprint; a text that another one has begun is not taken.
 
     `mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
-    job, and takes it if it is that job.
+    job, takes it if it is that job, and lets the next idle worker listen if others wait.
     """
     keys = [partition.running]
     args: list[Arg] = [GROUP, consumer, ttl_s, mode, model]
@@ -52,7 +52,7 @@ def take(
         )
         args += (item.entry.id, item.take_id)
     if mode == "unread":
-        keys.append(partition.waiting)
+        keys += partition.idle
     return Call(load("take"), keys, args)
 
 

@@ -2,7 +2,7 @@
 -- Begin to work on entries that this consumer owns. Raising a job's epoch fences the worker that had it
 -- before. From then on nobody else appends to its log. A repeat with the same take id, while this
 -- consumer still has the job, answers what the first call did and changes nothing.
--- KEYS  running; per entry: stream, state, tokens; in mode "unread" `waiting` comes last
+-- KEYS  running; per entry: stream, state, tokens; in mode "unread" listener, turn and waiting come last
 -- ARGV  group, consumer, ttl s, mode, fingerprint of the model or ""; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; else ""
@@ -16,9 +16,9 @@
 --                          another model has written these tokens; nothing has changed
 --        NOT_OWNER
 --        MALFORMED         somebody else has written into its state or its log
---        Mode "unread": {1 if other idle workers wait for their turn, else 0, entry that was read, its
---        job or nil, one of these, or "" if it is another entry}; the first alone if there was none to
---        read.
+--        Mode "unread": {1 if other idle workers wait for their turn, of whom the next one listens now,
+--        else 0, entry that was read, its job or nil, one of these, or "" if it is another entry}; the
+--        first alone if there was none to read.
 local running = KEYS[1]
 local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
 local now, of_tenants = string.format('%d', now_ms()), prefix_of(running) .. 'jobs:tenants'
@@ -104,8 +104,9 @@ local function take(stream, state, tokens, entry, take_id)
   return begin(stream, state, tokens, entry, take_id, read(stream, state))
 end
 
-local function take_unread(stream, state, tokens, waiting, entry, take_id)
+local function take_unread(stream, state, tokens, listener, turn, waiting, entry, take_id)
   local others = redis.call('EXISTS', waiting)
+  if others == 1 then hand_on(listener, turn, waiting, consumer) end
   local known = read(stream, state)
   local again = known and known[10] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
   if again then return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
@@ -118,7 +119,7 @@ end
 
 local reply = {}
 if mode == 'unread' then
-  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[6], ARGV[7])
+  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], ARGV[6], ARGV[7])
 else
   for item = 0, (#KEYS - 1) / 3 - 1 do
     reply[item + 1] = take(KEYS[item * 3 + 2], KEYS[item * 3 + 3], KEYS[item * 3 + 4],
