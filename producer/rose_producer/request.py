@@ -275,6 +275,8 @@ def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 def choose_partition(idempotency_key: str | None, settings: ProducerSettings) -> int:
     """Where a job goes whose id does not say it."""
+    if settings.partitions == 1:
+        return 0
     if idempotency_key is None:
         return random.randrange(settings.partitions)  # noqa: S311 - spreads load, no secret
     # The same key must meet the same partition, where its first job is remembered.

@@ -22,17 +22,23 @@ MAX_EVENT_BYTES = 1024 * 1024
 _MAX_MAP_FIELDS = 2048
 
 _EVENT: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_SAMPLING = {"sampling"}
+#: Writes what msgpack does, in a third of the time, but all numbers in double precision.
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_job(job: JobSpec) -> bytes:
     """Raises: JobTooLarge: over 1 MiB in all, or over 4 KiB of metadata."""
-    metadata = len(_pack(job.metadata))
+    metadata = len(_pack(job.metadata)) if job.metadata else 0
     if metadata > MAX_METADATA_BYTES:
         raise JobTooLarge(
             f"metadata is {metadata} bytes, the limit is {MAX_METADATA_BYTES}: "
             "store the data elsewhere and send a reference"
         )
-    raw = _pack(job.model_dump(exclude_defaults=True) | {"v": job.v})
+    # By itself, since pydantic would compare all its fields with those of a default first.
+    sampling = job.sampling.model_dump(exclude_defaults=True)
+    fields = job.model_dump(exclude_defaults=True, exclude=_SAMPLING) | {"v": job.v}
+    raw = _pack(fields | {"sampling": sampling} if sampling else fields)
     if len(raw) > MAX_JOB_BYTES:
         raise JobTooLarge(
             f"the job is {len(raw)} bytes, the limit is {MAX_JOB_BYTES}: shorten the prompt"
@@ -49,7 +55,7 @@ def decode_job(raw: bytes) -> JobSpec:
     if len(raw) > MAX_JOB_BYTES:
         raise JobTooLarge(f"the job is {len(raw)} bytes, the limit is {MAX_JOB_BYTES}")
     job = job_from(_unpack_map(raw))
-    if len(_pack(job.metadata)) > MAX_METADATA_BYTES:
+    if job.metadata and len(_pack(job.metadata)) > MAX_METADATA_BYTES:
         raise JobTooLarge(f"metadata is over the limit of {MAX_METADATA_BYTES} bytes")
     return job
 
@@ -84,11 +90,9 @@ def encode_tokens(
     Without `logprobs` there is no such field; with it, numbers are of single precision.
     """
     event = {"index": index, "type": "tokens", "token_ids": token_ids, "text": text}
-    packed: bytes
     if logprobs is None:
-        packed = msgpack.packb(event)
-    else:
-        packed = msgpack.packb(event | {"logprobs": logprobs}, use_single_float=True)
+        return _encode(event)
+    packed: bytes = msgpack.packb(event | {"logprobs": logprobs}, use_single_float=True)
     return packed
 
 
@@ -114,10 +118,9 @@ def _check_finite(logprobs: Sequence[TokenLogprob]) -> None:
 
 def _pack(value: Any) -> bytes:
     try:
-        packed: bytes = msgpack.packb(value)
+        return _encode(value)
     except (OverflowError, ValueError, UnicodeEncodeError) as error:
         raise InvalidParameter(f"cannot be encoded as msgpack: {error}") from None
-    return packed
 
 
 def _unpack_map(raw: bytes) -> dict[str, Any]:

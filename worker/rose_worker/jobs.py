@@ -80,7 +80,7 @@ class JobTable:
         self._reserved = 0
         self._jobs: dict[str, HeldJob] = {}
         self._closed: set[Partition] = set()
-        self._changed = asyncio.Event()
+        self._change: asyncio.Event | None = None
         self._turns = Turns()
 
     def __len__(self) -> int:
@@ -196,7 +196,9 @@ class JobTable:
     @property
     def next_change(self) -> asyncio.Event:
         """Set when a job comes or goes, or a suspect is cleared."""
-        return self._changed
+        if self._change is None:
+            self._change = asyncio.Event()
+        return self._change
 
     def waiting(self, partition: Partition) -> AbstractContextManager[asyncio.Event]:
         """A partition waits for the next change, to ask for its share of the slots."""
@@ -204,6 +206,7 @@ class JobTable:
 
     def _signal(self) -> None:
         # This wakes the tasks that wait now. Later ones wait for the next change.
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._change is not None:
+            self._change.set()
+            self._change = None
         self._turns.wake()

@@ -34,8 +34,9 @@ class Turns:
 
     def wake(self) -> None:
         """Slots may have become free."""
-        for partition in sorted(self._waiting, key=self._last_turn):
-            self._waiting[partition].set()
+        if self._waiting:
+            for partition in sorted(self._waiting, key=self._last_turn):
+                self._waiting[partition].set()
 
     def share(self, partition: Partition, free: int) -> int:
         """How many of the free slots it may have while the others wait."""

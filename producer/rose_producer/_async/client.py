@@ -286,13 +286,32 @@ class AsyncJob:
             self.id, timeout_s, settings.poll_interval_s, settings.max_poll_interval_s
         )
         outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
+        channel = self._client._partition(self.id).channel(self.id)
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    async with aclosing(self._follow(position, patience, outage)) as bursts:
-                        async for burst in bursts:
+                    async with self._client._subscriptions.listen(channel) as inbox:
+                        async for burst in self._replay(position):
                             outage.end()
                             yield burst
+                        # It works again, though the job may have nothing to say for long.
+                        outage.end()
+                        patience.heard()
+                        # Nearly all tokens come by here: each generator or call more costs each.
+                        while not position.ended:
+                            message = await inbox.get(patience.wait_s())
+                            news, gap = position.judge_all_live(message, inbox.get_ready)
+                            if news:
+                                patience.heard()
+                                yield news
+                            if gap:
+                                before = position.position
+                                async for burst in self._replay(position):
+                                    yield burst
+                                if position.position > before:
+                                    patience.heard()
+                                elif message is None:
+                                    patience.found_nothing()
                 except transport.CONNECTION_LOST as error:
                     await asyncio.sleep(outage.next_pause_s(error))
                     patience.wait_s()
@@ -305,9 +324,11 @@ class AsyncJob:
             JobNotFound, BrokerUnavailable, ResultTimeout
         """
         builder = ResultBuilder(self.id)
-        async for event in self.stream(timeout_s=timeout_s):
-            if (result := builder.add(event)) is not None:
-                return result
+        async with aclosing(self.bursts(timeout_s=timeout_s)) as bursts:
+            async for burst in bursts:
+                for event in burst:
+                    if (result := builder.add(event)) is not None:
+                        return result
         raise JobNotFound(f"job {self.id} ended without a terminal event")
 
     async def status(self) -> JobStatus:
@@ -356,32 +377,6 @@ class AsyncJob:
         with transport.broker_errors():
             outcome = await self._client._redis.run(call)
         return bool(outcome != b"UNKNOWN")
-
-    async def _follow(
-        self, position: LogCursor, patience: Patience, outage: transport.Outage
-    ) -> AsyncBursts:
-        """Subscribe, replay the log, then live: until the job or the connection ends."""
-        channel = self._client._partition(self.id).channel(self.id)
-        async with self._client._subscriptions.listen(channel) as inbox:
-            async for burst in self._replay(position):
-                yield burst
-            # It works again, though the job may have nothing to say for long.
-            outage.end()
-            patience.heard()
-            while not position.ended:
-                message = await inbox.get(patience.wait_s())
-                news, gap = position.judge_all_live(message, inbox.get_ready)
-                if news:
-                    patience.heard()
-                    yield news
-                if gap:
-                    before = position.position
-                    async for missed in self._replay(position):
-                        yield missed
-                    if position.position > before:
-                        patience.heard()
-                    elif message is None:
-                        patience.found_nothing()
 
     async def _replay(self, position: LogCursor) -> AsyncBursts:
         """What the log has after the position. What comes while it is read comes live, too."""

@@ -285,13 +285,32 @@ class Job:
             self.id, timeout_s, settings.poll_interval_s, settings.max_poll_interval_s
         )
         outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
+        channel = self._client._partition(self.id).channel(self.id)
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    with closing(self._follow(position, patience, outage)) as bursts:
-                        for burst in bursts:
+                    with self._client._subscriptions.listen(channel) as inbox:
+                        for burst in self._replay(position):
                             outage.end()
                             yield burst
+                        # It works again, though the job may have nothing to say for long.
+                        outage.end()
+                        patience.heard()
+                        # Nearly all tokens come by here: each generator or call more costs each.
+                        while not position.ended:
+                            message = inbox.get(patience.wait_s())
+                            news, gap = position.judge_all_live(message, inbox.get_ready)
+                            if news:
+                                patience.heard()
+                                yield news
+                            if gap:
+                                before = position.position
+                                for burst in self._replay(position):
+                                    yield burst
+                                if position.position > before:
+                                    patience.heard()
+                                elif message is None:
+                                    patience.found_nothing()
                 except transport.CONNECTION_LOST as error:
                     time.sleep(outage.next_pause_s(error))
                     patience.wait_s()
@@ -304,9 +323,11 @@ class Job:
             JobNotFound, BrokerUnavailable, ResultTimeout
         """
         builder = ResultBuilder(self.id)
-        for event in self.stream(timeout_s=timeout_s):
-            if (result := builder.add(event)) is not None:
-                return result
+        with closing(self.bursts(timeout_s=timeout_s)) as bursts:
+            for burst in bursts:
+                for event in burst:
+                    if (result := builder.add(event)) is not None:
+                        return result
         raise JobNotFound(f"job {self.id} ended without a terminal event")
 
     def status(self) -> JobStatus:
@@ -355,28 +376,6 @@ class Job:
         with transport.broker_errors():
             outcome = self._client._redis.run(call)
         return bool(outcome != b"UNKNOWN")
-
-    def _follow(self, position: LogCursor, patience: Patience, outage: transport.Outage) -> Bursts:
-        """Subscribe, replay the log, then live: until the job or the connection ends."""
-        channel = self._client._partition(self.id).channel(self.id)
-        with self._client._subscriptions.listen(channel) as inbox:
-            yield from self._replay(position)
-            # It works again, though the job may have nothing to say for long.
-            outage.end()
-            patience.heard()
-            while not position.ended:
-                message = inbox.get(patience.wait_s())
-                news, gap = position.judge_all_live(message, inbox.get_ready)
-                if news:
-                    patience.heard()
-                    yield news
-                if gap:
-                    before = position.position
-                    yield from self._replay(position)
-                    if position.position > before:
-                        patience.heard()
-                    elif message is None:
-                        patience.found_nothing()
 
     def _replay(self, position: LogCursor) -> Bursts:
         """What the log has after the position. What comes while it is read comes live, too."""

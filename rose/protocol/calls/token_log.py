@@ -31,19 +31,23 @@ def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call
     keys: list[str | bytes] = [partition.load, partition.running]
     args: list[Arg] = [GROUP, ttl_s]
     for item in items:
-        lease, end = item.lease, item.end
-        # A terminal event's type is the job's status.
-        if end is None:
-            status, entry = "+" if lease.of_tenant else "-", "-"
-        else:
-            status, entry = end.type, lease.entry.id
-        counts = " ".join(map(str, item.counts))
+        lease, end, counts = item.lease, item.end, item.counts
         keys += (lease.state, lease.tokens)
-        args += (f"{lease.epoch} {item.index} {status} {entry} {counts}", *item.events)
-        if end is not None:
+        if end is not None:  # a terminal event's type is the job's status
+            args.append(_header(item, end.type, lease.entry.id))
+            args += item.events
             keys.append(lease.entry.stream)
             args.append(encode_event(end))
+        elif lease.of_tenant or len(counts) > 1:
+            args.append(_header(item, "+" if lease.of_tenant else "-", "-"))
+            args += item.events
+        else:
+            args += (f"{lease.epoch} {item.index} {item.index + counts[0]}", item.events[0])
     return Call(load("append"), keys, args)
+
+
+def _header(item: Append, status: str, entry: str) -> str:
+    return f"{item.lease.epoch} {item.index} {status} {entry} {' '.join(map(str, item.counts))}"
 
 
 def outcomes(reply: Sequence[Any], count: int) -> list[str]:

@@ -3,7 +3,8 @@
 -- KEYS  load, running; per item: state, tokens, and the job's stream if it ends
 -- ARGV  group, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
 --       in each event>", its events, and the terminal event if it ends; else entry is "-" and status "-", or
---       "+" for a tenant's job
+--       "+" for a tenant's job. Where nothing but one event comes, of no tenant's job, it is
+--       "<epoch> <index of the first token> <tokens after the event>", and the event
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply stored:
 --        CANCEL  stored, and somebody has asked to cancel the job
 --        DUP     a repeat: the log has it already
@@ -30,9 +31,25 @@ local function open_tenants()
   return tenants
 end
 
+-- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
+-- texts that they come as, which Redis would only make texts again.
+local channels, id_at = prefix .. 'channel:', #prefix + #'state:' + 1
+local function append_one(state, tokens, epoch, index, after, event)
+  local known = read(state) or {}
+  if known[1] ~= epoch then return 'FENCED' end
+  if (known[2] or '0') == index and not is_terminal(known[4]) and add_event(tokens, after .. '-0', event) then
+    redis.call('HSET', state, 'tokens', after)
+    redis.call(PUBLISH, channels .. string.sub(state, id_at), event)
+    generated = generated + after - index
+    return known[3] and 'CANCEL'
+  end
+  return tonumber(after) <= (tonumber(known[2] or '0') or -1) and 'DUP' or 'GAP'
+end
+
 -- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
 -- of them fit into the log, whether one was new, and how many tokens it has if it ends with the last one.
-local function log_events(state, tokens, known, index, counts, number)
+-- Where the job `ends` with them, `end_job` notes how many those are.
+local function log_events(state, tokens, known, index, counts, number, ends)
   local before = tonumber(known[2] or '0') or -1
   local logged, placed, first, last = before, true, nil, nil
   for count in string.gmatch(counts, '%d+') do
@@ -47,17 +64,22 @@ local function log_events(state, tokens, known, index, counts, number)
   end
   if first then
     generated = generated + logged - before
-    redis.call('HSET', state, 'tokens', logged)
+    if not (ends and placed) then redis.call('HSET', state, 'tokens', logged) end
     local channel = channel_of(state)
     for n = first, last do redis.call(PUBLISH, channel, ARGV[n]) end
   end
   return placed, first ~= nil, index == logged and logged, logged - before
 end
 
-local reply, item, key, arg, ended = {}, 0, 3, 3, {}
-while key < #KEYS do
+local ended = {}
+
+-- Returns the outcome, and how many KEYS and ARGV the item has.
+local function append(key, arg)
   local state, tokens = KEYS[key], KEYS[key + 1]
-  local epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+  local epoch, index, after = string.match(ARGV[arg], '^(%d+) (%d+) (%d+)$')
+  if epoch then return append_one(state, tokens, epoch, index, after, ARGV[arg + 1]), 2, 2 end
+  local status, entry, counts
+  epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
   local _, events = string.gsub(counts, '%d+', '')
   local ends, moved = entry ~= '-', status == '+'
   if ends then moved = KEYS[key + 2] == of_tenants end
@@ -66,7 +88,7 @@ while key < #KEYS do
   if known[1] ~= epoch then
     outcome = 'FENCED'
   else
-    local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, arg + 1)
+    local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, arg + 1, ends)
     if moved then generated_tenants = generated_tenants + more end
     if not placed then
       outcome = 'GAP'
@@ -74,9 +96,9 @@ while key < #KEYS do
       now = now or string.format('%d', now_ms())
       local held = {string.format('%d', complete), unpack(known, 5, 8)}
       if not moved then
-        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s)
+        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
       else
-        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'counted', '0')
+        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1], 'counted', '0')
         open_tenants().settle(state, complete, {known[9], known[5], known[6], unpack(known, 10, 12)})
       end
     elseif ends then
@@ -96,11 +118,17 @@ while key < #KEYS do
       ended[#ended + 1] = id_of(state)
     end
   end
+  return outcome, ends and 3 or 2, 1 + events + (ends and 1 or 0)
+end
+
+local reply, item, key, arg = {}, 0, 3, 3
+while key < #KEYS do
+  local outcome, keys, args = append(key, arg)
   if outcome then
     reply[#reply + 1] = item
     reply[#reply + 1] = outcome
   end
-  item, key, arg = item + 1, key + (ends and 3 or 2), arg + 1 + events + (ends and 1 or 0)
+  item, key, arg = item + 1, key + keys, arg + args
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
