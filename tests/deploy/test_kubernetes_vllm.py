@@ -11,14 +11,15 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from rose.protocol import Partition
 from rose_worker.settings import WorkerSettings
-from tests.deploy.test_kubernetes import (
-    CUSTOM,
+from tests.deploy.manifests import (
     FOLDER,
     VERSION,
+    counts_all_jobs,
     example_secrets,
+    follows_schema,
     manifest,
+    read_variables,
     worker_variable,
 )
 
@@ -97,16 +98,11 @@ def container(role: str) -> dict[str, Any]:
 
 
 @cache
-def environment() -> dict[str, str]:
-    lines = (HERE / "worker.env").read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines)
-
-
-@cache
 def settings() -> WorkerSettings:
     """As the worker reads what the leader is given."""
+    given = read_variables(HERE / "worker.env")
     known = {worker_variable(field): field for field in WorkerSettings.model_fields}
-    return WorkerSettings(**{known[name]: value for name, value in environment().items()})
+    return WorkerSettings(**{known[name]: value for name, value in given.items()})
 
 
 def test_every_manifest_follows_its_schema() -> None:
@@ -114,10 +110,8 @@ def test_every_manifest_follows_its_schema() -> None:
     for kind, document in documents().items():
         if kind == "LeaderWorkerSet":
             jsonschema.validate(document, GROUPS)
-        elif kind in CUSTOM:
-            assert document["spec"].keys() <= CUSTOM[kind]
         else:
-            kubernetes_validate.validate(document, VERSION, strict=True)
+            follows_schema(document)
     for role in ROLES:
         template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": role}}
         template["template"] = groups()[f"{role}Template"]
@@ -197,9 +191,4 @@ def test_the_scaler_counts_groups_by_the_streams_of_the_queue() -> None:
         "name": target["metadata"]["name"],
     }
     assert "replicas" not in target["spec"]
-    partitions = [Partition(settings().queue, i) for i in range(settings().partitions)]
-    streams = [trigger["metadata"]["stream"] for trigger in scaled["triggers"]]
-    assert streams == [stream for partition in partitions for stream in partition.all_jobs]
-    assert scaled["advanced"]["scalingModifiers"]["target"] == str(settings().max_batch_size)
-    reference = scaled["triggers"][0]["authenticationRef"]["name"]
-    assert manifest("TriggerAuthentication", reference)
+    counts_all_jobs(scaled, settings())
