@@ -146,7 +146,7 @@ def _run(options: Options, *, keep: bool = True) -> Report:
         shutil.rmtree(folder)
         raise
     if report.findings and keep:
-        show_clues(report, err)
+        show_clues(report)
     else:
         shutil.rmtree(folder)
     return report

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from rose.protocol import partition_of
 from tests.chaos.bounds import Bounds
 from tests.chaos.evidence import Evidence, Take, moves
-from tests.chaos.invariants import BEHIND_S, MAX_CONNECTIONS, TAKEOVER_S, Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import BEHIND_S, MAX_CONNECTIONS, TAKEOVER_S, Invariant
 from tests.chaos.job_check import check_job
 from tests.chaos.job_record import JobRecord, LogEntry, digest
 from tests.chaos.managed_process import End

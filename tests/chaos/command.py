@@ -6,11 +6,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from rich.console import Console
 
-from tests.chaos.findings import Finding, Rules
+from tests.chaos.findings import Finding
 
 _EXAMPLES = 5
 
@@ -44,24 +45,43 @@ def drawn_seed(given: int | None) -> int:
     return random.SystemRandom().randrange(10**9) if given is None else given
 
 
-def counts(rules: Rules, findings: Iterable[Finding]) -> dict[str, int]:
+def count_rules(rules: type[StrEnum], findings: Iterable[Finding]) -> dict[StrEnum, int]:
     """How often each rule was broken."""
     broken = Counter(finding.rule for finding in findings)
-    return {rule.name.lower(): broken[rule] for rule in rules}
+    return {rule: broken[rule] for rule in rules}
+
+
+def count_names(rules: type[StrEnum], findings: Iterable[Finding]) -> dict[str, int]:
+    """As `count_rules`, by the rules' names."""
+    return {rule.name.lower(): n for rule, n in count_rules(rules, findings).items()}
+
+
+def examples(findings: Iterable[Finding]) -> dict[StrEnum, list[Finding]]:
+    """Some of each rule."""
+    found: dict[StrEnum, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.rule, []).append(finding)
+    return {rule: broken[:_EXAMPLES] for rule, broken in found.items()}
 
 
 def tell(
-    result: Mapping[str, Any], rules: Rules, findings: Sequence[Finding], *, as_json: bool
+    findings: Sequence[Finding], clues: Callable[[Finding], Iterable[str]] = lambda _: ()
 ) -> None:
-    """What came out, and some of the findings by the rule that they break."""
+    """What broke, with examples and what is known of each."""
+    broken = Counter(finding.rule for finding in findings)
+    for rule, some in examples(findings).items():
+        err.print(f"\n{rule}: {broken[rule]}", style="bold red", markup=False)
+        for finding in some:
+            err.print(f"- {finding.detail}", markup=False)
+            for line in clues(finding):
+                err.print(f"    {line}", markup=False)
+
+
+def tell_result(result: Mapping[str, Any], findings: Sequence[Finding], *, as_json: bool) -> None:
+    """What came out, and what broke."""
     if as_json:
         out.print_json(data=result, indent=None)
     else:
         for name, value in result.items():
             out.print(f"{name}: {value}", markup=False)
-    for rule in rules:
-        broken = [finding for finding in findings if finding.rule is rule]
-        if broken:
-            err.print(f"\n{rule}: {len(broken)}", style="bold red", markup=False)
-        for finding in broken[:_EXAMPLES]:
-            err.print(f"- {finding.detail}", markup=False)
+    tell(findings)

@@ -14,7 +14,7 @@ from rose.protocol import GROUP, EntryKey, Partition, decode_event, partition_of
 from rose.protocol.keys import QUEUES
 from tests.chaos import journal
 from tests.chaos.context import WORKERS
-from tests.chaos.invariants import Finding
+from tests.chaos.findings import Finding
 from tests.chaos.job_record import Answer, LogEntry, Summary, digest, said, summarize
 from tests.chaos.managed_process import Life
 from tests.chaos.plan import JobPlan, Plan

@@ -1,15 +1,17 @@
-"""What broke a rule, for the runs whose rules are an enumeration of their own."""
+"""What broke a rule. Each kind of run has an enumeration of its rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-
-Rules = Iterable[StrEnum]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """A violation. `number`: the job's, where it is about one."""
+
     rule: StrEnum
     detail: str
+    number: int | None = None
+    missing: bool = False
+    """something is not there that should be"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -12,9 +13,11 @@ from rose_cli.demo.workers import read_metrics
 from tests.chaos.context import LIMIT, WORKERS, Context, Options
 from tests.chaos.managed_process import End, ManagedProcess
 from tests.chaos.nursery import Nursery
+from tests.chaos.patience import came_true
 from tests.chaos.topology import Topology
 from tests.chaos.versions import environment
 
+START_S = 120.0
 #: Clocks are wrong by up to so much; every third one is right.
 _SKEW_S = 120.0
 
@@ -73,6 +76,18 @@ class Fleet:
         for process in self.processes:
             process.start()
         return self
+
+    async def wait_up(self, also: Callable[[], bool] = lambda: True) -> None:
+        """Raises: TimeoutError: not everybody has started, or one has ended."""
+
+        def died() -> bool:
+            return any(process.up_s == 0 for process in self.processes)
+
+        def up() -> bool:
+            return also() and all(self.gauges(worker) for worker in self.workers)
+
+        if not await came_true(lambda: died() or up(), START_S) or died():
+            raise TimeoutError(f"not everybody has started: see the logs in {self.folder}")
 
     def __exit__(self, *_: object) -> None:
         for process in [*self.processes, self.crowd]:

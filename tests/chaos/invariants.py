@@ -1,8 +1,7 @@
-"""What must hold, and how a violation is said."""
+"""What must hold."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from tests.chaos.context import LEASE_S
@@ -42,14 +41,3 @@ class Invariant(StrEnum):
     MEMORY = "memory: Redis is back near its start, nothing stays for ever"
     DRAINS = "drains: exit code 0 within the grace period"
     PROCESSES = "processes: nobody ends by himself"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A violation. `number`: the job's, where it is about one."""
-
-    invariant: Invariant
-    detail: str
-    number: int | None = None
-    missing: bool = False
-    """something is not there that should be"""

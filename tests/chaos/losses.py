@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tests.chaos import journal
 from tests.chaos.evidence import Evidence
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.spans import Spans
 
 #: A job that had to do with Redis so shortly before or after.
@@ -39,7 +40,7 @@ def without_losses(
     violations: list[Finding] = []
     losses: list[Finding] = []
     for finding in findings:
-        excused = finding.missing or finding.invariant in _MAY_BE_LOST
+        excused = finding.missing or finding.rule in _MAY_BE_LOST
         concerned = finding.number is None or finding.number in evidence.near_failovers
         is_loss = bool(evidence.failovers) and excused and concerned
         (losses if is_loss else violations).append(finding)

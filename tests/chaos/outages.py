@@ -125,9 +125,9 @@ async def measure(name: str) -> tuple[list[float], int]:
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedBroker(fake=False))
         proxy = stack.enter_context(Proxy(server.port))
-        victim = await _serving(stack, "victim", proxy.url, max_batch_size=half)
+        victim = await serving(stack, "victim", proxy.url, max_batch_size=half)
         async with streaming(server.url, 1, [0] * half) as concerned:
-            await _serving(stack, "other", server.url, max_batch_size=_JOBS)
+            await serving(stack, "other", server.url, max_batch_size=_JOBS)
             async with streaming(server.url, 1, [0] * half) as others:
                 streams = [*concerned, *others]
                 began = time.monotonic()
@@ -143,7 +143,8 @@ async def measure(name: str) -> tuple[list[float], int]:
                 return [stream.gap_s(began) for stream in seen], sum(moved)
 
 
-async def _serving(stack: ExitStack, name: str, url: str, **more: float) -> WorkerProcess:
+async def serving(stack: ExitStack, name: str, url: str, **more: float) -> WorkerProcess:
+    """It is ready, and slow if not told otherwise."""
     given = {"engine": "null", "min_step_s": _STEP_S, "grace_s": 0, **more}
     worker = stack.enter_context(WorkerProcess(name, url, **given))  # type: ignore[arg-type]
     await asyncio.to_thread(worker.wait_ready)
@@ -154,7 +155,7 @@ async def measure_frozen_node(frozen_s: float) -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster())
         for name in ("one", "two"):
-            await _serving(stack, name, cluster.url, partitions=_PARTITIONS)
+            await serving(stack, name, cluster.url, partitions=_PARTITIONS)
         homes = [cluster.node_of(Partition("default", index)) for index in range(_PARTITIONS)]
         node = homes[0]
         jobs = [index for index in range(_PARTITIONS) for _ in range(4)]

@@ -24,20 +24,13 @@ from rose.protocol.status import STATUS_FIELDS, read_status
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, JobStatus, Request
+from tests.chaos.outages import serving
 
 #: A token of each of ten thousand jobs, which must not be what is measured.
 _STEP_S = 5.0
 _POLL_S = 0.5
 _QUEUE = "default"
 _ENDLESS = Request("abc", sampling={"max_new_tokens": 100_000})
-
-
-async def _serving(stack: ExitStack, name: str, url: str, slots: int) -> WorkerProcess:
-    worker = stack.enter_context(
-        WorkerProcess(name, url, engine="null", min_step_s=_STEP_S, max_batch_size=slots)
-    )
-    await asyncio.to_thread(worker.wait_ready)
-    return worker
 
 
 class Crowd:
@@ -91,17 +84,20 @@ class Crowd:
 
 async def measure(workers: int, slots: int, rounds: int) -> None:
     names, free = [f"full-{n}" for n in range(workers)], max(1, slots // 100)
+    spare = workers * free
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedBroker(fake=False))
         direct = stack.enter_context(redis.Redis(port=server.port, protocol=2))
         async with AsyncClient(redis_url=server.url, queue=_QUEUE) as client:
             crowd = Crowd(client, direct)
             for name in names:
-                await _serving(stack, name, server.url, slots)
+                await serving(stack, name, server.url, min_step_s=_STEP_S, max_batch_size=slots)
                 await crowd.run(slots)
             for n in range(rounds):
-                victim = await _serving(stack, f"victim-{n}", server.url, workers * free)
-                await crowd.run(workers * free)
+                victim = await serving(
+                    stack, f"victim-{n}", server.url, min_step_s=_STEP_S, max_batch_size=spare
+                )
+                await crowd.run(spare)
                 await crowd.cancel(free, names)
                 print(await _kill(victim, crowd), flush=True)
 

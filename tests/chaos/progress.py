@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rose.protocol import partition_of
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.job_record import Summary
 from tests.chaos.journal import Tail
 from tests.chaos.plan import RAW_BASE

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import version
 from typing import Any
 
@@ -15,13 +16,14 @@ from rich.table import Table
 from tests.chaos import journal
 from tests.chaos.bounds import Bounds, Wait
 from tests.chaos.check import cause
+from tests.chaos.command import count_names, count_rules, err, examples, tell
 from tests.chaos.evidence import Evidence, moves
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.managed_process import End
 from tests.chaos.plan import RAW_BASE, FaultKind, Kind
 from tests.chaos.run import ChaosRun
 
-_EXAMPLES = 4
 _AROUND_S = 4.0
 _CUTS = {
     "reply": "in the middle of a reply",
@@ -42,9 +44,8 @@ class Report:
     wall_s: float
 
     @property
-    def violations(self) -> dict[Invariant, int]:
-        counts = Counter(finding.invariant for finding in self.findings)
-        return {invariant: counts[invariant] for invariant in Invariant}
+    def violations(self) -> dict[StrEnum, int]:
+        return count_rules(Invariant, self.findings)
 
     @property
     def faults(self) -> dict[str, int]:
@@ -79,7 +80,7 @@ class Report:
             "tokens": sum(summary.tokens for summary in summaries),
             "outcomes": dict(Counter(summary.outcome for summary in summaries)),
             "faults": self.faults,
-            "invariants": {invariant.name.lower(): n for invariant, n in self.violations.items()},
+            "invariants": count_names(Invariant, self.findings),
             "streams_of_crowds": sum(crowd.streams for crowd in evidence.crowds),
             "connections": dict(evidence.connections),
             "lost_with_failovers": self._losses(),
@@ -118,7 +119,7 @@ class Report:
         return {str(why): count for why, count in causes.items()}
 
     def _losses(self) -> dict[str, int]:
-        counts = Counter(loss.invariant.name.lower() for loss in self.losses)
+        counts = Counter(loss.rule.name.lower() for loss in self.losses)
         jobs = {loss.number for loss in self.losses if loss.number is not None}
         return {**counts, "jobs": len(jobs)} if jobs or counts else {}
 
@@ -156,25 +157,20 @@ def show(report: Report, out: Console) -> None:
     )
 
 
-def show_clues(report: Report, out: Console) -> None:
+def show_clues(report: Report) -> None:
     """A few violations of each kind with all that is known about their jobs."""
-    by_invariant: dict[Invariant, list[Finding]] = {}
-    for finding in report.findings:
-        by_invariant.setdefault(finding.invariant, []).append(finding)
-    shown = {finding.number for some in by_invariant.values() for finding in some[:_EXAMPLES]}
+    shown = {finding.number for some in examples(report.findings).values() for finding in some}
     delivered: dict[int, list[tuple[float, Any]]] = {}
     for _, (number, _, at, event) in journal.read(report.run.folder, "delivered-*.jsonl"):
         if number in shown:
             delivered.setdefault(number, []).append((at, event))
-    for invariant, findings in by_invariant.items():
-        out.print(f"\n{invariant}: {len(findings)}", style="bold red", markup=False)
-        for finding in findings[:_EXAMPLES]:
-            out.print(f"- {finding.detail}", markup=False, soft_wrap=True)
-            if finding.number is not None:
-                events = delivered.get(finding.number, [])
-                for line in _clues(report, finding.number, events):
-                    out.print(f"    {line}", markup=False, soft_wrap=True)
-    out.print(f"\nlogs and journals are kept in {report.run.folder}", markup=False)
+
+    def clues(finding: Finding) -> Iterable[str]:
+        number = finding.number
+        return () if number is None else _clues(report, number, delivered.get(number, []))
+
+    tell(report.findings, clues)
+    err.print(f"\nlogs and journals are kept in {report.run.folder}", markup=False)
 
 
 def _clues(report: Report, number: int, delivered: Sequence[tuple[float, Any]]) -> Iterator[str]:

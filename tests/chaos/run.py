@@ -32,6 +32,7 @@ from tests.chaos.fleet import Fleet, names
 from tests.chaos.journal import Journal
 from tests.chaos.losses import numbers_near
 from tests.chaos.managed_process import End, watch
+from tests.chaos.patience import came_true
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
 from tests.chaos.settler import Settler
@@ -41,7 +42,6 @@ from tests.chaos.topology import Cluster, OneServer, Sentinel, Topology
 from tests.chaos.trouble import Trouble
 from tests.chaos.versions import checked_out
 
-_START_S = 120.0
 _SETTLE_S = 20.0
 _TICK_S = 0.1
 #: How often it is looked who waits for a core.
@@ -94,7 +94,7 @@ class ChaosRun:
                 self.scene, self.options.jobs, self.options.faults_at_once
             )
             self._settler = Settler(self.scene, self.plan)
-            await self._until_up(fleet)
+            await fleet.wait_up(self._has_groups)
             self._limit_tenants(product)
             memory = self._memory()
             self.progress.last_news = time.monotonic()  # patience does not count the start-up
@@ -145,7 +145,7 @@ class ChaosRun:
 
     async def _gather_evidence(self, fleet: Fleet, raw: RawAdder) -> Evidence:
         """All is over: let it settle, drain the workers, and gather what is left."""
-        await _wait(self._is_idle, _SETTLE_S)
+        await came_true(self._is_idle, _SETTLE_S)
         gauges = await _idle_gauges(fleet)
         await _drain_workers(fleet)
         self.progress.update()
@@ -154,7 +154,7 @@ class ChaosRun:
         nodes = [self.topology.client(node) for node in self.topology.nodes]
         a_partition = _OWN_KEYS + (_TENANT_KEYS if self.options.tenants else 0)
         own_keys = a_partition * len(self.topology.partitions) + _SHARED_KEYS
-        await _wait(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
+        await came_true(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
         state.memory_after, state.nodes = self._memory(), len(nodes)
         return Evidence(
             plan=self.plan,
@@ -230,18 +230,8 @@ class ChaosRun:
         return not any(
             self.topology.client_of(partition).xlen(stream)
             for partition in self.topology.partitions
-            for stream in partition.all_jobs
+            for stream in partition.all_streams
         )
-
-    async def _until_up(self, fleet: Fleet) -> None:
-        def died() -> bool:
-            return any(process.up_s == 0 for process in fleet.processes)
-
-        def up() -> bool:
-            return self._has_groups() and all(fleet.gauges(worker) for worker in fleet.workers)
-
-        if not await _wait(lambda: died() or up(), _START_S) or died():
-            raise TimeoutError(f"not everybody has started: see the logs in {self.folder}")
 
     @asynccontextmanager
     async def _background(self, fleet: Fleet) -> AsyncIterator[None]:
@@ -293,7 +283,7 @@ class ChaosRun:
 
 async def _idle_gauges(fleet: Fleet) -> dict[str, dict[str, float]]:
     """What the workers say of their batch and cache; they get a moment to come to rest."""
-    await _wait(lambda: all(_at_rest(fleet.gauges(worker)) for worker in fleet.workers), 5.0)
+    await came_true(lambda: all(_at_rest(fleet.gauges(worker)) for worker in fleet.workers), 5.0)
     return {worker.name: fleet.gauges(worker) for worker in fleet.workers}
 
 
@@ -304,16 +294,6 @@ async def _drain_workers(fleet: Fleet) -> None:
     for process in fleet.processes:
         process.notice_end()
         process.kill(End.OVER)
-
-
-async def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        with contextlib.suppress(redis.RedisError):
-            if await asyncio.to_thread(reached):
-                return True
-        await asyncio.sleep(_TICK_S)
-    return False
 
 
 def _at_rest(gauges: dict[str, float]) -> bool:

@@ -16,7 +16,8 @@ from tests.chaos.answers import null_answer
 from tests.chaos.context import QUEUE
 from tests.chaos.evidence import GONE, RedisState, read_jobs
 from tests.chaos.faults.scene import Scene
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.job_check import check_job
 from tests.chaos.job_record import JobRecord, summarize
 from tests.chaos.plan import RAW_BASE, Kind, Plan

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.tenants import TenantPlan
 
 #: Tokens that are charged for the longest job.

@@ -20,7 +20,8 @@ from tests.chaos.evidence import (
     Take,
     moves,
 )
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.job_record import Answer
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import RAW_BASE, Kind, Plan
@@ -312,7 +313,7 @@ def test_a_violation_is_noticed(invariant: Invariant, violate: Change) -> None:
     # when
     violate(run)
     # then
-    assert invariant in {finding.invariant for finding in check(run)}
+    assert invariant in {finding.rule for finding in check(run)}
 
 
 def test_every_invariant_is_shown_to_notice_something() -> None:
@@ -372,7 +373,7 @@ def test_garbage_with_a_readable_id_must_fail_with_its_code() -> None:
     run.delivered[number] = [finished(0)]
     run.redis.logs["bad"] = [logged(finished(0))]
     # then
-    assert [finding.invariant for finding in check(run)] == [Invariant.OUTCOMES]
+    assert [finding.rule for finding in check(run)] == [Invariant.OUTCOMES]
 
 
 def test_a_finding_names_the_job() -> None:
@@ -382,7 +383,7 @@ def test_a_finding_names_the_job() -> None:
     _, violate = VIOLATIONS["other token"]
     violate(run)
     # then
-    seams = [f for f in check(run) if f.invariant is Invariant.SEAMS]
+    seams = [f for f in check(run) if f.rule is Invariant.SEAMS]
     assert seams == [Finding(Invariant.SEAMS, "token 2 is 99, undisturbed 7", PLAIN)]
 
 
@@ -406,7 +407,7 @@ def test_a_deadline_counts_from_the_submit(at: float, findings: list[Invariant])
     run = a_good_run()
     begun_at(at)(run)
     # then
-    about_it = [f.invariant for f in check(run) if f.invariant is Invariant.DEADLINES]
+    about_it = [f.rule for f in check(run) if f.rule is Invariant.DEADLINES]
     assert about_it == findings
 
 

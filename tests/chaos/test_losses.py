@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.evidence import Evidence
-from tests.chaos.invariants import Finding, Invariant
+from tests.chaos.findings import Finding
+from tests.chaos.invariants import Invariant
 from tests.chaos.journal import Journal
 from tests.chaos.losses import numbers_near, without_losses
 from tests.chaos.plan import Plan

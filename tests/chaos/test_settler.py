@@ -82,7 +82,7 @@ class Stage:
         self.scene.progress.update()
         await self.settler.settle()
         found = [*self.settler.found, *self.scene.progress.late]
-        return [finding.invariant for finding in found]
+        return [finding.rule for finding in found]
 
 
 def named(number: int) -> str:

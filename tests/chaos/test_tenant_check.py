@@ -15,7 +15,7 @@ def jobs(
 
 
 def broken(own: list[TenantJob], *plans: TenantPlan) -> set[object]:
-    return {finding.invariant for finding in check_tenants(own, plans, partitions=1)}
+    return {finding.rule for finding in check_tenants(own, plans, partitions=1)}
 
 
 def test_what_ends_makes_room_for_what_begins_in_the_same_millisecond() -> None:
@@ -38,7 +38,7 @@ def test_a_partition_has_its_share_of_a_cap() -> None:
     plan = TenantPlan("ann", 1, max_running=3)
     own = [TenantJob("ann", 1, 0, 0, 9, 1), TenantJob("ann", 1, 0, 0, 9, 1)]
     # then: two in the first of two partitions, one in the other
-    assert [f.invariant for f in check_tenants(own, [plan], partitions=2)] == [Invariant.CAPS]
+    assert [f.rule for f in check_tenants(own, [plan], partitions=2)] == [Invariant.CAPS]
 
 
 def in_turn(first: str, second: str, count: int) -> list[TenantJob]:

@@ -17,7 +17,7 @@ from typing import Any
 from rose.errors import RoseError
 from tests.chaos.batch.check import Look, Rule
 from tests.chaos.batch.run import BatchOptions, BatchRun, Outcome
-from tests.chaos.command import Ticker, counts, drawn_seed, err, tell
+from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
 
 
 def _progress(look: Look) -> str:
@@ -46,7 +46,7 @@ def main() -> None:
         sys.exit(2)
     finally:
         shutil.rmtree(folder)
-    tell(as_json(options, outcome), Rule, outcome.findings, as_json=args.json)
+    tell_result(as_json(options, outcome), outcome.findings, as_json=args.json)
     sys.exit(1 if outcome.findings else 0)
 
 
@@ -61,7 +61,7 @@ def as_json(options: BatchOptions, outcome: Outcome) -> dict[str, Any]:
         "worker kills": outcome.worker_kills,
         "epochs": outcome.epoch,
         "looks": len(outcome.looks),
-        "rules": counts(Rule, outcome.findings),
+        "rules": count_names(Rule, outcome.findings),
         "wall_s": round(outcome.wall_s, 1),
     }
 

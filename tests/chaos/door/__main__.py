@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.errors import RoseError
-from tests.chaos.command import Ticker, counts, drawn_seed, err, tell
+from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
 from tests.chaos.door.check import Rule
 from tests.chaos.door.run import DoorOptions, DoorRun, Outcome
 
@@ -48,7 +48,7 @@ def main() -> None:
     except (RoseError, TimeoutError) as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
-    tell(as_json(options, outcome), Rule, outcome.findings, as_json=args.json)
+    tell_result(as_json(options, outcome), outcome.findings, as_json=args.json)
     if outcome.findings:
         err.print(f"\nlogs are kept in {folder}", markup=False)
         sys.exit(1)
@@ -70,7 +70,7 @@ def as_json(options: DoorOptions, outcome: Outcome) -> dict[str, Any]:
         "created again": sum(one.created - 1 for one in told),
         "came again because of": dict(sum((one.refused for one in told), Counter())),
         "replays": outcome.replays,
-        "rules": counts(Rule, outcome.findings),
+        "rules": count_names(Rule, outcome.findings),
         "faults": {kind.value: count for kind, count in outcome.faults.items()},
         "client connections cut": dict(outcome.cut),
         "wall_s": round(outcome.wall_s, 1),

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -26,9 +25,10 @@ from tests.chaos.evidence import RedisState, read_partition
 from tests.chaos.faults import FaultInjector
 from tests.chaos.faults.scene import Scene
 from tests.chaos.findings import Finding
-from tests.chaos.fleet import Fleet, names
+from tests.chaos.fleet import START_S, Fleet, names
 from tests.chaos.journal import Journal
 from tests.chaos.managed_process import End, ManagedProcess, watch
+from tests.chaos.patience import came_true
 from tests.chaos.plan import FaultKind, Plan, schedule
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
@@ -50,7 +50,6 @@ _DOSES = {
     FaultKind.CUT_CLIENT: 150,
     FaultKind.SILENCE_CLIENTS: 10,
 }
-_START_S = 120.0
 _SETTLE_S = 20.0
 _POLL_S = 0.05
 #: Clients that ask while the last faults strike.
@@ -122,7 +121,7 @@ class DoorRun:
             self.progress = Progress(self.folder)
             self.scene = Scene(fleet, topology, product, raw, self.progress, balancer)
             self.injector = FaultInjector(self.scene, self.options.asks)
-            await _until(partial(_is_up, fleet), _START_S)
+            await fleet.wait_up()
             await _all_ready(fleet)
             self.progress.last_news = time.monotonic()
             async with _watched(fleet.processes):
@@ -184,8 +183,7 @@ class DoorRun:
         topology = self.scene.topology
         (partition,) = topology.partitions
         client = topology.client_of(partition)
-        idle = partial(_is_idle, lambda stream: int(client.xlen(stream)), partition.all_jobs)
-        await _until(idle, _SETTLE_S, raises=False)
+        await came_true(lambda: not any(map(client.xlen, partition.all_jobs)), _SETTLE_S)
         read_partition(outcome.redis, client, partition, [])
         outcome.findings += check_jobs(outcome.told, outcome.redis.entries_added)
         outcome.findings += _left(outcome.redis)
@@ -230,20 +228,9 @@ def _left(state: RedisState) -> Iterator[Finding]:
         yield Finding(Rule.EMPTY, f"dead letter {letter['code']} of {letter['id']}")
 
 
-def _is_idle(length: Callable[[str], int], streams: tuple[str, ...]) -> bool:
-    return not any(length(stream) for stream in streams)
-
-
-def _is_up(fleet: Fleet) -> bool:
-    """Raises: TimeoutError: one has ended."""
-    if any(process.up_s == 0 for process in fleet.processes):
-        raise TimeoutError(f"not everybody has started: see the logs in {fleet.folder}")
-    return all(fleet.gauges(worker) for worker in fleet.workers)
-
-
 async def _all_ready(fleet: Fleet) -> None:
     """Raises: TimeoutError: a gateway does not start, or has ended."""
-    async with asyncio.timeout(_START_S):
+    async with asyncio.timeout(START_S):
         for gateway in fleet.gateways:
             while not await _ready(fleet.port(gateway)):
                 await asyncio.sleep(_POLL_S)
@@ -266,13 +253,3 @@ async def _watched(processes: list[ManagedProcess]) -> AsyncGenerator[None, None
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-async def _until(reached: Callable[[], bool], limit_s: float, *, raises: bool = True) -> None:
-    deadline = time.monotonic() + limit_s
-    while not await asyncio.to_thread(reached):
-        if time.monotonic() > deadline:
-            if raises:
-                raise TimeoutError(f"not reached within {limit_s:g} s")
-            return
-        await asyncio.sleep(_POLL_S)

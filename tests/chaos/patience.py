@@ -1,0 +1,23 @@
+"""Waiting for what may never come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import redis
+
+_LOOK_S = 0.05
+
+
+async def came_true(reached: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it did in this time. A Redis that is away is asked again."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(redis.RedisError):
+            if await asyncio.to_thread(reached):
+                return True
+        await asyncio.sleep(_LOOK_S)
+    return False
