@@ -48,13 +48,6 @@ def test_an_adapter_is_a_model_of_its_own(start_own_door: Callable[..., RunningD
     assert allowed == ["null:law"]
 
 
-def test_an_unknown_model_is_not_found(door: RunningDoor) -> None:
-    with door.openai() as ai, pytest.raises(openai.NotFoundError) as refused:
-        ai.models.retrieve("a/b")
-
-    assert refused.value.code == "model_not_found"
-
-
 def test_a_key_sees_the_models_that_it_may_use(start_own_door: Callable[..., RunningDoor]) -> None:
     door = start_own_door(aliases='{"gpt": "null", "other": "null"}')
     secrets = [

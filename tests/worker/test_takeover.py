@@ -12,25 +12,6 @@ from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker, echoed, has_no_jobs, running
 
 
-def test_a_killed_workers_jobs_go_on_with_the_next_token(
-    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
-) -> None:
-    # given
-    victim = start_worker(max_batch_size=8, min_step_s=0.1)
-    jobs = client.submit_many([f"prompt {n}" for n in range(8)])
-    wait_until(lambda: all(running(job, tokens=5) for job in jobs))
-    # when
-    victim.kill()
-    start_worker(max_batch_size=8)
-    # then
-    for n, job in enumerate(jobs):
-        events = list(job.stream(timeout_s=90))
-        assert [event.index for event in events] == list(range(257))
-        assert job.result(90).token_ids == echoed(f"prompt {n}".encode(), 256)
-        assert job.status().epoch >= 2
-    assert has_no_jobs(raw, partition)
-
-
 def test_a_worker_that_is_stopped_past_its_lease_publishes_nothing_afterwards(
     client: Client, start_worker: StartWorker
 ) -> None:

@@ -83,17 +83,6 @@ def test_every_line_of_a_batch_is_answered(client: OpenAI, url: str) -> None:
     assert file.bytes == len(client.files.content(file.id).content)
 
 
-def test_wrong_lines_are_in_the_error_file_with_their_numbers(client: OpenAI) -> None:
-    url = "/v1/chat/completions"
-    lines = [line("good", url, **HI), "{", line("odd", url, **HI, temperature=9)]
-    batch = ended(client, created(client, lines, url))
-    assert batch.status == "completed"
-    assert [one["custom_id"] for one in said(client, batch.output_file_id)] == ["good"]
-    errors = said(client, batch.error_file_id)
-    assert [(one["line"], one["custom_id"]) for one in errors] == [(2, None), (3, "odd")]
-    assert errors[1]["response"]["body"]["error"]["param"] == "temperature"
-
-
 def test_a_batch_is_cancelled_and_says_so_again(client: OpenAI) -> None:
     # given
     url = "/v1/completions"

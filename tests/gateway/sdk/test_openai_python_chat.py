@@ -36,8 +36,9 @@ def test_the_models_are_listed(client: OpenAI) -> None:
 
     assert {CHAT, ECHO, SLOW, FULL} <= set(models)
     assert client.models.retrieve(ECHO) == models[ECHO]
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-9")
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.models.retrieve("a/b")
+    assert unknown.value.code == "model_not_found"
 
 
 def test_a_chat_is_answered(client: OpenAI) -> None:
