@@ -18,6 +18,7 @@ import pytest
 
 from roseinfer.demo_model import MODEL_PATH
 from tests.support.bench import wait_until
+from tests.support.event_stream import event_stream
 
 TIMEOUT_S = 120
 STORY = {"input": "Tell me a story.", "max_output_tokens": 120, "temperature": 0}
@@ -59,10 +60,9 @@ class Chat:
 
     def events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         model = json.load(self.ask("/v1/models"))["data"][0]["id"]
-        with self.ask("/v1/responses", {"model": model, "stream": True, **body}) as answer:
-            for line in answer:
-                if line.startswith(b"data: {"):
-                    yield json.loads(line.removeprefix(b"data: "))
+        asked = {"model": model, "stream": True, **body}
+        with event_stream("POST", f"{self.url}/v1/responses", body=asked) as (_, events):
+            yield from (event.json for event in events if event.data != "[DONE]")
 
     def children(self) -> list[int]:
         """Processes of its session, itself included."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +24,7 @@ from tests.gateway.responses.calls import (
     wait_for,
 )
 from tests.support.echo import SLOW
-from tests.support.event_stream import leave_when
+from tests.support.event_stream import event_stream, leave_when
 from tests.support.gateway import RunningDoor, running_door, running_gateway
 
 LONG = {"model": "null", "input": "hello", "max_output_tokens": 5000}
@@ -39,18 +38,11 @@ def slow_door(start_door: Callable[..., RunningDoor]) -> RunningDoor:
 @contextmanager
 def streaming(url: str, **fields: Any) -> Iterator[tuple[httpx.Response, Iterator[dict[str, Any]]]]:
     """A stream that is open, and its events as they come. Leaving it closes the connection."""
+    headers = fields.pop("headers", None)
     body = {**LONG, "stream": True, **fields}
-    headers = fields.pop("headers", {})
-    body.pop("headers", None)
-    with httpx.stream("POST", f"{url}/responses", json=body, headers=headers, timeout=60) as answer:
+    with event_stream("POST", f"{url}/responses", headers, body) as (answer, events):
         assert answer.status_code == 200
-        yield answer, _events(answer)
-
-
-def _events(answer: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in answer.iter_lines():
-        if line.startswith("data: {"):
-            yield json.loads(line.removeprefix("data: "))
+        yield answer, (event.json for event in events if event.data != "[DONE]")
 
 
 def until_text(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
@@ -122,10 +114,9 @@ def test_a_background_stream_goes_on_without_its_client(slow_door: RunningDoor) 
 def test_a_reader_that_leaves_cancels_nothing(slow_door: RunningDoor) -> None:
     response_id = created(slow_door.url, background=True, max_output_tokens=60)["id"]
 
-    with httpx.stream(
-        "GET", f"{slow_door.url}/responses/{response_id}?stream=true", timeout=60
-    ) as answer:
-        until_text(_events(answer))
+    url = f"{slow_door.url}/responses/{response_id}?stream=true"
+    with event_stream("GET", url) as (_, events):
+        until_text(event.json for event in events)
 
     assert wait_for(slow_door.url, response_id, has_ended)["status"] == "incomplete"
 
