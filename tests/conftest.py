@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -19,6 +20,7 @@ from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import Client
 from tests.support.bench import Bench
+from tests.support.echo import serving
 from tests.support.nursery import forking
 from tests.support.wheel import build_wheel, install, new_environment
 
@@ -152,27 +154,12 @@ def raw(broker: EmbeddedBroker) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def start_worker(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., WorkerProcess]]:
-    """Starts `rose worker` processes; the null engine unless told otherwise."""
+    """Starts `rose worker` processes, as `serving` does."""
     with ExitStack() as stack:
         numbers = itertools.count()
 
-        def start(
-            *,
-            ready: bool = True,
-            program: Sequence[str] = ("rose_cli", "worker"),
-            **settings: str | float,
-        ) -> WorkerProcess:
-            given: dict[str, str | float] = {
-                "queue": queue,
-                "engine": "null",
-                "lease_s": 1,
-                "reclaim_interval_s": 0.1,
-                **settings,
-            }
-            worker = WorkerProcess(f"w{next(numbers)}", broker.url, program=program, **given)
-            stack.enter_context(worker)
-            if ready:
-                worker.wait_ready()
-            return worker
+        def start(**settings: Any) -> WorkerProcess:
+            worker = serving(f"w{next(numbers)}", broker.url, **{"queue": queue, **settings})
+            return stack.enter_context(worker)
 
         yield start

@@ -19,11 +19,13 @@ SLOW = {"min_step_s": 0.02}
 
 
 @contextmanager
-def serving(name: str, url: str, **settings: Any) -> Iterator[WorkerProcess]:
-    """A worker that is ready, and whose leases lapse soon."""
+def serving(name: str, url: str, *, ready: bool = True, **settings: Any) -> Iterator[WorkerProcess]:
+    """A worker that is ready, if not told otherwise, and whose leases lapse soon. `settings`: as
+    `WorkerProcess` takes them."""
     given = {"engine": "null", "lease_s": 1, "reclaim_interval_s": 0.1, **settings}
     with WorkerProcess(name, url, **given) as worker:
-        worker.wait_ready()
+        if ready:
+            worker.wait_ready()
         yield worker
 
 
