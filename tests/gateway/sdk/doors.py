@@ -59,7 +59,7 @@ def open_door(folder: Path) -> Iterator[Door]:
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
 
-        def work(of: str, **settings: str | float) -> None:
+        def work(of: str, **settings: Any) -> None:
             queue = queues[of]
             stack.enter_context(serving(queue, broker.url, queue=queue, **settings))
 
