@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import OpenAI from 'openai';
 import { zodFunction, zodResponseFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
-import { client, collect, hi, models, saysHello, take, until } from './support.mjs';
+import { client, collect, hi, models, saysHello, take } from './support.mjs';
 
 const Weather = z.strictObject({ city: z.enum(['Paris', 'Oslo']), degrees: z.number().int().min(-30).max(40) });
 const tool = zodFunction({ name: 'get_weather', parameters: Weather });
