@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits: groups of 32 inputs of an output share a float16 scale.
+"""Weights of 8 and 4 bits: groups of inputs of an output share a scale.
 
 They are made of a model's weights, or are those of its file.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.families import Parts, weight_of
 
 GROUP = 32
+SUPER_GROUP = 256
 
 #: What `weights` may be: bits of the layers' matrices, and of the head, which decides each token.
 FORMATS = {"int8": (8, 8), "int4": (4, 8)}
@@ -28,42 +29,70 @@ FROM_FILE = "file"
 _STRETCHES = (1.14, 0.92)
 
 
+class Form(NamedTuple):
+    """What matrices that become one have in common."""
+
+    bits: int
+    minimums: bool = False
+    zeros: bool = False
+    factors: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
     """Weights [outputs, inputs]: scale times (value - zero), or scale times value plus minimum.
 
-    With neither zeros nor minimums, all zeros are 2^(bits - 1).
+    With neither zeros nor minimums, all zeros are 2^(bits - 1). Scales and minimums are float16,
+    for groups of 32 inputs. With factors they are for 256, and a group's own are multiples of
+    them: such are the K types of GGUF files.
     """
 
     values: Tensor
     """uint8 [outputs, inputs], below 2^bits"""
     scales: Tensor
-    """float16 [outputs, inputs / 32]"""
+    """float16 [outputs, inputs / 32 or 256]"""
     bits: int
     minimums: Tensor | None = None
-    """float16 [outputs, inputs / 32]"""
+    """float16 [outputs, inputs / 32 or 256]"""
     zeros: Tensor | None = None
+    """uint8 [outputs, inputs / 32]"""
+    scale_factors: Tensor | None = None
+    """uint8 [outputs, inputs / 32] beside minimums, without them int8 [outputs, inputs / 16]"""
+    minimum_factors: Tensor | None = None
     """uint8 [outputs, inputs / 32]"""
 
     def dequantize(self) -> Tensor:
         """Float32 [outputs, inputs]."""
-        groups = _groups(self.values.float())
+        scales = _multiplied(self.scales, self.scale_factors)
+        groups = self.values.float().reshape(*scales.shape, -1)
         if self.minimums is None:
             middle = 1 << (self.bits - 1)
             groups -= middle if self.zeros is None else self.zeros.float()[..., None]
-        groups *= self.scales.float()[..., None]
+        groups *= scales[..., None]
         if self.minimums is not None:
-            groups += self.minimums.float()[..., None]
+            groups += _multiplied(self.minimums, self.minimum_factors)[..., None]
         return groups.flatten(1)
 
     @property
-    def form(self) -> tuple[int, bool, bool]:
-        """What matrices that become one have in common."""
-        return self.bits, self.minimums is not None, self.zeros is not None
+    def form(self) -> Form:
+        return Form(
+            self.bits,
+            self.minimums is not None,
+            self.zeros is not None,
+            self.scale_factors is not None,
+        )
 
     def take(self, rows: Tensor) -> QuantizedWeight:
         """These rows, in this order."""
         return _map(lambda tensors: tensors[0][rows], [self])
+
+
+def _multiplied(numbers: Tensor, factors: Tensor | None) -> Tensor:
+    """Float32, one for each group."""
+    if factors is None:
+        return numbers.float()
+    groups = factors.float().reshape(*numbers.shape, -1)
+    return groups.mul_(numbers.float()[..., None]).flatten(1)
 
 
 def _map(
@@ -81,6 +110,8 @@ def _map(
         weights[0].bits,
         changed([weight.minimums for weight in weights]),
         changed([weight.zeros for weight in weights]),
+        changed([weight.scale_factors for weight in weights]),
+        changed([weight.minimum_factors for weight in weights]),
     )
 
 
@@ -187,8 +218,8 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
 def take_stored(
     model: Any, parts: Parts, stored: Mapping[str, QuantizedWeight]
 ) -> dict[Any, QuantizedWeight]:
-    """The linear layers whose weights the file has in a form of the decoder's. Layers that become
-    one matrix must have the same form: of others the model's own weights stay.
+    """The linear layers whose weights the file has in a form of the decoder's. Of layers that
+    become one matrix it must have all: else the model's own weights stay.
 
     Raises UnsupportedModel if there are none.
     """
@@ -197,7 +228,7 @@ def take_stored(
     for linears in parts.joined_linears:
         found = [stored.get(names[id(linear.weight)]) for linear in linears]
         weights = [weight for weight in found if weight is not None]
-        if len(weights) == len(linears) and len({weight.form for weight in weights}) == 1:
+        if len(weights) == len(linears):
             taken.update(zip(linears, weights, strict=True))
     if not taken:
         raise UnsupportedModel(

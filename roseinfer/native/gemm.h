@@ -268,7 +268,7 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
 
 INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
 INLINE bool has_four_bits(const Matrix &m) {
-    return m.type == INT4 || m.type == INT4_MINIMUM || m.type == INT4_ZERO;
+    return m.type == INT4 || m.type == INT4_MINIMUM || m.type == INT4_ZERO || m.type == Q4_K;
 }
 
 #include "quantized.h"
@@ -375,9 +375,8 @@ struct WorkSplit {
     }
 };
 
-// c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through
-// `prepare_input`. Every thread of the team must call it; it ends with a barrier.
-static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
+// One matrix, without those that follow it.
+static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
     const WorkSplit split(m, rows, (m.outputs + PANEL_WIDTH - 1) / PANEL_WIDTH);
     if (split.tiled) configure_tiles(rows);
 #pragma omp for schedule(dynamic)
@@ -394,6 +393,13 @@ static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, S
         multiply_panels(m, from, a.stride, next - row, first, end - first, to, mode);
     }
     if (split.tiled) release_tiles();
+}
+
+// c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through
+// `prepare_input`. Every thread of the team must call it; it ends with a barrier.
+static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
+    for (const Matrix *part = &m; part; c.at += part->outputs, part = part->next)
+        matmul_alone(*part, a, rows, c, mode);
 }
 
 // On tiles only: the product after its activation, gated or not, as tiles [rows, inner] of what

@@ -20,6 +20,7 @@ const Field layout[] = {
     WHOLE(Matrix),
     FIELD(Matrix, panels),
     FIELD(Matrix, bias),
+    FIELD(Matrix, next),
     FIELD(Matrix, outputs),
     FIELD(Matrix, inputs),
     FIELD(Matrix, type),

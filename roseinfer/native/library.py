@@ -44,12 +44,16 @@ class WeightType(IntEnum):
     INT4_MINIMUM = 5
     INT8_ZERO = 6
     INT4_ZERO = 7
+    Q4_K = 8
+    Q5_K = 9
+    Q6_K = 10
 
 
 class Matrix(Structure):
     _fields_ = (
         ("panels", c_void_p),
         ("bias", c_void_p),
+        ("next", c_void_p),
         *((name, c_int64) for name in ("outputs", "inputs", "type")),
     )
 

@@ -10,6 +10,12 @@
 //     8 bits   8 units    [PANEL_WIDTH][4 inputs]
 //     4 bits   4 units    [PANEL_WIDTH][4 bytes]: the lower halves, then the upper halves
 //
+// K types have super-blocks of eight groups. In front of these lie scales, and minimums if any, of
+// all eight. A group's header has the whole numbers that its own are multiples of:
+//
+//     of scales    [PARTS][PANEL_WIDTH] bytes; with two parts, signed and for half a group each
+//     of minimums  [PANEL_WIDTH] bytes, if any
+//
 // Activations are rounded to 8 bits too, each GROUP of a row with a scale of its own. Products of a
 // group are whole numbers, summed without rounding; the groups' sums are added in order as floats.
 // So a row's result does not depend on the other rows of its batch here either.
@@ -20,15 +26,27 @@ constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
 // What a weight is counted from: the middle of the range, a minimum that is added, or a value of q.
 enum class Origin { Middle, Minimum, Zero };
 
-template <int BITS_, Origin ORIGIN_ = Origin::Middle>
+template <int BITS_, Origin ORIGIN_ = Origin::Middle, bool IS_K_ = false>
 struct Format {
     static constexpr int BITS = BITS_;
     static constexpr Origin ORIGIN = ORIGIN_;
-    static constexpr int MIDDLE = 1 << (BITS - 1);
-    static constexpr int HEADER_BYTES = ORIGIN == Origin::Middle    ? 2 * PANEL_WIDTH
-                                        : ORIGIN == Origin::Minimum ? 4 * PANEL_WIDTH
-                                                                    : 3 * PANEL_WIDTH;
+    static constexpr bool IS_K = IS_K_;
+    static constexpr int MIDDLE = 1 << (BITS - 1), PARTS = IS_K && ORIGIN == Origin::Middle ? 2 : 1;
+    static constexpr int HALVES_BYTES = (ORIGIN == Origin::Minimum ? 4 : 2) * PANEL_WIDTH;
+    static constexpr int ORIGIN_BYTES = ORIGIN == Origin::Zero ? PANEL_WIDTH : 0;
+    static constexpr int HEADER_BYTES = IS_K ? 2 * PANEL_WIDTH : HALVES_BYTES + ORIGIN_BYTES;
     static constexpr int GROUP_BYTES = HEADER_BYTES + BITS * UNIT_BYTES;
+    static constexpr int SUPER_GROUPS = IS_K ? 8 : 1;
+    static constexpr int SUPER_BYTES = (IS_K ? HALVES_BYTES : 0) + SUPER_GROUPS * GROUP_BYTES;
+
+    // Where the float16 numbers of a group lie in a panel, and where the group does. Those of the
+    // group behind the last one lie in the next panel.
+    static constexpr std::int64_t halves(std::int64_t group) {
+        return group / SUPER_GROUPS * SUPER_BYTES;
+    }
+    static constexpr std::int64_t offset(std::int64_t group) {
+        return halves(group) + (IS_K ? HALVES_BYTES : 0) + group % SUPER_GROUPS * GROUP_BYTES;
+    }
 };
 
 // Calls `use` with the format of `m`.
@@ -40,7 +58,10 @@ INLINE auto with_format(const Matrix &m, Use use) {
         case INT8_MINIMUM: return use(Format<8, Origin::Minimum>{});
         case INT4_MINIMUM: return use(Format<4, Origin::Minimum>{});
         case INT8_ZERO: return use(Format<8, Origin::Zero>{});
-        default: return use(Format<4, Origin::Zero>{});
+        case INT4_ZERO: return use(Format<4, Origin::Zero>{});
+        case Q4_K: return use(Format<4, Origin::Minimum, true>{});
+        case Q5_K: return use(Format<8, Origin::Minimum, true>{});
+        default: return use(Format<8, Origin::Middle, true>{});
     }
 }
 
@@ -69,7 +90,7 @@ using Whole = float;
 // A group of a row of activations. They replace the floats of the row, which take more room.
 struct __attribute__((may_alias)) QuantizedGroup {
     float scale;
-    std::int32_t sum;  // of the values
+    std::int32_t sum, upper_sum;  // of the values, and of the upper half of them
     QuantizedValue values[GROUP];
 };
 static_assert(sizeof(QuantizedGroup) <= GROUP * sizeof(float), "it is made in place");
@@ -83,8 +104,9 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
     }
     const float largest = reduce_max(most);
     const vfloat inverse = broadcast(largest > 0 ? 127.0f / largest : 0.0f);
-    vint sum = {};
+    vint sum = {}, lower_sum = {};
     for (int i = 0; i < GROUP; i += LANES) {
+        if (i == GROUP / 2) lower_sum = sum;
         const vfloat shifted = load(from + i) * inverse + 12582912.0f;  // rounds: see exp
         const vint rounded = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
         sum += rounded;
@@ -97,8 +119,11 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
         }
     }
     to.scale = largest / 127.0f + reduce_sum(invalid);
-    to.sum = 0;
-    for (int lane = 0; lane < LANES; ++lane) to.sum += sum[lane];
+    to.sum = to.upper_sum = 0;
+    for (int lane = 0; lane < LANES; ++lane) {
+        to.sum += sum[lane];
+        to.upper_sum += sum[lane] - lower_sum[lane];
+    }
 }
 
 // In place: group after group lies where the row began.
@@ -125,18 +150,22 @@ INLINE vfloat load_scales(const char *from) {
 }
 
 // PANEL_WIDTH bytes, of which a vector begins at `from`, as the sums of a group count.
-INLINE GroupSum load_origins(const char *from) {
+template <bool SIGNED = false>
+INLINE GroupSum load_bytes(const char *from) {
 #if X86_LANES == 16
-    return reinterpret_cast<vint>(
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+    return reinterpret_cast<vint>(SIGNED ? _mm512_cvtepi8_epi32(bytes)
+                                         : _mm512_cvtepu8_epi32(bytes));
 #elif X86_LANES
-    return reinterpret_cast<vint>(
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from))));
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from));
+    return reinterpret_cast<vint>(SIGNED ? _mm256_cvtepi8_epi32(bytes)
+                                         : _mm256_cvtepu8_epi32(bytes));
 #else
-    GroupSum origins;
+    GroupSum numbers;
     for (int lane = 0; lane < LANES; ++lane)
-        origins[lane] = static_cast<unsigned char>(from[lane]);
-    return origins;
+        numbers[lane] = SIGNED ? static_cast<signed char>(from[lane])
+                               : static_cast<unsigned char>(from[lane]);
+    return numbers;
 #endif
 }
 
@@ -221,21 +250,25 @@ constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
 // processor's own prefetcher comes too late. With one panel after the other this reaches into the
 // next one.
 constexpr int PREFETCH_BYTES = 2048;
-template <int R, int BITS>
-constexpr int QUANTIZED_PANELS = R == 1 && BITS == 4 && LANES == 16 ? 1
+template <int R, int BITS, int PARTS>
+constexpr int QUANTIZED_PANELS = PARTS == 2 ? (LANES == 16 && R <= 4 ? 2 : 1)
+                                 : R == 1 && BITS == 4 && LANES == 16 ? 1
                                  : R * PANEL_VECTORS <= 2           ? 4
                                  : LANES == 16                      ? 2
                                                                     : 1;
 
-// Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows.
+// Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows. The
+// group's float16 numbers lie at `halves`.
 template <int R, int P, class F>
-INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, std::int64_t panel,
-                             const char *a, std::int64_t row_bytes) {
-    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS;
-    // Where a vector has its part of the header's array that begins at `array`, of `size` bytes each.
-    const auto header = [&](int v, int array, int size) {
-        return weights + v / PANEL_VECTORS * panel + array * PANEL_WIDTH +
-               v % PANEL_VECTORS * LANES * size;
+INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, const char *weights,
+                             std::int64_t panel, const char *a, std::int64_t row_bytes) {
+    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS, PARTS = F::PARTS;
+    // Where a vector has its part of the array of float16 numbers or bytes that has this number.
+    const auto halves_of = [&](int v, int array) {
+        return halves + v / PANEL_VECTORS * panel + 2 * (array * PANEL_WIDTH + v % PANEL_VECTORS * LANES);
+    };
+    const auto bytes_of = [&](int v, int array) {
+        return weights + v / PANEL_VECTORS * panel + array * PANEL_WIDTH + v % PANEL_VECTORS * LANES;
     };
     const auto vector = [&](int v) {
         return weights + v / PANEL_VECTORS * panel + F::HEADER_BYTES +
@@ -249,20 +282,25 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
         for (int i = 0; i < P * F::GROUP_BYTES; i += 64)
             __builtin_prefetch(
                 weights + i / F::GROUP_BYTES * panel + i % F::GROUP_BYTES + PREFETCH_BYTES);
-    GroupSum sums[R][VECTORS];
+    GroupSum sums[PARTS][R][VECTORS];
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
         GroupSum origins = {};
-        if constexpr (F::ORIGIN == Origin::Zero) origins = load_origins(header(v, 2, 1));
+        if constexpr (F::ORIGIN == Origin::Zero) origins = load_bytes(bytes_of(v, 2));
 #pragma GCC unroll 12
-        for (int r = 0; r < R; ++r) {
-            if constexpr (F::ORIGIN == Origin::Zero)
-                sums[r][v] = origins * static_cast<Whole>(-group(r).sum);
-            else if constexpr (F::ORIGIN == Origin::Middle)
-                sums[r][v] = static_cast<Whole>(-F::MIDDLE * group(r).sum) - GroupSum{};
-            else
-                sums[r][v] = GroupSum{};
-        }
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int part = 0; part < PARTS; ++part) {
+                const std::int32_t sum = PARTS == 1  ? group(r).sum
+                                         : part == 1 ? group(r).upper_sum
+                                                     : group(r).sum - group(r).upper_sum;
+                if constexpr (F::ORIGIN == Origin::Zero)
+                    sums[part][r][v] = origins * static_cast<Whole>(-sum);
+                else if constexpr (F::ORIGIN == Origin::Middle)
+                    sums[part][r][v] = static_cast<Whole>(-F::MIDDLE * sum) - GroupSum{};
+                else
+                    sums[part][r][v] = GroupSum{};
+            }
     }
 #pragma GCC unroll 8
     for (int unit = 0; unit < BITS; ++unit) {
@@ -285,18 +323,28 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
                 const FourActivations x =
                     four_activations(group(r).values + 4 * (unit * STEPS + step));
 #pragma GCC unroll 8
-                for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot(sums[r][v], four[v], x);
+                for (int v = 0; v < VECTORS; ++v) {
+                    GroupSum &sum = sums[(unit * STEPS + step) * PARTS / 8][r][v];
+                    sum = dot(sum, four[v], x);
+                }
             }
         }
     }
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
-        const vfloat scales = load_scales(header(v, 0, 2));
-        vfloat minimums = {};
-        if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(header(v, 2, 2));
+        vfloat scales = load_scales(halves_of(v, 0)), minimums = {};
+        if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(halves_of(v, 1));
+        if constexpr (F::IS_K && PARTS == 1) {
+            scales *= to_float(load_bytes(bytes_of(v, 0)));
+            minimums *= to_float(load_bytes(bytes_of(v, 1)));
+        }
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            totals.of[r][v] += to_float(sums[r][v]) * (scales * group(r).scale);
+            GroupSum sum = sums[0][r][v];
+            if constexpr (PARTS == 2)
+                sum = sum * load_bytes<true>(bytes_of(v, 0)) +
+                      sums[1][r][v] * load_bytes<true>(bytes_of(v, 1));
+            totals.of[r][v] += to_float(sum) * (scales * group(r).scale);
             if constexpr (F::ORIGIN == Origin::Minimum)
                 totals.of[r][v] += minimums * (group(r).scale * group(r).sum);
         }
@@ -307,12 +355,12 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *weights, st
 template <int R, int P, class F>
 static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
                            std::int64_t first, Rows c, Store mode) {
-    const std::int64_t groups = m.inputs / GROUP, panel = groups * F::GROUP_BYTES;
+    const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
     const char *weights = static_cast<const char *>(m.panels) + first * panel;
     const char *activations = reinterpret_cast<const char *>(a);
     Accumulators<R, P> totals = {};
     for (std::int64_t g = 0; g < groups; ++g)
-        accumulate_group<R, P, F>(totals, weights + g * F::GROUP_BYTES, panel,
+        accumulate_group<R, P, F>(totals, weights + F::halves(g), weights + F::offset(g), panel,
                                   activations + g * sizeof(QuantizedGroup),
                                   stride * sizeof(float));
 #pragma GCC unroll 12
@@ -342,7 +390,7 @@ static void quantized_panels(const Matrix &m, const float *a, std::int64_t strid
 template <class F, int R = QUANTIZED_ROWS>
 static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
-    constexpr int P = QUANTIZED_PANELS<R, F::BITS>;
+    constexpr int P = QUANTIZED_PANELS<R, F::BITS, F::PARTS>;
     for (std::int64_t p = first; rows >= R && p < end; p += P)
         for (std::int64_t row = 0; row + R <= rows; row += R)
             quantized_panels<R, P, F>(m, a + row * stride, stride, p, p + P < end ? p + P : end,
@@ -359,9 +407,9 @@ static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride,
 template <class F>
 INLINE float quantized_weight(F, const Matrix &m, std::int64_t output, std::int64_t input) {
     const std::int64_t column = output % PANEL_WIDTH, in_group = input % GROUP;
-    const char *group = static_cast<const char *>(m.panels) +
-                        (output / PANEL_WIDTH * (m.inputs / GROUP) + input / GROUP) *
-                            F::GROUP_BYTES;
+    const char *panel = static_cast<const char *>(m.panels) +
+                        output / PANEL_WIDTH * F::halves(m.inputs / GROUP);
+    const char *group = panel + F::offset(input / GROUP);
     constexpr int STEPS = 8 / F::BITS;
     const std::int64_t step = in_group / 4;
     const auto byte = [&](std::int64_t offset) {
@@ -369,12 +417,19 @@ INLINE float quantized_weight(F, const Matrix &m, std::int64_t output, std::int6
     };
     const auto half = [&](std::int64_t array) {
         const vfloat values =
-            load_scales(group + 2 * (array * PANEL_WIDTH + column / LANES * LANES));
+            load_scales(panel + F::halves(input / GROUP) +
+                        2 * (array * PANEL_WIDTH + column / LANES * LANES));
         return values[column % LANES];
     };
     const int place = byte(F::HEADER_BYTES + step / STEPS * UNIT_BYTES + column * 4 + in_group % 4);
     const int q = place >> (step % STEPS * F::BITS) & ((1 << F::BITS) - 1);
-    if constexpr (F::ORIGIN == Origin::Minimum) return half(0) * q + half(1);
+    float scale = half(0);
+    if constexpr (F::PARTS == 2)
+        scale *= static_cast<signed char>(byte(in_group / (GROUP / 2) * PANEL_WIDTH + column));
+    else if constexpr (F::IS_K)
+        scale *= byte(column);
+    if constexpr (F::ORIGIN == Origin::Minimum)
+        return scale * q + half(1) * (F::IS_K ? byte(PANEL_WIDTH + column) : 1);
     const int origin = F::ORIGIN == Origin::Zero ? byte(2 * PANEL_WIDTH + column) : F::MIDDLE;
-    return half(0) * (q - origin);
+    return scale * (q - origin);
 }

@@ -26,13 +26,17 @@ enum WeightType : std::int64_t {
     INT4_MINIMUM = 5,
     INT8_ZERO = 6,
     INT4_ZERO = 7,
+    Q4_K = 8,
+    Q5_K = 9,
+    Q6_K = 10,
 };
 
 // Weights [outputs, inputs], packed: see gemm.h and quantized.h. `bias` [outputs] is padded to whole
-// panels.
+// panels. The outputs of `next`, if any, follow: of quantized weights they may be of another type.
 struct Matrix {
     const void *panels;
     const float *bias;
+    const Matrix *next;
     std::int64_t outputs, inputs, type;
 };
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 from typing import Protocol
 
 import torch
@@ -11,17 +13,19 @@ from torch import Tensor
 
 from roseinfer.families import join_biases
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
-from roseinfer.quantization import GROUP, QuantizedWeight, join
+from roseinfer.quantization import GROUP, Form, QuantizedWeight, join
 
 _TYPES = {torch.float32: WeightType.FLOAT32, torch.bfloat16: WeightType.BFLOAT16}
-# By bits, whether there are minimums, and whether there are zeros.
-_QUANTIZED_TYPES = {
-    (8, False, False): WeightType.INT8,
-    (4, False, False): WeightType.INT4,
-    (8, True, False): WeightType.INT8_MINIMUM,
-    (4, True, False): WeightType.INT4_MINIMUM,
-    (8, False, True): WeightType.INT8_ZERO,
-    (4, False, True): WeightType.INT4_ZERO,
+QUANTIZED_TYPES = {
+    Form(8): WeightType.INT8,
+    Form(4): WeightType.INT4,
+    Form(8, minimums=True): WeightType.INT8_MINIMUM,
+    Form(4, minimums=True): WeightType.INT4_MINIMUM,
+    Form(8, zeros=True): WeightType.INT8_ZERO,
+    Form(4, zeros=True): WeightType.INT4_ZERO,
+    Form(4, minimums=True, factors=True): WeightType.Q4_K,
+    Form(8, minimums=True, factors=True): WeightType.Q5_K,
+    Form(8, factors=True): WeightType.Q6_K,
 }
 
 
@@ -56,6 +60,7 @@ class _Panels:
         return Matrix(
             self.panels.data_ptr(),
             None if self.bias is None else self.bias.data_ptr(),
+            None,
             self.outputs,
             self.inputs,
             self._type,
@@ -100,33 +105,57 @@ class QuantizedMatrix(_Panels):
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
         rows, inputs = weight.values.shape
-        kind = _QUANTIZED_TYPES[weight.form]
+        kind = QUANTIZED_TYPES[weight.form]
         super().__init__(_pack_quantized(weight), (rows, inputs), kind, bias)
         self._form = weight.form
 
     def unpack(self) -> Tensor:
         """The weights [outputs, inputs] that the numbers stand for, in bfloat16."""
-        bits, has_minimums, has_zeros = self._form
-        groups = self.inputs // GROUP
-        bytes_ = self.panels.view(-1, groups, self.panels.shape[-1])
-        offset = 0
+        form, groups = self._form, self.inputs // GROUP
+        rest = self.panels
 
-        def array(dtype: torch.dtype) -> Tensor:
-            """The next of a header: [outputs, groups]."""
-            nonlocal offset
-            begin, offset = offset, offset + dtype.itemsize * PANEL_WIDTH
-            part = bytes_[..., begin:offset].contiguous().view(dtype)
-            return part.transpose(1, 2).reshape(-1, groups)
+        def array(dtype: torch.dtype, parts: int = 1) -> Tensor:
+            """The next of a header: [outputs, groups or super-blocks]."""
+            nonlocal rest
+            size = dtype.itemsize * parts * PANEL_WIDTH
+            taken, rest = rest[..., :size].contiguous().view(dtype), rest[..., size:]
+            return taken.unflatten(-1, (parts, -1)).permute(0, 3, 1, 2).flatten(0, 1).flatten(1)
 
         scales = array(torch.float16)
-        minimums = array(torch.float16) if has_minimums else None
-        zeros = array(torch.uint8) if has_zeros else None
-        units = bytes_[..., offset:].reshape(*bytes_.shape[:2], bits, 1, PANEL_WIDTH, 4)
-        halves = units if bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
+        minimums = array(torch.float16) if form.minimums else None
+        rest = rest.reshape(len(rest), groups, -1)
+        zeros = array(torch.uint8) if form.zeros else None
+        factors: list[Tensor | None] = [None, None]
+        if form.factors and form.minimums:
+            factors = [array(torch.uint8), array(torch.uint8)]
+        elif form.factors:
+            factors[0] = array(torch.int8, 2)
+        units = rest.reshape(-1, groups, form.bits, 1, PANEL_WIDTH, 4)
+        halves = units if form.bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
         # [panels, groups, units, steps, outputs, 4]
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
-        weight = QuantizedWeight(values, scales, bits, minimums, zeros)
+        weight = QuantizedWeight(values, scales, form.bits, minimums, zeros, *factors)
         return weight.dequantize()[: self.outputs].bfloat16()
+
+
+class SideBySide:
+    """The outputs of several quantized matrices of the same inputs, one after the other."""
+
+    def __init__(self, matrices: Sequence[QuantizedMatrix]) -> None:
+        self._matrices = matrices
+        self._structs = [matrix.struct for matrix in matrices]
+        for struct, following in pairwise(self._structs):
+            struct.next = ctypes.addressof(following)
+        self.outputs = sum(matrix.outputs for matrix in matrices)
+        self.inputs = matrices[0].inputs
+
+    @property
+    def struct(self) -> Matrix:
+        """For the library; valid as long as this object lives."""
+        return self._structs[0]
+
+    def unpack(self) -> Tensor:
+        return torch.cat([matrix.unpack() for matrix in self._matrices])
 
 
 def spread(x: Tensor) -> Tensor:
@@ -143,10 +172,15 @@ def concatenate(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> P
 
 def concatenate_quantized(
     weights: Sequence[QuantizedWeight], biases: Sequence[Tensor | None]
-) -> QuantizedMatrix:
-    """The same of quantized ones."""
-    sizes = [weight.scales for weight in weights]
-    return QuantizedMatrix(join(weights), join_biases(sizes, biases))
+) -> QuantizedMatrix | SideBySide:
+    """The same of quantized ones; neighbours of the same form become one matrix."""
+    matrices = []
+    pairs = zip(weights, biases, strict=True)
+    for _, group in groupby(pairs, key=lambda pair: pair[0].form):
+        alike, own = zip(*group, strict=True)
+        bias = join_biases([weight.scales for weight in alike], own)
+        matrices.append(QuantizedMatrix(join(alike), bias))
+    return matrices[0] if len(matrices) == 1 else SideBySide(matrices)
 
 
 def _pair(dtype: torch.dtype) -> int:
@@ -166,20 +200,30 @@ def _pack(weight: Tensor) -> Tensor:
 
 
 def _pack_quantized(weight: QuantizedWeight) -> Tensor:
-    """Bytes [panels, groups, bytes of a group]; outputs that pad the last panel have no scale."""
-    steps = 8 // weight.bits
+    """Bytes [panels, groups or super-blocks, bytes of one]; outputs that pad the last panel have no
+    scale."""
+    steps, groups = 8 // weight.bits, weight.values.shape[1] // GROUP
     values = _padded(weight.values)
     # [panels, outputs, groups, units, steps, 4]
-    units = values.view(-1, PANEL_WIDTH, weight.scales.shape[1], weight.bits, steps, 4)
+    units = values.view(-1, PANEL_WIDTH, groups, weight.bits, steps, 4)
     units = units.permute(0, 2, 3, 4, 1, 5)  # [panels, groups, units, steps, outputs, 4]
     bytes_ = units[:, :, :, 0] if steps == 1 else units[:, :, :, 0] | units[:, :, :, 1] << 4
-    header = [
-        _padded(array)
-        .view(-1, PANEL_WIDTH, weight.scales.shape[1])
-        .transpose(1, 2)
-        .contiguous()
-        .view(torch.uint8)
-        for array in (weight.scales, weight.minimums, weight.zeros)
-        if array is not None
-    ]
-    return torch.cat([*header, bytes_.flatten(2)], dim=-1).contiguous()
+
+    def header(arrays: Iterable[Tensor | None], count: int) -> list[Tensor]:
+        """For each of `count` groups or super-blocks."""
+        return [
+            _padded(array)
+            .view(-1, PANEL_WIDTH, count, array.shape[1] // count)
+            .permute(0, 2, 3, 1)
+            .flatten(2)
+            .contiguous()
+            .view(torch.uint8)
+            for array in arrays
+            if array is not None
+        ]
+
+    numbers = header((weight.zeros, weight.scale_factors, weight.minimum_factors), groups)
+    blocks = torch.cat([*numbers, bytes_.flatten(2)], dim=-1)
+    count = weight.scales.shape[1]
+    halves = header((weight.scales, weight.minimums), count)
+    return torch.cat([*halves, blocks.view(len(blocks), count, -1)], dim=-1).contiguous()

@@ -12,12 +12,14 @@ import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
 from roseinfer.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
+from roseinfer.quantization import Form, QuantizedWeight
 from roseinfer.sampled_tokens import SampledTokens
 from roseinfer.sampling import sample_tokens
 from roseinfer.session import SamplingRequest
@@ -292,3 +294,27 @@ def logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list
     pool = engine.cache.pool
     pool.release(pool.allocate(pool.available))
     return seen
+
+
+def random_weight(form: Form, shape: tuple[int, int], seed: int = 0) -> QuantizedWeight:
+    """Quantized numbers of all sizes."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def whole(most: int, columns: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+        least = -most if dtype is torch.int8 else 0
+        size = (shape[0], columns)
+        return torch.randint(least, most, size, dtype=dtype, generator=generator)
+
+    groups, blocks = shape[1] // 32, shape[1] // (256 if form.factors else 32)
+    scales = torch.randn(shape[0], blocks, generator=generator) / (1 << form.bits)
+    minimums = torch.randn(shape[0], blocks, generator=generator)
+    scale_factors = whole(64, groups) if form.minimums else whole(128, 2 * groups, torch.int8)
+    return QuantizedWeight(
+        whole(1 << form.bits, shape[1]),
+        (scales / 64 if form.factors else scales).half(),
+        form.bits,
+        (minimums / 64 if form.factors else minimums).half() if form.minimums else None,
+        whole(1 << form.bits, groups) if form.zeros else None,
+        scale_factors if form.factors else None,
+        whole(64, groups) if form.factors and form.minimums else None,
+    )

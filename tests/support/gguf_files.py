@@ -14,11 +14,15 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-_NORMAL, _CONTROL = 1, 3
+_NORMAL, _CONTROL, _UNUSED = 1, 3, 5
 
 #: Bytes of a block of 256 weights; its 16-bit scales by their offsets, such that weights have a
 #: mean of about zero.
-_K_BLOCKS = {Type.Q4_K: (144, {0: 5e-4, 2: 3.75e-3}), Type.Q6_K: (210, {208: 1e-4})}
+_K_BLOCKS = {
+    Type.Q4_K: (144, {0: 5e-4, 2: 3.75e-3}),
+    Type.Q5_K: (176, {0: 2.5e-4, 2: 3.75e-3}),
+    Type.Q6_K: (210, {208: 1e-4}),
+}
 
 
 def write_gguf(
@@ -27,22 +31,25 @@ def write_gguf(
     tokenizer: PreTrainedTokenizerFast,
     kind: Type = Type.F32,
     *,
+    others: dict[str, Type] | None = None,
     more: dict[str, Any] | None = None,
     leave_out: str | None = None,
 ) -> Path:
     """The path. `kind` is the type of the matrices; of a K type they are noise, for there is no
-    code in Python that makes such blocks. `more`: numbers and strings, after the architecture's
-    name. `leave_out`: a part of the names of tensors to lose."""
+    code in Python that makes such blocks. `others`: types of other matrices, by a part of their
+    names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
+    names of tensors to lose."""
     architecture = {"gemma3_text": "gemma3"}.get(model.config.model_type, model.config.model_type)
     writer = GGUFWriter(path, architecture)
     _add_config(writer, model.config)
     for name, value in (more or {}).items():
         add = writer.add_string if isinstance(value, str) else writer.add_uint32
         add(f"{architecture}.{name}", value)
-    add_tokenizer(writer, tokenizer)
+    add_tokenizer(writer, tokenizer, model.config.vocab_size)
     for name, weights in _tensors(model, architecture):
         if leave_out is None or leave_out not in name:
-            _add_tensor(writer, name, weights, kind)
+            of_others = (other for part, other in (others or {}).items() if part in name)
+            _add_tensor(writer, name, weights, next(of_others, kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -68,16 +75,19 @@ def _add_config(writer: GGUFWriter, config: Any) -> None:
         writer.add_sliding_window(window)
 
 
-def add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast) -> None:
-    """A byte-level one, whose special tokens are all that it adds to its vocabulary."""
+def add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast, size: int = 0) -> None:
+    """A byte-level one, whose special tokens are all that it adds to its vocabulary. Others, which
+    nothing uses, fill it up to `size`."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     special = {token["content"] for token in spec["added_tokens"]}
     vocabulary = tokenizer.get_vocab()
     names = sorted(vocabulary, key=vocabulary.__getitem__)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list(names)
-    writer.add_token_types([_CONTROL if name in special else _NORMAL for name in names])
+    types = [_CONTROL if name in special else _NORMAL for name in names]
+    fillers = [f"[PAD{number}]" for number in range(len(names), size)]
+    writer.add_token_list(names + fillers)
+    writer.add_token_types(types + [_UNUSED] * len(fillers))
     writer.add_token_merges([" ".join(pair) for pair in spec["model"]["merges"]])
     writer.add_add_bos_token(False)
     if tokenizer.eos_token_id is not None:
@@ -125,6 +135,7 @@ def _noise(shape: tuple[int, ...], kind: Type) -> NDArray[np.uint8]:
     generator = torch.Generator().manual_seed(sum(shape))
     size = (shape[0], shape[1] // 256, block_bytes)
     blocks = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).numpy()
+    sizes = torch.rand(*size[:2], 1, generator=generator).numpy() + 0.5
     for offset, scale in scales.items():
-        blocks[:, :, offset : offset + 2] = np.array([scale], np.float16).view(np.uint8)
+        blocks[:, :, offset : offset + 2] = (scale * sizes).astype(np.float16).view(np.uint8)
     return blocks.reshape(shape[0], -1)

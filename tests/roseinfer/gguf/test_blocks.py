@@ -28,7 +28,7 @@ from tests.support.gguf_files import write_gguf
 compiled = pytest.mark.skipif(
     not native.available(), reason="the installation could not compile the decoder"
 )
-KEPT = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
+KEPT = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K]
 PROMPTS = prompts(9, 30, 17)
 
 Write = Callable[..., Path]
@@ -44,8 +44,12 @@ def write(tmp_path: Path) -> Write:
     return of
 
 
+# K types have blocks of 256 inputs.
+SHAPE = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 256}
+
+
 def llama() -> Any:
-    return tiny_llama(vocab_size=2048, num_key_value_heads=1, initializer_range=0.1)
+    return tiny_llama(**SHAPE, num_key_value_heads=1, initializer_range=0.1)
 
 
 @pytest.mark.parametrize("kind", KEPT)
@@ -85,22 +89,27 @@ def test_the_ends_of_a_block_s_range_are_kept(write: Write) -> None:
 
 @compiled
 @pytest.mark.parametrize(
-    ("architecture", "kind"), [*(("llama", kind) for kind in KEPT), ("qwen3", Type.Q4_1)]
+    ("architecture", "kind"),
+    [*(("llama", kind) for kind in KEPT), ("qwen3", Type.Q4_1), ("qwen3", Type.Q4_K)],
 )
 def test_the_engine_computes_the_dequantized_model(
     write: Write, architecture: str, kind: Type
 ) -> None:
     # given
     options = {"head_dim": 128} if architecture == "qwen3" else {}
-    path = write(build(architecture, vocab_size=2048, initializer_range=0.1, **options), kind)
+    path = write(build(architecture, **SHAPE, initializer_range=0.1, **options), kind)
     # when
     dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
     kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
     # then: all that is lost is the rounding of activations to 8 bits
     assert kept.decoder_description == f"compiled ({native.build_name()}), file weights"
-    expected, found = _logits(dequantized), _logits(kept)
-    assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).mean() < 0.04
+    _check_logits(kept, dequantized)
     assert kept.fingerprint != dequantized.fingerprint
+
+
+def _check_logits(found: InferenceEngine, expected: InferenceEngine) -> None:
+    own, others = _logits(found), _logits(expected)
+    assert ((own - others).norm(dim=-1) / others.norm(dim=-1)).mean() < 0.04
 
 
 def _logits(engine: InferenceEngine) -> Tensor:
@@ -109,30 +118,34 @@ def _logits(engine: InferenceEngine) -> Tensor:
 
 
 @compiled
-def test_matrices_of_other_types_stay_in_bfloat16(
-    write: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    # given: a file that mixes types, as most do
-    def add(writer: Any, name: str, weights: Any, kind: Type) -> None:
-        plain = Type.F16 if "ffn_gate" in name or "attn_output" in name else kind
-        if weights.ndim == 1:
-            plain = Type.F32
-        writer.add_tensor(name, gguf.quants.quantize(weights, plain), raw_dtype=plain)
-
-    monkeypatch.setattr("tests.support.gguf_files._add_tensor", add)
-    model = llama()
-    path = write(model, Type.Q4_1)
+def test_matrices_side_by_side_may_be_of_several_types(write: Write) -> None:
+    # given: as llama.cpp's Q4_K_M mixes them, and a third type
+    others = {"attn_v": Type.Q6_K, "ffn_down": Type.Q6_K, "token_embd": Type.Q6_K}
+    path = write(llama(), Type.Q4_K, others=others | {"0.attn_q": Type.Q8_0, "ffn_up": Type.Q5_K})
     # when
-    with caplog.at_level("INFO", logger="roseinfer"):
-        kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
-    # then: gate and up become one matrix, which has one type
-    assert f"{2 * model.config.num_hidden_layers} of F16" in caplog.text
+    kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then
     dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
-    expected, found = _logits(dequantized), _logits(kept)
-    assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).mean() < 0.04
+    _check_logits(kept, dequantized)
 
 
 @compiled
-def test_a_file_without_blocks_is_refused(write: Write) -> None:
-    with pytest.raises(UnsupportedModel, match="no matrix that can be kept: leave weights out"):
-        InferenceEngine(write(llama(), Type.F32), device="cpu", weights="file")
+def test_matrices_of_other_types_stay_in_bfloat16(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    model = llama()
+    others = {"ffn_gate": Type.F16, "attn_output": Type.F16}
+    path = write(model, Type.Q4_1, others=others)
+    # when
+    with caplog.at_level("INFO", logger="roseinfer"):
+        kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then: gate and up become one matrix, which is quantized or not
+    assert f"{2 * model.config.num_hidden_layers} of F16" in caplog.text
+    dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
+    _check_logits(kept, dequantized)
+
+
+def test_a_file_without_blocks_that_can_be_kept_is_refused(write: Write) -> None:
+    with pytest.raises(UnsupportedModel, match=r"none, but 15 of F16: leave weights out"):
+        InferenceEngine(write(llama(), Type.F16), device="cpu", weights="file")

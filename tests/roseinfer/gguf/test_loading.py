@@ -75,7 +75,7 @@ def test_each_type_of_weights(write: Write, kind: Type) -> None:
     assert engine.model.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K])
+@pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q5_K, Type.Q6_K])
 def test_blocks_of_256_weights(write: Write, kind: Type) -> None:
     check_tokens(write(tiny_llama(vocab_size=2048, hidden_size=256, intermediate_size=256), kind))
 

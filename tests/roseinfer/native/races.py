@@ -10,9 +10,9 @@ import torch
 from roseinfer import InferenceEngine, SamplingParams
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
-from roseinfer.native.weights import PackedMatrix
+from roseinfer.native.weights import QUANTIZED_TYPES, PackedMatrix, QuantizedMatrix
 from roseinfer.quantization import FORMATS
-from tests.roseinfer.models import answers, build, prompts
+from tests.roseinfer.models import answers, build, prompts, random_weight
 
 _THREADS = 4
 
@@ -39,6 +39,10 @@ def main() -> None:
 
 
 def _quantized(name: str) -> None:
+    for form in QUANTIZED_TYPES:
+        matrix = QuantizedMatrix(random_weight(form, (129, 768)))
+        for rows in (1, 40):
+            matrix.multiply(torch.randn(rows, 768))
     for weights in FORMATS:
         model = build("llama").bfloat16()
         engine = InferenceEngine.from_model(model, kv_cache_tokens=1024, weights=weights)

@@ -2,7 +2,8 @@
 
 Three runs, each in a process of its own, since a sanitizer's runtime must come first:
 
-    address, libgomp   bounds, lifetimes and undefined behaviour, in tests/roseinfer/native
+    address, libgomp   bounds, lifetimes and undefined behaviour, in the native tests and those of
+                       quantized weights
     address, libomp    the same, with LLVM's runtime put before torch's, as users preload it
     thread, libomp     data races, in `races.py`
 
@@ -19,7 +20,12 @@ from pathlib import Path
 
 from tests.roseinfer.native.builds import ROOT, compile_library
 
-_TESTS = ["tests/roseinfer/native", "--ignore=tests/roseinfer/native/test_openmp.py"]
+_TESTS = [
+    "tests/roseinfer/native",
+    "--ignore=tests/roseinfer/native/test_openmp.py",
+    "tests/roseinfer/test_quantization.py",
+    "tests/roseinfer/gguf/test_blocks.py",
+]
 _PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *_TESTS]
 _RACES = [sys.executable, "-m", "tests.roseinfer.native.races"]
 

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from roseinfer import native
 from roseinfer.native.weights import (
+    QUANTIZED_TYPES,
     PackedMatrix,
     QuantizedMatrix,
     concatenate,
     concatenate_quantized,
 )
-from roseinfer.quantization import QuantizedWeight, quantize
+from roseinfer.quantization import Form, quantize
+from tests.roseinfer.models import random_weight
 from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
 
 pytestmark = pytest.mark.skipif(
@@ -72,34 +74,22 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
 
 
-FORMS = [(bits, extra) for bits in (8, 4) for extra in ("middle", "minimums", "zeros")]
+FORMS = list(QUANTIZED_TYPES)
 
 
-def quantized(bits: int, extra: str, shape: tuple[int, int], seed: int = 0) -> QuantizedWeight:
-    """Numbers of all sizes, counted from the middle, from minimums, or from zeros."""
-    generator = torch.Generator().manual_seed(seed)
-    outputs, groups = shape[0], shape[1] // 32
-    values = torch.randint(0, 1 << bits, shape, dtype=torch.uint8, generator=generator)
-    zeros = torch.randint(0, 1 << bits, (outputs, groups), dtype=torch.uint8, generator=generator)
-    scales = (random(outputs, groups, seed=seed + 1) / (1 << bits)).half()
-    minimums = random(outputs, groups, seed=seed + 2).half()
-    return QuantizedWeight(
-        values,
-        scales,
-        bits,
-        minimums if extra == "minimums" else None,
-        zeros if extra == "zeros" else None,
-    )
+def shapes(form: Form) -> list[tuple[int, int]]:
+    return [(1, 256), (50, 768)] if form.factors else [(1, 32), (50, 96), (129, 608)]
 
 
-@pytest.mark.parametrize(("bits", "extra"), FORMS)
-@pytest.mark.parametrize("shape", [(1, 32), (50, 96), (129, 608)])
+@pytest.mark.parametrize(
+    ("form", "shape"), [(form, shape) for form in FORMS for shape in shapes(form)]
+)
 def test_a_quantized_product_is_right_for_any_number_of_rows(
-    build: str, bits: int, extra: str, shape: tuple[int, int]
+    build: str, form: Form, shape: tuple[int, int]
 ) -> None:
-    weight, bias = quantized(bits, extra, shape), random(shape[0], seed=1)
+    weight, bias = random_weight(form, shape), random(shape[0], seed=1)
     packed = QuantizedMatrix(weight, bias)
-    x = random(200, shape[1], seed=2)
+    x = random(200, shape[1], seed=3)  # of which none is halfway between two values
     x[3] = 0
     expected = (_in_8_bits(x) @ weight.dequantize().double().T + bias.double()).float()
     whole = packed.multiply(x)
@@ -125,14 +115,23 @@ def test_what_is_no_number_stays_none(build: str) -> None:
     assert found[1:].isnan().all()
 
 
-@pytest.mark.parametrize(("bits", "extra"), FORMS)
-def test_quantized_weights_come_back_as_they_were(bits: int, extra: str) -> None:
-    one, other = quantized(bits, extra, (24, 64)), quantized(bits, extra, (7, 64), seed=5)
+@pytest.mark.parametrize("form", FORMS)
+def test_quantized_weights_come_back_as_they_were(form: Form) -> None:
+    one, other = random_weight(form, (24, 512)), random_weight(form, (7, 512), seed=5)
     packed = concatenate_quantized([one, other], [None, random(7, seed=2)])
     expected = torch.cat([one.dequantize(), other.dequantize()]).bfloat16()
     assert torch.equal(packed.unpack(), expected)
+    assert isinstance(packed, QuantizedMatrix)
     assert packed.bias is not None
     assert not packed.bias[:24].any()
+
+
+def test_those_of_several_forms_come_back_too() -> None:
+    weights = [random_weight(form, (7, 512)) for form in FORMS]
+    packed = concatenate_quantized(weights, [None] * len(weights))
+    expected = torch.cat([weight.dequantize() for weight in weights]).bfloat16()
+    assert (packed.outputs, packed.inputs) == expected.shape
+    assert torch.equal(packed.unpack(), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
