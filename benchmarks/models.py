@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     GPT2Config,
     LlamaConfig,
     PreTrainedConfig,
@@ -100,6 +101,21 @@ def random_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dt
     torch.manual_seed(0)
     with device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def gguf_file(name: str, folder: Path, kind: str) -> Path:
+    """The model called `name` with matrices of the type `kind`, the head's of 8 bits as our own
+    formats have it."""
+    from gguf import GGMLQuantizationType
+
+    from tests.support.gguf_files import write_gguf
+
+    source = model_folder(name, folder) if name == BUILT_IN else folder / name
+    model = AutoModelForCausalLM.from_pretrained(source)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+    head = {"output.weight": GGMLQuantizationType.Q8_0, "token_embd": GGMLQuantizationType.Q8_0}
+    path = folder / f"{name}.{kind}.gguf"
+    return write_gguf(path, model, tokenizer, GGMLQuantizationType[kind], others=head)
 
 
 def model_folder(name: str, folder: Path) -> Path:

@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
         engines = _engines(model_folder(args.random, Path(folder)), MODEL_PATH)
     ids = random_prompt(args.tokens, engines["float32"].vocab_size, seed="quality")
-    _print(engines, _cut(ids, args.tokens))
+    _print(engines, windows_of(ids, args.tokens))
 
 
 def _engines(model: Path | None, tokenizer: Path | None = None) -> dict[str, InferenceEngine]:
@@ -92,7 +92,7 @@ def _engines(model: Path | None, tokenizer: Path | None = None) -> dict[str, Inf
 def _print(engines: dict[str, InferenceEngine], windows: list[list[int]]) -> None:
     scores = {name: Score() for name in engines}
     for ids in windows:
-        logits = {name: _logits(engine, ids) for name, engine in engines.items()}
+        logits = {name: logits_of(engine, ids) for name, engine in engines.items()}
         for name, score in scores.items():
             score.add(logits[name], logits["float32"], torch.tensor(ids[1:]))
     total = scores["float32"].tokens
@@ -112,15 +112,15 @@ def _windows(engine: InferenceEngine, text: Path | None, tokens: int) -> list[li
             ids += engine.encode(document.prompt + document.text)
             if len(ids) > tokens:
                 break
-    return _cut(ids, tokens)
+    return windows_of(ids, tokens)
 
 
-def _cut(ids: list[int], tokens: int) -> list[list[int]]:
+def windows_of(ids: list[int], tokens: int) -> list[list[int]]:
     starts = range(0, min(tokens, len(ids)) - 1, _WINDOW)
     return [ids[start : min(start + _WINDOW, tokens)] for start in starts]
 
 
-def _logits(engine: InferenceEngine, ids: list[int]) -> Tensor:
+def logits_of(engine: InferenceEngine, ids: list[int]) -> Tensor:
     """Float32 [n - 1, V]: what is predicted after each id but the last."""
     session, pool = engine.new_session(ids[:-1]), engine.cache.pool
     session.blocks += pool.allocate(session.blocks_wanted(len(ids), pool.block_size))

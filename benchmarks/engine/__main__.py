@@ -1,10 +1,12 @@
 """The engine beside its peers, by itself, and in its service: in one run.
 
     python -m benchmarks.engine [--only batch,single,...] [--model NAME ...] [--dtype NAME ...]
-        [--rounds N] [--requests N] [--vllm PYTHON] [--json FILE] [--write PAGE] [--plot FILE]
+        [--rounds N] [--requests N] [--vllm PYTHON] [--llama-cpp PYTHON] [--gguf FILE]
+        [--json FILE] [--write PAGE] [--plot FILE]
 
 Contenders take turns; ratios are taken round by round. Each model has random weights of a real
-shape. vLLM takes part where `--vllm` names the Python of an environment that has it.
+shape. vLLM takes part where `--vllm` names the Python of an environment that has it, llama.cpp
+where `--llama-cpp` does. The case `gguf` gives both of us the file that `--gguf` names.
 """
 
 from __future__ import annotations
@@ -27,24 +29,28 @@ from benchmarks.engine.cases.alone import Context, Waiting
 from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
 from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.prefill import Prefill, products
-from benchmarks.engine.cases.quantized import PLAIN, TARGETS, Quantized
+from benchmarks.engine.cases.quantized import Asked, Perplexity, Quantized
 from benchmarks.engine.cases.service import Service, Start, serving
 from benchmarks.engine.cases.speculation import Speculation
-from benchmarks.engine.contenders import Contender, Course, Traffic
+from benchmarks.engine.contenders import Contender, Course, Streaming, Traffic
+from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.engine.plot import draw
 from benchmarks.engine.scale import FULL, TINY, Scale
-from benchmarks.models import BUILT_IN, NAMES, model_folder
+from benchmarks.models import BUILT_IN, NAMES, gguf_file, model_folder
+from benchmarks.quality import windows_of
 from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from roseinfer import native
+from roseinfer.quantization import FROM_FILE
 
 _CASES = (
     "batch",
     "single",
     "quantized",
+    "gguf",
     "prefill",
     "start",
     "waiting",
@@ -54,8 +60,20 @@ _CASES = (
     "service",
 )
 _PEERS = ("static", "repadding", "continuous")
-_MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512  # the engine's own defaults
+#: The engine's own defaults.
+_LIMITS = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS = 32, 512
 _SCALES = {"full": FULL, "tiny": TINY}
+
+_PLAIN = "bfloat16"
+#: Beside llama.cpp's type of as many bits.
+_LLAMA_CPP = {"int8": "Q8_0", "int4": "Q4_0"}
+_ASKED = (Asked("int8", _PLAIN, 1.6, 1.0), Asked("int4", _PLAIN, 2.2, 1.0))
+_ASKED_LLAMA_CPP = (
+    Asked("int8", "llama.cpp Q8_0", 1.5, 5.0),
+    Asked("int4", "llama.cpp Q4_0", 1.8, 5.0),
+)
+_ASKED_SAME_FILE = Asked(Ours.name, "llama.cpp", 1.8, 6.0)
+_TEXT = Path(__file__).parents[2] / "docs/design.md"
 
 
 def main() -> None:
@@ -82,6 +100,7 @@ class Suite:
         facts = environment("benchmarks.engine", ("torch", "transformers", "redis"), here)
         self.runner = Runner(facts, scale.rounds, args.json)
         self._scale, self._peers, self._vllm = scale, args.peers, args.vllm
+        self._llama_cpp, self._gguf, self._folder = args.llama_cpp, args.gguf, folder
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
 
     def run(self, only: Sequence[str]) -> None:
@@ -95,6 +114,8 @@ class Suite:
             for model in self._scale.models:
                 self._quantized(model)
                 gc.collect()
+        if "gguf" in only and self._gguf and self._llama_cpp and native.available():
+            self._same_file()
         if "prefill" in only and native.available():
             for model in self._scale.models:
                 for dtype in self._scale.dtypes:
@@ -126,13 +147,37 @@ class Suite:
                 self.runner.measure(f"single/{model}/{dtype}", single)
 
     def _quantized(self, model: str) -> None:
-        contenders = [self._ours(model, PLAIN, weights) for weights in (None, *TARGETS)]
-        for contender, name in zip(contenders, (PLAIN, *TARGETS), strict=True):
-            contender.name = name
-        vocabulary = contenders[0].engine.vocab_size
-        title = f"Weights of 8 and 4 bits, {self._scale.requests} requests and one: {model}"
-        case = Quantized(title, contenders, vocabulary, self._scale)
-        self.runner.measure(f"quantized/{model}", case)
+        folder = self._models[model]
+        ours = [
+            Ours(folder, _PLAIN, *_LIMITS, weights, name=weights or _PLAIN)
+            for weights in (None, *_LLAMA_CPP)
+        ]
+        with ExitStack() as stack:
+            peers = []
+            for kind in _LLAMA_CPP.values() if self._llama_cpp else ():
+                file = gguf_file(model, self._folder, kind)
+                peers.append(self._start_llama_cpp(stack, f"llama.cpp {kind}", file))
+            title = f"Weights of 8 and 4 bits, {self._scale.requests} requests and one: {model}"
+            asked = _ASKED + (_ASKED_LLAMA_CPP if peers else ())
+            vocabulary = ours[0].engine.vocab_size
+            case = Quantized(title, [*ours, *peers], asked, vocabulary, self._scale)
+            self.runner.measure(f"quantized/{model}", case)
+
+    def _same_file(self) -> None:
+        ours = Ours(self._gguf, _PLAIN, *_LIMITS, FROM_FILE, tokenizer=None)
+        plain = Ours(self._gguf, _PLAIN, *_LIMITS, name=_PLAIN, tokenizer=None)
+        name, scale = self._gguf.name, self._scale
+        with ExitStack() as stack:
+            peer = self._start_llama_cpp(stack, _ASKED_SAME_FILE.base, self._gguf)
+            contenders: list[Streaming] = [ours, plain, peer]
+            title = f"The same file, {scale.requests} requests and one: {name}"
+            vocabulary = ours.engine.vocab_size
+            case = Quantized(title, contenders, [_ASKED_SAME_FILE], vocabulary, scale)
+            self.runner.measure("gguf", case)
+            ids = ours.engine.encode(_TEXT.read_text(encoding="utf-8"))
+            windows = windows_of(ids, scale.text_tokens)
+            title = f"The same file, {scale.text_tokens:,} tokens of docs/design.md: {name}"
+            self.runner.measure("gguf/perplexity", Perplexity(title, ours, peer, windows), 1)
 
     def _prefill(self, model: str, dtype: str) -> None:
         config = transformers.AutoConfig.from_pretrained(self._models[model])
@@ -159,8 +204,7 @@ class Suite:
             title = f"Speculation, decode steps only, dictated texts: {name}"
             self.runner.measure("speculation", Speculation(title, ours, scale))
         if "service" in only:
-            limits = _MAX_BATCH_SIZE, _MAX_STEP_TOKENS
-            with serving(self._models[model], dtype, *limits) as redis_url:
+            with serving(self._models[model], dtype, *_LIMITS) as redis_url:
                 self.runner.measure("service", Service(name, ours, redis_url, scale))
 
     def _interference(self, ours: Ours, model: str, dtype: str) -> None:
@@ -178,8 +222,8 @@ class Suite:
             case = Interference(title, serve, Ours.name, base, vocabulary, scale)
             self.runner.measure("interference", case)
 
-    def _ours(self, model: str, dtype: str, weights: str | None = None) -> Ours:
-        return Ours(self._models[model], dtype, _MAX_BATCH_SIZE, _MAX_STEP_TOKENS, weights)
+    def _ours(self, model: str, dtype: str) -> Ours:
+        return Ours(self._models[model], dtype, *_LIMITS)
 
     def _load(self, model: str, dtype: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(
@@ -198,6 +242,16 @@ class Suite:
             "vLLM preloads": ", ".join(path.name for path in vllm.preloaded) or "nothing",
         }
         return vllm
+
+    def _start_llama_cpp(self, stack: ExitStack, name: str, file: Path) -> LlamaCpp:
+        threads = torch.get_num_threads()
+        peer = LlamaCpp(name, self._llama_cpp, file.absolute(), threads, self._scale.requests)
+        stack.enter_context(peer)
+        self.runner.facts |= {
+            "llama-cpp-python": peer.greeting["version"],
+            "llama.cpp's instructions": peer.greeting["system"],
+        }
+        return peer
 
 
 def _scale(args: argparse.Namespace) -> Scale:
@@ -237,6 +291,8 @@ def _arguments() -> argparse.Namespace:
     add("--requests", type=int, help="at once, in batch and service")
     add("--limit", type=float, help="seconds of a round of transformers' continuous batching")
     add("--vllm", type=Path, metavar="PYTHON", help="of an environment that has vLLM")
+    add("--llama-cpp", type=Path, metavar="PYTHON", help="of one that has llama-cpp-python")
+    add("--gguf", type=Path, metavar="FILE", help="for the case gguf: of weights of few bits")
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
     add("--plot", type=Path, metavar="FILE", help="draw them: .svg or .png; needs matplotlib")
     return parser.parse_args()

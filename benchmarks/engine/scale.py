@@ -20,6 +20,8 @@ class Scale:
     sum_elements: int = 2**28
     """of float32: 1 GiB, many times any cache"""
     prefill_rows: tuple[int, ...] = (256, 2_048)
+    text_tokens: int = 4_096
+    """whose perplexity is taken"""
     waiting: tuple[int, ...] = (10, 100, 1_000, 10_000)
     waiting_tokens: int = 4_000
     first_context: int = 128
@@ -45,6 +47,7 @@ TINY = Scale(
     single_tokens=5,
     sum_elements=2**20,
     prefill_rows=(16,),
+    text_tokens=64,
     waiting=(2, 20),
     waiting_tokens=64,
     first_context=512,

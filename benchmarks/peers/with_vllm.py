@@ -1,6 +1,6 @@
-"""vLLM as a process that takes turns: a JSON request a line on stdin, an answer a line on stdout.
+"""vLLM as a process that takes turns.
 
-    PYTHON_OF_VLLM with_vllm.py --model FOLDER --dtype float32|bfloat16 ...
+    PYTHON_OF_VLLM -m benchmarks.peers.with_vllm --model FOLDER --dtype float32|bfloat16 ...
 
     {"prompts": [[...]], "new_tokens": [...], "sampling": {...}}
         ->  {"seconds": ..., "outputs": [[...]]}; `sampling` (optional): temperature, top_p
@@ -9,29 +9,18 @@
         ->  {"seconds": ..., "cpu_seconds": ..., "intervals": [...], "first_tokens": [...]}:
         traffic and its course, see `benchmarks.engine.contenders`
 
-It needs nothing but vLLM, and with `--rose-sampling` our worker, whose logits processor then draws
-the tokens. The first line that it writes says which versions it runs.
+It needs nothing but vLLM and this package, and with `--rose-sampling` our worker, whose logits
+processor then draws the tokens. The first line that it writes says which versions it runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import json
-import os
-import signal
-import sys
 import time
+from functools import partial
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> None:
-    """Linux: SIGKILL when the parent dies, or it would stay behind, stopped and with its memory."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+from benchmarks.peers.turns import Answers, take_turns
 
 
 def load(args: argparse.Namespace) -> Any:
@@ -155,17 +144,16 @@ def main() -> None:
     parser.add_argument("--rose-sampling", action="store_true")
     parser.add_argument("--eager", action="store_true")
     args = parser.parse_args()
-    end_with_parent()
-    # vLLM writes to stdout whatever it likes: answers go where stdout was.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    take_turns(partial(_start, args))
+
+
+def _start(args: argparse.Namespace) -> tuple[dict[str, Any], Answers]:
     llm = load(args)
     import torch
     import vllm
 
-    print(json.dumps({"vllm": vllm.__version__, "torch": torch.__version__}), file=answers)
-    for line in sys.stdin:
-        print(json.dumps(answer_to(llm, json.loads(line), ours=args.rose_sampling)), file=answers)
+    versions = {"vllm": vllm.__version__, "torch": torch.__version__}
+    return versions, partial(answer_to, llm, ours=args.rose_sampling)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from benchmarks.engine.__main__ import main
 from benchmarks.engine.cases.interference import ALONE, P99
 from benchmarks.engine.cases.speculation import PLAIN, SPECULATING, TASKS, metric
 from benchmarks.engine.contenders import Run, Traffic
+from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.report import write_between
@@ -155,6 +157,87 @@ def test_vllm_is_frozen_while_it_is_not_its_turn(
     assert (len(course.intervals), len(course.first_tokens)) == (2 * 8, 2)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+_LLAMA_CPP = '''
+"""As much of llama.cpp as the runner asks for: a token's logits are highest for the one behind it,
+e times as likely as each of nine others."""
+import ctypes
+from types import SimpleNamespace as Something
+
+__version__ = "0"
+VOCABULARY = 10
+
+def llama_print_system_info():
+    return b"a stand-in"
+
+def llama_model_default_params():
+    return Something()
+
+llama_context_default_params = llama_model_default_params
+
+def llama_model_load_from_file(path, options):
+    return path
+
+def llama_init_from_model(model, params):
+    assert params.n_ctx == 512 * params.n_seq_max
+    return Something(logits=None)
+
+def llama_model_get_vocab(model):
+    return model
+
+def llama_vocab_n_tokens(vocabulary):
+    return VOCABULARY
+
+def llama_batch_init(tokens, embedding, sequences):
+    rows = [[0] * sequences for _ in range(tokens)]
+    lists = {name: [0] * tokens for name in ("token", "pos", "n_seq_id", "logits")}
+    return Something(n_tokens=0, seq_id=rows, **lists)
+
+def llama_get_memory(context):
+    context.lengths = {}
+    return context.lengths
+
+def llama_memory_clear(memory, data):
+    memory.clear()
+
+def llama_decode(context, batch):
+    rows = []
+    for index in range(batch.n_tokens):
+        sequence = batch.seq_id[index][0]
+        assert batch.pos[index] == context.lengths.get(sequence, 0), "it skips a position"
+        context.lengths[sequence] = batch.pos[index] + 1
+        if batch.logits[index]:
+            following = (batch.token[index] + 1) % VOCABULARY
+            rows += [float(token == following) for token in range(VOCABULARY)]
+    context.logits = (ctypes.c_float * len(rows))(*rows)
+    return 0
+
+def llama_get_logits(context):
+    return ctypes.cast(context.logits, ctypes.POINTER(ctypes.c_float))
+'''
+
+
+def test_llama_cpp_computes_all_requests_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    (tmp_path / "llama_cpp.py").write_text(_LLAMA_CPP)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    work = Workload.draw(32, vocabulary=10, seed=0)  # its prompts take several batches
+    # when
+    with LlamaCpp("it", Path(sys.executable), tmp_path / "a.gguf", threads=2, batch=32) as peer:
+        _wait_frozen(peer.pid)
+        run = peer.run(work)
+        intervals = peer.intervals([1, 2], new_tokens=5)
+        loss = peer.loss([[3, 4, 5], [1, 2]])
+    # then
+    assert peer.greeting == {"version": "0", "system": "a stand-in"}
+    run.check(work, peer.name)
+    last = work.prompts[-1][-1]
+    assert run.outputs[-1] == [(last + 1 + n) % 10 for n in range(work.new_tokens[-1])]
+    assert len(intervals) == 4
+    assert loss == pytest.approx(3 * (math.log(math.e + 9) - 1), rel=1e-6)
 
 
 def test_a_vllm_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,43 @@
-"""Weights of 8 and 4 bits beside bfloat16: one request, and all requests at once."""
+"""Weights of 8 and 4 bits: one request, and all requests at once, beside bfloat16 and llama.cpp."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from benchmarks.board import Board, at_least
+import torch
+
+from benchmarks.board import Board, Check, at_least
 from benchmarks.engine.cases.beside_peers import DECODE, METRIC
+from benchmarks.engine.contenders import Streaming
+from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.scale import Scale
+from benchmarks.quality import Score, logits_of
 from benchmarks.runner import Case, in_turn
 from benchmarks.workload import Workload, random_prompt
 
-PLAIN = "bfloat16"
-#: Format, and how many times bfloat16's tokens/s one request is to make.
-TARGETS = {"int8": 1.6, "int4": 2.2}
+PERPLEXITY = "perplexity"
 _PROMPT_TOKENS = 64
 _WARM_UP = (8, 8)  # requests, and tokens of each
+
+
+class Asked(NamedTuple):
+    """How many times the tokens/s of `base` those of `name` are to be: one request, and all."""
+
+    name: str
+    base: str
+    alone: float
+    at_once: float
 
 
 @dataclass
 class Quantized(Case):
     title: str
-    contenders: Sequence[Ours]
+    contenders: Sequence[Streaming]
+    asked: Sequence[Asked]
     vocabulary: int
     scale: Scale
 
@@ -39,7 +54,38 @@ class Quantized(Case):
             board.add(contender.name, figures)
 
     def judge(self, board: Board) -> None:
-        for name, target in TARGETS.items():
-            for what, metric, least in (("alone", DECODE, target), ("at once", METRIC, 1.0)):
-                rows = (metric, name), (metric, PLAIN)
-                board.check_ratio(f"{name} to {PLAIN}, {what}", *rows, at_least(least))
+        for name, base, alone, at_once in self.asked:
+            for what, metric, least in (("alone", DECODE, alone), ("at once", METRIC, at_once)):
+                rows = (metric, name), (metric, base)
+                board.check_ratio(f"{name} to {base}, {what}", *rows, at_least(least))
+
+
+@dataclass
+class Perplexity(Case):
+    """The same file in both: the same numbers, so nearly the same probabilities of a text.
+
+    Both round activations to 8 bits, each in its own way.
+    """
+
+    title: str
+    ours: Ours
+    peer: LlamaCpp
+    windows: Sequence[list[int]]
+
+    def round(self, board: Board, turn: int) -> None:
+        windows = self.windows if turn >= 0 else self.windows[:1]
+        score = Score()
+        for ids in windows:
+            logits = logits_of(self.ours.engine, ids)
+            score.add(logits, logits, torch.tensor(ids[1:]))
+        losses = {self.ours.name: score.loss, self.peer.name: self.peer.loss(windows)}
+        for name, loss in losses.items():
+            board.add(name, {PERPLEXITY: math.exp(loss / score.tokens)})
+
+    def judge(self, board: Board) -> None:
+        own, others = (
+            f"{board.median(PERPLEXITY, who.name):.3g}" for who in (self.ours, self.peer)
+        )
+        what = f"{PERPLEXITY}: {self.ours.name} and {self.peer.name}"
+        reached = f"{own} and {others}"
+        board.checks.append(Check(what, reached, "equal to three digits", own == others))

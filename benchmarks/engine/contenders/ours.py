@@ -19,15 +19,18 @@ class Ours(Streaming):
 
     def __init__(
         self,
-        folder: Path,
+        model: Path,
         dtype: str,
         max_batch_size: int,
         max_step_tokens: int,
         weights: str | None = None,
+        *,
+        name: str = name,
+        tokenizer: str | None = str(MODEL_PATH),
     ) -> None:
-        self.engine = InferenceEngine(
-            folder, tokenizer_name=str(MODEL_PATH), dtype=dtype, weights=weights
-        )
+        """`tokenizer`: None is the model's own."""
+        self.name = name
+        self.engine = InferenceEngine(model, tokenizer_name=tokenizer, dtype=dtype, weights=weights)
         self._limits = max_batch_size, max_step_tokens
 
     def scheduler(
