@@ -156,7 +156,7 @@ def _five_bits(bytes_: Tensor) -> Tensor:
 def _k_nibbles(bytes_: Tensor, run: int) -> Tensor:
     """[outputs, groups, 128] to [outputs, inputs]: of `run` bytes the lower halves, then the upper
     ones."""
-    runs = bytes_.unflatten(-1, (-1, run))
+    runs = bytes_.reshape(*bytes_.shape[:-1], -1, run)
     return torch.cat([runs & 15, runs >> 4], dim=-1).flatten(1)
 
 
@@ -164,7 +164,7 @@ def _k_bits(bytes_: Tensor, bits: int) -> Tensor:
     """[outputs, groups, 32 * bits] to [outputs, inputs]: of 32 bytes the lowest `bits` bits, then
     the next ones."""
     places = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
-    runs = bytes_.unflatten(-1, (-1, 1, 32))
+    runs = bytes_.reshape(*bytes_.shape[:-1], -1, 1, 32)
     return (runs >> places & (1 << bits) - 1).flatten(1)
 
 
@@ -172,7 +172,7 @@ def _with_k_scales(blocks: Tensor, values: Tensor, bits: int) -> QuantizedWeight
     """A scale, a scale of the minimums, which are subtracted, and 6 bits of factors for both: 4
     bytes with those of the first groups' scales, 4 with those of their minimums, in 4 the lower
     bits of the last groups' scales and minimums, whose upper bits lie above the first ones'."""
-    scales, minimums, last = blocks[..., 4:16].unflatten(-1, (3, 4)).unbind(-2)
+    scales, minimums, last = blocks[..., 4:16].reshape(*blocks.shape[:-1], 3, 4).unbind(-2)
     scale_factors = torch.cat([scales & 63, last & 15 | scales >> 2 & 48], dim=-1)
     minimum_factors = torch.cat([minimums & 63, last >> 4 | minimums >> 2 & 48], dim=-1)
     return QuantizedWeight(

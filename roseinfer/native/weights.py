@@ -119,7 +119,8 @@ class QuantizedMatrix(_Panels):
             nonlocal rest
             size = dtype.itemsize * parts * PANEL_WIDTH
             taken, rest = rest[..., :size].contiguous().view(dtype), rest[..., size:]
-            return taken.unflatten(-1, (parts, -1)).permute(0, 3, 1, 2).flatten(0, 1).flatten(1)
+            arrays = taken.view(*taken.shape[:2], parts, PANEL_WIDTH)
+            return arrays.permute(0, 3, 1, 2).reshape(-1, taken.shape[1] * parts)
 
         scales = array(torch.float16)
         minimums = array(torch.float16) if form.minimums else None
