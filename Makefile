@@ -79,7 +79,7 @@ reference: .venv/demo ## writes the tables of settings, parameters and HTTP in d
 pictures: .venv/demo ## draws docs/img anew, from `rose top` and `rose demo` while they run
 	$(BIN)/python -m rose_cli.demo.pictures docs/img
 
-# BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run.
+# BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run; '--llama-cpp PYTHON --gguf FILE' for llama.cpp.
 bench: .venv/bench ## the engine beside its peers, into docs/performance.md
 	$(BIN)/python -m benchmarks.engine --write docs/performance.md --plot docs/img/engine.svg $(BENCH)
 
