@@ -67,12 +67,14 @@ class Runner:
     def say(self, what: str) -> None:
         self._progress.print(what)
 
-    def measure(self, name: str, case: Case, rounds: int | None = None) -> None:
-        """`rounds`: where this case takes another number of them."""
+    def measure(
+        self, name: str, case: Case, rounds: int | None = None, *, base: str | None = None
+    ) -> None:
+        """`rounds`, `base`: where this case has others."""
         if self._warm_up:
             self.say(f"{case.title}: warming up")
             case.round(Board(case.title), -1)
-        board = self.boards[name] = Board(case.title, base=self._base)
+        board = self.boards[name] = Board(case.title, base=base or self._base)
         rounds = rounds or self._rounds
         for turn in range(rounds):
             began = time.perf_counter()

@@ -34,7 +34,7 @@ _PYTHON = Path(sys.executable)
 def main() -> None:
     args = _arguments()
     facts = environment("benchmarks.vllm", ("vllm", "torch", "transformers", "redis"), {})
-    runner = Runner(facts, args.rounds or 3, args.json, base=PLAIN)
+    runner = Runner(facts, args.rounds or 3, args.json)
     facts["vLLM preloads"] = ", ".join(path.name for path in preloads(_PYTHON)) or "nothing"
     shape = args.batch, _CONTEXT
     with ExitStack() as stack:
@@ -58,7 +58,7 @@ def main() -> None:
             )
             requests = Requests(args.requests, 64, 64)
             load = Load([ours, theirs], _PYTHON, args.model, requests, args.batch)
-            runner.measure("many", load)
+            runner.measure("many", load, base=Vllm.name)
     if args.write:  # each has markers of its own: they may be measured in two runs
         for name, board in runner.boards.items():
             page = as_page(facts, {name: board})
@@ -83,7 +83,7 @@ def _generate(runner: Runner, ours: Ours, args: argparse.Namespace) -> None:
             contenders.append(Generate(name, stack.enter_context(vllm)))
         vocabulary = AutoConfig.from_pretrained(args.model).vocab_size
         case = Generation(contenders, vocabulary, args.batch, args.max_tokens)
-        runner.measure("generate", case)
+        runner.measure("generate", case, base=PLAIN)
 
 
 def _arguments() -> argparse.Namespace:
