@@ -132,6 +132,10 @@ class TenantsStatus:
     """of all tenants"""
     running: int
     now_ms: int
+    overwritten: tuple[str, ...] = ()
+    """keys of tenants in which somebody else has written something of another type"""
+    mended: tuple[str, ...] = ()
+    """those that were made anew for that reason, the last one of each partition"""
 
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
@@ -156,17 +160,21 @@ def read_tenants(names: Sequence[str], replies: Iterable[Sequence[Any]]) -> Tena
     found: dict[str, TenantStatus] = {}
     jobs: dict[str, int] = dict.fromkeys(names, 0)
     count = waiting = running = now_ms = 0
-    for (partition_count, partition_waiting, partition_running, partition_now), *tenants in replies:
-        count = max(count, partition_count)
-        waiting, running = waiting + partition_waiting, running + partition_running
-        now_ms = max(now_ms, partition_now)
+    overwritten: list[str] = []
+    mended: list[str] = []
+    for (here_count, here_waiting, here_running, here_now, foreign, key), *tenants in replies:
+        count = max(count, here_count)
+        waiting, running = waiting + here_waiting, running + here_running
+        now_ms = max(now_ms, here_now)
+        overwritten += (name.decode(errors="replace") for name in foreign)
+        mended += [key.decode(errors="replace").partition(" ")[2]] if key else []
         for reply in tenants:
             here = _read_one(reply)
             found[here.name] = _together(found.get(here.name), here)
             jobs[here.name] = jobs.get(here.name, 0) + here.waiting + here.running
     ranked = [*names, *sorted(found.keys() - set(names), key=lambda name: (-jobs[name], name))]
     top = tuple(found[name] for name in ranked if name in found)
-    return TenantsStatus(top, count, waiting, running, now_ms)
+    return TenantsStatus(top, count, waiting, running, now_ms, tuple(overwritten), tuple(mended))
 
 
 def _read_one(reply: Sequence[Any]) -> TenantStatus:

@@ -44,7 +44,7 @@ UNTRIED = {
 }
 
 #: Of a key that is there, or for where somebody has put one of another type.
-UNTRIED_THERE = {("del", "tenants"), ("del", "tenant")}
+UNTRIED_THERE = {("del", "tenants"), ("del", "tenant"), ("zunionstore", "tenants")}
 
 
 @pytest.fixture(scope="module")
@@ -402,3 +402,27 @@ def test_the_command_for_a_gateways_user(shipped: EmbeddedBroker) -> None:
     assert "user gateway has the rights of a producer and gateway" in told
     assert "rose keys create NAME" in told
     assert "device" not in told
+
+
+def test_keys_of_tenants_that_somebody_has_written_over_are_named(
+    broker: EmbeddedBroker, queue: str
+) -> None:
+    # given
+    settings = ProducerSettings(redis_url=broker.url, queue=queue)
+    own = Partition(queue).load.removesuffix("load")
+    direct = redis.Redis(port=broker.port)
+    direct.set(f"{own}tenants:limits", "somebody's")
+    # when / then
+    found = examined(settings)["tenants"]
+    assert found.verdict is Verdict.FAIL
+    assert found.says.startswith(f"{own}tenants:limits holds")
+    assert "rose tenants set" in found.todo
+    # and one that the next job makes anew
+    direct.delete(f"{own}tenants:limits")
+    direct.set(f"{own}tenants:ready", "somebody's")
+    assert "makes it anew" in examined(settings)["tenants"].todo
+    with Client(settings) as client:
+        client.submit("x", tenant="mail")
+    after = examined(settings)["tenants"]
+    assert after.verdict is Verdict.WARN
+    assert f"{own}tenants:ready; it was made anew" in after.says

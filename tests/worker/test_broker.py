@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+import redis
+
+from rose.protocol import Partition, decode_job
 from rose.protocol.calls import Append
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import FinishedEvent
+from rose_producer import Client, FinishedEvent
 from rose_worker.broker import Broker
 from rose_worker.settings import WorkerSettings
+from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, to_append, token
 
 
@@ -34,3 +39,23 @@ async def test_what_an_outage_has_piled_up_is_published_in_order(
     for job in jobs:
         assert [event.index for event in job.stream(timeout_s=90)] == list(range(701))
     await broker.close()
+
+
+@needs_redis_server
+async def test_a_key_of_tenants_that_was_made_anew_is_said_once(
+    broker: EmbeddedBroker, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    partition = Partition(queue)
+    worker = Broker(WorkerSettings(redis_url=broker.url, queue=queue), "w")
+    await worker.start()
+    key = partition.load.removesuffix("load") + "tenants:ready"
+    with Client(redis_url=broker.url, queue=queue) as client:
+        jobs = {client.submit("x", tenant=one).id for one in ("ann", "bob", "cy")}
+        redis.Redis(port=broker.port).set(key, "somebody's")
+        # when
+        fetched = [(await worker.fetch(partition, 1)).entries for _ in jobs]
+    # then
+    assert {decode_job(entry.raw).id for (entry,) in fetched} == jobs
+    assert caplog.text.count(f"into {key}; it was made anew") == 1
+    await worker.close()

@@ -7,6 +7,7 @@ for another.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -45,6 +46,8 @@ from rose_worker.entries import DeadLetter, Entry, Fetched
 from rose_worker.queue_reader import QueueReader
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import at_least_one
+
+log = logging.getLogger(__name__)
 
 _SCRIPTS = (
     "announce",
@@ -123,6 +126,7 @@ class Broker:
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._fingerprint = ""
+        self._told: dict[Partition, bytes] = {}
 
     async def start(self) -> None:
         """Get at least one partition ready. The others follow when their nodes answer.
@@ -208,13 +212,25 @@ class Broker:
             adopt=adopt,
             ttl_s=self._ttl_s,
         )
-        streams, seen, redelivered, more, listens = await self._redis.run(call)
+        streams, seen, redelivered, more, listens, mended = await self._redis.run(call)
+        self._tell(partition, mended)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in streams
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
         return Fetched(entries, seen, redelivered, bool(more), bool(listens))
+
+    def _tell(self, partition: Partition, mended: bytes) -> None:
+        """Once of a key that somebody had written over. `mended`: when, and which; b"" for none."""
+        if mended and self._told.get(partition) != mended:
+            self._told[partition] = mended
+            log.error(
+                "somebody had written something of another type into %s; it was made anew from the "
+                "keys beside it, and shares may be wrong for a while. Give whoever else uses this "
+                "Redis a user of its own: docs/redis.md",
+                mended.decode(errors="replace").partition(" ")[2],
+            )
 
     async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
         """Wait at most half a second for entries after `seen`. Returns up to two of each stream.

@@ -37,7 +37,7 @@ _OF_TENANTS: dict[str, tuple[str, ...]] = {
     "tenants": ("exists", "zadd", "zincrby", "zrem", "zscore", "zrange", "zrevrange", "zcard"),
     "tenants:clock": ("hmget", "hset"),
     "tenants:limits": ("hmget",),
-    "idle:bell": ("xadd",),
+    "idle:bell": ("xadd", "del"),
 }
 _PRODUCER: dict[str, tuple[str, ...]] = {
     "": ("script|load", "time"),

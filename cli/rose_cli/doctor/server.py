@@ -15,6 +15,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
+from rose.protocol.tenants import TenantsStatus
 from rose.transport import broker_errors
 from rose.transport.connection import connect
 from rose.transport.replay import Replay, hello, primaries, replay_of
@@ -270,7 +271,7 @@ def _clock(theirs: float, began: float, ended: float) -> Finding:
 def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
     try:
         with Client(settings) as client:
-            status = client.queue_status()
+            status, tenants = client.queue_status(), client.tenants(0)
     except (BrokerUnavailable, MalformedMessage) as error:
         if isinstance(error.__cause__, NoPermissionError):
             return  # said already, among the rights
@@ -286,7 +287,25 @@ def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
     else:
         plural = "" if workers == 1 else "s"
         yield ok("queue", f"{says}, {workers} worker{plural}, serves {status.model}")
+    yield from _foreign(tenants)
     if status.dead_letters:
         yield warn(
             "letters", f"{status.dead_letters} dead letters", "see why: rose dead-letters list"
+        )
+
+
+def _foreign(tenants: TenantsStatus) -> Iterator[Finding]:
+    """Keys of tenants that somebody has written over."""
+    for key in tenants.overwritten:
+        says = f"{key} holds something of another type, which is not roseinfer's"
+        if key.endswith(":limits"):
+            todo = "no weight or limit holds: DEL it, then rose tenants set"
+        else:
+            todo = "the next job of a tenant makes it anew; see who writes there: docs/redis.md"
+        yield fail("tenants", says, todo)
+    for key in tenants.mended:
+        yield warn(
+            "tenants",
+            f"somebody had written something of another type into {key}; it was made anew",
+            "see who writes there: docs/redis.md; HDEL the field mended of tenants:clock when done",
         )

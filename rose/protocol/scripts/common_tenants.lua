@@ -21,7 +21,7 @@
 --   tenants:deadlines    sorted set: ids of parked jobs by their deadline
 --   tenants:worker       string: exists while workers live that know of tenants
 --   tenants:clock        hash: vtime: the virtual time at which a job was moved last; waits, unnamed, prompts:
---                        see `unnamed`
+--                        see `unnamed`; mended: see `made_anew`
 -- The hash of a tenant:
 --   vtime          tokens that its jobs have used, or were charged in advance, divided by its weight
 --   last           score of the job that was parked last, before ageing
@@ -37,7 +37,8 @@ local PASSING = 2 ^ 52
 
 -- The parked job of a tenant that is due first, those that pass others left aside; nil if none waits.
 local function longest_waiting(parked)
-  return redis.call('ZRANGE', parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1] or redis.call('ZRANGE', parked, 0, 0)[1]
+  local first = ask('ZRANGE', parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1) or {}
+  return first[1] or (ask('ZRANGE', parked, 0, 0) or {})[1]
 end
 
 local function tenant_book(prefix)
@@ -58,21 +59,36 @@ local function tenant_book(prefix)
     return tonumber(value or '') or 0
   end
 
-  -- Nothing but a foreign command makes one of these keys another type.
-  local function hash(key, ...)
-    local values = ask('HMGET', key, ...)
-    if not values then redis.call('DEL', key) end
-    return values or {}
+  -- Nothing but a foreign command makes one of these keys another type. It must not keep everybody's jobs from
+  -- workers for ever: the key is made anew, and the worker says so.
+  local mended
+
+  -- Of a single tenant there is nothing to make it of.
+  local function made_anew(key)
+    mended = key
+    local name, source = string.match(key, '}:tenants:(%a+)$'), nil
+    for _, other in ipairs(({ready = {'heads', 'jobs'}, heads = {'ready', 'jobs'}, jobs = {'heads', 'ready'}})[name] or {}) do
+      source = source or ask('ZCARD', prefix .. 'tenants:' .. other) and prefix .. 'tenants:' .. other
+    end
+    if not source then return redis.call('DEL', key) end
+    -- All are next; whoever has had his turn stands where he belongs.
+    redis.call('ZUNIONSTORE', key, 1, source, 'WEIGHTS', 0)
+    if name ~= 'jobs' then return end
+    for _, tenant in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+      local own = prefix .. 'tenant:' .. tenant
+      redis.call('ZADD', key, (ask('ZCARD', own .. ':parked') or 0) + (ask('SCARD', own .. ':running') or 0), tenant)
+    end
   end
 
-  -- The same for what was promised and must be written.
   local function insist(command, key, ...)
     local reply = redis.pcall(command, key, ...)
     if type(reply) ~= 'table' or not reply.err then return reply end
     if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
-    redis.call('DEL', key)
+    made_anew(key)
     return redis.call(command, key, ...)
   end
+
+  book.insist = insist
 
   -- One command for many arguments. Lua's stack holds some thousands.
   local function write(command, key, words)
@@ -90,9 +106,9 @@ local function tenant_book(prefix)
 
   local function read_clock()
     if not clock then
-      local known = hash(prefix .. 'tenants:clock', 'vtime', 'waits', 'unnamed', 'prompts')
+      local known = insist('HMGET', prefix .. 'tenants:clock', 'vtime', 'waits', 'unnamed', 'prompts', 'mended')
       clock = {vtime = count_of(known[1]), waits = known[2] or '', unnamed = count_of(known[3]),
-        prompts = count_of(known[4])}
+        prompts = count_of(known[4]), mended = known[5] or ''}
     end
     return clock
   end
@@ -120,7 +136,7 @@ local function tenant_book(prefix)
     if tenant then return tenant end
     local key = prefix .. 'tenant:' .. name
     tenant = {name = name, key = key, parked = key .. ':parked', running = key .. ':running', more = 0}
-    local known = hash(key, 'vtime', 'last', 'tokens', 'bytes', 'served', 'requests', 'allowance', 'at')
+    local known = insist('HMGET', key, 'vtime', 'last', 'tokens', 'bytes', 'served', 'requests', 'allowance', 'at')
     tenant.vtime, tenant.last = count_of(known[1]), count_of(known[2])
     tenant.tokens, tenant.bytes, tenant.served = count_of(known[3]), count_of(known[4]), count_of(known[5])
     tenant.requests, tenant.allowance = tonumber(known[6] or ''), tonumber(known[7] or '')
@@ -137,7 +153,7 @@ local function tenant_book(prefix)
 
   -- How many of its jobs run.
   local function running(tenant)
-    if not tenant.busy then tenant.busy = redis.call('SCARD', tenant.running) end
+    if not tenant.busy then tenant.busy = insist('SCARD', tenant.running) end
     return tenant.busy
   end
 
@@ -155,7 +171,7 @@ local function tenant_book(prefix)
     local SOON_MS = 1000
     if not any_limits then return nil end
     if tenant.max_jobs and not tenant.jobs then
-      tenant.jobs = count_of(redis.call('ZSCORE', prefix .. 'tenants:jobs', tenant.name))
+      tenant.jobs = count_of(insist('ZSCORE', prefix .. 'tenants:jobs', tenant.name))
     end
     local function limited(limit, count, most, ms)
       return {'LIMITED', tenant.name, limit, string.format('%d', count), string.format('%d', most),
@@ -198,7 +214,7 @@ local function tenant_book(prefix)
     if string.find(passing, level, 1, true) then due = due - PASSING end
     gather(tenant, 'comes', string.format('%.0f', due), job_id)
     redis.call('SET', prefix .. 'job:' .. job_id, job)
-    if deadline_ms then redis.call('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
+    if deadline_ms then insist('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
     parked_levels[level] = parked_levels[level] + 1
     touch(tenant)
   end
@@ -207,10 +223,10 @@ local function tenant_book(prefix)
   -- comes back at the virtual time that the others have reached: it has saved up nothing.
   local function place(tenant)
     local heads, ready = prefix .. 'tenants:heads', prefix .. 'tenants:ready'
-    local first = redis.call('ZRANGE', tenant.parked, 0, 0, 'WITHSCORES')
+    local first = insist('ZRANGE', tenant.parked, 0, 0, 'WITHSCORES')
     if not first[1] then
-      redis.call('ZREM', heads, tenant.name)
-      redis.call('ZREM', ready, tenant.name)
+      insist('ZREM', heads, tenant.name)
+      insist('ZREM', ready, tenant.name)
       return
     end
     local passes, due = tonumber(first[2]) < 0, first[2]
@@ -218,12 +234,12 @@ local function tenant_book(prefix)
       due = redis.call('ZRANGE', tenant.parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
         or string.format('%.0f', first[2] + PASSING)
     end
-    redis.call('ZADD', heads, due, tenant.name)
-    if tenant.max_running and redis.call('SCARD', tenant.running) >= tenant.max_running then
-      redis.call('ZREM', ready, tenant.name)
+    insist('ZADD', heads, due, tenant.name)
+    if tenant.max_running and insist('SCARD', tenant.running) >= tenant.max_running then
+      insist('ZREM', ready, tenant.name)
       return
     end
-    if not redis.call('ZSCORE', ready, tenant.name) then
+    if not insist('ZSCORE', ready, tenant.name) then
       tenant.vtime = math.max(tenant.vtime, read_clock().vtime)
       rings, tenant.dirty = true, true
     end
@@ -293,7 +309,7 @@ local function tenant_book(prefix)
   -- End parked jobs whose deadline has passed. Returns how many there were, at most `count`.
   function book.expire(now, count, event, ttl_s)
     local deadlines = prefix .. 'tenants:deadlines'
-    local due = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
+    local due = insist('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
     for _, job_id in ipairs(due) do
       if not book.end_parked(prefix .. 'state:' .. job_id, 'failed', event, now, ttl_s) then
         redis.call('ZREM', deadlines, job_id)
@@ -304,7 +320,7 @@ local function tenant_book(prefix)
 
   -- The limits of a tenant have changed.
   function book.replace(name)
-    if redis.call('ZSCORE', prefix .. 'tenants:heads', name) then touch(book.open(name)) end
+    if insist('ZSCORE', prefix .. 'tenants:heads', name) then touch(book.open(name)) end
   end
 
   -- Whether tenants' jobs are parked. If only workers live that know nothing of tenants, nobody would move
@@ -322,9 +338,9 @@ local function tenant_book(prefix)
 
   -- Put parked jobs, at most `count`, into the job streams, where every worker looks.
   function book.unpark(count, group_streams)
-    for _, name in ipairs(redis.call('ZRANGE', prefix .. 'tenants:heads', 0, count - 1)) do
+    for _, name in ipairs(insist('ZRANGE', prefix .. 'tenants:heads', 0, count - 1)) do
       local tenant = book.open(name)
-      for _, job_id in ipairs(redis.call('ZRANGE', tenant.parked, 0, count - 1)) do
+      for _, job_id in ipairs(insist('ZRANGE', tenant.parked, 0, count - 1)) do
         if count == 0 then return end
         count = count - 1
         local state = prefix .. 'state:' .. job_id
@@ -351,14 +367,14 @@ local function tenant_book(prefix)
   local function first_unserved()
     local ready = prefix .. 'tenants:ready'
     if not page or at > #page and #page == 2 * PORTION then
-      page, at, read = redis.call('ZRANGE', ready, read, read + PORTION - 1, 'WITHSCORES'), 1, read + PORTION
+      page, at, read = insist('ZRANGE', ready, read, read + PORTION - 1, 'WITHSCORES'), 1, read + PORTION
     end
     if page[at] then return {name = page[at], rank = tonumber(page[at + 1])} end
   end
 
   -- `count`: of slots that are free.
   function book.begin_turns(count)
-    share = math.ceil(count / math.max(1, redis.call('ZCARD', prefix .. 'tenants:ready'))) + 1
+    share = math.ceil(count / math.max(1, insist('ZCARD', prefix .. 'tenants:ready'))) + 1
   end
 
   -- The tenant whose turn it is, and its virtual time, or the score of its next job if that passes; nil if
@@ -379,7 +395,7 @@ local function tenant_book(prefix)
     if not jobs or jobs[tenant.next] == nil and #jobs == tenant.portion then
       tenant.offset = jobs and tenant.offset + tenant.portion or 0
       tenant.portion = jobs and 2 * tenant.portion or share
-      jobs = redis.call('ZRANGE', tenant.parked, tenant.offset, tenant.offset + tenant.portion - 1)
+      jobs = insist('ZRANGE', tenant.parked, tenant.offset, tenant.offset + tenant.portion - 1)
       tenant.queue, tenant.next = jobs, 1
     end
     return jobs[tenant.next]
@@ -419,7 +435,9 @@ local function tenant_book(prefix)
   function book.move(tenant, moved, now, event, ttl_s)
     if again[#again] == tenant then again[#again] = nil else at = at + 2 end
     local job_id = next_parked(tenant)
-    if not job_id then return touch(tenant) end
+    -- It is ready no more only where `tenants:ready` was made anew.
+    local full = tenant.max_running and running(tenant) >= tenant.max_running
+    if not job_id or full then return touch(tenant) end
     tenant.next = tenant.next + 1
     local state = prefix .. 'state:' .. job_id
     local job = ask('GET', prefix .. 'job:' .. job_id)
@@ -481,6 +499,12 @@ local function tenant_book(prefix)
     if waits ~= all.waits then all.waits, all.changed = waits, true end
   end
 
+  -- The key that was made anew in the last minute, and when: "" for none.
+  function book.mended(now)
+    local at = string.match(read_clock().mended, '^%d+')
+    return at and now - at < 60000 and clock.mended or ''
+  end
+
   local function save(tenant)
     local fields = {'vtime', tenant.vtime}
     local function add(field, value)
@@ -499,7 +523,7 @@ local function tenant_book(prefix)
     end
     redis.call('HSET', tenant.key, unpack(fields))
     if tenant.more == 0 then return end
-    local jobs = tonumber(redis.call('ZINCRBY', prefix .. 'tenants:jobs', tenant.more, tenant.name))
+    local jobs = tonumber(insist('ZINCRBY', prefix .. 'tenants:jobs', tenant.more, tenant.name))
     if jobs <= 0 then
       redis.call('ZREM', prefix .. 'tenants:jobs', tenant.name)
       redis.call('EXPIRE', tenant.key, IDLE_S)
@@ -519,7 +543,7 @@ local function tenant_book(prefix)
       if tenant.changed then
         place(tenant)
       elseif tenant.priced then
-        redis.call('ZADD', prefix .. 'tenants:ready', 'XX', string.format('%.0f', rank(tenant.vtime)), tenant.name)
+        insist('ZADD', prefix .. 'tenants:ready', 'XX', string.format('%.0f', rank(tenant.vtime)), tenant.name)
       end
       if tenant.dirty then save(tenant) end
     end
@@ -527,11 +551,15 @@ local function tenant_book(prefix)
     write('ZREM', prefix .. 'tenants:deadlines', undue)
     for level, count in ipairs(parked_levels) do add_to(load, LEVELS[level], count) end
     if fetched then note_waits() end
+    if mended then
+      read_clock().changed = true
+      clock.mended = string.format('%d %s', now_ms(), mended)
+    end
     if clock and clock.changed then
       redis.call('HSET', prefix .. 'tenants:clock', 'vtime', clock.vtime, 'waits', clock.waits,
-        'unnamed', clock.unnamed, 'prompts', clock.prompts)
+        'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(mended and {'mended', clock.mended} or {}))
     end
-    if rings then redis.call('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
+    if rings then insist('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
   end
 
   return book

@@ -12,7 +12,8 @@
 --       event (failed at token 0, its deadline has passed); then, per entry that the consumer knows it owns:
 --       "<number of its stream> <entry>"
 -- Reply: {entries, last entry read of each job stream and of the bell, how many were released, 1 if there may
---         be more, 1 if this worker listens from now on}
+--         be more, 1 if this worker listens from now on, "<ms> <key>" of tenants that somebody had written over
+--         and that was made anew in the last minute, or ""}
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
@@ -27,7 +28,7 @@ local MAX_PENDING = 100
 
 if ARGV[8] == 'wait' and other_listener(listener, consumer) then
   wait_for_turn(waiting_key)
-  return {{}, {}, 0, 0, 0}
+  return {{}, {}, 0, 0, 0, ''}
 end
 
 local seen = {}
@@ -40,10 +41,11 @@ local tenants
 if redis.call('EXISTS', moved, bell) > 0 then
   tenants = tenant_book(string.match(load, '^.*}:'))
   streams[#streams + 1] = moved
+  tenants.insist('XLEN', moved)
   if not last_delivered(moved, group) then redis.call('XGROUP', 'CREATE', moved, group, '0', 'MKSTREAM') end
 end
 
-local fetched = {}
+local fetched, mended = {}, ''
 
 -- How many entries fit into the reply though each is as large as a job can be.
 local function portion()
@@ -182,6 +184,7 @@ local function serve_tenants()
   if count > 0 then add(moved, read(moved, count)) end
   give_back(load)
   tenants.close(load, true)
+  mended = tenants.mended(now)
   return ended == MAX_ENDED
 end
 
@@ -201,6 +204,6 @@ else
   redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
   listens = true
 end
-local rung = tenants and redis.call('XREVRANGE', bell, '+', '-', 'COUNT', 1)[1]
+local rung = tenants and tenants.insist('XREVRANGE', bell, '+', '-', 'COUNT', 1)[1]
 seen[#seen + 1] = rung and rung[1] or '0-0'
-return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0}
+return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended}

@@ -1,0 +1,96 @@
+"""Whatever somebody else has written into the keys of tenants, the others' jobs go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rose.protocol.tenants import TenantLimits
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_producer import Tenants
+from tests.conftest import needs_redis_server
+from tests.support.bench import Bench
+from tests.support.floor import Floor
+
+# fakeredis answers differently where a call inside a script fails.
+pytestmark = needs_redis_server
+
+
+@pytest.fixture
+def bench(broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
+    bench = Bench(broker, queue)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def floor(bench: Bench) -> Floor:
+    return Floor(bench)
+
+
+@pytest.fixture
+def tenants(bench: Bench) -> Iterator[Tenants]:
+    with Tenants(bench.client.settings) as tenants:
+        yield tenants
+
+
+#: And whether it is seen before the next job or fetch makes it anew.
+KEYS = {
+    **dict.fromkeys((f"tenants:{name}" for name in ("ready", "heads", "jobs", "deadlines")), True),
+    "tenants:clock": False,
+    "jobs:tenants": True,
+    "idle:bell": False,
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_that_somebody_has_written_over_stops_nobody(
+    bench: Bench, floor: Floor, tenants: Tenants, kind: str
+) -> None:
+    # given: jobs of nobody, of one who is held to his limit, and of two others
+    tenants.set("small", TenantLimits(max_running_jobs=1))
+    floor.submit("small", 3)
+    assert floor.begin(1) == ["small"]
+    if kind == "jobs:tenants":  # what stands there is lost, and the sweep ends it
+        floor.end_first()
+    floor.submit("ann", 2, deadline_s=1000)
+    floor.submit("bob", 2)
+    floor.submit("", 2)
+    key = bench.partition.load.removesuffix("load") + kind
+    # when
+    bench.redis.set(key, "somebody's")
+    # then: all begin, and no more than may
+    assert bench.client.tenants().overwritten == ((key,) if KEYS[kind] else ())
+    begun = floor.begin(9)
+    assert [one for one in begun if one != "small"] == ["", "", "ann", "ann", "bob", "bob"]
+    assert begun.count("small") == (kind == "jobs:tenants")
+    # and everything goes on
+    floor.submit("ann", deadline_s=1000)
+    while floor.leases:
+        floor.end_first(3)
+        floor.begin(9)
+    after = bench.client.tenants()
+    assert (after.overwritten, after.waiting, after.count) == ((), 0, 0)
+    # and it is said which it was; the bell holds nothing that could be lost
+    assert after.mended == (() if kind == "idle:bell" else (key,))
+
+
+@pytest.mark.parametrize("kind", ["", ":parked", ":running"])
+def test_a_key_of_one_tenant_that_somebody_has_written_over_stops_nobody_else(
+    bench: Bench, floor: Floor, kind: str
+) -> None:
+    # given
+    floor.submit("ann", 3)
+    assert floor.begin(1) == ["ann"]
+    floor.submit("bob", 2)
+    floor.submit("")
+    # when
+    bench.redis.set(bench.partition.tenant("ann") + kind, "somebody's")
+    # then
+    begun = floor.begin(9)
+    assert [one for one in begun if one != "ann"] == ["", "bob", "bob"]
+    while floor.leases:
+        floor.end_first(3)
+    floor.submit("ann")
+    assert floor.begin(9) == ["ann"]
