@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 #: Of whoever submits jobs of tenants.
 _OF_TENANTS: dict[str, tuple[str, ...]] = {
-    "job": ("get", "set", "del"),
+    "tenants:messages": ("hset", "hmget", "hdel"),
     "tenant": (
         *("hmget", "hset", "expire", "persist", "zadd", "zrem", "zrange", "zcard", "srem"),
         "scard",
@@ -102,7 +102,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "control": ("subscribe",),
         "queues": ("hset",),
         **_OF_TENANTS,
-        "job": ("get", "del"),
+        "tenants:messages": ("hmget", "hdel"),
         "tenant": tuple(name for name in _OF_TENANTS["tenant"] if name != "zadd"),
         "tenants": (*_OF_TENANTS["tenants"], "zrangebyscore"),
         "tenants:worker": ("set",),
@@ -224,10 +224,9 @@ def _tenant_keys(partition: Partition, nobody: str) -> dict[str, str]:
     keys = {
         "tenant": named,
         "tenants": named.replace(":tenant:", ":tenants:"),
-        "job": named.replace(":tenant:", ":job:"),
     }
     one_of_a_kind = (
-        *("tenants:clock", "tenants:limits", "tenants:worker"),
+        *("tenants:clock", "tenants:limits", "tenants:worker", "tenants:messages"),
         *("jobs:tenants", "idle:bell"),
     )
     return keys | {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}

@@ -8,7 +8,6 @@
 --                        and `ageing` for each level below the first, in 1/1024 ms, so that none are equal;
 --                        PASSING less for a job of a class that passes, which so comes first
 --   tenant:NAME:running  set: ids of its jobs that stand in jobs:tenants and have not ended
---   job:ID               string: a job, while it is parked
 -- Keys of all tenants:
 --   tenants:limits       hash: by name "<weight> <running> <jobs> <bytes> <tokens> <requests a minute>
 --                        <tokens a minute>", "-" for no limit; by ":passes", which no tenant is called, the
@@ -18,6 +17,7 @@
 --                        small sorted set is searched one by one, and whole numbers need no parsing. Whose next
 --                        job passes stands there by that job's score, which is below 0
 --   tenants:jobs         sorted set: tenants by the number of their jobs that have not ended
+--   tenants:messages     hash: parked jobs, by their ids
 --   tenants:deadlines    sorted set: ids of parked jobs by their deadline
 --   tenants:worker       string: exists while workers live that know of tenants
 --   tenants:clock        hash: vtime: the virtual time at which a job was moved last; waits, unnamed, prompts:
@@ -44,8 +44,9 @@ end
 local function tenant_book(prefix)
   local book, opened, order, clock = {}, {}, {}, nil
   local parked_levels, rings, ageing, any_limits, passing = {0, 0, 0}, false, nil, nil, nil
-  -- What `close` writes: jobs that are parked no more, ids that have no deadline here any more.
-  local unparked, undue = {}, {}
+  -- What `close` writes: jobs that are parked, ids of those that are no more, ids that have no deadline here
+  -- any more.
+  local messages, parked, unparked, undue = prefix .. 'tenants:messages', {}, {}, {}
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
   -- Tokens of an answer that are charged before it begins. So the slots that are free together go to
   -- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
@@ -213,7 +214,7 @@ local function tenant_book(prefix)
     local due = tenant.last + (level - 1) * ageing * 1024
     if string.find(passing, level, 1, true) then due = due - PASSING end
     gather(tenant, 'comes', string.format('%.0f', due), job_id)
-    redis.call('SET', prefix .. 'job:' .. job_id, job)
+    parked[#parked + 1], parked[#parked + 2] = job_id, job
     if deadline_ms then insist('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
     parked_levels[level] = parked_levels[level] + 1
     touch(tenant)
@@ -252,10 +253,15 @@ local function tenant_book(prefix)
     if tenant.max_running or passing ~= '' then tenant.changed = true else tenant.priced = true end
   end
 
+  -- A parked job; nil if somebody has taken it away.
+  local function message_of(job_id)
+    return (ask('HMGET', messages, job_id) or {})[1]
+  end
+
   local function release_parked(tenant, job_id, level, has_deadline)
     level = LEVELS[tonumber(level or '')] and tonumber(level) or 2
     gather(tenant, 'goes', job_id)
-    unparked[#unparked + 1] = prefix .. 'job:' .. job_id
+    unparked[#unparked + 1] = job_id
     if has_deadline then undue[#undue + 1] = job_id end
     parked_levels[level] = parked_levels[level] - 1
     touch(tenant)
@@ -344,7 +350,7 @@ local function tenant_book(prefix)
         if count == 0 then return end
         count = count - 1
         local state = prefix .. 'state:' .. job_id
-        local job, known = ask('GET', prefix .. 'job:' .. job_id), ask('HMGET', state, 'status', 'level') or {}
+        local job, known = message_of(job_id), ask('HMGET', state, 'status', 'level') or {}
         release_parked(tenant, job_id, known[2], true)
         if not book.settle(state, 0) then tenant.more = tenant.more - 1 end
         if job and known[1] == 'queued' then
@@ -440,7 +446,7 @@ local function tenant_book(prefix)
     if not job_id or full then return touch(tenant) end
     tenant.next = tenant.next + 1
     local state = prefix .. 'state:' .. job_id
-    local job = ask('GET', prefix .. 'job:' .. job_id)
+    local job = message_of(job_id)
     local known = ask('HMGET', state, 'status', 'entry', 'level', 'prompt', 'deadline_ms') or {}
     local waits = job and known[1] == 'queued' and not known[2]
     if waits and is_count(known[5]) and tonumber(known[5]) <= now then
@@ -547,7 +553,8 @@ local function tenant_book(prefix)
       end
       if tenant.dirty then save(tenant) end
     end
-    for i = 1, #unparked, 1000 do redis.call('DEL', unpack(unparked, i, math.min(#unparked, i + 999))) end
+    write('HSET', messages, parked)
+    write('HDEL', messages, unparked)
     write('ZREM', prefix .. 'tenants:deadlines', undue)
     for level, count in ipairs(parked_levels) do add_to(load, LEVELS[level], count) end
     if fetched then note_waits() end

@@ -32,7 +32,7 @@ def left_behind(bench: Bench) -> list[str]:
     """What the queue still holds on account of tenants, but for their hashes and the clock."""
     keys = [key.decode().partition("}:")[2] for key in bench.redis.scan_iter("*")]
     kept = ("tenants:clock", "tenants:limits", "tenants:worker")
-    own = [key for key in keys if key.startswith(("tenant", "job:")) and key not in kept]
+    own = [key for key in keys if key.startswith("tenant") and key not in kept]
     return [key for key in own if key.count(":") > 1 or not key.startswith("tenant:")]
 
 
