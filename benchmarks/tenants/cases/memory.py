@@ -1,4 +1,4 @@
-"""What waiting jobs of tenants take in Redis, and what is left when they have ended."""
+"""What waiting jobs of tenants take in Redis, and what it takes to enqueue them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.tenants.stage import NO_LIMIT, request
 from rose_producer import Client
 
 BYTES = "bytes a waiting job"
+CPU = "us of Redis' CPU to enqueue a job"
 _CHUNK = 20_000
 
 
@@ -36,19 +37,25 @@ class Memory(Case):
 
     def round(self, board: Board, turn: int) -> None:
         for crowd in in_turn(self.crowds, turn):
-            board.add(crowd.name, {BYTES: _bytes(crowd)})
+            board.add(crowd.name, _measure(crowd))
 
 
-def _bytes(crowd: Crowd) -> float:
+def _measure(crowd: Crowd) -> dict[str, float]:
     with (
         fresh_redis() as broker,
         Client(redis_url=broker.url, **NO_LIMIT) as client,
         redis.Redis(port=broker.port, protocol=2) as direct,
     ):
         client.submit(request("warm", 1).prompt)
-        before = direct.info("memory")["used_memory"]
+        size, seconds = direct.info("memory")["used_memory"], _cpu_s(direct)
         for start in range(0, crowd.jobs, _CHUNK):
             numbers = range(start, min(start + _CHUNK, crowd.jobs))
             names = (f"tenant-{n % crowd.tenants}" if crowd.tenants else "" for n in numbers)
             client.submit_many([request(name) for name in names])
-        return float(direct.info("memory")["used_memory"] - before) / crowd.jobs
+        more = direct.info("memory")["used_memory"] - size
+        return {BYTES: more / crowd.jobs, CPU: (_cpu_s(direct) - seconds) * 1e6 / crowd.jobs}
+
+
+def _cpu_s(direct: redis.Redis) -> float:
+    used = direct.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
