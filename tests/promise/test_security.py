@@ -53,11 +53,11 @@ SPARE = {
     ("del", "jobs"),
     # Of tenants: what depends on who comes first, or on workers of the version before.
     *(("expire", "tenant"), ("persist", "tenant"), ("srem", "tenant"), ("hset", "tenants")),
-    *(("zrem", "tenants"), ("zrange", "tenants"), ("get", "job"), ("zcard", "running")),
+    *(("zrem", "tenants"), ("zrange", "tenants"), ("zcard", "running")),
     # MONITOR shows that a worker listens to the job streams; the bell is read in the same call.
     ("xread", "idle"),
     # Where somebody has put a key of another type.
-    *(("del", "tenant"), ("del", "tenants")),
+    *(("del", "tenant"), ("del", "tenants"), ("del", "idle"), ("zunionstore", "tenants")),
     # When somebody's script does not end.
     ("script|kill", ""),
     # Gives up what one has.
@@ -74,7 +74,7 @@ SPARE_OF = {
         *(("eval", "limit"), ("evalsha", "limit")),
         # A tenant's job that waits is cancelled.
         *(("expire", "state"), ("expire", "tokens"), ("expire", "idempotency")),
-        *(("del", "job"), ("zrem", "tenant"), ("zcard", "tenant")),
+        *(("hdel", "tenants"), ("zrem", "tenant"), ("zcard", "tenant")),
         # Sweeps of files, every minute or so.
         *(("zrangebyscore", "expiring"), ("zrangebyscore", "garbage")),
         *(("zadd", "expiring"), ("zrem", "expiring")),
