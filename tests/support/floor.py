@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rose.protocol.calls import Lease, Taken
 from rose_producer import Job, TokenEvent
 from tests.support.bench import Bench
@@ -15,7 +17,7 @@ class Floor:
         self._tenants: dict[str, str] = {}
         self.leases: list[tuple[str, Lease]] = []
 
-    def submit(self, tenant: str, count: int = 1, **options: float | str) -> list[Job]:
+    def submit(self, tenant: str, count: int = 1, **options: Any) -> list[Job]:
         jobs = [self._bench.client.submit("x", tenant=tenant, **options) for _ in range(count)]
         self._tenants |= {job.id: tenant for job in jobs}
         return jobs
