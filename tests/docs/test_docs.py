@@ -18,7 +18,10 @@ from tests.support.gateway import running_gateway
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted(ROOT.glob("docs/*.md")))]
+PAGES = [
+    "README.md",
+    *map(str, sorted(page.relative_to(ROOT) for page in ROOT.glob("docs/**/*.md"))),
+]
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
