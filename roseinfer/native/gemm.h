@@ -126,6 +126,12 @@ INLINE void store_tile(const Matrix &m, const Accumulators<R, P> &sums, std::int
                              load(tile + (r * VECTORS + v) * LANES), mode);
 }
 
+// How far ahead few rows ask memory for weights. Panels are so short that the processor's own
+// prefetcher comes too late: it has to find each anew. At the end of one this reaches into the next.
+constexpr int PREFETCH_BYTES = 2048;
+template <class W>
+constexpr bool prefetches_itself = PAIRS && sizeof(W) == sizeof(bfloat);
+
 // R rows times P panels from `first` on. The sums of all rows fit into registers, so the packed
 // weights are read once, straight from memory.
 template <int R, int P, class W>
@@ -134,7 +140,9 @@ static void gemm_skinny_tile(const Matrix &m, const float *a, std::int64_t strid
     const std::int64_t panel = m.inputs * PANEL_WIDTH;
     Accumulators<R, P> sums = {};
     const W *weights = static_cast<const W *>(m.panels) + first * panel;
-    accumulate<R, P>(sums, a, stride, weights, panel, m.inputs);
+    constexpr int PREFETCH = prefetches_itself<W> ? PANEL_WIDTH * sizeof(W) : 0;
+    const char *ahead = reinterpret_cast<const char *>(weights) + PREFETCH_BYTES;
+    accumulate<R, P, PREFETCH>(sums, a, stride, weights, panel, m.inputs, ahead);
     store_tile<R, P>(m, sums, first * PANEL_WIDTH, c, mode);
 }
 
@@ -145,8 +153,11 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
         if (rows < R) return gemm_skinny<W, R - 1>(m, a, stride, rows, first, panels, c, mode);
     }
     // Few rows leave registers for more panels; several streams of loads use memory better than
-    // one.
-    constexpr int P = R * PANEL_VECTORS <= 2 ? 4 : R * PANEL_VECTORS <= 4 || LANES == 16 ? 2 : 1;
+    // one, where the processor's own prefetcher finds them.
+    constexpr int P = prefetches_itself<W>                    ? 2
+                      : R * PANEL_VECTORS <= 2                ? 4
+                      : R * PANEL_VECTORS <= 4 || LANES == 16 ? 2
+                                                              : 1;
     std::int64_t p = first;
     for (; p + P <= first + panels; p += P) gemm_skinny_tile<R, P, W>(m, a, stride, p, c, mode);
     if constexpr (P > 2) {
@@ -267,9 +278,6 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
 }
 
 INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
-INLINE bool has_four_bits(const Matrix &m) {
-    return m.type == INT4 || m.type == INT4_MINIMUM || m.type == INT4_ZERO || m.type == Q4_K;
-}
 
 #include "quantized.h"
 
@@ -347,14 +355,14 @@ struct WorkSplit {
     bool tiled;
 
     // With tiles, weights are prefetched within a group only, so groups are as large as leaves
-    // several for every thread. A row's weights of 4 bits are so few bytes that to begin a group
-    // counts: two for every thread.
+    // several for every thread. One row is done so soon that to begin a group counts: two for every
+    // thread.
     WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
         : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)) {
         const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
         if (tiled) group = pairs > 1 ? 2 * pairs : 2;
         const std::int64_t half = panels / (2 * omp_get_num_threads());
-        if (rows == 1 && has_four_bits(m)) group = half > 1 ? half : 1;
+        if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
         blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
     }

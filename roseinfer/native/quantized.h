@@ -246,16 +246,12 @@ INLINE vfloat to_float(vint value) { return __builtin_convertvector(value, vfloa
 
 // Rows at a time: 8, 4, 2 or 1.
 constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
-// How far ahead one row asks memory for weights of 4 bits, whose panels are so short that the
-// processor's own prefetcher comes too late. With one panel after the other this reaches into the
-// next one.
-constexpr int PREFETCH_BYTES = 2048;
 template <int R, int BITS, int PARTS>
-constexpr int QUANTIZED_PANELS = PARTS == 2 ? (LANES == 16 && R <= 4 ? 2 : 1)
-                                 : R == 1 && BITS == 4 && LANES == 16 ? 1
-                                 : R * PANEL_VECTORS <= 2           ? 4
-                                 : LANES == 16                      ? 2
-                                                                    : 1;
+constexpr int QUANTIZED_PANELS = PARTS == 2               ? (LANES == 16 && R <= 4 ? 2 : 1)
+                                 : R == 1 && LANES == 16  ? 1
+                                 : R * PANEL_VECTORS <= 2 ? 4
+                                 : LANES == 16            ? 2
+                                                          : 1;
 
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows. The
 // group's float16 numbers lie at `halves`.
@@ -277,11 +273,12 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
     const auto group = [&](int r) -> const QuantizedGroup & {
         return *reinterpret_cast<const QuantizedGroup *>(a + r * row_bytes);
     };
-    if (R == 1 && BITS == 4)
-#pragma GCC unroll 20
+    // One panel after the other, so that this reaches from each into the next.
+    constexpr int AHEAD = PREFETCH_BYTES * BITS / 4;
+    if (R == 1 && (P == 1 || BITS == 4))
+#pragma GCC unroll 40
         for (int i = 0; i < P * F::GROUP_BYTES; i += 64)
-            __builtin_prefetch(
-                weights + i / F::GROUP_BYTES * panel + i % F::GROUP_BYTES + PREFETCH_BYTES);
+            __builtin_prefetch(weights + i / F::GROUP_BYTES * panel + i % F::GROUP_BYTES + AHEAD);
     GroupSum sums[PARTS][R][VECTORS];
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
