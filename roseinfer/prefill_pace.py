@@ -19,19 +19,20 @@ from roseinfer.step_costs import StepCosts, StepSize
 
 LEAST_TOKENS = 16
 
-# Seconds of prefill for each second of decoding. The usual one makes a step with prefill three
-# times as long as one without, and leaves room for estimates that are wrong: four times is too
-# long.
+# Seconds of prefill, at least, for each second of decoding.
 _LEAST_SHARE = 1.0
-_USUAL_SHARE = 2.0
+
+# The usual target, in decode steps of all requests. It leaves room for estimates that are wrong:
+# four times is too long.
+_USUAL_STEPS = 2.5
 
 
 class PrefillPace:
     """`target_s` is for the time between two tokens of a request. 0 is no target. None is the
-    usual one: three times what a decode step takes.
+    usual one: 2.5 times what a step takes when all who are here decode.
 
-    That is for one prompt. Each further one that is being computed weighs as much as a request that
-    decodes, so 28 are not held up for the sake of 4, and the batch fills soon.
+    So when few decode and the prompts of many are computed, those few wait as long for a token as
+    they would among many, and the batch fills soon.
     """
 
     def __init__(self, costs: StepCosts, target_s: float | None) -> None:
@@ -64,9 +65,12 @@ class PrefillPace:
         self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
     ) -> float:
         """Of prefill, in the next step."""
-        keys = sum(session.num_known for session in decoding)
-        decode_s = self._costs.of_step(StepSize(len(decoding), keys))
+        decode_s = self._costs.of_step(_decode_step(decoding))
         if self._target_s is None:
-            crowd = 1 + (len(prefilling) - 1) / len(decoding)
-            return decode_s * _USUAL_SHARE * crowd
+            together_s = self._costs.of_step(_decode_step([*decoding, *prefilling]))
+            return together_s * _USUAL_STEPS - decode_s
         return max(self._target_s - decode_s, decode_s * _LEAST_SHARE)
+
+
+def _decode_step(sessions: Sequence[InferenceSession]) -> StepSize:
+    return StepSize(len(sessions), sum(session.num_known for session in sessions))
