@@ -103,12 +103,13 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
         invalid += x - x;  // not a number where x is none
     }
     const float largest = reduce_max(most);
-    const vfloat inverse = broadcast(largest > 0 ? 127.0f / largest : 0.0f);
+    const vfloat inverse = broadcast(largest > 1e-36f ? 127.0f / largest : 0.0f);  // finite
     vint sum = {}, lower_sum = {};
     for (int i = 0; i < GROUP; i += LANES) {
         if (i == GROUP / 2) lower_sum = sum;
         const vfloat shifted = load(from + i) * inverse + 12582912.0f;  // rounds: see exp
-        const vint rounded = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
+        const vint whole = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
+        const vint rounded = shifted == shifted ? whole : vint{};  // the scale says that it is none
         sum += rounded;
         for (int lane = 0; lane < LANES; ++lane) {
             const int k = i + lane;
