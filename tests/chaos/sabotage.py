@@ -19,6 +19,12 @@ _STORED = """if known[1] ~= epoch then index = tonumber(known[2] or '0') or 0 en
   if false then
     outcome = 'FENCED'"""
 
+#: The same for an item of one event.
+_ONE_FENCED = re.compile(r"if known\[1\] ~= epoch then return 'FENCED' end")
+_ONE_STORED = """if known[1] ~= epoch then
+    after = string.format('%d', after - index + (known[2] or 0))
+    index = known[2] or '0'
+  end"""
 
 #: A tenant's running jobs are not counted.
 _CAPPED = re.compile(r"if tenant\.max_running and ")
@@ -33,14 +39,14 @@ def apply(what: Sabotage, folder: Path) -> None:
     if what == "renewal":
         _no_renewal()
     elif what == "fencing":
-        _patched(folder, {"append": (_FENCED, _STORED)})
+        _patched(folder, {"append": [(_FENCED, _STORED), (_ONE_FENCED, _ONE_STORED)]})
     elif what == "memory":
         names = ("append", "fetch", "take", "reclaim", "renew")
-        _patched(folder, dict.fromkeys(names, (_ALLOWED, "#!lua\n")))
+        _patched(folder, {name: [(_ALLOWED, "#!lua\n")] for name in names})
     elif what == "clock":
         _own_clock()
     elif what == "caps":
-        _patched(folder, {"common_tenants": (_CAPPED, _UNCAPPED)})
+        _patched(folder, {"common_tenants": [(_CAPPED, _UNCAPPED)]})
 
 
 def _no_renewal() -> None:
@@ -62,18 +68,21 @@ def _own_clock() -> None:
     setattr(Taken, "seconds_until", seconds_until)  # noqa: B010
 
 
-def _patched(folder: Path, changes: Mapping[str, tuple[re.Pattern[str], str]]) -> None:
+def _patched(folder: Path, changes: Mapping[str, list[tuple[re.Pattern[str], str]]]) -> None:
     """From now on the scripts are those in `folder`, in some of which something is different."""
     import rose.protocol.scripts
 
     folder.mkdir()
     for script in Path(str(files("rose.protocol.scripts"))).glob("*.lua"):
         shutil.copy(script, folder)
-    for name, (pattern, replacement) in changes.items():
+    for name, patches in changes.items():
         script = folder / f"{name}.lua"
-        source, patched = pattern.subn(replacement, script.read_text())
-        if patched != 1:
-            raise ValueError(f"the sabotage does not fit {name}.lua any more: {pattern.pattern}")
-        script.write_text(source)
+        for pattern, replacement in patches:
+            source, patched = pattern.subn(replacement, script.read_text())
+            if patched != 1:
+                raise ValueError(
+                    f"the sabotage does not fit {name}.lua any more: {pattern.pattern}"
+                )
+            script.write_text(source)
     setattr(rose.protocol.scripts, "files", lambda _: folder)  # noqa: B010
     rose.protocol.scripts.load.cache_clear()
