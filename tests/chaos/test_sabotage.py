@@ -17,10 +17,8 @@ def test_without_fencing_a_stale_worker_writes_where_the_log_ends(
     broker: EmbeddedBroker, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    # and back afterwards
-    monkeypatch.setattr(
-        rose.protocol.scripts, "files", rose.protocol.scripts.files
-    )  # and back afterwards
+    scripts = rose.protocol.scripts
+    monkeypatch.setattr(scripts, "files", scripts.files)  # and back afterwards
     sabotage.apply("fencing", tmp_path / "scripts")
     bench = Bench(broker, queue)
     try:
@@ -35,7 +33,7 @@ def test_without_fencing_a_stale_worker_writes_where_the_log_ends(
         assert bench.redis.xlen(bench.partition.tokens(zombie.job_id)) == 2
     finally:
         bench.close()
-        rose.protocol.scripts.load.cache_clear()
+        scripts.load.cache_clear()
 
 
 def test_without_the_allowance_scripts_have_no_memory_beyond_the_limit(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from rose.protocol.tenants import TenantLimits
@@ -18,21 +16,8 @@ pytestmark = needs_redis_server
 
 
 @pytest.fixture
-def bench(broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
-    bench = Bench(broker, queue)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
-def floor(bench: Bench) -> Floor:
-    return Floor(bench)
-
-
-@pytest.fixture
-def tenants(bench: Bench) -> Iterator[Tenants]:
-    with Tenants(bench.client.settings) as tenants:
-        yield tenants
+def any_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
+    return broker
 
 
 #: And whether it is seen before the next job or fetch makes it anew.

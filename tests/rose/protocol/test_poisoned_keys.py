@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -22,10 +21,8 @@ VALUES = ("", "x", "-1", "7", "1.5", "1e9", "a b", b"\xff", "9" * 20, "9" * 20 +
 
 
 @pytest.fixture
-def bench(broker: EmbeddedBroker, queue: str) -> Iterator[Bench]:
-    bench = Bench(broker, queue)
-    yield bench
-    bench.close()
+def any_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
+    return broker
 
 
 def check_that_a_job_ends(bench: Bench) -> None:

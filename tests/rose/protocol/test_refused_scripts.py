@@ -31,10 +31,8 @@ def server() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def bench(server: EmbeddedBroker, queue: str) -> Iterator[Bench]:
-    bench = Bench(server, queue)
-    yield bench
-    bench.close()
+def any_broker(server: EmbeddedBroker) -> EmbeddedBroker:
+    return server
 
 
 def submit(bench: Bench) -> Call:

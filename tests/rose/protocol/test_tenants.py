@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,17 +14,6 @@ from rose_producer import Tenants
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import Bench, wait_until
 from tests.support.floor import Floor
-
-
-@pytest.fixture
-def tenants(bench: Bench) -> Iterator[Tenants]:
-    with Tenants(bench.client.settings) as tenants:
-        yield tenants
-
-
-@pytest.fixture
-def floor(bench: Bench) -> Floor:
-    return Floor(bench)
 
 
 def left_behind(bench: Bench) -> list[str]:
