@@ -5,7 +5,7 @@ steps. So the shares that it measures are those of the scripts, however fast or 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rose.protocol import EntryKey, FinishedEvent, Partition, calls, decode_job
@@ -107,10 +107,3 @@ class SteppedWorker:
         ends = job.done + tokens == job.length
         end = FinishedEvent(index=job.length, reason="length", prompt_tokens=1) if ends else None
         return Append(job.lease, job.done, [tokens], [event], end)
-
-
-def finish_all(workers: Iterable[SteppedWorker]) -> None:
-    """Nothing new; what runs says its last token."""
-    for worker in workers:
-        while worker.running:
-            worker.step()
