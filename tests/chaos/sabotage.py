@@ -26,9 +26,9 @@ _ONE_STORED = """if known[1] ~= epoch then
     index = known[2] or '0'
   end"""
 
-#: A tenant's running jobs are not counted.
-_CAPPED = re.compile(r"if tenant\.max_running and ")
-_UNCAPPED = "if false and "
+#: No tenant has a limit of running jobs, wherever it is looked at.
+_CAPPED = re.compile(r"tenant\.max_bytes = limits\[2\], ")
+_UNCAPPED = "tenant.max_bytes = nil, "
 
 #: Scripts that bring work to an end run though Redis has no memory left.
 _ALLOWED = re.compile(r"^#!lua flags=allow-oom\n")
@@ -85,4 +85,11 @@ def _patched(folder: Path, changes: Mapping[str, list[tuple[re.Pattern[str], str
                 )
             script.write_text(source)
     setattr(rose.protocol.scripts, "files", lambda _: folder)  # noqa: B010
-    rose.protocol.scripts.load.cache_clear()
+    read_scripts_anew()
+
+
+def read_scripts_anew() -> None:
+    from rose.protocol import scripts
+
+    scripts.load.cache_clear()
+    scripts._declarations.cache_clear()

@@ -18,7 +18,16 @@ from rose.protocol import (
     decode_job,
     encode_job,
 )
-from rose.protocol.calls import Append, Lease, NotTaken, QueueLimits, Submission, Take, Taken
+from rose.protocol.calls import (
+    Append,
+    Lease,
+    NotTaken,
+    QueueLimits,
+    Submission,
+    Take,
+    Taken,
+    new_take_id,
+)
 from rose.protocol.codec import encode_tokens
 from rose.protocol.events import Event
 from rose.protocol.tenants import PASSES, TenantLimits, encode_passing
@@ -94,20 +103,22 @@ class TenantQueue:
         """And take: as many as there are, the right ones of each tenant."""
         loose = [job for job in self.jobs.values() if job.status == "given" and job.lease is None]
         due = min(most, len(loose) + self.eligible)
-        fetched = self._entries(worker, most)
+        take_id = new_take_id()
+        fetched = self._entries(worker, most, take_id=take_id)
         assert len(fetched) == due, "not all slots are used"
-        begun = [self._take(worker, entry) for entry in fetched]
+        begun = [self._take(worker, entry, take_id) for entry in fetched]
         assert len({job.job_id for job in begun}) == due, "a job was given twice"
         return begun
 
     def lose_reply(self, worker: str, most: int) -> None:
         """The worker fetches and does not hear of it: it asks again."""
-        before = self._entries(worker, most)
+        take_id = new_take_id()
+        before = self._entries(worker, most, take_id=take_id)
         known = [job.lease.entry for job in self.running if job.lease]
         again = self._entries(worker, len(before), adopt=known) if before else []
         assert sorted(again) == sorted(before)
         for entry in before:
-            self._take(worker, entry)
+            self._take(worker, entry, take_id)
 
     def say(self, job: Played) -> None:
         assert job.lease is not None
@@ -176,22 +187,27 @@ class TenantQueue:
         return len(self.jobs) if most is None else max(0, most - self.given(tenant))
 
     def _entries(
-        self, worker: str, most: int, adopt: list[EntryKey] | None = None
+        self, worker: str, most: int, *, adopt: list[EntryKey] | None = None, take_id: str = ""
     ) -> list[JobEntry]:
-        call = calls.fetch(self.partition, worker, most, ageing_ms=_AGEING_MS, adopt=adopt)
+        call = calls.fetch(
+            self.partition, worker, most, ageing_ms=_AGEING_MS, adopt=adopt, take_id=take_id
+        )
         return [
             JobEntry(EntryKey(stream.decode(), entry.decode()), decode_job(raw).id)
             for stream, flat in self.redis.run(call)[0]
             for entry, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    def _take(self, worker: str, entry: JobEntry) -> Played:
+    def _take(self, worker: str, entry: JobEntry, take_id: str) -> Played:
+        """Fetch has begun on it already, if it is new: then this take is a repeat."""
         job = self.jobs[entry.job_id]
         if job.status == "waiting":
             assert job == self.waiting(job.tenant)[0], "another one of its tenant was first"
             assert self._room(job.tenant) > 0, "its tenant has as many as it may"
             self._give(job)
-        call = calls.take(self.partition, [Take(*entry)], worker, ttl_s=_TTL_S, mode="alone")
+        call = calls.take(
+            self.partition, [Take(*entry, take_id)], worker, ttl_s=_TTL_S, mode="alone"
+        )
         (reply,) = self.redis.run(call)
         taken = calls.taken(reply)
         assert isinstance(taken, Taken), taken if isinstance(taken, NotTaken) else reply

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
+import redis
 
+from rose.protocol import JobSpec, Priority, encode_job
 from rose.protocol.calls import fetch, take
 from rose.protocol.keys import Partition
 from rose_cli.demo.broker import EmbeddedBroker
@@ -50,16 +52,22 @@ def serve(broker: EmbeddedBroker, queue: str, client: Client) -> Iterator[Callab
 @pytest.mark.parametrize("retries", [0, 5])
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_three_lost_replies_of_take_cost_no_attempt(
-    serve: Callable[..., Served], jobs: int, retries: int
+    serve: Callable[..., Served], raw: redis.Redis, partition: Partition, jobs: int, retries: int
 ) -> None:
-    """One job is heard of and taken in one call; several are fetched first."""
+    """One job is heard of and taken in one call; several are fetched first, which leaves those to
+    take that came without `submit`."""
     # given: `max_attempts` is three
     served = serve(redis_retries=retries)
     served.lose_replies_to_take(3)
+    specs = [JobSpec(id=f"job-{number}", prompt="ab") for number in range(jobs)]
     # when
-    submitted = served.client.submit_many(["ab"] * jobs)
+    pipeline = raw.pipeline()
+    for spec in specs:
+        pipeline.xadd(partition.jobs(Priority.NORMAL), {"job": encode_job(spec)})
+    pipeline.execute()
     # then
-    for job in submitted:
+    wait_until(lambda: all(raw.exists(partition.state(spec.id)) for spec in specs), 90)
+    for job in map(served.client.job, (spec.id for spec in specs)):
         assert job.result(90).token_ids == echoed(b"ab", 256)
         status = job.status()
         assert (status.status, status.epoch, status.attempts) == ("finished", 1, 1)

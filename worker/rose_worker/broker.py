@@ -199,10 +199,12 @@ class Broker:
         *,
         wait: bool = False,
         adopt: Iterable[EntryKey] | None = None,
+        take_id: str = "",
     ) -> Fetched:
         """Read at most `count` entries without waiting: released ones first, then new ones, the
         most urgent first. `wait`: none where another worker listens. `adopt`: after a lost reply,
-        all entries that this worker knows of; those that it owns beside them come first."""
+        all entries that this worker knows of; those that it owns beside them come first.
+        `take_id`: with it new jobs are taken at once, on which nobody has begun before."""
         call = calls.fetch(
             partition,
             self.consumer,
@@ -211,15 +213,23 @@ class Broker:
             wait=wait,
             adopt=adopt,
             ttl_s=self._ttl_s,
+            take_id=take_id,
+            model=self._fingerprint,
         )
-        streams, seen, redelivered, more, listens, mended = await self._redis.run(call)
+        reply = await self._redis.run(call)
+        streams, seen, redelivered, more, listens, mended, outcomes = reply
         self._tell(partition, mended)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in streams
             for entry_id, raw in zip(flat[::2], flat[1::2], strict=True)
         ]
-        return Fetched(entries, seen, redelivered, bool(more), bool(listens))
+        begun = {
+            entry.key: taken
+            for entry, outcome in zip(entries, outcomes, strict=True)
+            if outcome and isinstance(taken := calls.taken(outcome), Taken)
+        }
+        return Fetched(entries, seen, redelivered, bool(more), bool(listens), begun)
 
     def _tell(self, partition: Partition, mended: bytes) -> None:
         """Once of a key that somebody had written over. `mended`: when, and which; b"" for none."""

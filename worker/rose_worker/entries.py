@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rose.protocol import EntryKey, FailedEvent, Partition
+from rose.protocol.calls import Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Fetched:
     """There may be more: it was as much as asked for, or as fits into one reply."""
     listens: bool
     """This worker is the one of its partition that is to listen for new jobs."""
+    begun: Mapping[EntryKey, Taken]
+    """those that were taken already"""
 
 
 @dataclass(frozen=True, slots=True)

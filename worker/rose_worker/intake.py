@@ -12,16 +12,17 @@ import logging
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rose.errors import RoseError
 from rose.protocol import EntryKey, Partition, decode_job
-from rose.protocol.calls import Take
+from rose.protocol.calls import Take, new_take_id
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
-from rose_worker.entries import Entry
+from rose_worker.entries import Entry, Fetched
 from rose_worker.jobs import Claim, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
@@ -31,6 +32,10 @@ log = logging.getLogger("rose.intake")
 
 #: Whoever listens and takes longer to begin on what it has heard of lets another one listen.
 _MAX_DEAF_S = 0.005
+
+#: Jobs of one fetch. While this worker begins on them Redis can serve its appends: with a large
+#: batch in one call each of the two would wait for the other.
+_MAX_FETCHED = 128
 
 #: How long jobs that are heard of one by one may keep intake from a fetch, which also tells the
 #: other idle workers that this one listens.
@@ -59,6 +64,10 @@ class Intake:
     _adopting: bool = field(default=False, init=False)
     """A lost reply may have brought entries that this worker does not know of."""
     _adopt_until: float = field(default=0.0, init=False)
+    _lost_take: str | None = field(default=None, init=False)
+    """of the fetch whose reply was lost, if one was"""
+    _adopted: set[EntryKey] = field(default_factory=set, init=False)
+    """entries that were claimed with it: it stands for one take of each"""
     _reclaim_due: float = field(default=0.0, init=False)
 
     def drain(self) -> None:
@@ -117,19 +126,36 @@ class Intake:
 
     async def _fetch(self, *, wait: bool = False) -> None:
         """`wait`: nothing, where another worker listens."""
-        share = self._table.share(self._partition)
+        share = min(self._table.share(self._partition), _MAX_FETCHED)
         with self._table.reserve(self._partition, share) as count:
-            adopt = self._known_entries() if self._adopting else None
-            fetched = await self._broker.fetch(
-                self._partition, count, wait=wait and adopt is None, adopt=adopt
-            )
-            self._table.claim(fetched.entries)
+            if self._adopting:
+                fetched = await self._broker.fetch(
+                    self._partition, count, adopt=self._known_entries()
+                )
+            else:
+                # While the reply is due it counts as lost, so that the next fetch knows the id.
+                take_id = self._lost_take = new_take_id()
+                fetched = await self._broker.fetch(
+                    self._partition, count, wait=wait, take_id=take_id
+                )
+                self._lost_take = None
+            self._table.claim(map(partial(self._claim, fetched), fetched.entries))
         self._fetch_due = time.monotonic() + _MAX_UNFETCHED_S
-        self._adopting = self._adopting and time.monotonic() < self._adopt_until
+        if self._adopting and time.monotonic() >= self._adopt_until:
+            self._adopting, self._lost_take = False, None
+            self._adopted.clear()
         self._metrics.redelivered.inc(fetched.redelivered)
         self._turn_came = fetched.listens
         self._seen = fetched.seen if fetched.listens and not fetched.more else None
         self._waits = not fetched.listens and not fetched.more
+
+    def _claim(self, fetched: Fetched, entry: Entry) -> Claim:
+        """One that the lost fetch has begun on is granted as in the reply that was lost."""
+        claim = Claim(entry, grant=fetched.begun.get(entry.key))
+        if claim.grant is None and self._lost_take and entry.key not in self._adopted:
+            self._adopted.add(entry.key)
+            claim.take_id = self._lost_take
+        return claim
 
     async def _wait_for_turn(self) -> None:
         self._turn_came = await self._broker.wait_for_turn(self._partition)
@@ -202,7 +228,7 @@ class Intake:
                 claim.logged = claim.grant.logged
                 self._table.hold(claim)
             elif read is not None:
-                self._table.claim([read])
+                self._table.claim([Claim(read)])
         if others:
             self._waits, self._turn_came = True, False
         elif read is not None:

@@ -117,13 +117,14 @@ class JobTable:
         """Whether a suspect runs that has no new token yet."""
         return any(job.alone for job in self._jobs.values())
 
-    def claim(self, entries: Iterable[Entry]) -> None:
+    def claim(self, claims: Iterable[Claim]) -> None:
         """Add claims. An entry that is held already comes again when its renewal was late."""
         held = {job.lease.entry for job in self._jobs.values()}
-        for entry in entries:
-            self._abandoned.discard(entry.key)
-            if entry.key not in held:
-                self._claims.setdefault(entry.key, Claim(entry))
+        for claim in claims:
+            key = claim.entry.key
+            self._abandoned.discard(key)
+            if key not in held:
+                self._claims.setdefault(key, claim)
 
     def hold(self, claim: Claim) -> None:
         """Add a claim whose take has been sent already, answered or not."""

@@ -34,14 +34,18 @@ def fetch(
     adopt: Iterable[EntryKey] | None = None,
     max_bytes: int = MAX_FETCH_BYTES,
     ttl_s: int = 3600,
+    take_id: str = "",
+    model: str = "",
 ) -> Call:
     """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
     that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
     reply, which the last one may exceed. `ttl_s`: of tenants' jobs whose deadline has passed while
-    they waited, which end without a slot."""
+    they waited, which end without a slot. `take_id`: with it new jobs are begun at once, on which
+    nobody has begun before. `model`: as for `take`."""
     streams = partition.all_streams
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
     args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)
+    args += (take_id, model)
     args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
     keys = [*partition.idle, *streams, partition.bell, partition.load, partition.running]
     return Call(load("fetch"), keys, args)

@@ -38,11 +38,12 @@ def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call
             args += item.events
             keys.append(lease.entry.stream)
             args.append(encode_event(end))
-        elif lease.of_tenant or len(counts) > 1:
+        elif len(counts) > 1:
             args.append(_header(item, "+" if lease.of_tenant else "-", "-"))
             args += item.events
         else:
-            args += (f"{lease.epoch} {item.index} {item.index + counts[0]}", item.events[0])
+            plus = "+" if lease.of_tenant else ""
+            args += (f"{lease.epoch} {item.index} {item.index + counts[0]}{plus}", item.events[0])
     return Call(load("append"), keys, args)
 
 

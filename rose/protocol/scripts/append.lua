@@ -3,8 +3,9 @@
 -- KEYS  load, running; per item: state, tokens, and the job's stream if it ends
 -- ARGV  group, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
 --       in each event>", its events, and the terminal event if it ends; else entry is "-" and status "-", or
---       "+" for a tenant's job. Where nothing but one event comes, of no tenant's job, it is
---       "<epoch> <index of the first token> <tokens after the event>", and the event
+--       "+" for a tenant's job. Where nothing but one event comes, it is
+--       "<epoch> <index of the first token> <tokens after the event>", "+" behind it for a tenant's job, and
+--       the event
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply stored:
 --        CANCEL  stored, and somebody has asked to cancel the job
 --        DUP     a repeat: the log has it already
@@ -19,11 +20,11 @@ local of_tenants = prefix .. 'jobs:tenants'
 
 -- Of a job that ends also what `end_job` and `settle` have to know.
 local function read(state, ends, moved)
-  if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged', 'tenant') end
+  if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged') end
   if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
   if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted') end
   return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted',
-    'tenant', 'prompt', 'charged', 'counted')
+    'tenant', 'charged', 'counted')
 end
 
 local function open_tenants()
@@ -31,16 +32,27 @@ local function open_tenants()
   return tenants
 end
 
+-- A tenant's job that runs has `logged` tokens.
+local function charge(state, charged, logged)
+  charged = tonumber(charged or '') or 0
+  local tenant = logged > charged and (ask('HMGET', state, 'tenant') or {})[1]
+  if tenant then open_tenants().charge(state, tenant, charged, logged) end
+end
+
 -- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
 -- texts that they come as, which Redis would only make texts again.
 local channels, id_at = prefix .. 'channel:', #prefix + #'state:' + 1
-local function append_one(state, tokens, epoch, index, after, event)
-  local known = read(state) or {}
+local function append_one(state, tokens, epoch, index, after, event, moved)
+  -- Nothing beyond what was charged before it began: no need to know how much was charged.
+  local charged = moved and tonumber(after) > ADVANCE
+  local known = read(state, false, charged) or {}
   if known[1] ~= epoch then return 'FENCED' end
   if (known[2] or '0') == index and not is_terminal(known[4]) and add_event(tokens, after .. '-0', event) then
     redis.call('HSET', state, 'tokens', after)
     redis.call(PUBLISH, channels .. string.sub(state, id_at), event)
     generated = generated + after - index
+    if moved then generated_tenants = generated_tenants + after - index end
+    if charged then charge(state, known[5], tonumber(after)) end
     return known[3] and 'CANCEL'
   end
   return tonumber(after) <= (tonumber(known[2] or '0') or -1) and 'DUP' or 'GAP'
@@ -76,8 +88,8 @@ local ended = {}
 -- Returns the outcome, and how many KEYS and ARGV the item has.
 local function append(key, arg)
   local state, tokens = KEYS[key], KEYS[key + 1]
-  local epoch, index, after = string.match(ARGV[arg], '^(%d+) (%d+) (%d+)$')
-  if epoch then return append_one(state, tokens, epoch, index, after, ARGV[arg + 1]), 2, 2 end
+  local epoch, index, after, plus = string.match(ARGV[arg], '^(%d+) (%d+) (%d+)(%+?)$')
+  if epoch then return append_one(state, tokens, epoch, index, after, ARGV[arg + 1], plus == '+'), 2, 2 end
   local status, entry, counts
   epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
   local _, events = string.gsub(counts, '%d+', '')
@@ -99,7 +111,7 @@ local function append(key, arg)
         end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
       else
         end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1], 'counted', '0')
-        open_tenants().settle(state, complete, {known[9], known[5], known[6], unpack(known, 10, 12)})
+        open_tenants().settle(state, complete, {known[9], known[5], known[6], known[10], known[11]})
       end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
@@ -108,10 +120,7 @@ local function append(key, arg)
     elseif known[3] then
       outcome = 'CANCEL'
     end
-    if moved and not ends and grown and known[6] then
-      local charged, logged = tonumber(known[5] or '') or 0, tonumber(known[2] or '0') + more
-      if logged > charged then open_tenants().charge(state, known[6], charged, logged) end
-    end
+    if moved and not ends and grown then charge(state, known[5], tonumber(known[2] or '0') + more) end
     -- Repeats acknowledge too: the first call may have stopped before it did.
     if ends and outcome ~= 'GAP' then
       acknowledge(KEYS[key + 2], group, entry)

@@ -15,7 +15,7 @@
 --   owner     whose job it is                   record  its submitter's, for nobody else to read
 --   deleted   "1" once asked for: it goes soon after its end
 --   tenant    on whose account it runs. A job that is parked has neither stream nor entry; see common_tenants.lua
---   level     of its priority, from 1          prompt    estimated tokens of its prompt
+--   level     of its priority, from 1; nil: 2  prompt    estimated tokens of its prompt
 --   charged   tokens of its answer that were charged to the tenant, once it was moved
 --   counted   "1" until its end: it counts for the tenant's limits; then "0" or gone
 
@@ -76,12 +76,12 @@ local function by_name(info)
   return values
 end
 
--- The last entry that anybody has read; nil without a stream or a group.
+-- The last entry that anybody has read, and how many are pending; nil without a stream or a group.
 local function last_delivered(stream, group)
   if redis.call('EXISTS', stream) == 0 then return nil end
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local values = by_name(info)
-    if values.name == group then return values['last-delivered-id'] end
+    if values.name == group then return values['last-delivered-id'], values.pending end
   end
 end
 

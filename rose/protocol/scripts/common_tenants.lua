@@ -35,6 +35,10 @@ local IDLE_S = 86400
 -- What is taken from the score of a job that passes: more than any score, until the year 2109.
 local PASSING = 2 ^ 52
 
+-- Tokens of an answer that are charged before it begins. So the slots that are free together go to
+-- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
+local ADVANCE = 128
+
 -- The parked job of a tenant that is due first, those that pass others left aside; nil if none waits.
 local function longest_waiting(parked)
   local first = ask('ZRANGE', parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1) or {}
@@ -48,9 +52,6 @@ local function tenant_book(prefix)
   -- any more.
   local messages, parked, unparked, undue = prefix .. 'tenants:messages', {}, {}, {}
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
-  -- Tokens of an answer that are charged before it begins. So the slots that are free together go to
-  -- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
-  local ADVANCE = 128
 
   local function rank(vtime)
     return math.floor(vtime * 1024)
@@ -99,10 +100,14 @@ local function tenant_book(prefix)
     end
   end
 
-  local function gather(tenant, list, ...)
-    local words = tenant[list] or {}
-    tenant[list] = words
-    for _, word in ipairs({...}) do words[#words + 1] = word end
+  local function gather(tenant, list, word, other)
+    local words = tenant[list]
+    if not words then
+      words = {}
+      tenant[list] = words
+    end
+    words[#words + 1] = word
+    if other then words[#words + 1] = other end
   end
 
   local function read_clock()
@@ -137,19 +142,24 @@ local function tenant_book(prefix)
     if tenant then return tenant end
     local key = prefix .. 'tenant:' .. name
     tenant = {name = name, key = key, parked = key .. ':parked', running = key .. ':running', more = 0}
-    local known = insist('HMGET', key, 'vtime', 'last', 'tokens', 'bytes', 'served', 'requests', 'allowance', 'at')
+    read_limits(tenant)
+    local known
+    if tenant.max_requests or tenant.max_allowance then
+      known = insist('HMGET', key, 'vtime', 'last', 'tokens', 'bytes', 'served', 'requests', 'allowance', 'at')
+    else
+      known = insist('HMGET', key, 'vtime', 'last', 'tokens', 'bytes', 'served')
+    end
     tenant.vtime, tenant.last = count_of(known[1]), count_of(known[2])
     tenant.tokens, tenant.bytes, tenant.served = count_of(known[3]), count_of(known[4]), count_of(known[5])
     tenant.requests, tenant.allowance = tonumber(known[6] or ''), tonumber(known[7] or '')
-    tenant.at = tonumber(known[8] or '')
-    read_limits(tenant)
+    tenant.at, tenant.old_vtime, tenant.old_served = tonumber(known[8] or ''), tenant.vtime, tenant.served
     opened[name], order[#order + 1] = tenant, tenant
     return tenant
   end
 
   -- `close` looks where it stands now, and writes it.
   local function touch(tenant)
-    tenant.changed, tenant.dirty = true, true
+    tenant.changed, tenant.dirty, tenant.touched = true, true, true
   end
 
   -- How many of its jobs run.
@@ -213,11 +223,11 @@ local function tenant_book(prefix)
     tenant.last = math.max(now * 1024, tenant.last + 1)
     local due = tenant.last + (level - 1) * ageing * 1024
     if string.find(passing, level, 1, true) then due = due - PASSING end
-    gather(tenant, 'comes', string.format('%.0f', due), job_id)
+    gather(tenant, 'comes', string.format('%d', due), job_id)
     parked[#parked + 1], parked[#parked + 2] = job_id, job
     if deadline_ms then insist('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
     parked_levels[level] = parked_levels[level] + 1
-    touch(tenant)
+    tenant.changed, tenant.dirty, tenant.first_due = true, true, math.min(due, tenant.first_due or due)
   end
 
   -- Where a tenant stands, after its jobs or its limits have changed. Who was idle, or at a limit,
@@ -231,16 +241,18 @@ local function tenant_book(prefix)
       return
     end
     local passes, due = tonumber(first[2]) < 0, first[2]
+    -- Jobs have come behind others: it stands where it stood.
+    if tenant.first_due and not tenant.touched and not passes and tonumber(due) < tenant.first_due then return end
     if passes then
       due = redis.call('ZRANGE', tenant.parked, 0, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-        or string.format('%.0f', first[2] + PASSING)
+        or string.format('%d', first[2] + PASSING)
     end
     insist('ZADD', heads, due, tenant.name)
     if tenant.max_running and insist('SCARD', tenant.running) >= tenant.max_running then
       insist('ZREM', ready, tenant.name)
       return
     end
-    if not insist('ZSCORE', ready, tenant.name) then
+    if not tenant.rank and not insist('ZSCORE', ready, tenant.name) then
       tenant.vtime = math.max(tenant.vtime, read_clock().vtime)
       rings, tenant.dirty = true, true
     end
@@ -250,7 +262,7 @@ local function tenant_book(prefix)
   -- Its virtual time has changed, and what it runs, but not what it has parked.
   local function price(tenant)
     tenant.dirty = true
-    if tenant.max_running or passing ~= '' then tenant.changed = true else tenant.priced = true end
+    if tenant.max_running or passing ~= '' then touch(tenant) else tenant.priced = true end
   end
 
   -- A parked job; nil if somebody has taken it away.
@@ -268,23 +280,24 @@ local function tenant_book(prefix)
   end
 
   -- A job of a tenant has ended with `logged` tokens: what was charged in advance makes room for what it used.
-  -- `known`: of its state tenant, cost, bytes, prompt, charged and counted, if the caller has read them and
-  -- writes itself that it counts no more. Returns whether it counted for one until now.
+  -- `known`: of its state tenant, cost, bytes, charged and counted, if the caller has read them and writes
+  -- itself that it counts no more. Returns whether it counted for one until now.
   function book.settle(state, logged, known)
     local written = known ~= nil
-    known = known or ask('HMGET', state, 'tenant', 'cost', 'bytes', 'prompt', 'charged', 'counted') or {}
-    if not known[1] or known[6] ~= '1' then return false end
+    known = known or ask('HMGET', state, 'tenant', 'cost', 'bytes', 'charged', 'counted') or {}
+    if not known[1] or known[5] ~= '1' then return false end
     if not written then redis.call('HDEL', state, 'counted') end
     local tenant = book.open(known[1])
-    local cost, prompt = count_of(known[2]), count_of(known[4])
-    if known[5] then
+    local cost = count_of(known[2])
+    if known[4] then
       gather(tenant, 'ends', id_of(state))
-      tenant.vtime = tenant.vtime + (logged - count_of(known[5])) / tenant.weight
+      tenant.vtime = tenant.vtime + (logged - count_of(known[4])) / tenant.weight
     end
     tenant.more, tenant.served, tenant.counts = tenant.more - 1, tenant.served + logged, true
     tenant.tokens = math.max(0, tenant.tokens - cost)
     tenant.bytes = math.max(0, tenant.bytes - count_of(known[3]))
     if tenant.max_allowance and tenant.allowance then
+      local prompt = count_of((ask('HMGET', state, 'prompt') or {})[1])
       tenant.allowance = math.min(tenant.max_allowance, tenant.allowance + cost - prompt - logged)
     end
     price(tenant)
@@ -437,8 +450,8 @@ local function tenant_book(prefix)
   end
 
   -- Move the next job of the tenant whose turn it is to the stream `moved`. Returns its size; nil if it
-  -- needs no slot any more.
-  function book.move(tenant, moved, now, event, ttl_s)
+  -- needs no slot any more. `begin` notes in its state where it stands and what was charged.
+  function book.move(tenant, moved, now, event, ttl_s, begin)
     if again[#again] == tenant then again[#again] = nil else at = at + 2 end
     local job_id = next_parked(tenant)
     -- It is ready no more only where `tenants:ready` was made anew.
@@ -447,7 +460,8 @@ local function tenant_book(prefix)
     tenant.next = tenant.next + 1
     local state = prefix .. 'state:' .. job_id
     local job = message_of(job_id)
-    local known = ask('HMGET', state, 'status', 'entry', 'level', 'prompt', 'deadline_ms') or {}
+    local known = ask('HMGET', state, 'status', 'entry', 'level', 'prompt', 'deadline_ms', 'epoch', 'cancel',
+      'enqueued_ms') or {}
     local waits = job and known[1] == 'queued' and not known[2]
     if waits and is_count(known[5]) and tonumber(known[5]) <= now then
       book.end_parked(state, 'failed', event, now, ttl_s)
@@ -464,7 +478,7 @@ local function tenant_book(prefix)
     if tenant.rank >= 0 then all.vtime, all.changed = math.max(all.vtime, settled(tenant)), true end
     tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
     local entry = redis.call('XADD', moved, '*', 'job', job)
-    redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', ADVANCE)
+    begin(job_id, entry, ADVANCE, {known[6], known[7], known[5], known[8]})
     gather(tenant, 'begins', job_id)
     tenant.busy = running(tenant) + 1
     queue_again(tenant)
@@ -512,22 +526,23 @@ local function tenant_book(prefix)
   end
 
   local function save(tenant)
-    local fields = {'vtime', tenant.vtime}
+    local fields = {}
     local function add(field, value)
       fields[#fields + 1], fields[#fields + 2] = field, value
     end
-    if tenant.comes then add('last', string.format('%.0f', tenant.last)) end
+    if tenant.vtime ~= tenant.old_vtime then add('vtime', tenant.vtime) end
+    if tenant.comes then add('last', string.format('%d', tenant.last)) end
     if tenant.counts then
       add('tokens', tenant.tokens)
       add('bytes', tenant.bytes)
-      add('served', tenant.served)
+      if tenant.served ~= tenant.old_served then add('served', tenant.served) end
     end
     if tenant.at then
       add('requests', tenant.requests or '')
       add('allowance', tenant.allowance or '')
       add('at', tenant.at)
     end
-    redis.call('HSET', tenant.key, unpack(fields))
+    if #fields > 0 then redis.call('HSET', tenant.key, unpack(fields)) end
     if tenant.more == 0 then return end
     local jobs = tonumber(insist('ZINCRBY', prefix .. 'tenants:jobs', tenant.more, tenant.name))
     if jobs <= 0 then

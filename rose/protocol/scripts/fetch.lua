@@ -6,18 +6,21 @@
 -- Where tenants have parked jobs, the one with the least virtual time is next, jobs without a tenant being
 -- one more. Its job moves to the stream of tenants' jobs and is read there at once, so none ever waits in it.
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
+-- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
+-- a lost reply `take` answers the same with this take id.
 -- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, bell, load, running
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
 --       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
---       event (failed at token 0, its deadline has passed); then, per entry that the consumer knows it owns:
---       "<number of its stream> <entry>"
+--       event (failed at token 0, its deadline has passed), take id or "" to begin on nothing, fingerprint of
+--       the model or ""; then, per entry that the consumer knows it owns: "<number of its stream> <entry>"
 -- Reply: {entries, last entry read of each job stream and of the bell, how many were released, 1 if there may
 --         be more, 1 if this worker listens from now on, "<ms> <key>" of tenants that somebody had written over
---         and that was made anew in the last minute, or ""}
+--         and that was made anew in the last minute, or "", per entry what `take` replies if it is begun, else
+--         ""}
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
-local released = ARGV[7]
+local released, take_id, model = ARGV[7], ARGV[12], ARGV[13]
 local listener, turn, waiting_key = unpack(KEYS, 1, 3)
 local moved, bell, load, running = unpack(KEYS, #KEYS - 3)
 local streams = {unpack(KEYS, 4, #KEYS - 4)}
@@ -28,32 +31,77 @@ local MAX_PENDING = 100
 
 if ARGV[8] == 'wait' and other_listener(listener, consumer) then
   wait_for_turn(waiting_key)
-  return {{}, {}, 0, 0, 0, ''}
+  return {{}, {}, 0, 0, 0, '', {}}
 end
 
-local seen = {}
+local seen, owned = {}, {}
 for level, stream in ipairs(streams) do
-  seen[level] = last_delivered(stream, group)
+  seen[level], owned[level] = last_delivered(stream, group)
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
 end
 
-local tenants
+local tenants, moved_seen
 if redis.call('EXISTS', moved, bell) > 0 then
-  tenants = tenant_book(string.match(load, '^.*}:'))
+  tenants = tenant_book(prefix_of(load))
   streams[#streams + 1] = moved
   tenants.insist('XLEN', moved)
-  if not last_delivered(moved, group) then redis.call('XGROUP', 'CREATE', moved, group, '0', 'MKSTREAM') end
+  moved_seen, owned[#streams] = last_delivered(moved, group)
+  if not moved_seen then
+    redis.call('XGROUP', 'CREATE', moved, group, '0', 'MKSTREAM')
+    moved_seen = '0-0'
+  end
 end
 
-local fetched, mended = {}, ''
+local fetched, outcomes, mended = {}, {}, ''
+local prefix, now = prefix_of(load), now_ms()
+local taker = {consumer = consumer, model = model, now = string.format('%d', now), begun = {}}
+local MAX_JOB_ID = 80
+
+-- The id in a job as clients of this project write it: a map that begins with it.
+local function job_id_in(job)
+  local length, at = string.match(job, '^[\128-\143]\162id([\160-\191])()')
+  length = length and string.byte(length) - 160
+  if not length then
+    length, at = string.match(job, '^[\128-\143]\162id\217(.)()')
+    length = length and string.byte(length)
+  end
+  if not length or length > MAX_JOB_ID then return nil end
+  local job_id = string.sub(job, at, at + length - 1)
+  return #job_id == length and string.match(job_id, '^%w[%w_.-]*$')
+end
+
+-- What `take` would reply to a new entry; "" if that must be called.
+local function begin_new(stream, entry, job)
+  local job_id = job and #job <= job_bytes and job_id_in(job)
+  if not job_id then return '' end
+  local state = prefix .. 'state:' .. job_id
+  local fresh, deadline = untouched(stream, entry, state, prefix .. 'tokens:' .. job_id)
+  return fresh and first_take(taker, take_id, state, deadline) or ''
+end
+
+-- A tenant's job stands in `moved` from now on. `known`: of its state epoch, flag of a cancel, deadline and
+-- time of enqueueing.
+local moved_outcomes = {}
+local function begin_moved(job_id, entry, charged, known)
+  local state = prefix .. 'state:' .. job_id
+  local fresh = take_id ~= '' and known[1] == '0' and not known[2]
+    and nothing_logged(prefix .. 'tokens:' .. job_id)
+  if fresh then
+    moved_outcomes[entry] = first_take(taker, take_id, state, known[3], known[4], 'stream', moved, 'entry', entry,
+      'charged', charged)
+  else
+    redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', charged)
+  end
+end
 
 -- How many entries fit into the reply though each is as large as a job can be.
 local function portion()
   return math.min(left, math.floor(room / job_bytes) + 1)
 end
 
--- A flat list of ids and jobs, which a client parses faster than entries with fields.
-local function add(stream, entries)
+-- A flat list of ids and jobs, which a client parses faster than entries with fields. `new`: they were read
+-- for the first time.
+local function add(stream, entries, new)
   local last = fetched[#fetched]
   if not last or last[1] ~= stream then
     last = {stream, {}}
@@ -64,6 +112,13 @@ local function add(stream, entries)
     local job = job_of(entry)
     list[#list + 1] = entry[1]
     list[#list + 1] = job
+    local outcome = ''
+    if stream == moved then
+      outcome = moved_outcomes[entry[1]] or ''
+    elseif new and take_id ~= '' then
+      outcome = begin_new(stream, entry[1], job)
+    end
+    outcomes[#outcomes + 1] = outcome
     room = room - (job and #job or 0)
   end
   left = left - #entries
@@ -92,7 +147,7 @@ local function claim_from(owner, known)
   for level, stream in ipairs(streams) do
     local start, pending = '-', nil
     repeat
-      if left == 0 or room <= 0 then break end
+      if left == 0 or room <= 0 or owned[level] == 0 then break end
       pending = redis.call('XPENDING', stream, group, start, '+', MAX_PENDING, owner)
       local ids = {}
       for _, entry in ipairs(pending) do
@@ -107,7 +162,7 @@ end
 
 if ARGV[9] == 'adopt' then
   local known = {}
-  for n = 12, #ARGV do known[ARGV[n]] = true end
+  for n = 14, #ARGV do known[ARGV[n]] = true end
   claim_from(consumer, known)
 end
 local redelivered = claim_from(released, {})
@@ -132,7 +187,7 @@ local function read_first(count, first)
   end
   local before = room
   local entries = read(streams[first], count)
-  add(streams[first], entries)
+  add(streams[first], entries, true)
   if #entries > 0 then seen[first] = entries[#entries][1] end
   if #entries < count then
     heads[first] = nil
@@ -158,9 +213,9 @@ end
 -- that nobody has looked at.
 local function serve_tenants()
   local MAX_ENDED = 100 -- parked jobs that need no slot any more
-  local now, ended = now_ms(), 0
+  local ended = 0
   -- Nothing is unread there, unless somebody else has written.
-  if entry_after(moved, last_delivered(moved, group)) then add(moved, read(moved, portion())) end
+  if entry_after(moved, moved_seen) then add(moved, read(moved, portion())) end
   local unnamed = waiting > 0 and tenants.unnamed(load, running, moved)
   local count, bytes = 0, 0
   tenants.begin_turns(left)
@@ -169,7 +224,7 @@ local function serve_tenants()
     local level, due
     if waiting > 0 then level, due = first_passing() end
     if tenant and (waiting == 0 or turn <= (due or unnamed)) then
-      local moved_bytes = tenants.move(tenant, moved, now, ARGV[11], ARGV[10])
+      local moved_bytes = tenants.move(tenant, moved, now, ARGV[11], ARGV[10], begin_moved)
       if moved_bytes then
         count, bytes = count + 1, bytes + moved_bytes
       else
@@ -195,6 +250,8 @@ while left > 0 and room > 0 and waiting > 0 and not more do
   read_first(waiting == 1 and portion() or 1)
 end
 
+if #taker.begun > 0 then ask('ZADD', running, unpack(taker.begun)) end
+
 local listens = false
 if #fetched > 0 then
   listens = hand_on(listener, turn, waiting_key, consumer, left == 0)
@@ -206,4 +263,4 @@ else
 end
 local rung = tenants and tenants.insist('XREVRANGE', bell, '+', '-', 'COUNT', 1)[1]
 seen[#seen + 1] = rung and rung[1] or '0-0'
-return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended}
+return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes}

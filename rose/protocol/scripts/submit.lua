@@ -17,6 +17,8 @@ local streams = tonumber(ARGV[1])
 local MAX_JOBS_UNKNOWN = 100000
 -- Longer than any job waits and runs.
 local KEY_DAYS = 30
+-- The level of a parked job that names none.
+local NORMAL = 2
 
 local facts = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes',
   'engine', 'adapters')
@@ -105,7 +107,7 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
     fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
       'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   else
-    fields = {'status', 'queued', 'level', level, 'prompt', prompt, 'counted', '1', 'epoch', '0', 'attempts', '0',
+    fields = {'status', 'queued', 'prompt', prompt, 'counted', '1', 'epoch', '0', 'attempts', '0',
       'tokens', '0', 'cost', cost, 'bytes', size, 'enqueued_ms', now_text}
   end
   local function add(field, value)
@@ -114,6 +116,7 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
   if deadline_ms then add('deadline_ms', deadline_ms) end
   if owner ~= '-' then add('owner', owner) end
   if tenant then add('tenant', tenant) end
+  if not entry and level ~= NORMAL then add('level', level) end
   if record ~= '' then add('record', record) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))

@@ -35,13 +35,10 @@ local function hands_with(hands, logged)
   return hands
 end
 
--- Scores and members of the jobs that this call begins.
-local begun = {}
+local taker = {consumer = consumer, model = model, now = now, begun = {}}
 
-local function granted(known, epoch, attempts, logged)
-  local cancel, deadline, enqueued = known[6], known[11], known[14]
-  return string.format('TAKEN %d %d %s %d %s %s %s', epoch or 0, attempts or 0, cancel and '1' or '0', logged,
-    now, is_count(deadline) and deadline or '-', is_count(enqueued) and enqueued or '-')
+local function grant(known, epoch, attempts, logged)
+  return granted(now, epoch or 0, attempts or 0, known[6], logged, known[11], known[14])
 end
 
 local function read(stream, state)
@@ -77,7 +74,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
-    return granted(known, known[8], known[7], logged)
+    return grant(known, known[8], known[7], logged)
   end
   -- The worker is told of a cancelled one, so that it ends it.
   if logged > 0 and model ~= '' and (known[12] or '') ~= '' and known[12] ~= model and not known[6] then
@@ -95,25 +92,34 @@ local function begin(stream, state, tokens, entry, take_id, known)
   end
   -- A cancel that came before the first take lets the state expire, in case there is no such job.
   if not known[1] then redis.call('PERSIST', state) end
-  begun[#begun + 1], begun[#begun + 2] = now, id_of(state)
-  return granted(known, epoch, attempts + 1, logged)
+  taker.begun[#taker.begun + 1], taker.begun[#taker.begun + 2] = now, id_of(state)
+  return grant(known, epoch, attempts + 1, logged)
 end
 
 local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
+  local fresh, deadline
+  if stream ~= of_tenants then fresh, deadline = untouched(stream, entry, state, tokens) end
+  if fresh then return first_take(taker, take_id, state, deadline) end
   return begin(stream, state, tokens, entry, take_id, read(stream, state))
 end
 
 local function take_unread(stream, state, tokens, listener, turn, waiting, entry, take_id)
   local others = redis.call('EXISTS', waiting)
   if others == 1 then hand_on(listener, turn, waiting, consumer) end
-  local known = read(stream, state)
+  local fresh, deadline = untouched(stream, entry, state, tokens)
+  local known = not fresh and read(stream, state)
   local again = known and known[10] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
   if again then return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
   if not reply or #reply == 0 then return {others} end
   local first = entries_of(reply)[1]
-  local outcome = first[1] == entry and begin(stream, state, tokens, entry, take_id, known) or ''
+  local outcome = ''
+  if first[1] == entry and fresh then
+    outcome = first_take(taker, take_id, state, deadline)
+  elseif first[1] == entry then
+    outcome = begin(stream, state, tokens, entry, take_id, known)
+  end
   return {others, first[1], job_of(first), outcome}
 end
 
@@ -126,5 +132,5 @@ else
       ARGV[item * 2 + 6], ARGV[item * 2 + 7])
   end
 end
-if #begun > 0 then ask('ZADD', running, unpack(begun)) end
+if #taker.begun > 0 then ask('ZADD', running, unpack(taker.begun)) end
 return reply

@@ -14,9 +14,9 @@ from tests.chaos.plan import Fault
 from tests.chaos.trouble import Trouble
 from tests.support.proxy import Cut, CutMode, Proxy
 
-#: By the role of the process: the calls whose replies are lost. The first two hand jobs out.
+#: By the role of the process: the calls whose replies are lost. Most jobs are handed out by fetch.
 _CALLS = {
-    "worker": ("fetch", "take", "take", "append", "renew"),
+    "worker": ("fetch", "fetch", "take", "append", "renew"),
     "producer": ("submit",),
 }
 #: A call that is never made is waited for no longer.
