@@ -6,7 +6,9 @@ the cores are shared with anything else, threads then burn the very time slices 
 wait for needs, and a step takes ten times as long. Sleeping at once costs a wake-up for each
 region. A short spin suits both, of about 0.1 ms. With the cores to itself, a step
 of a Llama of 135M then sleeps three times, as with three times the spin. On crowded cores nearly
-each of its 300 waits burns all of the spin.
+each of its 300 waits burns all of the spin. Each thread of the process that computes has a team of
+its own for as long as it lives; if all teams are more threads than cores, libgomp spins a thirtieth
+as long, so threads sleep at every other wait. Hence one thread should compute, or the others end.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ log = logging.getLogger("rose.grammars")
 
 # Errors quote the grammar, whose length is up to the user.
 _MAX_REPORT_LENGTH = 300
+#: llguidance's word for a grammar that lets no token begin a text.
+_UNMATCHABLE = "NoExtensionBias"
 # Each lexer state takes 1 to 2 kB as long as the request runs. This is a tenth of the default.
 _MAX_LEXER_STATES = 25_000
 
@@ -105,7 +107,7 @@ def _to_lark(grammar: Grammar) -> str:
 
 
 def _report(what: str, error: str) -> str:
-    reason = " ".join(error.split())
+    reason = "no text fits it" if _UNMATCHABLE in error else " ".join(error.split())
     return f"{what}: {reason[:_MAX_REPORT_LENGTH]}"
 
 

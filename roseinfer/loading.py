@@ -9,6 +9,7 @@ UnsupportedModel with one line that says what to do.
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -35,8 +37,11 @@ from roseinfer.fingerprint import fingerprint
 from roseinfer.gguf import blocks
 from roseinfer.gguf import checkpoint as gguf
 from roseinfer.gguf.header import Header, read_header
+from roseinfer.probe import BYPASSED
 from roseinfer.quantization import FROM_FILE, QuantizedWeight, check_format
 from roseinfer.sources import gguf_file, model_name, resolve
+
+_logger = logging.getLogger(__name__)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -232,6 +237,8 @@ def _load_weights(
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                # `_check_complete` names them.
+                ignore_mismatched_sizes=True,
                 # Straight to the device, without a copy in main memory.
                 device_map={"": device} if device.type == "cuda" and _has_accelerate() else None,
                 **arguments,
@@ -240,8 +247,13 @@ def _load_weights(
             raise ModelNotFound(
                 f"no safetensors weights at {place.source!r}: {_first_line(error)}"
             ) from error
+        except SafetensorError as error:
+            raise UnsupportedModel(
+                f"the safetensors at {place.source!r} cannot be read ({_first_line(error)}): they "
+                "are cut off or damaged, or pointers of Git LFS (`git lfs pull` fetches the files)"
+            ) from error
         except Exception as error:
-            raise _unsupported(config, error) from error
+            raise _unsupported(config, _first_line(error)) from error
         if split is not None:
             _add_generation_config(model, place.folder)
     return model, info
@@ -293,20 +305,32 @@ def _load_config(place: _Place) -> Any:
     return config
 
 
-def _unsupported(config: Any, error: Exception) -> UnsupportedModel:
+def _unsupported(config: Any, reason: str) -> UnsupportedModel:
     model_type = getattr(config, "model_type", "unknown")
-    return UnsupportedModel(f"model type {model_type!r} cannot be loaded: {_first_line(error)}")
+    return UnsupportedModel(f"model type {model_type!r} cannot be loaded: {reason}")
 
 
 def _check_complete(config: Any, info: dict[str, Any]) -> None:
-    """Refuse what transformers would fill in with random numbers and a warning."""
-    for problem in ("missing_keys", "mismatched_keys"):
-        keys = sorted(str(key) for key in info.get(problem) or ())
-        if keys:
-            raise UnsupportedModel(
-                f"model type {config.model_type!r} cannot be loaded: {len(keys)} of its weights "
-                f"are {problem.removesuffix('_keys')}, {keys[0]} among them"
-            )
+    """Refuse what transformers would fill in with random numbers and a warning. Say what it leaves
+    out: a checkpoint may have more than is needed, or a configuration that is not its own."""
+    if missing := sorted(info.get("missing_keys") or ()):
+        raise _unsupported(
+            config, f"{len(missing)} of its weights are missing, {missing[0]} among them"
+        )
+    if mismatched := sorted(info.get("mismatched_keys") or ()):
+        name, stored, configured = mismatched[0]
+        raise _unsupported(
+            config,
+            f"{len(mismatched)} of its weights have another shape than config.json says, {name} "
+            f"among them: {list(stored)}, and not {list(configured)}",
+        )
+    if unexpected := sorted(info.get("unexpected_keys") or ()):
+        _logger.warning(
+            "%d tensors of the checkpoint are not used, %s among them: if its config.json is not "
+            "its own, the texts are wrong",
+            len(unexpected),
+            unexpected[0],
+        )
 
 
 def _has_accelerate() -> bool:
@@ -315,8 +339,12 @@ def _has_accelerate() -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    if isinstance(error, KeyError):
+        if error.args == (IMPLEMENTATION,):
+            return BYPASSED
+        return f"transformers looked for {error} and found nothing"
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 @contextmanager

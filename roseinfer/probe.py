@@ -30,6 +30,9 @@ from roseinfer.limits import model_type, text_config, vocab_size
 from roseinfer.model import Runner
 from roseinfer.session import InferenceSession
 
+#: Why a model is refused whose attention cannot be replaced.
+BYPASSED = "its layers bypass transformers' attention interface"
+
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 # Two sequences, and the chunk of each that every step computes. Between them: packing, a chunk
@@ -141,7 +144,7 @@ def _record_calls(model: Any) -> list[LayerCall]:
 def _check_calls(model: Any, calls: list[LayerCall]) -> None:
     layers = getattr(text_config(model), "num_hidden_layers", None)
     if not calls:
-        raise refuse(model, "its layers bypass transformers' attention interface")
+        raise refuse(model, BYPASSED)
     if len({id(call.module) for call in calls}) != len(calls):
         raise refuse(model, "an attention module is called more than once in a forward pass")
     if layers is not None and len(calls) != layers:

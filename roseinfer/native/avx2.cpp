@@ -10,6 +10,7 @@
 #pragma GCC target("arch=x86-64-v3")
 #define ISA avx2
 #define PAIRS 0
+#define VNNI 0
 #define X86_LANES 8
 constexpr int LANES = 8;
 #include "isa.h"

@@ -10,6 +10,7 @@
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define ISA avx512
 #define PAIRS 0
+#define VNNI 0
 #define X86_LANES 16
 constexpr int LANES = 16;
 #include "isa.h"

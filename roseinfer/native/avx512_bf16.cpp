@@ -10,6 +10,7 @@
 #pragma GCC target("arch=x86-64-v4,avx512bf16,avx512vnni,amx-tile,amx-bf16,prefer-vector-width=512")
 #define ISA avx512_bf16
 #define PAIRS 1
+#define VNNI 1
 #define X86_LANES 16
 constexpr int LANES = 16;
 #include "isa.h"

@@ -1,6 +1,7 @@
 // All of the decoder, in namespace ISA, with vectors of LANES floats. Whoever includes this has set
-// both, PAIRS, X86_LANES (LANES where there are intrinsics for it, else 0) and the target; types.h came
-// before, so that no header of others is built for it.
+// both, X86_LANES (LANES where there are intrinsics for it, else 0) and the target, and whether that
+// multiplies pairs of bfloat16 (PAIRS) and fours of bytes (VNNI); types.h came before, so that no
+// header of others is built for it.
 
 namespace rose {
 namespace ISA {

@@ -24,6 +24,7 @@
 DECLARE(portable)
 DECLARE(avx2)
 DECLARE(avx512)
+DECLARE(avx512_vnni)
 DECLARE(avx512_bf16)
 
 namespace rose::avx512_bf16 {
@@ -47,10 +48,11 @@ struct Build {
 #ifdef ROSE_X86
 bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
 bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
+bool has_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 #ifdef ROSE_X86_PAIRS
-bool has_pairs() { return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"); }
+bool has_pairs() { return has_vnni() && __builtin_cpu_supports("avx512bf16"); }
 
 // Whether there are tiles, and the kernel lets this process keep their 8 KiB for each thread.
 bool has_tiles() {
@@ -72,6 +74,7 @@ const Build builds[] = {
     {"avx512_bf16", FUNCTIONS(avx512_bf16), false, has_pairs},
 #endif
 #ifdef ROSE_X86
+    {"avx512_vnni", FUNCTIONS(avx512_vnni), false, has_vnni},
     {"avx512", FUNCTIONS(avx512), false, has_avx512},
     {"avx2", FUNCTIONS(avx2), false, has_avx2},
 #endif

@@ -245,6 +245,6 @@ def library() -> ctypes.CDLL:
 
 
 def build_name() -> str | None:
-    """The build in use: avx512_bf16, avx512, avx2 or portable; None without the library."""
+    """The build in use, of those in library.cpp; None without the library."""
     loaded = load().library
     return None if loaded is None else str(loaded.rose_build().decode())

@@ -72,7 +72,7 @@ typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), align
 //     VNNI        one instruction, activations in 8 bits
 //     pmaddwd     bytes widened to 16 bits, even and odd ones apart; activations 0, 2, 1, 3
 //     floats      which hold these sums exactly
-#if PAIRS
+#if VNNI
 using QuantizedValue = std::int8_t;
 using GroupSum = vint;
 using Whole = std::int32_t;
@@ -95,36 +95,51 @@ struct __attribute__((may_alias)) QuantizedGroup {
 };
 static_assert(sizeof(QuantizedGroup) <= GROUP * sizeof(float), "it is made in place");
 
+INLINE std::int32_t reduce_sum(vint v) {
+#pragma GCC unroll 4
+    for (std::uint32_t half = LANES / 2; half > 0; half /= 2) v += swap_lanes(v, half);
+    return v[0];
+}
+
+// The whole numbers of a vector, in the order in which `dot` wants them.
+INLINE void store_quantized(vint whole, QuantizedValue *to) {
+    typedef QuantizedValue vvalues __attribute__((vector_size(sizeof(QuantizedValue) * LANES)));
+    if constexpr (X86_LANES && sizeof(QuantizedValue) == 2) {
+        vint order;
+        for (int i = 0; i < LANES; ++i) order[i] = (i & ~3) + ((i & 1) << 1) + ((i & 2) >> 1);
+        whole = __builtin_shuffle(whole, order);
+    }
+#if VNNI  // one instruction; the compiler makes dozens of it
+    const vvalues values = reinterpret_cast<vvalues>(_mm512_cvtepi32_epi8((__m512i)whole));
+#elif X86_LANES == 16
+    const vvalues values = reinterpret_cast<vvalues>(_mm512_cvtepi32_epi16((__m512i)whole));
+#else
+    const vvalues values = __builtin_convertvector(whole, vvalues);
+#endif
+    __builtin_memcpy(to, &values, sizeof values);
+}
+
 INLINE void quantize_group(const float *from, QuantizedGroup &to) {
+    constexpr int VECTORS = GROUP / LANES;
     vfloat most = {}, invalid = {};
-    for (int i = 0; i < GROUP; i += LANES) {
-        const vfloat x = load(from + i);
+    for (int v = 0; v < VECTORS; ++v) {
+        const vfloat x = load(from + v * LANES);
         most = max(most, max(x, -x));
         invalid += x - x;  // not a number where x is none
     }
     const float largest = reduce_max(most);
     const vfloat inverse = broadcast(largest > 1e-36f ? 127.0f / largest : 0.0f);  // finite
-    vint sum = {}, lower_sum = {};
-    for (int i = 0; i < GROUP; i += LANES) {
-        if (i == GROUP / 2) lower_sum = sum;
-        const vfloat shifted = load(from + i) * inverse + 12582912.0f;  // rounds: see exp
+    vint lower_sum = {}, upper_sum = {};
+    for (int v = 0; v < VECTORS; ++v) {
+        const vfloat shifted = load(from + v * LANES) * inverse + 12582912.0f;  // rounds: see exp
         const vint whole = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
         const vint rounded = shifted == shifted ? whole : vint{};  // the scale says that it is none
-        sum += rounded;
-        for (int lane = 0; lane < LANES; ++lane) {
-            const int k = i + lane;
-            const int at = sizeof(QuantizedValue) == 1 || !X86_LANES
-                               ? k
-                               : (k & ~3) + ((k & 1) << 1) + ((k & 2) >> 1);
-            to.values[at] = static_cast<QuantizedValue>(rounded[lane]);
-        }
+        (v < VECTORS / 2 ? lower_sum : upper_sum) += rounded;
+        store_quantized(rounded, to.values + v * LANES);
     }
     to.scale = largest / 127.0f + reduce_sum(invalid);
-    to.sum = to.upper_sum = 0;
-    for (int lane = 0; lane < LANES; ++lane) {
-        to.sum += sum[lane];
-        to.upper_sum += sum[lane] - lower_sum[lane];
-    }
+    to.upper_sum = reduce_sum(upper_sum);
+    to.sum = reduce_sum(lower_sum) + to.upper_sum;
 }
 
 // In place: group after group lies where the row began.
@@ -171,7 +186,7 @@ INLINE GroupSum load_bytes(const char *from) {
 }
 
 // Four bytes of each output, and four activations of a row, in the form that `dot` multiplies.
-#if PAIRS
+#if VNNI
 using FourWeights = vint;
 using FourActivations = vint;
 

@@ -26,7 +26,7 @@ INLINE void store(float *to, vfloat value) { *reinterpret_cast<vfloat_unaligned 
 // bfloat16 is the upper half of a float32.
 INLINE vfloat load(const bfloat *from) {
     const vhalf half = *reinterpret_cast<const vhalf_unaligned *>(from);
-#if PAIRS  // one instruction; the compiler makes five of it
+#if X86_LANES == 16  // one instruction; the compiler makes five of it
     const vbits wide = reinterpret_cast<vbits>(_mm512_cvtepu16_epi32((__m256i)half));
 #else
     const vbits wide = __builtin_convertvector(half, vbits);
@@ -90,10 +90,18 @@ INLINE float reduce_sum(vfloat v) {
     return total;
 }
 
+// The lane that is `distance` away, a power of two, in each lane.
+template <class V>
+INLINE V swap_lanes(V v, std::uint32_t distance) {
+    vbits lanes;
+    for (int i = 0; i < LANES; ++i) lanes[i] = static_cast<std::uint32_t>(i);
+    return __builtin_shuffle(v, lanes ^ distance);
+}
+
 INLINE float reduce_max(vfloat v) {
-    float most = v[0];
-    for (int i = 1; i < LANES; ++i) most = v[i] > most ? v[i] : most;
-    return most;
+#pragma GCC unroll 4
+    for (std::uint32_t half = LANES / 2; half > 0; half /= 2) v = max(v, swap_lanes(v, half));
+    return v[0];
 }
 
 // e^x to about 2 ulp, flushed to e^-87 and e^88 outside: x = n ln 2 + r, and e^r from its Taylor

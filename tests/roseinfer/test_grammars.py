@@ -190,6 +190,16 @@ def test_a_grammar_that_cannot_be_compiled_is_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "impossible", [{"regex": r"a&&b[^\s\S]"}, {"json_schema": '{"$ref": "#"}'}]
+)
+def test_a_grammar_that_no_text_fits_says_so(
+    engine: InferenceEngine, impossible: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidParameter, match=r"no text fits it$"):
+        engine.generate([1], constrained(**impossible))
+
+
 def test_what_turns_out_to_be_too_complex_ends_only_its_own_request(
     engine: InferenceEngine,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,63 @@ def test_incomplete_weights(checkpoint: Path) -> None:
         config.replace('"num_hidden_layers": 1', '"num_hidden_layers": 2')
     )
     with pytest.raises(UnsupportedModel, match="missing"):
+        load(checkpoint)
+
+
+def configure(checkpoint: Path, **changes: Any) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_weights_of_another_shape(checkpoint: Path) -> None:
+    configure(checkpoint, intermediate_size=96)
+    with pytest.raises(UnsupportedModel, match=r"\[128, 64\], and not \[96, 64\]|\[64, 128\], and"):
+        load(checkpoint)
+
+
+def test_weights_that_nothing_uses_are_told(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(checkpoint, num_hidden_layers=1)
+    load(checkpoint)
+    assert "tensors of the checkpoint are not used, model.layers.1." in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:100],
+        lambda _: b"",
+        lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123\n",
+    ],
+    ids=["cut off", "cut off early", "empty", "a pointer of Git LFS"],
+)
+def test_damaged_weights(checkpoint: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UnsupportedModel, match="cut off or damaged, or pointers of Git LFS"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_act": "wow"}, "looked for 'wow' and found nothing"),
+        ({"eos_token_id": "</s>"}, "'eos_token_id': .+"),
+    ],
+)
+def test_what_transformers_says_in_several_lines_or_in_a_word(
+    checkpoint: Path, changes: dict[str, Any], reason: str
+) -> None:
+    configure(checkpoint, **changes)
+    with pytest.raises(UnsupportedModel, match=reason):
+        load(checkpoint)
+
+
+def test_a_folder_of_a_model_whose_attention_cannot_be_replaced(checkpoint: Path) -> None:
+    construct("FalconConfig", "FalconForCausalLM").save_pretrained(checkpoint)
+    with pytest.raises(UnsupportedModel, match="bypass transformers' attention interface"):
         load(checkpoint)
 
 

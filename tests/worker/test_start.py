@@ -36,6 +36,15 @@ def test_the_engine_loads_neither_torchs_compiler_nor_its_sharded_tensors() -> N
     assert not heavy & loaded
 
 
+def test_transformers_looks_into_no_folder_twice() -> None:
+    seen = run(
+        "rose",
+        "from transformers.utils.import_utils import create_import_structure_from_path as look\n"
+        "print(look.cache_info().misses == look.cache_info().currsize)",
+    )
+    assert seen == {"True"}
+
+
 @pytest.mark.parametrize(
     "use",
     [

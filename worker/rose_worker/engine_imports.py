@@ -3,11 +3,13 @@
 transformers' modules for models import `torch._dynamo` for a few decorators, and torch's sharded
 tensors wherever torch has them: half of the time in which a worker starts. This process neither
 compiles models nor shards them. So a placeholder stands for `torch._dynamo`, which loads it as soon
-as something else of it is asked for, and transformers sees a torch without `torch.distributed`.
+as something else of it is asked for, transformers sees a torch without `torch.distributed`. And
+transformers looks for its models once, not twice.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import sys
@@ -32,6 +34,8 @@ _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 def lean() -> Iterator[None]:
     """While it lasts, the engine may be imported and its model loaded."""
     defer_dynamo()
+    with _scanned_once():
+        import transformers  # noqa: F401
     with _undistributed():
         yield
 
@@ -110,3 +114,18 @@ def _undistributed() -> Iterator[None]:
 
 def _no() -> bool:
     return False
+
+
+@contextmanager
+def _scanned_once() -> Iterator[None]:
+    """While transformers is imported, which looks through the folders of all its models twice: it
+    remembers 128 of more than 500."""
+    remember = functools.lru_cache
+
+    def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
+        if getattr(maxsize, "__name__", None) == "create_import_structure_from_path":
+            return functools.cache(maxsize)
+        return remember(maxsize, typed)
+
+    with replaced(functools, "lru_cache", lru_cache):
+        yield

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rose.errors import ConfigurationError
@@ -73,7 +74,7 @@ class Worker:
         try:
             await broker.start()
             durability.look_beside(self._settings)
-            engine = await asyncio.to_thread(self._load)
+            engine = await _in_own_thread(self._load)
             _on_signals(self._drain)
             broker.slots = engine.capacity
             if not await self._join(broker, engine):
@@ -99,6 +100,13 @@ class Worker:
         what = "handing back" if self._hurry.is_set() else "draining"
         log.info("%s: %s", signal.Signals(signum).name, what)
         self._stop.set()
+
+
+async def _in_own_thread(load: Callable[[], Engine]) -> Engine:
+    """`load` in a thread that ends with it. One that stays keeps its OpenMP threads. With those of
+    the engine's thread there are more than cores, and libgomp's then sleep at every wait."""
+    with ThreadPoolExecutor(1, "load") as pool:
+        return await asyncio.get_running_loop().run_in_executor(pool, load)
 
 
 def _on_signals(handler: Callable[[int], None]) -> None:

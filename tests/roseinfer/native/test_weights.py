@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=[*PAIRS, "avx512", "avx2", "portable"])
+@pytest.fixture(params=[*PAIRS, "avx512_vnni", "avx512", "avx2", "portable"])
 def build(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
