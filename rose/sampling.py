@@ -23,6 +23,7 @@ from typing import (
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -78,6 +79,14 @@ def _json(text: str) -> str:
 
 TokenId = Annotated[int, Field(ge=0, le=_MAX_INT32)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _several(texts: Any) -> Any:
+    if isinstance(texts, str):
+        raise PydanticCustomError("no_list", "must be a list of texts, even of one")
+    return texts
+
+
 _Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
 _Bias = Annotated[tuple[TokenId, Annotated[Number, Field(ge=-100, le=100)]], Field(strict=False)]
 _GrammarText = Annotated[str, Field(min_length=1), AfterValidator(_bounded)]
@@ -130,7 +139,7 @@ class SamplingParams(BaseModel):
     )
     # fail_fast, here and below: a million wrong items are one mistake, not a million reports,
     # which would take gigabytes.
-    stop: tuple[_Stop, ...] = Field(
+    stop: Annotated[tuple[_Stop, ...], BeforeValidator(_several)] = Field(
         default=(),
         max_length=_MAX_STOPS,
         strict=False,

@@ -62,7 +62,7 @@ class BodyLimit:
 
     async def _pass_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit: Visit = scope["visit"]
-        self._check_announced(scope, self._max_bytes)
+        self._check_headers(scope, self._max_bytes)
         try:
             body = await self._read(receive, visit)
             self._check_nesting(body)
@@ -73,7 +73,7 @@ class BodyLimit:
     async def _pass_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit: Visit = scope["visit"]
         limit = self._max_file_bytes + _FORM_BYTES
-        self._check_announced(scope, limit)
+        self._check_headers(scope, limit)
         if self._held_bytes + _UPLOAD_HELD_BYTES > self._max_total_bytes:
             raise self._busy()
         whole = False
@@ -100,10 +100,18 @@ class BodyLimit:
         finally:
             self._held_bytes -= _UPLOAD_HELD_BYTES
 
-    def _check_announced(self, scope: Scope, limit: int) -> None:
+    def _check_headers(self, scope: Scope, limit: int) -> None:
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > limit:
                 raise self._too_large(limit)
+            if name == b"content-encoding" and value.lower() != b"identity":
+                raise ApiError(
+                    415,
+                    f"content-encoding {value[:32].decode('latin-1')!r} is not read here: send the "
+                    "body as it is",
+                    code="unsupported_encoding",
+                    headers={"connection": "close"},
+                )
 
     async def _read(self, receive: Receive, visit: Visit) -> bytes:
         parts: list[bytes] = []

@@ -131,9 +131,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._in_body:
             self._expect_body()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "this server speaks HTTP/1.1 only", "invalid_request")
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse(400, "this is no HTTP request", "invalid_request")
         else:
@@ -141,6 +139,32 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refuse(
                     431, f"the headers exceed {_MAX_HEADER_BYTES} bytes", "headers_too_large"
                 )
+
+    def _parse(self, data: bytes) -> None:
+        """Raises: HttpParserError"""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade() + data[upgrade.args[0] :]
+            else:
+                return
+
+    def _without_upgrade(self) -> bytes:
+        """The head that was just parsed, for a parser that begins anew: this one takes what follows
+        for another protocol. A client may offer one with any request, as Java's does with HTTP/2,
+        and is answered as if it had not.
+
+        Raises: HttpParserError: it asks for a tunnel, and for nothing else.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("CONNECT")
+        lines = [method + b" " + self.url + b" HTTP/1.1"]
+        lines += [b": ".join(header) for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        return b"\r\n".join([*lines, b"", b""])
 
     # The parser's callbacks, in order
 
@@ -150,6 +174,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_headers = True
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it comes once more
         self._in_headers = False
         self._header_bytes = 0
         self._in_body = True
@@ -161,6 +187,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.scope["stream_body"] = StreamBody(self.cycle)  # type: ignore[typeddict-unknown-key]
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._in_headers = True
         self._in_body = False
         self._deadline = _NEVER

@@ -78,6 +78,7 @@ class ToolMessage(RequestModel):
     role: Literal["tool"]
     content: Content
     tool_call_id: _CallId
+    name: _Speaker | None = Field(default=None, description="of the function, for chat templates")
 
 
 Message = Annotated[
@@ -123,7 +124,7 @@ def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[
                     f"{where}.tool_call_id",
                 )
             fields["tool_call_id"] = message.tool_call_id
-        elif message.name is not None:
+        if message.name is not None:
             fields["name"] = message.name
         made.append(fields)
     return made

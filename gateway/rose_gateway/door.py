@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from rose import transport
+from rose.errors import RoseError
 from rose_gateway.batches.book import BatchBook
 from rose_gateway.catalogue import Catalogue
 from rose_gateway.desk import Desk
@@ -24,6 +26,8 @@ from rose_gateway.settings import GatewaySettings
 from rose_gateway.standings import Standings
 from rose_gateway.vocabularies import Vocabularies
 from rose_producer import AsyncClient
+
+log = logging.getLogger("rose.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ async def opened(settings: GatewaySettings, metrics: Metrics) -> AsyncGenerator[
             queue: await stack.enter_async_context(AsyncClient(settings.of_queue(queue)))
             for queue in settings.queue_names
         }
+        looking = asyncio.create_task(_look_at_redis(next(iter(clients.values()))))
+        stack.callback(looking.cancel)
         catalogue = Catalogue(redis, clients, settings.model_aliases)
         history = History(redis)
         yield Door(
@@ -73,6 +79,14 @@ async def opened(settings: GatewaySettings, metrics: Metrics) -> AsyncGenerator[
             Files(FileBook(redis), store),
             BatchBook(redis, keep_s=settings.batch_ttl_s),
         )
+
+
+async def _look_at_redis(client: AsyncClient) -> None:
+    """It serves all the same, and answers 503: whoever started it should know why."""
+    try:
+        await client.queue_status()
+    except RoseError as error:
+        log.warning("%s; until then requests are refused", error)
 
 
 async def _door(request: Request) -> Door:  # FastAPI would run a plain function in a thread

@@ -184,6 +184,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         408: "The request or its deadline took too long.",
         409: "The same Idempotency-Key came with another body, or the job was cancelled.",
         413: "The request is too large.",
+        415: "The request's body is compressed.",
         431: "The request's headers are too large.",
         429: "A limit is reached, or the queue is full; `retry-after` says when to come again.",
         500: "The server failed.",

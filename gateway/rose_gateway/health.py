@@ -17,12 +17,14 @@ router = APIRouter(tags=["health"])
 _PATIENCE_S = 3.0
 
 
+@router.head("/healthz", include_in_schema=False, response_class=PlainTextResponse)
 @router.get("/healthz", response_class=PlainTextResponse)
 async def healthz() -> str:
     """The process lives, whether or not Redis does."""
     return "ok\n"
 
 
+@router.head("/readyz", include_in_schema=False, response_class=PlainTextResponse)
 @router.get(
     "/readyz",
     response_class=PlainTextResponse,

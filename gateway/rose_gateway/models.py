@@ -42,6 +42,7 @@ class ModelList(BaseModel):
     data: list[ModelAnswer]
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", summary="The models that the caller may use")
 async def list_models(door: DoorDependency, caller: CallerDependency) -> ModelList:
     names = await door.catalogue.names()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 
 import httpx2 as httpx
+import pytest
 
 from rose_cli.demo.broker import EmbeddedBroker
 from tests.support.gateway import RunningDoor
@@ -16,6 +18,15 @@ def test_it_is_healthy_and_ready(door: RunningDoor) -> None:
     ready = httpx.get(f"{door.origin}/readyz", timeout=90)
     assert ready.status_code == 200
     assert ready.text == f"ok\nqueue {door.queue}: model null, 0 running, 0 waiting\n"
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/models"])
+def test_who_only_wants_to_know_whether_it_is_there_may_ask_for_the_head(
+    door: RunningDoor, path: str
+) -> None:
+    answer = httpx.head(door.origin + path, timeout=90)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == httpx.get(door.origin + path).headers["content-type"]
 
 
 def test_without_redis_it_is_healthy_and_not_ready_and_says_when_to_come_again(
@@ -92,3 +103,14 @@ def test_a_method_that_is_not_there_is_refused_in_openais_shape(door: RunningDoo
 def test_a_path_with_several_routes_names_all_of_its_methods(door: RunningDoor) -> None:
     answer = httpx.put(door.origin + "/v1/responses/resp_1", timeout=90)
     assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET")
+
+
+def test_a_compressed_body_is_refused_by_its_encoding(door: RunningDoor) -> None:
+    answer = httpx.post(
+        door.url + "/chat/completions",
+        content=gzip.compress(b"{}"),
+        headers={"content-encoding": "gzip"},
+        timeout=90,
+    )
+    assert answer.status_code == 415
+    assert "content-encoding 'gzip'" in answer.json()["error"]["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -164,8 +165,9 @@ def test_what_is_too_deep_is_refused_before_it_is_parsed(gateway: GatewayProcess
         (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000, 431),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
         (b"HELLO\r\n\r\n", 400),
+        (b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost:1\r\n\r\n", 400),
     ],
-    ids=["one long header", "many headers", "TLS", "no HTTP"],
+    ids=["one long header", "many headers", "TLS", "no HTTP", "a tunnel"],
 )
 def test_what_is_no_request_is_refused(gateway: GatewayProcess, sends: bytes, status: int) -> None:
     with connect(gateway) as client:
@@ -173,6 +175,31 @@ def test_what_is_no_request_is_refused(gateway: GatewayProcess, sends: bytes, st
             client.sendall(sends)
         assert answer_of(client)[0] == status
     assert "Traceback" not in gateway.log
+
+
+def test_the_offer_of_another_protocol_is_not_taken(gateway: GatewayProcess) -> None:
+    # given: requests as Java's HTTP client begins them, and then one without the offer
+    offer = b"host: localhost\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+    offer += b"http2-settings: AAEAAEAAAAIAAAAB\r\n"
+    post = b"POST /v1/chat/completions HTTP/1.1\r\n" + offer
+    pieces = [
+        b"GET /healthz HTTP/1.1\r\n" + offer + b"\r\n",
+        post + b"content-length: 2\r\n\r\n",
+        b"{}",
+        post + b"transfer-encoding: chunked\r\n\r\n2\r\n{",
+        b"}\r\n0\r\n\r\n" + post + b"content-length: 2\r\n\r\n{}",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    ]
+    # when
+    with connect(gateway) as client:
+        for piece in pieces:
+            client.sendall(piece)
+            time.sleep(0.05)  # so that they arrive one by one; nothing decides on it
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    # then
+    statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)]
+    assert statuses == [200, 400, 400, 400, 200]
+    assert received.count(b"model: is required and missing") == 3
 
 
 def test_a_client_that_leaves_in_mid_request_leaves_nothing_behind(

@@ -35,6 +35,7 @@ def test_every_role_arrives() -> None:
         {"role": "assistant", "content": "Hello"},
         {"role": "assistant", "content": "", "tool_calls": [CALL]},
         {"role": "tool", "content": "42", "tool_call_id": "call_1"},
+        {"role": "tool", "content": "43", "tool_call_id": "call_1", "name": "f"},
     ]
 
     assert converted(*messages) == messages

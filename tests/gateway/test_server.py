@@ -13,6 +13,7 @@ import pytest
 from rose import transport
 from rose.errors import ConfigurationError
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.gateways import GatewayProcess
 from rose_gateway.authentication import identify, is_loopback
 from rose_gateway.caller import Caller
 from rose_gateway.errors import ApiError
@@ -80,6 +81,19 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*ROSE_GATEWAY_PORT"):
             listen("127.0.0.1", port)
+
+
+def test_a_redis_that_cannot_be_used_is_told_at_the_start(
+    own_broker: EmbeddedBroker, queue: str
+) -> None:
+    # given
+    wrong = own_broker.url.replace("redis://", "redis://:wrong@")
+    # when
+    with GatewayProcess("gateway", wrong, queue=queue) as gateway:
+        # then
+        wait_until(lambda: "Redis cannot be used" in gateway.log)
+        assert "WARNING" in gateway.log
+        assert "wrong@" not in gateway.log
 
 
 def test_sigterm_lets_open_answers_end(start_door: Callable[..., RunningDoor]) -> None:

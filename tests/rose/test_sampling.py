@@ -28,7 +28,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0.0}, "top_p=0.0: must be a number above 0, up to 1"),
     ({"min_p": 1.0}, "min_p=1.0: must be a number from 0, below 1"),
     ({"seed": "x"}, "seed"),
-    ({"stop": "word"}, "stop"),
+    ({"stop": "word"}, "stop: must be a list of texts"),
     ({"stop": [""]}, "stop"),
     ({"stop": ["x"] * 17}, "stop"),
     ({"stop_token_ids": (-1,)}, "stop_token_ids"),

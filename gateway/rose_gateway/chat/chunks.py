@@ -47,10 +47,9 @@ class ChatChunks(ChunkMaker):
         return self._chunk(*choices)
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
-        """What the next event of a choice brings; None for nothing that can be told."""
+        """What the next event of a choice brings; None for nothing that can be told. Plain text
+        that is not certain yet is told as an empty one: the reader sees that the answer goes on."""
         if self._plain and isinstance(event, TokenEvent):
-            if not event.text:
-                return None
             return self._text_heads[choice] + json_string(event.text) + self._text_tail
         made = self._outputs[choice].feed(event)
         if not (made.content or made.calls or made.logprobs or made.finish_reason):

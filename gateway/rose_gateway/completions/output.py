@@ -65,7 +65,7 @@ def finish_reason(event: FinishedEvent) -> str:
 
 
 class CompletionChunks(ChunkMaker):
-    """An entry of a log makes at most one."""
+    """An entry of a log makes one."""
 
     def __init__(
         self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary | None = None
@@ -84,15 +84,14 @@ class CompletionChunks(ChunkMaker):
             return None
         return self._chunk(*(_choice(number, self._terms.echo(number)) for number in self._choices))
 
-    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
-        """What the next event of a choice brings; None for nothing that can be told."""
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str:
+        """What the next event of a choice brings. A token whose text is not certain yet brings an
+        empty one: the reader sees that the answer goes on."""
         if isinstance(event, FinishedEvent):
             return self._chunk(_choice(choice, "", reason=finish_reason(event)))
         if self._logprobs is not None:
             columns = self._logprobs[choice].columns(event)
             return self._chunk(_choice(choice, event.text, columns))
-        if not event.text:
-            return None
         return self._text_heads[choice] + json_string(event.text) + self._text_tail
 
 

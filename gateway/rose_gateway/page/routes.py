@@ -41,6 +41,7 @@ _HEADERS = {
 _IfNoneMatch = Annotated[str, Header()]
 
 
+@router.head("/", include_in_schema=False)
 @router.get("/")
 async def page(if_none_match: _IfNoneMatch = "") -> Response:
     return _file("index.html", if_none_match)

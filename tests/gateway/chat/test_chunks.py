@@ -69,7 +69,7 @@ def contents(chunks: list[dict[str, Any]]) -> list[str]:
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
     chunks = streamed(ChatTerms(), log("Hel", "", "lo"))
 
-    assert contents(chunks) == ["", "Hel", "lo", None]
+    assert contents(chunks) == ["", "Hel", "", "lo", None]
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert chunks[-1]["choices"][0] == {
         "index": 0,
