@@ -187,6 +187,12 @@ class ConfigurationError(RoseError):
     code = "configuration"
 
 
+class WrongEventLoop(RoseError, RuntimeError):
+    """An asyncio client was used in another event loop than at first."""
+
+    code = "wrong_event_loop"
+
+
 class ModelError(RoseError):
     code = "model_error"
 

@@ -16,6 +16,7 @@ import redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ReadOnlyError
 
+from rose.transport.event_loop import Home
 from rose.transport.failures import closed
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack
 from rose.transport.redis_internals import AsyncConnector
@@ -87,6 +88,7 @@ class AsyncServer:
         self._failures, self._failed_at = 0, 0.0
         self._waiting: deque[_RoundTrip] = deque()
         self._closed = False
+        self._home = Home()
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """The replies; raises the first error among them."""
@@ -96,6 +98,7 @@ class AsyncServer:
         """The replies, errors among them."""
         if self._closed:
             raise closed()
+        self._home.check()
         trip = _RoundTrip(commands)
         connection = None if self._waiting else self._least_loaded()
         if connection is None:
@@ -114,6 +117,8 @@ class AsyncServer:
 
     async def aclose(self) -> None:
         self._closed = True
+        if not self._home.is_here():
+            return  # nothing is open, or it went with its event loop
         for task in self._openings:
             task.cancel()
         if self._openings:

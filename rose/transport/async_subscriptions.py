@@ -19,6 +19,7 @@ from redis.exceptions import MovedError
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncSlots, open_slots_async
 from rose.transport.connection import address_of, connect_async
+from rose.transport.event_loop import Home
 from rose.transport.failures import CONNECTION_LOST, closed
 from rose.transport.multiplexed import Inbox, MultiplexedConnection
 from rose.transport.redis_internals import AsyncConnector, async_connector
@@ -44,6 +45,7 @@ class AsyncSubscriptions:
         self._inbox_size = inbox_size
         self._connections: dict[Node | None, MultiplexedConnection] = {}
         self._closed = False
+        self._home = Home()
 
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncIterator[Inbox]:
@@ -53,8 +55,9 @@ class AsyncSubscriptions:
         Raises:
             CONNECTION_LOST: try again; how often and how fast is the caller's, but however many
                 callers there are, they try together.
-            redis.ResponseError, BrokerUnavailable (closed)
+            redis.ResponseError, BrokerUnavailable (closed), WrongEventLoop
         """
+        self._home.check()
         inbox = Inbox(self._inbox_size)
         try:
             connection = await self._connection(channel)
@@ -73,6 +76,8 @@ class AsyncSubscriptions:
 
     async def aclose(self) -> None:
         self._closed = True
+        if not self._home.is_here():
+            return  # nothing is open, or it went with its event loop
         if self._slots is not None:
             await self._slots.aclose()
         for connection in self._connections.values():

@@ -106,6 +106,8 @@ def _client(
             return sentinel.master_for(
                 address.service, redis_class=behind_sentinel, **address.options
             )
+        if "path" in address.options:  # a Unix socket, which knows no keepalive
+            del options["socket_keepalive"]
         client = library.Redis.from_url(address.plain, **options)
         try_options(client)
         return client

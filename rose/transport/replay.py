@@ -29,8 +29,7 @@ class Replay(Enum):
 
 def replay_of(server: redis.Redis, partition: Partition) -> Replay:
     """Raises: RedisError: it cannot be asked."""
-    user = server.get_connection_kwargs().get("username") or "default"
-    if user == "default" or _is_mended(hello(server)):
+    if user_of(server) == "default" or _is_mended(hello(server)):
         return Replay.WHOLE
     try:
         verdicts = [
@@ -39,6 +38,11 @@ def replay_of(server: redis.Redis, partition: Partition) -> Replay:
     except ResponseError:
         return Replay.UNKNOWN
     return Replay.WHOLE if all(_text(said) == "OK" for said in verdicts) else Replay.LOSSY
+
+
+def user_of(server: redis.Redis) -> str:
+    """As whom this connection was opened."""
+    return server.get_connection_kwargs().get("username") or "default"
 
 
 def primaries(client: redis.Redis | redis.RedisCluster) -> list[redis.Redis]:

@@ -58,13 +58,26 @@ def parse_address(url: str) -> Address:
                 "ROSE_REDIS_URL cannot be used: it must begin with redis://, rediss://, unix://, "
                 "or redis+cluster:// or redis+sentinel:// (rediss+ for TLS)"
             )
-        return Address(Kind.SINGLE, url, options=read_url(url))
+        options = read_url(url)
+        if scheme != "unix":
+            _check_database(url)
+        return Address(Kind.SINGLE, url, options=options)
     except ValueError:
         # Its message may hold a part of a password that has a '/' or a '#' in it.
         raise ConfigurationError(
             "ROSE_REDIS_URL cannot be used: a host, a port or an option in it cannot be read "
             "(write %-codes for / # ? @ : in a user or password)"
         ) from None
+
+
+def _check_database(url: str) -> None:
+    """redis-py takes database 0 where it cannot read a number. Raises: ConfigurationError"""
+    database = urlsplit(url).path.removeprefix("/")
+    if database and not (database.isascii() and database.isdigit()):
+        raise ConfigurationError(
+            "ROSE_REDIS_URL: what stands after the host is the number of a database, as in "
+            "redis://host:6379/0"
+        )
 
 
 def _cluster(scheme: str, rest: str) -> Address:

@@ -1,14 +1,17 @@
-"""At its start a worker looks whether a restart of Redis would lose anything, and says so."""
+"""At its start a worker looks whether Redis may lose anything, and says so."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
+
+import redis
 
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS
 from rose.transport.connection import connect
-from rose.transport.replay import Replay, primaries, replay_of
+from rose.transport.replay import Replay, primaries, replay_of, user_of
 from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.worker")
@@ -36,12 +39,39 @@ def look_beside(settings: WorkerSettings) -> None:
 def _look(settings: WorkerSettings) -> None:
     try:
         client = connect(settings)
-        found = {replay_of(server, Partition(settings.queue)) for server in primaries(client)}
+        servers = primaries(client)
+        found = {replay_of(server, Partition(settings.queue)) for server in servers}
+        keeps_log = {_keeps_log(server) for server in servers} == {True}
         client.close()
     except BROKER_ERRORS as error:
         log.info("not known whether a restart of Redis would lose anything: %s", error)
         return
     for replay, (level, says) in _SAYS.items():
-        if replay in found:
+        if replay in found and (keeps_log or replay is not Replay.WHOLE):
             log.log(level, says)
             return
+
+
+def _keeps_log(server: redis.Redis) -> bool:
+    """False: it keeps nothing for a restart. Where this user may not ask, that is not known."""
+    try:
+        # A question that is refused stands in the server's log of what intruders tried.
+        if server.execute_command("ACL DRYRUN", user_of(server), "INFO") not in ("OK", b"OK"):
+            return True
+        told: Any = server.info()
+    except BROKER_ERRORS:
+        return True
+    policy = told.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        log.error(
+            "maxmemory-policy is %s: a full Redis throws jobs and tokens away: CONFIG SET "
+            "maxmemory-policy noeviction, and in redis.conf",
+            policy,
+        )
+    if told.get("aof_enabled", 1):
+        return True
+    log.warning(
+        "appendonly is no: a restart of Redis loses jobs and tokens: CONFIG SET appendonly yes, "
+        "and in redis.conf"
+    )
+    return False

@@ -18,7 +18,7 @@ from rose.protocol import Partition
 from rose.protocol.tenants import TenantsStatus
 from rose.transport import broker_errors
 from rose.transport.connection import connect
-from rose.transport.replay import Replay, hello, primaries, replay_of
+from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
 from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Role, missing
@@ -215,9 +215,8 @@ def _memory(info: dict[str, Any], where: str) -> Iterator[Finding]:
 def _examine_use(
     server: redis.Redis, partition: Partition, role: Role | None, *, sharded: bool
 ) -> Iterator[Finding]:
-    user = server.get_connection_kwargs().get("username") or "default"
     lacks = {one: missing(server, partition, one, sharded=sharded) for one in Role}
-    yield _rights(user, lacks, role)
+    yield _rights(user_of(server), lacks, role)
     yield from _write(server, partition)
 
 

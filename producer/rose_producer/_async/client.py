@@ -27,7 +27,7 @@ from rose.protocol.status import (
 )
 from rose.protocol.tenants import TenantsStatus, read_tenants
 from rose.protocol.vocabulary import decode_vocabulary
-from rose_producer._async.concurrency import Once, read_limits, sent_ahead
+from rose_producer._async.concurrency import Home, Once, read_limits, sent_ahead
 from rose_producer.cursor import LogCursor, Patience
 from rose_producer.request import (
     Batch,
@@ -61,6 +61,7 @@ class AsyncClient:
 
             settings = ProducerSettings(**overrides)
         self.settings = settings
+        self._home = Home()
         self._redis = transport.AsyncRedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
         self._subscriptions = transport.AsyncSubscriptions(self.settings)
@@ -131,6 +132,7 @@ class AsyncClient:
         prepared = prepare_all(requests, self.settings)
         enqueued = Enqueued()
         with enqueued.told_by_errors(), transport.broker_errors():
+            self._home.check()
             await self._scripts.done()
             waiting = batches(prepared, self.settings)
             async for batch, replies in sent_ahead(waiting, partial(self._send, enqueued)):
@@ -144,6 +146,7 @@ class AsyncClient:
         """
         enqueued = Enqueued()
         with enqueued.told_by_errors(), transport.broker_errors():
+            self._home.check()
             await self._scripts.done()
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
             enqueued.sending(batch)
@@ -280,6 +283,7 @@ class AsyncJob:
 
         Raises: as `stream`
         """
+        self._client._home.check()
         position = LogCursor(cursor)
         settings = self._client.settings
         patience = Patience(

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
+from rose.transport.event_loop import Home as Home
+
 T = TypeVar("T")
 R = TypeVar("R")
 

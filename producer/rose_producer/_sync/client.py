@@ -28,7 +28,7 @@ from rose.protocol.status import (
 )
 from rose.protocol.tenants import TenantsStatus, read_tenants
 from rose.protocol.vocabulary import decode_vocabulary
-from rose_producer._sync.concurrency import Once, read_limits, sent_ahead
+from rose_producer._sync.concurrency import Home, Once, read_limits, sent_ahead
 from rose_producer.cursor import LogCursor, Patience
 from rose_producer.request import (
     Batch,
@@ -62,6 +62,7 @@ class Client:
 
             settings = ProducerSettings(**overrides)
         self.settings = settings
+        self._home = Home()
         self._redis = transport.RedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
         self._subscriptions = transport.Subscriptions(self.settings)
@@ -132,6 +133,7 @@ class Client:
         prepared = prepare_all(requests, self.settings)
         enqueued = Enqueued()
         with enqueued.told_by_errors(), transport.broker_errors():
+            self._home.check()
             self._scripts.done()
             waiting = batches(prepared, self.settings)
             for batch, replies in sent_ahead(waiting, partial(self._send, enqueued)):
@@ -145,6 +147,7 @@ class Client:
         """
         enqueued = Enqueued()
         with enqueued.told_by_errors(), transport.broker_errors():
+            self._home.check()
             self._scripts.done()
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
             enqueued.sending(batch)
@@ -279,6 +282,7 @@ class Job:
 
         Raises: as `stream`
         """
+        self._client._home.check()
         position = LogCursor(cursor)
         settings = self._client.settings
         patience = Patience(

@@ -16,6 +16,13 @@ def read_limits() -> defaultdict[int, AbstractContextManager[None]]:
     return defaultdict(nullcontext)
 
 
+class Home:
+    """Where a client may be used: in any thread."""
+
+    def check(self) -> None:
+        pass
+
+
 class Once:
     """Work that is done once. Threads that come at the same time may do it twice."""
 

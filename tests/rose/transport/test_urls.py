@@ -61,6 +61,8 @@ def test_sentinels_have_a_service_and_may_have_users_of_their_own() -> None:
         ("redis://u:hunter2/x@h", "cannot be read"),
         ("redis://u:hunter2@h:port", "cannot be read"),
         ("redis://u:hunter2@h?socket_timeout=hunter2", "cannot be read"),
+        ("redis://u:p@h/hunter2", "number of a database"),
+        ("redis://u:hunter2@h/1/2", "number of a database"),
         ("redis+cluster://u:hunter2/@a:1,b:2", "cannot be read"),
         ("redis+cluster://u:hunter2@a:1,,b:2", "cannot be read"),
         ("redis+cluster://u:hunter2@a:1/3", "other database than 0"),
