@@ -73,7 +73,7 @@ _ASKED_LLAMA_CPP = (
     Asked("int4", "llama.cpp Q4_0", 1.8, 5.0),
 )
 _ASKED_SAME_FILE = Asked(Ours.name, "llama.cpp", 1.8, 6.0)
-_TEXT = Path(__file__).parents[2] / "docs/design.md"
+_DOCS = Path(__file__).parents[2] / "docs"
 
 
 def main() -> None:
@@ -174,9 +174,11 @@ class Suite:
             vocabulary = ours.engine.vocab_size
             case = Quantized(title, contenders, [_ASKED_SAME_FILE], vocabulary, scale)
             self.runner.measure("gguf", case)
-            ids = ours.engine.encode(_TEXT.read_text(encoding="utf-8"))
+            pages = [_DOCS / "design.md", *sorted((_DOCS / "design").glob("*.md"))]
+            text = "".join(page.read_text(encoding="utf-8") for page in pages)
+            ids = ours.engine.encode(text)
             windows = windows_of(ids, scale.text_tokens)
-            title = f"The same file, {scale.text_tokens:,} tokens of docs/design.md: {name}"
+            title = f"The same file, {scale.text_tokens:,} tokens of docs/design: {name}"
             self.runner.measure("gguf/perplexity", Perplexity(title, ours, peer, windows), 1)
 
     def _prefill(self, model: str, dtype: str) -> None:

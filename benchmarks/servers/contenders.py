@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import tempfile
 import time
 import urllib.request
 from abc import ABC, abstractmethod
@@ -16,6 +14,7 @@ from typing import Any, Self
 
 from benchmarks.door.stage import stage
 from benchmarks.engine.contenders.vllm import environment, preloads
+from benchmarks.process_group import ProcessGroup
 from rose_cli.demo.broker import free_port
 from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.workers import WorkerProcess
@@ -109,42 +108,31 @@ class Vllm(Server):
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.model = MODEL_NAME
-        self._command = [str(vllm_program(python)), "serve", str(model), "--host", "127.0.0.1"]
-        self._command += ["--port", str(self._port), "--served-model-name", MODEL_NAME]
-        self._command += ["--dtype", dtype, "--max-model-len", str(context)]
-        self._command += ["--max-num-seqs", str(batch), *["--enforce-eager"] * eager]
-        self._python = python
-        self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
-        self._log = Path(self._folder.name, "log")
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [str(vllm_program(python)), "serve", str(model), "--host", "127.0.0.1"]
+        command += ["--port", str(self._port), "--served-model-name", MODEL_NAME]
+        command += ["--dtype", dtype, "--max-model-len", str(context)]
+        command += ["--max-num-seqs", str(batch), *["--enforce-eager"] * eager]
+        self._group = ProcessGroup(command, vllm_environment(python))
 
     def __enter__(self) -> Self:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env=vllm_environment(self._python),
-                start_new_session=True,
-            )
-        self._wait_ready(self._process)
+        try:
+            self._wait_ready(self._group.start())
+        except BaseException:
+            self._group.end()
+            raise
         self.freeze()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-        self._folder.cleanup()
+        self._group.end()
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        self._group.thaw()
 
     def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
+        self._group.freeze()
 
-    def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_ready(self, process: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + _START_S
         while process.poll() is None and time.monotonic() < deadline:
             try:
@@ -152,12 +140,7 @@ class Vllm(Server):
                     return
             except (OSError, HTTPException):
                 time.sleep(0.5)
-        said = self._log.read_text(errors="replace")[-2000:]
-        raise RuntimeError(f"vLLM does not serve: {said}")
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+        raise RuntimeError(f"vLLM does not serve: {self._group.last_words}")
 
 
 def vllm_program(python: Path) -> Path:

@@ -1,0 +1,60 @@
+"""A contender in a process group of its own, stopped while it is not its turn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+
+
+class ProcessGroup:
+    """What it prints is in a log, but for the lines that its owner reads."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command, self._environment = command, environment
+        self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
+        self._log = Path(self._folder.name, "log")
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, *, talks: bool = False) -> subprocess.Popen[str]:
+        """`talks`: over its standard input and output, in lines."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if talks else log,
+                stderr=log,
+                text=True,
+                env=self._environment,
+                cwd=_ROOT,
+                start_new_session=True,
+            )
+        return self._process
+
+    def end(self) -> None:
+        """With all its children. It is not started again."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+        self._folder.cleanup()
+
+    def freeze(self) -> None:
+        """No thread of it can spin until `thaw`."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    @property
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
