@@ -37,6 +37,8 @@ class PipelinedConnection(asyncio.BufferedProtocol):
     """One connection, opened. Replies come one by one, as Redis gave them, errors among them.
 
     It reads into a buffer of its own: a plain Protocol would get a new one of 256 KiB each time.
+    asyncio is given a view of it: over TLS it reads a second record into a slice of what it got,
+    and the slice of a bytearray is a copy.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class PipelinedConnection(asyncio.BufferedProtocol):
         replies = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error)
         self._replies: Any = replies  # its annotation allows no bytearray
         self._buffer = bytearray(_READ_BYTES)
+        self._view = memoryview(self._buffer)
         self._former = self._transport.get_protocol()
         self._transport.set_protocol(self)
         self._transport.set_write_buffer_limits(high=_CONGESTED_BYTES)
@@ -74,7 +77,9 @@ class PipelinedConnection(asyncio.BufferedProtocol):
         self.write(b"".join(map(pack, commands)))
 
     def write(self, packed: bytes) -> None:
-        self._transport.write(packed)
+        """Lost where the connection is: `on_lost` tells, which may come after this."""
+        if not self._transport.is_closing():
+            self._transport.write(packed)
 
     def close(self, reason: str = "closed") -> None:
         self._reason = reason
@@ -88,8 +93,8 @@ class PipelinedConnection(asyncio.BufferedProtocol):
         self.congested = False
         self._on_flowing()
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio asks so
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio asks so
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._loop.time()

@@ -9,11 +9,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from rose.errors import BrokerUnavailable
+from rose.transport.async_server import AsyncServer, ConnectionLimit
+from rose.transport.pipeline import PipelinedConnection
+from rose.transport.redis_internals import async_connector
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
+from tests.support.bench import until
 from tests.support.command import run_rose
 from tests.support.echo import serving
 
@@ -139,6 +144,43 @@ def test_everything_works_over_tls(
     # then
     assert by_sync == by_async == "97 98 97 "
     assert by_command.endswith("97 98 97 \n")
+
+
+async def test_replies_of_many_tls_records_arrive_whole(
+    open_server: str, certificates: Certificates
+) -> None:
+    # given: a record holds 16 KiB
+    values = [bytes([65 + n % 26]) * (1 + n * 1500) for n in range(60)]
+    async with redis.asyncio.from_url(
+        f"{open_server}?{authority(certificates)}", protocol=2
+    ) as client:
+        server = AsyncServer(async_connector(client.connection_pool), 30, ConnectionLimit(1))
+        await server.exchange([("SET", f"value-{n}", value) for n, value in enumerate(values)])
+        # when
+        replies = await asyncio.gather(
+            *(server.exchange([("GET", f"value-{n}")]) for n in range(len(values)))
+        )
+        # then
+        assert replies == [[value] for value in values]
+        await server.aclose()
+
+
+async def test_what_is_sent_after_the_end_is_lost_with_the_connection(
+    open_server: str, certificates: Certificates
+) -> None:
+    lost: list[str] = []
+    async with redis.asyncio.from_url(
+        f"{open_server}?{authority(certificates)}", protocol=2
+    ) as client:
+        # given
+        connection = PipelinedConnection(lambda reply: None, lost.append)
+        await connection.open(async_connector(client.connection_pool)(), 30)
+        # when
+        connection.close("by hand")
+        connection.send([("PING",)])
+        # then: told once, and later
+        assert lost == []
+        await until(lambda: lost == ["by hand"])
 
 
 def test_a_server_of_an_unknown_authority_is_refused(
