@@ -121,6 +121,12 @@ local function stands_at(own, stream, entry)
   return names_entry(own, stream, entry) and #(ask('XRANGE', stream, entry, entry) or {}) == 1
 end
 
+-- Whether its job waits among those of its tenant, and so in no stream.
+local function is_parked(state, status, entry)
+  return status == 'queued' and not entry
+    and (ask('HMGET', prefix_of(state) .. 'tenants:messages', id_of(state)) or {})[1]
+end
+
 local function acknowledge(stream, group, entry)
   redis.call('XACK', stream, group, entry)
   redis.call('XDEL', stream, entry)

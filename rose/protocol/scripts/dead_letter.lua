@@ -19,7 +19,7 @@ if state then
     known = {}
   end
   -- An entry with the id of another job must not end that job.
-  local own = not known[3] or (known[2] == stream and known[3] == entry)
+  local own = not is_parked(state, known[1], known[3]) and (not known[3] or (known[2] == stream and known[3] == entry))
   if own and not is_terminal(known[1]) then
     redis.call('HSET', state, 'stream', stream, 'entry', entry)
     end_job(state, tokens, held_by(state), 'failed', event, string.format('%d', now), ttl_s)

@@ -61,8 +61,9 @@ local function begin(stream, state, tokens, entry, take_id, known)
   end
   -- Ids are unique within a stream only: two streams may have the same one.
   local other = known[2] and known[3] and (known[2] ~= stream or known[3] ~= entry)
-  if other and stands_at(stream, known[2], known[3]) then
-    -- A client has repeated a plain XADD, so the job came a second time. The first entry stands.
+  if other and stands_at(stream, known[2], known[3]) or is_parked(state, known[1], known[3]) then
+    -- A client has repeated a plain XADD, so the job came a second time, or somebody has used its id. What
+    -- came first stands.
     acknowledge(stream, group, entry)
     return 'DUPLICATE'
   end

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from rose.errors import DeadlineExceeded, InvalidParameter, JobCancelled, TenantLimited
-from rose.protocol import FailedEvent, Priority, calls
-from rose.protocol.calls import Lease
+from rose.protocol import (
+    GROUP,
+    EntryKey,
+    FailedEvent,
+    JobEntry,
+    JobSpec,
+    Priority,
+    calls,
+    encode_job,
+)
+from rose.protocol.calls import Lease, NotTaken
 from rose.protocol.tenants import TenantLimits
 from rose_producer import Tenants
 from rose_producer.dead_letters import DeadLetters
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import Bench, dead_letter, wait_until
 from tests.support.floor import Floor
 
 
@@ -305,6 +315,28 @@ def test_a_dead_letter_is_retried_on_the_same_account(bench: Bench, floor: Floor
     assert bench.client.job(retried.new_id).status().tenant == "t"
     assert bench.client.queue_status().waiting == {"high": 0, "normal": 0, "low": 1}
     assert [job.job_id for job in bench.fetch("w")] == [retried.new_id]
+
+
+def test_an_entry_with_the_id_of_a_parked_job_changes_nothing_of_that_job(bench: Bench) -> None:
+    # given
+    parked = bench.client.submit("mine", tenant="t", max_new_tokens=1)
+    strange = encode_job(JobSpec(id=parked.id, prompt="somebody else's"))
+    streams = (bench.partition.jobs(Priority.HIGH), bench.partition.jobs(Priority.LOW))
+    added: list[Any] = [bench.redis.xadd(stream, {"job": strange}) for stream in streams]
+    entries = [EntryKey(*entry) for entry in zip(streams, map(bytes.decode, added), strict=True)]
+    bench.redis.xreadgroup(GROUP, "w", dict.fromkeys(streams, ">"))
+    # when: it is taken; or cannot be read
+    taken = bench.take("w", JobEntry(entries[0], parked.id))
+    event = FailedEvent(index=0, code="malformed_job", message="no job")
+    bench.call(dead_letter(bench, entries[1], parked.id, event))
+    # then
+    assert taken is NotTaken.NOTHING_TO_DO
+    assert parked.status().status == "queued"
+    # and the tenant's own job runs
+    lease = bench.start("w")
+    bench.finish(lease, 0)
+    assert (lease.job_id, parked.status().status) == (parked.id, "finished")
+    assert left_behind(bench) == []
 
 
 def test_workers_of_the_version_before_get_tenants_jobs_as_any_others(bench: Bench) -> None:
