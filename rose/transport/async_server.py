@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ReadOnlyError
 
 from rose.transport.event_loop import Home
-from rose.transport.failures import closed
+from rose.transport.failures import CannotServe, closed
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import CONNECTION
@@ -274,7 +274,7 @@ class _Connection:
             trip.done.set_result(trip.replies)
         for reply in trip.replies:
             # It cannot serve now, or the address may lead to another server.
-            if isinstance(reply, (ReadOnlyError, redis.ConnectionError)):
+            if isinstance(reply, (ReadOnlyError, CannotServe, redis.ConnectionError)):
                 self.end(reply)
                 return
         self._on_free()

@@ -17,7 +17,7 @@ import redis
 from redis.connection import AbstractConnection
 
 from rose.transport.pipeline import IDLE_S
-from rose.transport.redis_internals import Connector, reopen_if_dead
+from rose.transport.redis_internals import Connector, open_blocking, reopen_if_dead
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class BlockingPool:
         connection = self._idle.take()
         if connection is None:
             connection = self._connector()
-            connection.connect()
+            open_blocking(connection)
         else:
             reopen_if_dead(connection)
         return connection

@@ -16,10 +16,27 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisClusterException,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 
 from rose.errors import BrokerUnavailable, RedisFull
+
+#: Answers for which redis-py has no class: a script of somebody's runs for seconds; the disk is
+#: full, so that Redis takes no writes; too few replicas follow.
+_CANNOT_SERVE = ("BUSY ", "MISCONF ", "NOREPLICAS ")
+
+
+class CannotServe(ResponseError):
+    """Redis is there and refuses for now."""
+
+
+def named(error: Exception) -> Exception:
+    """An error of redis-py, as CannotServe where it says no more than its text does."""
+    if type(error) is ResponseError and str(error).startswith(_CANNOT_SERVE):
+        return CannotServe(str(error))
+    return error
+
 
 #: Failures after which a reader connects again and goes on from its cursor, and after which a call
 #: is repeated. RedisClusterException is no RedisError.
@@ -29,6 +46,7 @@ CONNECTION_LOST = (
     # Redis is there and cannot serve now: it starts, is a replica since a moment ago, has lost its
     # primary, or its cluster is being repaired. ClusterDownError includes MASTERDOWN, AskError
     # includes MOVED.
+    CannotServe,
     BusyLoadingError,
     ReadOnlyError,
     ClusterDownError,

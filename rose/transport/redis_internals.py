@@ -22,6 +22,8 @@ from redis.connection import AbstractConnection as Connection
 from redis.connection import ConnectionPool, SSLConnection, parse_url
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from rose.transport.failures import CannotServe, named
+
 AsyncConnector = Callable[[], AsyncConnection]
 Connector = Callable[[], Connection]
 
@@ -79,6 +81,9 @@ async def open_connection(
     except TimeoutError:
         close_connection(connection)
         raise redis.TimeoutError(f"no connection within {timeout_s:g} s") from None
+    except ResponseError as error:
+        close_connection(connection)
+        raise named(error) from None
     except BaseException:
         close_connection(connection)
         raise
@@ -86,7 +91,8 @@ async def open_connection(
     if writer is None:
         raise redis.ConnectionError("the connection was lost at once")
     transport: Any = writer.transport
-    return transport, connection._parser.parse_error
+    parse_error: ErrorParser = connection._parser.parse_error
+    return transport, lambda line: named(parse_error(line))
 
 
 def close_connection(connection: AsyncConnection) -> None:
@@ -102,16 +108,32 @@ def connector(pool: ConnectionPool) -> Connector:
     return lambda: pool.connection_class(**pool.connection_kwargs)
 
 
+def open_blocking(connection: Connection) -> None:
+    """Unless it is open. Raises: CONNECTION_LOST"""
+    try:
+        connection.connect()
+    except ResponseError as error:
+        raise named(error) from None
+
+
+def read_reply(connection: Connection) -> Any:
+    """Raises: CONNECTION_LOST, redis.ResponseError"""
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        raise named(error) from None
+
+
 def reopen_if_dead(connection: Connection) -> None:
     """For one that was idle. Raises: CONNECTION_LOST"""
-    connection.connect()
+    open_blocking(connection)
     try:
         dead = connection.can_read()  # nobody has asked: it has been closed
     except (redis.ConnectionError, redis.TimeoutError, OSError):
         dead = True
     if dead:
         connection.disconnect()
-        connection.connect()
+        open_blocking(connection)
 
 
 class Pool(Protocol):
@@ -152,7 +174,7 @@ def _pooled(pool: Pool) -> Iterator[Connection]:
 
 def _replies(connection: Connection, commands: int) -> list[Any]:
     replies = [_reply(connection) for _ in range(commands)]
-    if any(isinstance(reply, ReadOnlyError) for reply in replies):
+    if any(isinstance(reply, (ReadOnlyError, CannotServe)) for reply in replies):
         connection.disconnect()  # the address may lead to another server now
     return replies
 
@@ -161,4 +183,4 @@ def _reply(connection: Connection) -> Any:
     try:
         return connection.read_response(disconnect_on_error=False)
     except ResponseError as error:
-        return error
+        return named(error)

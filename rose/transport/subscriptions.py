@@ -24,7 +24,7 @@ from rose.transport.blocking_pool import IdleConnections
 from rose.transport.cluster import Slots, open_slots
 from rose.transport.connection import address_of, connect
 from rose.transport.failures import CONNECTION_LOST
-from rose.transport.redis_internals import Connector, connector
+from rose.transport.redis_internals import Connector, connector, open_blocking, read_reply
 from rose.transport.slots import Node, slot_of_key
 from rose.transport.urls import Kind
 
@@ -95,7 +95,7 @@ class BlockingInbox:
     def _read(self, *, whole: bool = False) -> list[Any]:
         """Of a confirmation the kind and the channel, unless it is wanted whole."""
         self.in_step = False
-        reply = self._connection.read_response()
+        reply = read_reply(self._connection)
         self.in_step = True
         self._pinged_at = None
         message = reply if isinstance(reply, list) else [b"pong", reply]
@@ -161,7 +161,7 @@ class Subscriptions:
         connection = connector()
         inbox = BlockingInbox(connection, self._settings.redis_timeout_s, sharded=node is not None)
         try:
-            connection.connect()
+            open_blocking(connection)
             inbox.subscribe(channel)
         except BaseException:
             inbox.close()

@@ -24,7 +24,14 @@ from tests.support.bench import wait_until
 from tests.support.echo import has_no_jobs, serving
 from tests.support.listeners import Listeners, assert_echo, assert_echo_until
 from tests.support.proxy import Proxy
-from tests.support.troubles import loading, out_of_memory, read_only
+from tests.support.troubles import (
+    busy,
+    loading,
+    out_of_memory,
+    read_only,
+    unable_to_save,
+    without_replicas,
+)
 
 pytestmark = needs_redis_server
 
@@ -303,6 +310,9 @@ def test_a_redis_without_memory(
         ("LOADING", "loading"),
         ("READONLY", "read only replica"),
         ("MASTERDOWN", "MASTER is down"),
+        ("MISCONF", "MISCONF"),
+        ("NOREPLICAS", "NOREPLICAS"),
+        ("BUSY", "BUSY"),
     ],
 )
 def test_a_redis_that_is_up_and_refuses(
@@ -325,6 +335,9 @@ def test_a_redis_that_is_up_and_refuses(
             "LOADING": loading(proxy, other),
             "READONLY": read_only(admin),
             "MASTERDOWN": read_only(admin, serves_reads=False),
+            "MISCONF": unable_to_save(admin),
+            "NOREPLICAS": without_replicas(admin),
+            "BUSY": busy(admin),
         }
         with trouble[how]:
             with pytest.raises(BrokerUnavailable, match=says):

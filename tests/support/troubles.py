@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import redis
 
 from rose_cli.demo.broker import free_port
+from tests.support.bench import wait_until
 from tests.support.proxy import Proxy
 
 
@@ -44,6 +48,60 @@ def read_only(admin: redis.Redis, *, serves_reads: bool = True) -> Iterator[None
         yield
     finally:
         admin.replicaof("NO", "ONE")
+
+
+@contextmanager
+def unable_to_save(admin: redis.Redis) -> Iterator[None]:
+    """MISCONF: its snapshots cannot be written, as on a full disk. It takes no writes."""
+    snapshot = Path(str(admin.config_get("dir")["dir"]), "dump.rdb")
+    snapshot.mkdir()
+    (snapshot / "in-the-way").touch()
+    admin.config_set("save", "3600 1")
+    admin.bgsave()
+    wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
+    try:
+        yield
+    finally:
+        admin.config_set("save", "")
+        shutil.rmtree(snapshot)
+
+
+@contextmanager
+def without_replicas(admin: redis.Redis) -> Iterator[None]:
+    """NOREPLICAS: it takes no writes that no replica would have."""
+    admin.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        admin.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def busy(admin: redis.Redis) -> Iterator[None]:
+    """A script of somebody's runs for ever."""
+    admin.config_set("busy-reply-threshold", 50)
+
+    def run() -> None:
+        with suppress(redis.ResponseError), redis.Redis(**options) as somebody:
+            somebody.eval("while true do end", 0)
+
+    options = {"port": admin.connection_pool.connection_kwargs["port"], "protocol": 2}
+    script = threading.Thread(target=run)
+    script.start()
+    wait_until(lambda: _is_busy(admin))
+    try:
+        yield
+    finally:
+        admin.script_kill()
+        script.join()
+
+
+def _is_busy(admin: redis.Redis) -> bool:
+    try:
+        admin.ping()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
 
 
 @contextmanager
