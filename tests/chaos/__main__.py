@@ -1,7 +1,8 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
-                          [--topology one|cluster|sentinel] [--tenants N] [--nightly] [--json]
+                          [--topology one|cluster|sentinel] [--tls] [--tenants N] [--nightly]
+                          [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
@@ -120,6 +121,7 @@ def _holds(args: argparse.Namespace) -> int:
         engine=args.engine,
         sabotage=args.without,
         topology=args.topology,
+        tls=args.tls,
         old=args.old,
         tenants=args.tenants,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
@@ -210,6 +212,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the jobs and of all faults; default random")
     parser.add_argument("--engine", choices=get_args(EngineName), default="null")
     parser.add_argument("--topology", choices=get_args(TopologyName), default="one")
+    parser.add_argument("--tls", action="store_true", help="between the processes and Redis")
     parser.add_argument("--without", choices=get_args(Sabotage), help="sabotage: must fail")
     parser.add_argument(
         "--old",

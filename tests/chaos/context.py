@@ -57,6 +57,7 @@ class Options(BaseModel):
     """mixed: every second worker has vllm, the others rose"""
     sabotage: Sabotage | None = None
     topology: TopologyName = "one"
+    tls: bool = False
     old: str | None = None
     """a checkout or a commit: every second process of a role runs that version"""
     workers: int = 3

@@ -72,6 +72,7 @@ class Report:
             "seed": self.run.options.seed,
             "engine": self.run.options.engine,
             "topology": self.run.options.topology,
+            "tls": self.run.options.tls,
             "without": self.run.options.sabotage,
             "beside": self.run.options.old,
             "jobs": len(self._jobs),

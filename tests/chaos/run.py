@@ -38,7 +38,7 @@ from tests.chaos.raw import RawAdder
 from tests.chaos.settler import Settler
 from tests.chaos.starved import Starvation
 from tests.chaos.tenants import tenant_plans
-from tests.chaos.topology import Cluster, OneServer, Sentinel, Topology
+from tests.chaos.topology import topology_of
 from tests.chaos.trouble import Trouble
 from tests.chaos.versions import checked_out
 
@@ -61,7 +61,7 @@ class ChaosRun:
     def __init__(self, options: Options, folder: Path, on_tick: Callable[[ChaosRun], None]) -> None:
         self.options = options
         self.folder = folder
-        self.topology = _topology(options)
+        self.topology = topology_of(options, folder, names(options))
         self.plan = options.plan(len(self.topology.partitions))
         self.progress = Progress(folder, options.producers)
         self._on_tick = on_tick
@@ -298,13 +298,3 @@ async def _drain_workers(fleet: Fleet) -> None:
 
 def _at_rest(gauges: dict[str, float]) -> bool:
     return gauges.get("rose_batch_sequences") == 0 == gauges.get("rose_kv_cache_usage_ratio")
-
-
-def _topology(options: Options) -> Topology:
-    match options.topology:
-        case "one":
-            return OneServer(names(options))
-        case "cluster":
-            return Cluster()
-        case "sentinel":
-            return Sentinel()

@@ -10,14 +10,16 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Self
 
 import redis
 
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.chaos.context import QUEUE
+from tests.chaos.context import QUEUE, Options
 from tests.chaos.trouble import Trouble
+from tests.support.certificates import Certificates, add_tls_port, over_tls
 from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
 from tests.support.sentinel import LocalSentinel
@@ -105,10 +107,15 @@ class Topology(ABC):
 
 
 class OneServer(Topology):
-    def __init__(self, processes: Iterable[str]) -> None:
+    def __init__(self, processes: Iterable[str], certificates: Certificates | None = None) -> None:
         super().__init__(1)
-        self._server = EmbeddedBroker(fake=False, options=_OPTIONS)
-        self.proxies = {name: Proxy(self._server.port) for name in processes}
+        options = dict(_OPTIONS)
+        self._server = EmbeddedBroker(fake=False, options=options)
+        self._certificates = certificates
+        port = self._server.port
+        if certificates is not None:
+            port = add_tls_port(options, certificates)
+        self.proxies = {name: Proxy(port) for name in processes}
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._server)
@@ -121,7 +128,7 @@ class OneServer(Topology):
         return [self._server]
 
     def url(self, process: str) -> str:
-        return self.proxies[process].url
+        return over_tls(self.proxies[process].url, self._certificates)
 
     @property
     def direct_url(self) -> str:
@@ -137,10 +144,10 @@ class OneServer(Topology):
 class Sentinel(Topology):
     """A primary and its replica."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None = None) -> None:
         super().__init__(1)
         # The backlog would count as growth.
-        self._servers = LocalSentinel(_OPTIONS | {"repl-backlog-size": "64kb"})
+        self._servers = LocalSentinel(_OPTIONS | {"repl-backlog-size": "64kb"}, certificates)
         self.proxies = {f"node-{i}": proxy for i, proxy in enumerate(self._servers.proxies)}
 
     def __enter__(self) -> Self:
@@ -172,8 +179,8 @@ class Sentinel(Topology):
 class Cluster(Topology):
     """Three nodes without replicas, and a partition on each at least."""
 
-    def __init__(self) -> None:
-        self._cluster = LocalCluster(options=_OPTIONS, announced=True)
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        self._cluster = LocalCluster(options=_OPTIONS, announced=True, certificates=certificates)
         super().__init__(_spread(self._cluster))
         self.proxies = {f"node-{i}": proxy for i, proxy in enumerate(self._cluster.proxies)}
 
@@ -210,3 +217,15 @@ def _spread(cluster: LocalCluster) -> int:
     ):
         count += 1
     return count
+
+
+def topology_of(options: Options, folder: Path, processes: Iterable[str]) -> Topology:
+    """As a run's options ask; its certificates are kept in its folder."""
+    certificates = Certificates(folder) if options.tls else None
+    match options.topology:
+        case "one":
+            return OneServer(processes, certificates)
+        case "cluster":
+            return Cluster(certificates)
+        case "sentinel":
+            return Sentinel(certificates)

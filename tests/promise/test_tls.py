@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -19,45 +18,13 @@ from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import until
+from tests.support.certificates import Certificates
 from tests.support.command import run_rose
 from tests.support.echo import serving
 
 pytestmark = needs_redis_server
 
 QUEUE = "tls"
-
-
-class Certificates:
-    """Two authorities, and certificates that the first has signed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for authority in ("ca", "stranger"):
-            self._openssl(
-                *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-                *("-nodes", "-days", "2", "-subj", f"/CN=test {authority}"),
-                *("-keyout", f"{authority}.key", "-out", f"{authority}.crt"),
-            )
-        self._issue("server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
-        self._issue("elsewhere", "subjectAltName=DNS:elsewhere.example")
-        self._issue("client", "extendedKeyUsage=clientAuth")
-
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
-
-    def _issue(self, name: str, extension: str) -> None:
-        (self.folder / f"{name}.ext").write_text(extension)
-        self._openssl(
-            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"),
-        )
-        self._openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key"),
-            *("-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.crt"),
-        )
-
-    def _openssl(self, *words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=self.folder, capture_output=True, check=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,30 +44,17 @@ def serve(certificates: Certificates) -> Iterator[Start]:
             options = {
                 "port": "0",
                 "tls-port": "{port}",
-                "tls-cert-file": certificates.path(f"{certificate}.crt"),
-                "tls-key-file": certificates.path(f"{certificate}.key"),
-                "tls-ca-cert-file": certificates.path("ca.crt"),
-                "tls-auth-clients": clients,
+                **certificates.shown_by(certificate, clients),
             }
             reach = "rediss://127.0.0.1:{port}/0?ssl_cert_reqs=none&ssl_check_hostname=false"
             server = EmbeddedBroker(
                 fake=False,
                 options={"appendonly": "no", **options},
-                url=f"{reach}&{identity(certificates)}",
+                url=f"{reach}&{certificates.identity()}",
             )
             return stack.enter_context(server).url.partition("?")[0]
 
         yield start
-
-
-def identity(certificates: Certificates) -> str:
-    """URL parameters of a client that shows a certificate."""
-    certificate, key = certificates.path("client.crt"), certificates.path("client.key")
-    return f"ssl_certfile={certificate}&ssl_keyfile={key}"
-
-
-def authority(certificates: Certificates, name: str = "ca") -> str:
-    return f"ssl_ca_certs={certificates.path(name)}.crt"
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +79,9 @@ def test_everything_works_over_tls(
 ) -> None:
     # given
     if kind == "server certificate":
-        url = f"{request.getfixturevalue('open_server')}?{authority(certificates)}"
+        url = f"{request.getfixturevalue('open_server')}?{certificates.authority()}"
     else:
-        parameters = f"{authority(certificates)}&{identity(certificates)}"
+        parameters = f"{certificates.authority()}&{certificates.identity()}"
         url = f"{request.getfixturevalue('mutual_server')}?{parameters}"
 
     async def submit_async() -> str:
@@ -152,7 +106,7 @@ async def test_replies_of_many_tls_records_arrive_whole(
     # given: a record holds 16 KiB
     values = [bytes([65 + n % 26]) * (1 + n * 1500) for n in range(60)]
     async with redis.asyncio.from_url(
-        f"{open_server}?{authority(certificates)}", protocol=2
+        f"{open_server}?{certificates.authority()}", protocol=2
     ) as client:
         server = AsyncServer(async_connector(client.connection_pool), 30, ConnectionLimit(1))
         await server.exchange([("SET", f"value-{n}", value) for n, value in enumerate(values)])
@@ -170,7 +124,7 @@ async def test_what_is_sent_after_the_end_is_lost_with_the_connection(
 ) -> None:
     lost: list[str] = []
     async with redis.asyncio.from_url(
-        f"{open_server}?{authority(certificates)}", protocol=2
+        f"{open_server}?{certificates.authority()}", protocol=2
     ) as client:
         # given
         connection = PipelinedConnection(lambda reply: None, lost.append)
@@ -186,21 +140,21 @@ async def test_what_is_sent_after_the_end_is_lost_with_the_connection(
 def test_a_server_of_an_unknown_authority_is_refused(
     open_server: str, certificates: Certificates
 ) -> None:
-    for url in (open_server, f"{open_server}?{authority(certificates, 'stranger')}"):
+    for url in (open_server, f"{open_server}?{certificates.authority('stranger')}"):
         assert_refused(url, "certificate verify failed")
 
 
 def test_a_server_with_another_servers_certificate_is_refused(
     serve: Start, certificates: Certificates
 ) -> None:
-    url = f"{serve('elsewhere')}?{authority(certificates)}"
+    url = f"{serve('elsewhere')}?{certificates.authority()}"
     assert_refused(url, "certificate is not valid for '127.0.0.1'")
 
 
 def test_a_client_without_its_certificate_is_refused(
     mutual_server: str, certificates: Certificates
 ) -> None:
-    assert_refused(f"{mutual_server}?{authority(certificates)}", "Redis cannot be used")
+    assert_refused(f"{mutual_server}?{certificates.authority()}", "Redis cannot be used")
 
 
 def test_plain_text_to_a_tls_port_is_refused(open_server: str) -> None:

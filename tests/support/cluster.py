@@ -15,6 +15,7 @@ from rose.transport.connection import connect
 from rose_cli.demo.broker import EmbeddedBroker, free_port
 from rose_producer import Client, ProducerSettings
 from tests.support.bench import Bench, create_groups, wait_until
+from tests.support.certificates import Certificates, add_tls_port, over_tls
 from tests.support.proxy import Proxy
 from tests.support.troubles import frozen
 
@@ -25,9 +26,15 @@ class LocalCluster:
     """Each node may be stopped and started again: it keeps its slots and its data (AOF)."""
 
     def __init__(
-        self, nodes: int = 3, *, options: Mapping[str, str] | None = None, announced: bool = False
+        self,
+        nodes: int = 3,
+        *,
+        options: Mapping[str, str] | None = None,
+        announced: bool = False,
+        certificates: Certificates | None = None,
     ) -> None:
-        """`announced`: clients are led to a proxy in front of each node."""
+        """`announced`: clients are led to a proxy in front of each node.
+        `certificates`: they and the nodes themselves use TLS."""
         self._stack = ExitStack()
         # The default bus port is 10,000 higher, which may exceed 65,535.
         self._options = [
@@ -41,18 +48,26 @@ class LocalCluster:
             }
             for _ in range(nodes)
         ]
-        self.nodes = [EmbeddedBroker(fake=False, options=options) for options in self._options]
-        self.proxies = [Proxy(node.port) for node in self.nodes] if announced else []
+        self.nodes = [EmbeddedBroker(fake=False, options=own) for own in self._options]
+        self._certificates = certificates
+        self._ports = [node.port for node in self.nodes]
+        if certificates is not None:
+            self._ports = [add_tls_port(own, certificates) for own in self._options]
+            for own in self._options:
+                own["tls-cluster"] = "yes"
+        self.proxies = [Proxy(port) for port in self._ports] if announced else []
 
     @property
     def url(self) -> str:
-        doors: Sequence[Proxy | EmbeddedBroker] = self.proxies or self.nodes
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{door.port}" for door in doors)
+        ports = [proxy.port for proxy in self.proxies] or self._ports
+        url = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        return over_tls(url, self._certificates)
 
     def __enter__(self) -> Self:
         for proxy, options in zip(self.proxies, self._options, strict=False):
             self._stack.enter_context(proxy)
-            options["cluster-announce-port"] = str(proxy.port)
+            tls = "" if self._certificates is None else "tls-"
+            options[f"cluster-announce-{tls}port"] = str(proxy.port)
         for node in self.nodes:
             self._stack.enter_context(node)
         first, *others = self.nodes

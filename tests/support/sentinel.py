@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
 from tests.support.bench import wait_until
+from tests.support.certificates import Certificates, add_tls_port, over_tls
 from tests.support.proxy import Proxy
 
 _SERVICE = "rose"
@@ -23,17 +24,27 @@ _DOWN_AFTER_MS = 5000
 class LocalSentinel:
     """Everybody, the Sentinel and the replica too, is led to a proxy in front of each server."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], certificates: Certificates | None = None) -> None:
+        """`certificates`: all but the tests themselves use TLS."""
         self._options = [dict(options), dict(options)]
         self.nodes = [EmbeddedBroker(fake=False, options=own) for own in self._options]
-        self.proxies = [Proxy(node.port) for node in self.nodes]
+        ports = [node.port for node in self.nodes]
+        self._certificates = certificates
+        self._own = {"port": str(free_port())}  # the Sentinel's
+        self._port = self._door = int(self._own["port"])
+        if certificates is not None:
+            ports = [add_tls_port(own, certificates) for own in self._options]
+            self._door = add_tls_port(self._own, certificates)
+            for own in (*self._options, self._own):
+                own["tls-replication"] = "yes"
+        self.proxies = [Proxy(port) for port in ports]
         self.primary = 0
-        self._port = free_port()
         self._stack = ExitStack()
 
     @property
     def url(self) -> str:
-        return f"redis+sentinel://127.0.0.1:{self._port}/{_SERVICE}/0"
+        url = f"redis+sentinel://127.0.0.1:{self._door}/{_SERVICE}/0"
+        return over_tls(url, self._certificates)
 
     def __enter__(self) -> Self:
         for proxy, options in zip(self.proxies, self._options, strict=True):
@@ -75,7 +86,8 @@ class LocalSentinel:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory())
         config = Path(folder, "sentinel.conf")
         config.write_text(
-            f"port {self._port}\nbind 127.0.0.1\ndir {folder}\n"
+            "".join(f"{name} {value}\n" for name, value in self._own.items())
+            + f"bind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {_SERVICE} 127.0.0.1 {self.proxies[0].port} 1\n"
             f"sentinel down-after-milliseconds {_SERVICE} {_DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {_SERVICE} 6000\n"

@@ -35,7 +35,11 @@ def main() -> None:
     args = _arguments()
     seed, ticker = drawn_seed(args.seed), Ticker()
     options = DoorOptions(
-        seed=seed, responses=args.responses, chats=args.chats, replays=args.replays
+        seed=seed,
+        responses=args.responses,
+        chats=args.chats,
+        replays=args.replays,
+        tls=args.tls,
     )
     err.print(f"seed {seed}: {args.responses} responses, {args.chats} chats")
     folder = Path(tempfile.mkdtemp(prefix="rose-door-"))
@@ -87,6 +91,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--chats", type=int, default=500)
     parser.add_argument("--replays", type=int, default=100, help="streams asked for again")
     parser.add_argument("--seed", type=int, help="of asks and faults; default random")
+    parser.add_argument("--tls", action="store_true", help="between the processes and Redis")
     parser.add_argument("--keep", action="store_true", help="the logs of a good run, too")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -32,7 +32,7 @@ from tests.chaos.patience import came_true
 from tests.chaos.plan import FaultKind, Plan, schedule
 from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
-from tests.chaos.topology import OneServer
+from tests.chaos.topology import topology_of
 
 #: Faults of a run of 2,500 asks; others have them in proportion, one of each kind at least.
 _FULL = 2500
@@ -63,6 +63,8 @@ class DoorOptions(BaseModel):
     responses: int = 2000
     chats: int = 500
     replays: int = 100
+    tls: bool = False
+    """between the processes and Redis"""
     window: int = 200
     """clients at once"""
     patience_s: float = 180.0
@@ -75,7 +77,13 @@ class DoorOptions(BaseModel):
     @property
     def fleet(self) -> Options:
         return Options(
-            seed=self.seed, jobs=self.asks, producers=0, subscribers=0, gateways=2, crowd=0
+            seed=self.seed,
+            jobs=self.asks,
+            tls=self.tls,
+            producers=0,
+            subscribers=0,
+            gateways=2,
+            crowd=0,
         )
 
     @property
@@ -110,7 +118,7 @@ class DoorRun:
         began = time.monotonic()
         options = self.options.fleet
         with (
-            OneServer(names(options)) as topology,
+            topology_of(options, self.folder, names(options)) as topology,
             Product(redis_url=topology.direct_url, queue=QUEUE) as product,
             Fleet(options, self.folder, topology, None) as fleet,
             Balancer([fleet.port(gateway) for gateway in fleet.gateways]) as balancer,
