@@ -100,7 +100,9 @@ async def delivered(
             await ticket.delete()
         return JSONResponse(answer)
     chunks = streamed(ticket, output, with_ids=asking.resumes)
-    return EventStream(kept(chunks, ticket, store=store), on_disconnect=gone)
+    return EventStream(
+        kept(chunks, ticket, store=store), on_disconnect=gone, with_ids=asking.resumes
+    )
 
 
 def when_gone(

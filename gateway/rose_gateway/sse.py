@@ -24,7 +24,14 @@ T = TypeVar("T")
 
 log = logging.getLogger("rose.gateway")
 
+#: A comment, and an empty line for those who cut the stream there.
 _HEARTBEAT = b": keep-alive\n\n"
+#: Before what comes after it: `vllm bench serve` strips what it reads, so it would take the comment
+#: and the next event for one.
+_AFTER_HEARTBEAT = b":\n\n"
+#: Where events have an `id:`. OpenAI's Python SDK remembers it, takes the empty line for the end of
+#: another event, and fails to read that as JSON.
+_HEARTBEAT_ALONE = b": keep-alive\n"
 _HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -61,14 +68,18 @@ class EventStream(Response):
         error_chunk: Callable[[ApiError], bytes] = error_event,
         headers: Mapping[str, str] | None = None,
         heartbeat_s: float | None = None,
+        with_ids: bool = False,
     ) -> None:
         """`chunks` is closed in any case. `on_disconnect`: the client has gone before the end.
-        `error_chunk`: what is written last where `chunks` raises.
+        `error_chunk`: what is written last where `chunks` raises. `with_ids`: events have
+        `id:` lines.
         `heartbeat_s`: of silence; the setting if not given."""
         self._chunks = chunks
         self._on_disconnect = on_disconnect
         self._error_chunk = error_chunk
         self._heartbeat_s = heartbeat_s
+        self._heartbeat = _HEARTBEAT_ALONE if with_ids else _HEARTBEAT
+        self._separator = b""
         self._written_at = 0.0
         self._stalled = False
         self.status_code = 200
@@ -105,14 +116,18 @@ class EventStream(Response):
             await send(start)
             try:
                 async for chunk in chunks:
-                    if not self._put(chunk):
+                    if not self._put(self._separated(chunk)):
                         await self._body.flowing()
             except Exception as error:
                 answer = api_error(error)
                 if answer.status >= 500:
                     log.exception("a stream failed")
-                self._put(self._error_chunk(answer))
+                self._put(self._separated(self._error_chunk(answer)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _separated(self, chunk: bytes) -> bytes:
+        separator, self._separator = self._separator, b""
+        return separator + chunk
 
     def _put(self, data: bytes) -> bool:
         """False: the client does not keep up."""
@@ -136,7 +151,9 @@ class EventStream(Response):
                 if self._loop.time() - self._written_at >= silence_s:
                     try:
                         async with asyncio.timeout(patience_s):
-                            self._put(_HEARTBEAT)
+                            self._put(self._heartbeat)
+                            if self._heartbeat is _HEARTBEAT:
+                                self._separator = _AFTER_HEARTBEAT
                             await self._body.flowing()
                     except TimeoutError:
                         self._stalled = True

@@ -102,6 +102,7 @@ class IdleConnections(Generic[T]):
 
     def __init__(self, close: Callable[[T], None]) -> None:
         self._close = close
+        self._closed = False
         self._begin()
 
     def take(self) -> T | None:
@@ -112,7 +113,7 @@ class IdleConnections(Generic[T]):
 
     def keep(self, connection: T) -> None:
         with self._lock:
-            full = len(self._kept) >= _MAX_IDLE
+            full = self._closed or len(self._kept) >= _MAX_IDLE
             if not full:
                 self._kept.append((time.monotonic(), connection))
                 self._tidy_later()
@@ -120,6 +121,9 @@ class IdleConnections(Generic[T]):
             self._close(connection)
 
     def close(self) -> None:
+        """Those in use are closed when they come back."""
+        with self._lock:
+            self._closed = True
         self._close_before(float("inf"))
 
     def _begin(self) -> None:

@@ -18,6 +18,7 @@ from rose.transport.async_server import AsyncServer, ConnectionLimit, without_er
 from rose.transport.blocking_pool import BlockingPool
 from rose.transport.cluster import Cluster, open_slots
 from rose.transport.connection import address_of, connect, connect_async
+from rose.transport.failures import closed
 from rose.transport.pipeline import Command, pack
 from rose.transport.redis_internals import async_connector, connector, reply_timeout_s, round_trips
 from rose.transport.urls import Kind
@@ -51,14 +52,18 @@ class Server:
         """`client`: for address and options; its own pool stays empty."""
         self._client = client
         self._pool = BlockingPool(connector(client.connection_pool), blocking=blocking)
+        self._closed = False
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        if self._closed:
+            raise closed()
         packed = b"".join(map(pack, commands))
         with self._pool.turns:
             (replies,) = round_trips([(self._pool, packed, len(commands))])
         return without_errors(replies)
 
     def close(self) -> None:
+        self._closed = True
         self._pool.close()
         self._client.close()
 

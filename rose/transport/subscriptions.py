@@ -23,7 +23,7 @@ from rose.settings import QueueSettings
 from rose.transport.blocking_pool import IdleConnections
 from rose.transport.cluster import Slots, open_slots
 from rose.transport.connection import address_of, connect
-from rose.transport.failures import CONNECTION_LOST
+from rose.transport.failures import CONNECTION_LOST, closed
 from rose.transport.redis_internals import Connector, connector, open_blocking, read_reply
 from rose.transport.slots import Node, slot_of_key
 from rose.transport.urls import Kind
@@ -111,14 +111,18 @@ class Subscriptions:
         if address_of(settings).kind is Kind.CLUSTER:
             self._slots = open_slots(settings, settings.redis_timeout_s)
         self._idle: dict[Node | None, IdleConnections[BlockingInbox]] = {}
+        self._closed = False
 
     @contextmanager
     def listen(self, channel: str) -> Iterator[BlockingInbox]:
         """Subscribed, and confirmed by Redis, while the context lasts.
 
         Raises:
+            BrokerUnavailable: it is closed.
             CONNECTION_LOST, redis.ResponseError
         """
+        if self._closed:
+            raise closed()
         try:
             node, connector = self._node(channel)
             inbox = self._subscribed(node, connector, channel)
@@ -135,6 +139,7 @@ class Subscriptions:
             self._give_back(node, inbox)
 
     def close(self) -> None:
+        self._closed = True
         for idle in self._idle.values():
             idle.close()
         if self._slots is not None:

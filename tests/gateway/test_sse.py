@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 
@@ -25,6 +26,47 @@ def test_a_silent_stream_has_a_heartbeat(start_door: Callable[..., RunningDoor])
         worker.signal(signal.SIGCONT)
         # then
         assert [line for line in lines if line][-1] == "data: [DONE]"
+
+
+def test_heartbeats_of_a_stream_with_ids_end_no_event(
+    start_door: Callable[..., RunningDoor],
+) -> None:
+    # given: silences between events that can be resumed
+    door = start_door(heartbeat_s=0.1, worker={"min_step_s": 0.3})
+    asked = {"model": "null", "messages": [{"role": "user", "content": "ab"}], "max_tokens": 4}
+    key = {"Idempotency-Key": "heartbeats"}
+    with door.openai() as ai:
+        # when: OpenAI's SDK keeps the last id
+        stream = ai.chat.completions.create(**asked, stream=True, extra_headers=key)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        # then
+        assert text == "97 98 97 98 "
+
+
+def test_a_reader_that_strips_what_it_reads_survives_heartbeats(
+    start_door: Callable[..., RunningDoor],
+) -> None:
+    # given
+    door = start_door(heartbeat_s=0.1, worker={"min_step_s": 0.3})
+    events: list[str] = []
+    rest = ""
+    with httpx.stream("POST", f"{door.url}/completions", json=BODY, timeout=90) as answer:
+        # when: as `vllm bench serve` reads
+        for chunk in answer.iter_raw():
+            rest += chunk.decode().strip()
+            *whole, rest = rest.split("\n\n")
+            events += whole
+            if rest.startswith("data: "):
+                events.append(rest)
+                rest = ""
+    # then: heartbeats came, and every event is whole
+    comments = [event for event in events if event.startswith(":")]
+    data = [event for event in events if event.startswith("data: ")]
+    assert len(comments) + len(data) == len(events)
+    assert any("keep-alive" in comment for comment in comments)
+    texts = [json.loads(event[6:])["choices"][0]["text"] for event in data[:-1]]
+    assert "".join(texts) == "97 98 97 "
+    assert data[-1] == "data: [DONE]"
 
 
 def test_nothing_between_may_keep_events_back(door: RunningDoor) -> None:

@@ -45,6 +45,13 @@ def test_an_answer_has_all_that_openai_s_has(ai: OpenAI) -> None:
     assert (answer.service_tier, answer.model) == ("default", "null")
 
 
+def test_a_null_worker_gives_a_request_without_a_limit_its_prompt_once(ai: OpenAI) -> None:
+    answer = ai.chat.completions.create(model="null", messages=HI, timeout=60)
+
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason) == (echo("Hi", 2), "stop")
+
+
 def test_several_answers_are_jobs_of_one_request(ai: OpenAI) -> None:
     answer = ai.chat.completions.create(model="null", messages=HI, max_tokens=4, n=3, seed=1)
     chunks = list(
