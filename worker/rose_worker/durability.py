@@ -11,6 +11,7 @@ import redis
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS
 from rose.transport.connection import connect
+from rose.transport.losses import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, primaries, replay_of, user_of
 from rose_worker.settings import WorkerSettings
 
@@ -61,17 +62,10 @@ def _keeps_log(server: redis.Redis) -> bool:
         told: Any = server.info()
     except BROKER_ERRORS:
         return True
-    policy = told.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        log.error(
-            "maxmemory-policy is %s: a full Redis throws jobs and tokens away: CONFIG SET "
-            "maxmemory-policy noeviction, and in redis.conf",
-            policy,
-        )
+    eviction = loss_of_eviction(str(told.get("maxmemory_policy", "noeviction")))
+    if eviction is not None:
+        log.error("%s: %s", eviction.says(), eviction.remedy)
     if told.get("aof_enabled", 1):
         return True
-    log.warning(
-        "appendonly is no: a restart of Redis loses jobs and tokens: CONFIG SET appendonly yes, "
-        "and in redis.conf"
-    )
+    log.warning("%s: %s", NO_LOG.says(), NO_LOG.remedy)
     return False

@@ -18,6 +18,7 @@ from rose.protocol import Partition
 from rose.protocol.tenants import TenantsStatus
 from rose.transport import broker_errors
 from rose.transport.connection import connect
+from rose.transport.losses import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
 from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
@@ -148,14 +149,13 @@ def _version(text: str, where: str) -> Finding:
 
 def _eviction(given: dict[str, str | None], where: str) -> Iterator[Finding]:
     policy = given["maxmemory-policy"]
-    if policy == "noeviction":
-        yield ok("eviction", f"maxmemory-policy is noeviction{where}")
-    elif policy is not None:
-        yield fail(
-            "eviction",
-            f"maxmemory-policy is {policy}{where}: a full Redis throws jobs and tokens away",
-            "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
-        )
+    if policy is None:
+        return
+    loss = loss_of_eviction(policy)
+    if loss is None:
+        yield ok("eviction", f"maxmemory-policy is {policy}{where}")
+    else:
+        yield fail("eviction", loss.says(where), loss.remedy)
 
 
 def _durability(
@@ -163,11 +163,7 @@ def _durability(
 ) -> Iterator[Finding]:
     log, fsync, timeout = given["appendonly"], given["appendfsync"], given["timeout"]
     if log == "no":
-        yield fail(
-            "durability",
-            f"appendonly is no{where}: a restart of Redis loses jobs and tokens",
-            "CONFIG SET appendonly yes, and in redis.conf",
-        )
+        yield fail("durability", NO_LOG.says(where), NO_LOG.remedy)
     elif info.get("aof_last_write_status", "ok") != "ok":
         yield fail("durability", f"the AOF cannot be written{where}", "is its disk full?")
     elif log == "yes" and fsync not in ("always", None):
