@@ -45,7 +45,7 @@ def run(
     asyncio.run(check_exposure(settings))
     FileStore(settings.storage)  # a wrong setting is told at once
     app = app or create_app(settings)
-    most = min(settings.max_connections, _raise_file_limit() - _OWN_FILES)
+    most = connections_of(_raise_file_limit(), settings.max_connections)
     timeouts = Timeouts(settings.header_timeout_s, settings.body_timeout_s)
     connections = Connections(most, timeouts, app.state.metrics)
     listener = listener or listen(settings.host, settings.port)
@@ -107,6 +107,28 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot serve at {host}:{port}: {error.strerror or error}; set ROSE_GATEWAY_HOST "
             "and ROSE_GATEWAY_PORT (0 for a free port)"
         ) from None
+
+
+def connections_of(files: int, wanted: int) -> int:
+    """How many may be open where a process may open so many files.
+
+    Raises: ConfigurationError: none.
+    """
+    most = files - _OWN_FILES
+    if most < 1:
+        raise ConfigurationError(
+            f"a process may have {files} files open here, and the gateway needs {_OWN_FILES} for "
+            "itself: raise the limit (ulimit -Hn, LimitNOFILE=)"
+        )
+    if most < wanted:
+        log.warning(
+            "no more than %d connections, where ROSE_GATEWAY_MAX_CONNECTIONS is %d: a process may "
+            "have %d files open here (ulimit -Hn, LimitNOFILE=)",
+            most,
+            wanted,
+            files,
+        )
+    return min(most, wanted)
 
 
 def _raise_file_limit() -> int:

@@ -18,7 +18,7 @@ from rose_gateway.authentication import identify, is_loopback
 from rose_gateway.caller import Caller
 from rose_gateway.errors import ApiError
 from rose_gateway.keys import KeyLimits, Keys, open_keys
-from rose_gateway.server import check_exposure, listen
+from rose_gateway.server import check_exposure, connections_of, listen
 from rose_gateway.settings import GatewaySettings
 from rose_producer import Client
 from tests.support.bench import wait_until
@@ -81,6 +81,16 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*ROSE_GATEWAY_PORT"):
             listen("127.0.0.1", port)
+
+
+def test_a_low_limit_of_open_files_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigurationError, match=r"64 files open here.*LimitNOFILE"):
+        connections_of(64, wanted=100)
+    assert connections_of(200, wanted=100) == 72
+    assert "no more than 72 connections" in caplog.text
+    caplog.clear()
+    assert connections_of(1024, wanted=100) == 100
+    assert not caplog.text
 
 
 def test_a_redis_that_cannot_be_used_is_told_at_the_start(
