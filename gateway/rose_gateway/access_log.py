@@ -26,7 +26,7 @@ _errors = logging.getLogger("rose.gateway")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 #: Asked for every few seconds by whoever watches: not worth a line.
-_PROBES = ("/healthz", "/readyz", "/metrics", "/v1/status", "/v1/jobs/{job_id}")
+_PROBES = ("/health", "/healthz", "/readyz", "/metrics", "/v1/status", "/v1/jobs/{job_id}")
 #: nginx' status for a client that has gone. Nobody sees it but this log.
 _CLIENT_GONE = 499
 

@@ -17,6 +17,9 @@ router = APIRouter(tags=["health"])
 _PATIENCE_S = 3.0
 
 
+# As vLLM's server calls it; benchmarks of such servers ask for it first.
+@router.head("/health", include_in_schema=False, response_class=PlainTextResponse)
+@router.get("/health", include_in_schema=False, response_class=PlainTextResponse)
 @router.head("/healthz", include_in_schema=False, response_class=PlainTextResponse)
 @router.get("/healthz", response_class=PlainTextResponse)
 async def healthz() -> str:

@@ -20,7 +20,7 @@ def test_it_is_healthy_and_ready(door: RunningDoor) -> None:
     assert ready.text == f"ok\nqueue {door.queue}: model null, 0 running, 0 waiting\n"
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/models"])
+@pytest.mark.parametrize("path", ["/", "/health", "/healthz", "/readyz", "/v1/models"])
 def test_who_only_wants_to_know_whether_it_is_there_may_ask_for_the_head(
     door: RunningDoor, path: str
 ) -> None:

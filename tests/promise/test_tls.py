@@ -6,7 +6,9 @@ import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
+import httpx2 as httpx
 import pytest
 import redis.asyncio
 
@@ -21,6 +23,7 @@ from tests.support.bench import until
 from tests.support.certificates import Certificates
 from tests.support.command import run_rose
 from tests.support.echo import serving
+from tests.support.gateway import running_gateway
 
 pytestmark = needs_redis_server
 
@@ -98,6 +101,46 @@ def test_everything_works_over_tls(
     # then
     assert by_sync == by_async == "97 98 97 "
     assert by_command.endswith("97 98 97 \n")
+
+
+def test_logs_and_records_of_many_tls_records_arrive_whole(
+    open_server: str, certificates: Certificates
+) -> None:
+    # given: a log of thousands of tokens, and a request of 100 KB that the next one repeats
+    url, queue = f"{open_server}?{certificates.authority()}", "tls-long"
+    prompt, tokens = "ab" * 50_000, 20_000
+    answer = "97 98 " * (tokens // 2)
+
+    async def read_async(job_id: str) -> str:
+        async with AsyncClient(redis_url=url, queue=queue) as client:
+            jobs = [client.job(job_id) for _ in range(5)]
+            texts = {result.text for result in await asyncio.gather(*(j.result(90) for j in jobs))}
+            (text,) = texts
+            return text
+
+    with (
+        serving("long", url, queue=queue),
+        running_gateway(url, queue) as gateway,
+        Client(redis_url=url, queue=queue) as client,
+    ):
+        # when
+        job = client.submit(prompt, max_new_tokens=tokens)
+        live = job.result(90).text
+        # then: as it comes, and from the log
+        assert live == job.result(90).text == asyncio.run(read_async(job.id)) == answer
+        env = {"ROSE_REDIS_URL": url, "ROSE_QUEUE": queue}
+        assert answer in run_rose("result", job.id, **env).stdout
+        # and through a gateway, which reads the first request with the second
+        asked = {"model": "null", "max_output_tokens": tokens}
+        posts = partial(httpx.post, f"{gateway.url}/responses", timeout=90)
+        first = posts(json={**asked, "input": prompt}).json()
+        assert first["output"][0]["content"][0]["text"] == answer
+        then = {"input": "c", "previous_response_id": first["id"], "max_output_tokens": 2}
+        assert posts(json={**asked, **then}).json()["output"][0]["content"][0]["text"] == "97 98 "
+        # and to those who look
+        for words in (["status"], ["status", job.id], ["keys", "list"], ["tenants", "list"]):
+            assert run_rose(*words, **env).returncode == 0
+        assert "appendonly" in run_rose("doctor", **env).stdout
 
 
 async def test_replies_of_many_tls_records_arrive_whole(
