@@ -88,7 +88,7 @@ async def follow_job(
     events = await _FOLLOWERS[face](door, ticket, last)
     if events is None:
         return Response(status_code=204)
-    return EventStream(events, headers={JOB_ID_HEADER: ticket.id}, with_ids=face != "response")
+    return EventStream(events, headers={JOB_ID_HEADER: ticket.id}, with_ids=True)
 
 
 async def _choice_events(

@@ -41,6 +41,10 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool | None = Field(
         default=None, description="accepted; streams carry no padding"
     )
+    continuous_usage_stats: bool | None = Field(
+        default=None,
+        description="vLLM's, as guidellm sends it: accepted; the usage comes with the last chunk",
+    )
 
 
 def priority_of(tier: str | None, caller: Caller) -> Priority:

@@ -28,19 +28,19 @@ def test_a_silent_stream_has_a_heartbeat(start_door: Callable[..., RunningDoor])
         assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
-def test_heartbeats_of_a_stream_with_ids_end_no_event(
-    start_door: Callable[..., RunningDoor],
-) -> None:
-    # given: silences between events that can be resumed
+def test_heartbeats_end_no_event_in_openai_s_sdk(start_door: Callable[..., RunningDoor]) -> None:
+    # given: silences between events that have ids, the last of which the SDK keeps
     door = start_door(heartbeat_s=0.1, worker={"min_step_s": 0.3})
-    asked = {"model": "null", "messages": [{"role": "user", "content": "ab"}], "max_tokens": 4}
+    chat = {"model": "null", "messages": [{"role": "user", "content": "ab"}], "max_tokens": 4}
     key = {"Idempotency-Key": "heartbeats"}
     with door.openai() as ai:
-        # when: OpenAI's SDK keeps the last id
-        stream = ai.chat.completions.create(**asked, stream=True, extra_headers=key)
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-        # then
-        assert text == "97 98 97 98 "
+        # when
+        chunks = ai.chat.completions.create(**chat, stream=True, extra_headers=key)
+        by_chat = [chunk.choices[0].delta.content or "" for chunk in chunks]
+        events = ai.responses.create(model="null", input="ab", max_output_tokens=4, stream=True)
+        by_responses = [event.delta for event in events if "delta" in event.type]
+    # then
+    assert "".join(by_chat) == "".join(by_responses) == "97 98 97 98 "
 
 
 def test_a_reader_that_strips_what_it_reads_survives_heartbeats(

@@ -206,4 +206,4 @@ def _stream(
     def broken_off(error: ApiError) -> bytes:
         return error_frame(events.last_number, error.message, error.code, error.param)
 
-    return EventStream(frames, error_chunk=broken_off, **options)
+    return EventStream(frames, error_chunk=broken_off, with_ids=True, **options)

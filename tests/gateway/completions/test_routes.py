@@ -130,6 +130,19 @@ def test_what_means_nothing_is_accepted(ai: OpenAI) -> None:
     assert answer.choices[0].text == "120 "
 
 
+def test_a_benchmark_may_ask_for_the_usage_so_far(ai: OpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}  # as guidellm does
+
+    chunks = list(
+        ai.completions.create(
+            model="null", prompt="x", max_tokens=2, stream=True, stream_options=options
+        )
+    )
+
+    assert chunks[-1].usage is not None
+    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (1, 2)
+
+
 def test_more_tokens_than_fit_are_no_load(start_door: Any) -> None:
     door = start_door(worker={"max_context": 10, "max_queued_tokens": 20})
 
