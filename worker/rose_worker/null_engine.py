@@ -16,9 +16,11 @@ from rose.protocol import JobSpec
 from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.settings import WorkerSettings
 
-#: Where no setting limits it. Nobody waits for so many tokens: who asks for all that it holds, as a
-#: gateway does for a request without a limit, gets the prompt once.
+#: Where no setting limits it.
 _CONTEXT = 1 << 20
+#: Tokens for who asks for all that such a context holds, as a gateway does for a request without a
+#: limit: nobody waits for a million.
+_UNLIMITED = 8192
 
 
 @dataclass(slots=True)
@@ -26,7 +28,6 @@ class _Echo:
     prompt: list[int]
     done: int
     length: int
-    reason: FinishReason
 
 
 class NullEngine:
@@ -62,9 +63,10 @@ class NullEngine:
                 f"the prompt has {len(prompt)} tokens, which leaves no room in a context of "
                 f"{self._context}: send at most {self._context - 1}"
             )
-        once = job.sampling.max_new_tokens >= _CONTEXT == self._context and len(prompt) < room
-        length = len(prompt) if once else min(job.sampling.max_new_tokens, room)
-        echo = _Echo(prompt, len(generated_ids), length, "stop" if once else "length")
+        wanted = job.sampling.max_new_tokens
+        if wanted >= _CONTEXT == self._context:
+            wanted = _UNLIMITED
+        echo = _Echo(prompt, len(generated_ids), min(wanted, room))
         return Prepared(job.id, len(prompt), echo)
 
     def add(self, prepared: Prepared) -> None:
@@ -84,10 +86,10 @@ class NullEngine:
 
     def _next(self, job_id: str, echo: _Echo) -> StepOutput:
         if echo.done >= echo.length:  # an earlier worker logged the last token and then died
-            return StepOutput(job_id, echo.done, (), "", echo.reason)
+            return StepOutput(job_id, echo.done, (), "", "length")
         token = echo.prompt[echo.done % len(echo.prompt)]
         echo.done += 1
-        reason: FinishReason | None = echo.reason if echo.done == echo.length else None
+        reason: FinishReason | None = "length" if echo.done == echo.length else None
         return StepOutput(job_id, echo.done - 1, (token,), f"{token} ", reason)
 
     def stats(self) -> SchedulerStats:
