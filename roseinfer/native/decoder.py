@@ -14,6 +14,7 @@ from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_o
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type
 from roseinfer.native import library as c
+from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.shapes import find_misfit
 from roseinfer.native.weights import AnyMatrix, concatenate, concatenate_quantized
 from roseinfer.probe import PROBE_TOKENS, AttentionLayers
@@ -225,6 +226,7 @@ class _Weights:
 
     def __init__(self, quantized: dict[Any, QuantizedWeight]) -> None:
         self._quantized = quantized
+        self._pages = HugePages()
         self._taken: list[tuple[list[Any], AnyMatrix]] = []
 
     def take(self, linears: list[Any]) -> AnyMatrix:
@@ -237,6 +239,7 @@ class _Weights:
             matrix = concatenate([weight_of(linear).detach() for linear in linears], biases)
         for linear in linears:
             linear.weight.data = linear.weight.data.new_empty(0)
+        matrix.move(self._pages)
         self._taken.append((linears, matrix))
         return matrix
 

@@ -354,13 +354,15 @@ struct WorkSplit {
     std::int64_t rows, panels, group, groups, blocks;
     bool tiled;
 
-    // With tiles, weights are prefetched within a group only, so groups are as large as leaves
-    // several for every thread. One row is done so soon that to begin a group counts: two for every
-    // thread.
+    // With tiles, and of quantized weights, the next ones are prefetched within a group only, so
+    // groups are as large as leaves several for every thread. One row is done so soon that to begin
+    // a group counts: two for every thread.
     WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
         : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)) {
         const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
         if (tiled) group = pairs > 1 ? 2 * pairs : 2;
+        const std::int64_t blocks_of_two = panels / (2 * 3 * omp_get_num_threads());
+        if (is_quantized(m)) group = blocks_of_two > 1 ? 2 * blocks_of_two : 2;
         const std::int64_t half = panels / (2 * omp_get_num_threads());
         if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;

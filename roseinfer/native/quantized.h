@@ -364,55 +364,92 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
     }
 }
 
+// Weights to ask memory for while others are multiplied: `step` bytes with each group.
+struct Ahead {
+    const char *at, *end;
+    std::int64_t step;
+
+    void prefetch() {
+        const char *stop = at + step < end ? at + step : end;
+        for (; at < stop; at += 64) __builtin_prefetch(at, 0, 2);
+    }
+};
+
 // R rows times P panels from `first` on.
 template <int R, int P, class F>
 static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
-                           std::int64_t first, Rows c, Store mode) {
+                           std::int64_t first, Rows c, Store mode, Ahead &ahead) {
     const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
     const char *weights = static_cast<const char *>(m.panels) + first * panel;
     const char *activations = reinterpret_cast<const char *>(a);
     Accumulators<R, P> totals = {};
-    for (std::int64_t g = 0; g < groups; ++g)
+    for (int r = 0; R > 1 && r < R; ++r)  // its lines come while the products are computed
+        for (int p = 0; p < P; ++p)
+            __builtin_prefetch(c.at + r * c.stride + (first + p) * PANEL_WIDTH, 1);
+    Ahead next = ahead;
+    for (std::int64_t g = 0; g < groups; ++g) {
+        if (R > 1) next.prefetch();
         accumulate_group<R, P, F>(totals, weights + F::halves(g), weights + F::offset(g), panel,
                                   activations + g * sizeof(QuantizedGroup),
                                   stride * sizeof(float));
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < P * PANEL_VECTORS; ++v) {
-            const std::int64_t column = first * PANEL_WIDTH + v * LANES;
-            if (column < m.outputs)
-                store_output(m, c.at + r * c.stride, column, totals.of[r][v], mode);
-        }
+    }
+    ahead = next;
+    store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
 }
 
 // Up to P panels, in tiles of P, P / 2 and so on.
 template <int R, int P, class F>
 static void quantized_panels(const Matrix &m, const float *a, std::int64_t stride,
-                             std::int64_t first, std::int64_t end, Rows c, Store mode) {
+                             std::int64_t first, std::int64_t end, Rows c, Store mode,
+                             Ahead &ahead) {
     if (first + P <= end) {
-        quantized_tile<R, P, F>(m, a, stride, first, c, mode);
+        quantized_tile<R, P, F>(m, a, stride, first, c, mode, ahead);
         first += P;
     }
     if constexpr (P > 1) {
-        if (first < end) quantized_panels<R, P / 2, F>(m, a, stride, first, end, c, mode);
+        if (first < end) quantized_panels<R, P / 2, F>(m, a, stride, first, end, c, mode, ahead);
     }
 }
 
 // Panels [first, end): a few stay in a near cache while all rows are multiplied with them.
 template <class F, int R = QUANTIZED_ROWS>
-static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
-                           std::int64_t first, std::int64_t end, Rows c, Store mode) {
+static void quantized_block(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                            std::int64_t first, std::int64_t end, Rows c, Store mode,
+                            Ahead &ahead) {
     constexpr int P = QUANTIZED_PANELS<R, F::BITS, F::PARTS>;
     for (std::int64_t p = first; rows >= R && p < end; p += P)
         for (std::int64_t row = 0; row + R <= rows; row += R)
             quantized_panels<R, P, F>(m, a + row * stride, stride, p, p + P < end ? p + P : end,
-                                      {c.at + row * c.stride, c.stride}, mode);
+                                      {c.at + row * c.stride, c.stride}, mode, ahead);
     const std::int64_t done = rows / R * R;
     if constexpr (R > 1) {
         if (done < rows)
-            gemm_quantized<F, R / 2>(m, a + done * stride, stride, rows - done, first, end,
-                                     {c.at + done * c.stride, c.stride}, mode);
+            quantized_block<F, R / 2>(m, a + done * stride, stride, rows - done, first, end,
+                                      {c.at + done * c.stride, c.stride}, mode, ahead);
+    }
+}
+
+// Panels [first, end) in blocks. The processor's own prefetcher comes too late for the next block, so
+// the tiles of one ask for it.
+template <class F>
+static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+                           std::int64_t first, std::int64_t end, Rows c, Store mode) {
+    Ahead ahead = {};
+    if (rows == 1) return quantized_block<F>(m, a, stride, rows, first, end, c, mode, ahead);
+    const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
+    const std::int64_t width = rows < QUANTIZED_ROWS ? 4 : 2, block = width * panel;
+    const std::int64_t tiles = rows < QUANTIZED_ROWS ? 1 : rows / QUANTIZED_ROWS;
+    const std::int64_t step = (block / (groups * tiles) + 63) / 64 * 64;
+    const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
+    const auto block_from = [&](std::int64_t p, std::int64_t bytes) -> Ahead {
+        const char *at = from + p * panel;
+        return {at < stop ? at : stop, at + block < stop ? at + block : stop, bytes};
+    };
+    ahead = block_from(first, block);
+    ahead.prefetch();
+    for (std::int64_t p = first; p < end; p += width) {
+        ahead = block_from(p + width, step);
+        quantized_block<F>(m, a, stride, rows, p, p + width < end ? p + width : end, c, mode, ahead);
     }
 }
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.families import join_biases
+from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
 from roseinfer.quantization import GROUP, Form, QuantizedWeight, join
 
@@ -35,6 +36,8 @@ class AnyMatrix(Protocol):
 
     @property
     def struct(self) -> Matrix: ...
+
+    def move(self, pages: HugePages) -> None: ...
 
     def unpack(self) -> Tensor: ...
 
@@ -65,6 +68,10 @@ class _Panels:
             self.inputs,
             self._type,
         )
+
+    def move(self, pages: HugePages) -> None:
+        """To other memory; a `struct` made before is no longer valid."""
+        self.panels = pages.place(self.panels)
 
     def multiply(self, x: Tensor) -> Tensor:
         """x [rows, inputs], float32, times the weights transposed: [rows, outputs].
@@ -144,11 +151,21 @@ class SideBySide:
 
     def __init__(self, matrices: Sequence[QuantizedMatrix]) -> None:
         self._matrices = matrices
-        self._structs = [matrix.struct for matrix in matrices]
-        for struct, following in pairwise(self._structs):
-            struct.next = ctypes.addressof(following)
+        self._structs = self._link()
         self.outputs = sum(matrix.outputs for matrix in matrices)
         self.inputs = matrices[0].inputs
+
+    def _link(self) -> list[Matrix]:
+        structs = [matrix.struct for matrix in self._matrices]
+        for struct, following in pairwise(structs):
+            struct.next = ctypes.addressof(following)
+        return structs
+
+    def move(self, pages: HugePages) -> None:
+        """To other memory; a `struct` taken before is no longer valid."""
+        for matrix in self._matrices:
+            matrix.move(pages)
+        self._structs = self._link()
 
     @property
     def struct(self) -> Matrix:

@@ -78,7 +78,10 @@ FORMS = list(QUANTIZED_TYPES)
 
 
 def shapes(form: Form) -> list[tuple[int, int]]:
-    return [(1, 256), (50, 768)] if form.factors else [(1, 32), (50, 96), (129, 608)]
+    """The last one so large that a thread has several blocks of panels."""
+    if form.factors:
+        return [(1, 256), (50, 768), (800, 256)]
+    return [(1, 32), (50, 96), (129, 608), (800, 64)]
 
 
 @pytest.mark.parametrize(
