@@ -83,7 +83,8 @@ local function log_events(state, tokens, known, index, counts, number, ends)
   return placed, first ~= nil, index == logged and logged, logged - before
 end
 
-local ended = {}
+-- What the jobs that end leave behind: their ids, and their entries by stream.
+local ended, entries = {}, {}
 
 -- Returns the outcome, and how many KEYS and ARGV the item has.
 local function append(key, arg)
@@ -123,7 +124,9 @@ local function append(key, arg)
     if moved and not ends and grown then charge(state, known[5], tonumber(known[2] or '0') + more) end
     -- Repeats acknowledge too: the first call may have stopped before it did.
     if ends and outcome ~= 'GAP' then
-      acknowledge(KEYS[key + 2], group, entry)
+      local stream = KEYS[key + 2]
+      entries[stream] = entries[stream] or {}
+      table.insert(entries[stream], entry)
       ended[#ended + 1] = id_of(state)
     end
   end
@@ -145,5 +148,6 @@ if tenants then tenants.close(load) end
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))
+  for stream, ids in pairs(entries) do acknowledge(stream, group, unpack(ids)) end
 end
 return reply

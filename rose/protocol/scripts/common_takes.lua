@@ -19,7 +19,7 @@ end
 
 -- Not so where somebody else has written, nor in a key of another type.
 local function nothing_logged(tokens)
-  local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
+  local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', '1')
   return last and #last == 0
 end
 

@@ -222,7 +222,7 @@ local function tenant_book(prefix)
     ageing = ageing or tonumber(redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
     tenant.last = math.max(now * 1024, tenant.last + 1)
     local due = tenant.last + (level - 1) * ageing * 1024
-    if string.find(passing, level, 1, true) then due = due - PASSING end
+    if passing ~= '' and string.find(passing, level, 1, true) then due = due - PASSING end
     gather(tenant, 'comes', string.format('%d', due), job_id)
     parked[#parked + 1], parked[#parked + 2] = job_id, job
     if deadline_ms then insist('ZADD', prefix .. 'tenants:deadlines', deadline_ms, job_id) end
@@ -256,7 +256,7 @@ local function tenant_book(prefix)
       tenant.vtime = math.max(tenant.vtime, read_clock().vtime)
       rings, tenant.dirty = true, true
     end
-    redis.call('ZADD', ready, passes and first[2] or string.format('%.0f', rank(tenant.vtime)), tenant.name)
+    redis.call('ZADD', ready, passes and first[2] or text(rank(tenant.vtime)), tenant.name)
   end
 
   -- Its virtual time has changed, and what it runs, but not what it has parked.
@@ -377,7 +377,7 @@ local function tenant_book(prefix)
   -- Whose turn it is. `ready` is read in portions and stays as it was until `close`; those that have had
   -- their turn in this call stand in `again`, the least virtual time last.
   local PORTION = 64
-  local page, at, read, again, share = nil, 1, 0, {}, 1
+  local page, at, read, again, share, advance = nil, 1, 0, {}, 2, text(ADVANCE)
 
   local function before(one, other)
     return one.rank < other.rank or one.rank == other.rank and one.name < other.name
@@ -420,6 +420,20 @@ local function tenant_book(prefix)
     return jobs[tenant.next]
   end
 
+  -- The job of a tenant that is next. Some are read together, but few: each of them may be large.
+  local function next_message(tenant, job_id)
+    local MOST = 8
+    local found = tenant.messages
+    if not found or found[job_id] == nil then
+      local ids = {unpack(tenant.queue, tenant.next, math.min(#tenant.queue, tenant.next + math.min(MOST, share - 1) - 1))}
+      local jobs = ask('HMGET', messages, unpack(ids)) or {}
+      found = {}
+      for n, id in ipairs(ids) do found[id] = jobs[n] or false end
+      tenant.messages = found
+    end
+    return found[job_id]
+  end
+
   -- Where it stands in `tenants:ready` after a turn. Jobs that pass come before its others.
   local function next_rank(tenant)
     if tenant.rank < 0 then
@@ -457,9 +471,8 @@ local function tenant_book(prefix)
     -- It is ready no more only where `tenants:ready` was made anew.
     local full = tenant.max_running and running(tenant) >= tenant.max_running
     if not job_id or full then return touch(tenant) end
+    local state, job = prefix .. 'state:' .. job_id, next_message(tenant, job_id)
     tenant.next = tenant.next + 1
-    local state = prefix .. 'state:' .. job_id
-    local job = message_of(job_id)
     local known = ask('HMGET', state, 'status', 'entry', 'level', 'prompt', 'deadline_ms', 'epoch', 'cancel',
       'enqueued_ms') or {}
     local waits = job and known[1] == 'queued' and not known[2]
@@ -478,7 +491,7 @@ local function tenant_book(prefix)
     if tenant.rank >= 0 then all.vtime, all.changed = math.max(all.vtime, settled(tenant)), true end
     tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
     local entry = redis.call('XADD', moved, '*', 'job', job)
-    begin(job_id, entry, ADVANCE, {known[6], known[7], known[5], known[8]})
+    begin(job_id, entry, advance, {known[6], known[7], known[5], known[8]})
     gather(tenant, 'begins', job_id)
     tenant.busy = running(tenant) + 1
     queue_again(tenant)
@@ -530,12 +543,12 @@ local function tenant_book(prefix)
     local function add(field, value)
       fields[#fields + 1], fields[#fields + 2] = field, value
     end
-    if tenant.vtime ~= tenant.old_vtime then add('vtime', tenant.vtime) end
+    if tenant.vtime ~= tenant.old_vtime then add('vtime', text(tenant.vtime)) end
     if tenant.comes then add('last', string.format('%d', tenant.last)) end
     if tenant.counts then
-      add('tokens', tenant.tokens)
-      add('bytes', tenant.bytes)
-      if tenant.served ~= tenant.old_served then add('served', tenant.served) end
+      add('tokens', text(tenant.tokens))
+      add('bytes', text(tenant.bytes))
+      if tenant.served ~= tenant.old_served then add('served', text(tenant.served)) end
     end
     if tenant.at then
       add('requests', tenant.requests or '')
@@ -544,7 +557,7 @@ local function tenant_book(prefix)
     end
     if #fields > 0 then redis.call('HSET', tenant.key, unpack(fields)) end
     if tenant.more == 0 then return end
-    local jobs = tonumber(insist('ZINCRBY', prefix .. 'tenants:jobs', tenant.more, tenant.name))
+    local jobs = tonumber(insist('ZINCRBY', prefix .. 'tenants:jobs', text(tenant.more), tenant.name))
     if jobs <= 0 then
       redis.call('ZREM', prefix .. 'tenants:jobs', tenant.name)
       redis.call('EXPIRE', tenant.key, IDLE_S)
@@ -564,7 +577,7 @@ local function tenant_book(prefix)
       if tenant.changed then
         place(tenant)
       elseif tenant.priced then
-        insist('ZADD', prefix .. 'tenants:ready', 'XX', string.format('%.0f', rank(tenant.vtime)), tenant.name)
+        insist('ZADD', prefix .. 'tenants:ready', 'XX', text(rank(tenant.vtime)), tenant.name)
       end
       if tenant.dirty then save(tenant) end
     end

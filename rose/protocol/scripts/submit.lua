@@ -105,10 +105,10 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
   local fields
   if entry then
     fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
-      'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
+      'cost', cost, 'bytes', text(size), 'enqueued_ms', string.match(entry, '^%d+')}
   else
     fields = {'status', 'queued', 'prompt', prompt, 'counted', '1', 'epoch', '0', 'attempts', '0',
-      'tokens', '0', 'cost', cost, 'bytes', size, 'enqueued_ms', now_text}
+      'tokens', '0', 'cost', cost, 'bytes', text(size), 'enqueued_ms', now_text}
   end
   local function add(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value

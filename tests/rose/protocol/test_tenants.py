@@ -12,6 +12,7 @@ from rose.protocol import (
     GROUP,
     EntryKey,
     FailedEvent,
+    FinishedEvent,
     JobEntry,
     JobSpec,
     Priority,
@@ -206,6 +207,38 @@ def test_a_deadline_that_has_passed_costs_no_slot(bench: Bench, floor: Floor) ->
     assert [entry.job_id for entry in fetched] == [job.id]
     with pytest.raises(DeadlineExceeded):
         late.result()
+
+
+def test_a_parked_job_that_somebody_takes_away_costs_no_other_its_turn(
+    bench: Bench, floor: Floor
+) -> None:
+    # given: more than are read together
+    jobs = floor.submit("t", 20)
+    taken_away = jobs.pop(2)
+    messages = bench.partition.tenant_limits.replace("limits", "messages")
+    bench.redis.hdel(messages, taken_away.id)
+    # when
+    fetched = bench.fetch("w", 30)
+    # then
+    assert [entry.job_id for entry in fetched] == [job.id for job in jobs]
+
+
+def test_jobs_of_several_streams_end_in_one_call(bench: Bench, floor: Floor) -> None:
+    # given
+    floor.submit("", 2, priority="high")
+    floor.submit("", 2)
+    floor.submit("t", 2)
+    floor.begin(6)
+    # when
+    end = FinishedEvent(index=0, reason="eos", prompt_tokens=1)
+    items = [calls.Append(lease, 0, end=end) for _, lease in floor.leases]
+    assert bench.publish(items) == ["OK"] * 6
+    # then
+    for stream in bench.partition.all_streams:
+        assert bench.redis.xlen(stream) == 0
+        assert bench.redis.xpending(stream, GROUP)["pending"] == 0
+    # and once more, as after a lost reply
+    assert bench.publish(items) == ["DUP"] * 6
 
 
 def test_priorities_act_within_a_tenant_and_age(bench: Bench) -> None:
