@@ -280,6 +280,14 @@ class StreamBody:
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
+        self._chunked = True
+
+    def begin(self) -> None:
+        """Before the answer does. A client of HTTP/1.0 knows no chunks: the end of the connection
+        is the end of its answer."""
+        if self._cycle.scope["http_version"] == "1.0":
+            self._chunked = self._cycle.chunked_encoding = False
+            self._cycle.keep_alive = False
 
     def write(self, data: bytes) -> bool:
         """One chunk of the body, not empty: that would end it. Does nothing before the answer has
@@ -287,7 +295,7 @@ class StreamBody:
         before the next chunk."""
         cycle = self._cycle
         if cycle.response_started and not cycle.disconnected:
-            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         return not cycle.flow.write_paused
 
     async def flowing(self) -> None:

@@ -93,6 +93,7 @@ class EventStream(Response):
         self._body, self._metrics = scope["stream_body"], door.metrics
         self._visit, self._loop = current_visit(), asyncio.get_running_loop()
         self._visit.streaming = True
+        self._body.begin()
         with door.metrics.open_streams.track_inprogress():
             gone = await self._serve(receive, send, door.settings.write_timeout_s)
         if self._stalled:

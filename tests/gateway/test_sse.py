@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Callable
 
 import httpx2 as httpx
+import pytest
 
 from tests.support.gateway import RunningDoor
 
@@ -67,6 +69,25 @@ def test_a_reader_that_strips_what_it_reads_survives_heartbeats(
     texts = [json.loads(event[6:])["choices"][0]["text"] for event in data[:-1]]
     assert "".join(texts) == "97 98 97 "
     assert data[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+def test_a_client_of_http_1_0_is_given_no_chunks(door: RunningDoor, connection: str) -> None:
+    # given
+    body = json.dumps(BODY).encode()
+    head = (
+        "POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: {connection}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", door.port), timeout=90) as client:
+        # when
+        client.sendall(head.encode() + body)
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    # then: the connection ends with the stream, which is nothing but events
+    headers, _, stream = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers
+    assert all(line.startswith(b"data: ") for line in stream.split(b"\n") if line)
+    assert stream.endswith(b"data: [DONE]\n\n")
 
 
 def test_nothing_between_may_keep_events_back(door: RunningDoor) -> None:
