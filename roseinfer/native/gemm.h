@@ -280,6 +280,7 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
 INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
 
 #include "quantized.h"
+#include "quantized_tiles.h"
 
 #if PAIRS
 #include "amx.h"
