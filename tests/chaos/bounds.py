@@ -47,7 +47,9 @@ class Bounds:
 
     @cached_property
     def takeovers(self) -> list[Wait]:
-        """Each job that went on elsewhere after its worker was lost."""
+        """Each job that went on elsewhere after its worker was lost. A worker that hung before its
+        engine began on the job had it, too, and is the next one to be lost."""
+        had = sorted([*self._evidence.takes, *self._evidence.given], key=lambda take: take.at)
         return [
             Wait(
                 next_one.job_id,
@@ -55,7 +57,7 @@ class Bounds:
                 self._could(next_one, self._lives[one.life].process, lost_at),
                 f"{one.life} was lost, {next_one.life} went on",
             )
-            for one, next_one in moves(self._evidence)
+            for one, next_one in moves(had)
             if one.life != next_one.life
             and (lost_at := self._lost_at(self._lives[one.life], one.at, next_one.at)) is not None
         ]

@@ -94,7 +94,7 @@ def _submissions(evidence: Evidence) -> Iterator[Finding]:
 
 def _moves(evidence: Evidence) -> Iterator[Finding]:
     numbers = {job_id: number for number, job_id in evidence.submitted}
-    for one, next_one in moves(evidence):
+    for one, next_one in moves(evidence.takes):
         if cause(evidence, one, next_one) is None:
             yield Finding(
                 Invariant.MOVED,

@@ -146,6 +146,8 @@ class Evidence:
     failures: dict[int, str] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     takes: list[Take] = field(default_factory=list)
+    given: list[Take] = field(default_factory=list)
+    """jobs that a worker was given, whose engine may have hung before it began"""
     serving: Mapping[str, float] = field(default_factory=dict)
     """since when each life of a worker takes jobs"""
     troubles: list[Trouble] = field(default_factory=list)
@@ -190,10 +192,10 @@ class Evidence:
             yield summarize(events, [])
 
 
-def moves(evidence: Evidence) -> Iterator[tuple[Take, Take]]:
+def moves(takes: Iterable[Take]) -> Iterator[tuple[Take, Take]]:
     """Each time that a job was begun on again."""
     last: dict[str, Take] = {}
-    for take in evidence.takes:
+    for take in takes:
         if take.job_id in last:
             yield last[take.job_id], take
         last[take.job_id] = take
@@ -204,6 +206,8 @@ class WorkerNotes:
     """What the workers wrote down."""
 
     takes: list[Take]
+    given: list[Take]
+    """as in `Evidence.given`"""
     serving: Mapping[str, float]
     """as in `Evidence.serving`"""
     delays: list[Trouble]
@@ -211,15 +215,18 @@ class WorkerNotes:
 
 
 def read_workers(folder: Path) -> WorkerNotes:
-    takes, serving, delays = [], {}, []
+    takes: dict[str, list[Take]] = {"take": [], "given": []}
+    serving, delays = {}, []
     for life, (at, what, *rest) in journal.read(folder / WORKERS, "*.jsonl"):
-        if what == "take":
-            takes.append(Take(at, rest[0], rest[1], life))
+        if what in takes:
+            takes[what].append(Take(at, rest[0], rest[1], life))
         elif what == "serving":
             serving[life] = at
         elif what == "late":
             delays.append(Trouble(at - rest[1] - 0.2, at, what, life.partition(".")[0]))
-    return WorkerNotes(sorted(takes, key=lambda take: take.at), serving, delays)
+    for some in takes.values():
+        some.sort(key=lambda take: take.at)
+    return WorkerNotes(takes["take"], takes["given"], serving, delays)
 
 
 def read_crowds(folder: Path) -> list[Crowd]:

@@ -116,7 +116,7 @@ class Report:
 
     def _moves(self) -> dict[str, int]:
         """Jobs begun on again, by what befell the worker that had them."""
-        causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence))
+        causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence.takes))
         return {str(why): count for why, count in causes.items()}
 
     def _losses(self) -> dict[str, int]:

@@ -175,6 +175,7 @@ class ChaosRun:
             failures=raw.failures,
             lives=[life for process in [*fleet.processes, fleet.crowd] for life in process.lives],
             takes=notes.takes,
+            given=notes.given,
             crowds=read_crowds(self.folder),
             unfinished_crowds=self.scene.unfinished_crowds,
             connections=fleet.connections,

@@ -50,6 +50,15 @@ def test_how_long_a_takeover_took(run: Evidence, seconds: list[float]) -> None:
     assert [wait.seconds for wait in Bounds(run).takeovers] == seconds
 
 
+def test_a_worker_that_hung_before_it_began_had_the_job() -> None:
+    # given: at 16 a worker was given the job, and was lost before it began
+    run = a_loss(ended=14.0, end=End.KILLED)
+    run.given = [Take(16.0, "a", 0, "worker-2.0")]
+    run.lives.append(Life("worker-2", 0, 0.0, ended=17.0, end=End.KILLED))
+    # when / then: these are two takeovers
+    assert [wait.since for wait in Bounds(run).takeovers] == [14.0, 17.0]
+
+
 def test_nobody_is_owed_what_nobody_had_a_core_for() -> None:
     # given
     run = a_loss(ended=14.0, end=End.KILLED)

@@ -356,7 +356,7 @@ def test_trouble_explains_a_move_of_whom_it_trouble_during(
     # when
     run.troubles = [trouble]
     # then
-    (move,) = moves(run)
+    (move,) = moves(run.takes)
     assert (cause(run, *move) is not None) is explains
 
 

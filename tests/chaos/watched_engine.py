@@ -83,6 +83,7 @@ class WatchedEngine:
         return self._engine.vocabulary()
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
+        self._journal.write(clock.now(), "given", job.id, len(generated_ids))
         self._hang("tokenizer")
         prepared = self._engine.prepare(job, generated_ids)
         self._prepared[job.id] = len(generated_ids)
