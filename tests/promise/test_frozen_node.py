@@ -161,7 +161,7 @@ def a_third_starts(
 def test_jobs_whose_tokens_cannot_be_kept_are_given_up(cluster: LocalCluster, scene: Scene) -> None:
     # given: a worker at full speed, so that the tokens of a silent partition pile up
     with serving("fast", cluster.url, **scene.given(min_step_s=0, lease_s=10)) as worker:
-        jobs = scene.begin(5_000_000)
+        jobs = scene.begin(1_000_000)
         # when
         with cluster.frozen(scene.node):
             wait_until(lambda: "partition 0: its 1 jobs are left to others" in worker.log)
