@@ -12,6 +12,7 @@ import atexit
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ from roseinfer.session import InferenceSession
 
 log = logging.getLogger("rose.engine")
 
+#: For how long another thread may keep the interpreter. A step of vLLM is hundreds of calls of
+#: torch, and behind each the engine's thread asks for the interpreter: with Python's 5 ms it would
+#: wait for the event loop and the tokenizer.
+_SWITCH_S = 0.0005
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -56,6 +62,7 @@ class VllmEngine:
 
         Raises: ModelNotFound, UnsupportedModel, and what vLLM raises.
         """
+        sys.setswitchinterval(_SWITCH_S)
         self._stats = Stats(config)
         self._factory = session_factory(config)
         self._llm = LLMEngine(
