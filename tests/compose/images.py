@@ -84,6 +84,7 @@ def _import_debian(docker: Docker) -> None:
     if shutil.which("debootstrap") is None:
         raise NoDocker("no registry answers, and there is no debootstrap to make stand-ins with")
     suite = dict(re.findall(r"^ARG (\w+)=(\S+)", DOCKERFILE.read_text(), re.MULTILINE))["DEBIAN"]
+    DATA.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=DATA) as folder:
         root = Path(folder, "root")
         subprocess.run(
