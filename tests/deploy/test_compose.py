@@ -122,11 +122,17 @@ def test_models_do_not_share_a_queue() -> None:
     assert len(set(queues)) == len(WORKERS)
 
 
-def test_vllm_computes_on_as_many_gpus_as_it_is_given() -> None:
-    (device,) = services()["worker-vllm"]["deploy"]["resources"]["reservations"]["devices"]
+def test_vllm_computes_on_as_many_gpus_as_it_is_told() -> None:
     arguments = services()["worker-vllm"]["environment"]["ROSE_VLLM_ARGS"].split()
-    assert arguments == ["--tensor-parallel-size", device["count"]]
+    assert arguments == ["--tensor-parallel-size", "1"]
     assert image("vllm")["env"]["ROSE_ENGINE"] == "vllm"
+
+
+@pytest.mark.parametrize("name", ["worker-gpu", "worker-vllm"])
+def test_the_gpus_of_a_service_are_no_variable(name: str) -> None:
+    """Compose 1.29, which Debian 12 has, ends with a traceback at one, whatever is brought up."""
+    (device,) = services()[name]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["count"] == "all" or isinstance(device["count"], int)
 
 
 def scraped() -> dict[str, Any]:
