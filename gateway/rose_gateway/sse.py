@@ -78,7 +78,9 @@ class EventStream(Response):
         self._on_disconnect = on_disconnect
         self._error_chunk = error_chunk
         self._heartbeat_s = heartbeat_s
-        self._heartbeat = _HEARTBEAT_ALONE if with_ids else _HEARTBEAT
+        self._heartbeat, self._after_heartbeat = _HEARTBEAT, _AFTER_HEARTBEAT
+        if with_ids:
+            self._heartbeat, self._after_heartbeat = _HEARTBEAT_ALONE, b""
         self._separator = b""
         self._written_at = 0.0
         self._stalled = False
@@ -153,8 +155,7 @@ class EventStream(Response):
                     try:
                         async with asyncio.timeout(patience_s):
                             self._put(self._heartbeat)
-                            if self._heartbeat is _HEARTBEAT:
-                                self._separator = _AFTER_HEARTBEAT
+                            self._separator = self._after_heartbeat
                             await self._body.flowing()
                     except TimeoutError:
                         self._stalled = True
