@@ -40,9 +40,10 @@ for level, stream in ipairs(streams) do
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
 end
 
+local prefix, now = prefix_of(load), now_ms()
 local tenants, moved_seen
 if redis.call('EXISTS', moved, bell) > 0 then
-  tenants = tenant_book(prefix_of(load))
+  tenants = tenant_book(prefix)
   streams[#streams + 1] = moved
   tenants.insist('XLEN', moved)
   moved_seen, owned[#streams] = last_delivered(moved, group)
@@ -53,7 +54,6 @@ if redis.call('EXISTS', moved, bell) > 0 then
 end
 
 local fetched, outcomes, mended = {}, {}, ''
-local prefix, now = prefix_of(load), now_ms()
 local taker = {consumer = consumer, model = model, now = string.format('%d', now), begun = {}}
 local MAX_JOB_ID = 80
 
