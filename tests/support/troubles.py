@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import redis
@@ -30,13 +30,18 @@ def frozen(port: int) -> Iterator[None]:
 
 
 @contextmanager
-def out_of_memory(admin: redis.Redis) -> Iterator[None]:
-    """Refuses whatever asks for memory."""
-    admin.config_set("maxmemory", 1)
+def _one_for_zero(admin: redis.Redis, setting: str) -> Iterator[None]:
+    """A setting that is 0 otherwise."""
+    admin.config_set(setting, 1)
     try:
         yield
     finally:
-        admin.config_set("maxmemory", 0)
+        admin.config_set(setting, 0)
+
+
+def out_of_memory(admin: redis.Redis) -> AbstractContextManager[None]:
+    """Refuses whatever asks for memory."""
+    return _one_for_zero(admin, "maxmemory")
 
 
 @contextmanager
@@ -66,14 +71,9 @@ def unable_to_save(admin: redis.Redis) -> Iterator[None]:
         shutil.rmtree(snapshot)
 
 
-@contextmanager
-def without_replicas(admin: redis.Redis) -> Iterator[None]:
+def without_replicas(admin: redis.Redis) -> AbstractContextManager[None]:
     """NOREPLICAS: it takes no writes that no replica would have."""
-    admin.config_set("min-replicas-to-write", 1)
-    try:
-        yield
-    finally:
-        admin.config_set("min-replicas-to-write", 0)
+    return _one_for_zero(admin, "min-replicas-to-write")
 
 
 @contextmanager
