@@ -14,7 +14,7 @@ from rose.settings import QueueSettings
 from rose.transport import slots
 from rose.transport.async_server import AsyncServer, ConnectionLimit, without_errors
 from rose.transport.connection import address_of, connect_node_async
-from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST
+from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST, Closable
 from rose.transport.multiplexed import SharedAttempt
 from rose.transport.pipeline import Command
 from rose.transport.redis_internals import AsyncConnector, async_connector
@@ -102,7 +102,7 @@ class AsyncSlots:
         return reply, node
 
 
-class AsyncCluster:
+class AsyncCluster(Closable):
     sharded = True
 
     def __init__(
@@ -117,6 +117,7 @@ class AsyncCluster:
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """In one round trip to each node, all at once."""
+        self._check_open()
         places = map(slots.slot_of, commands)
         exchange = Exchange(commands, [await self._slots.node_of(slot) for slot in places])
         for _ in range(1 + slots.MAX_REDIRECTIONS):
@@ -132,6 +133,7 @@ class AsyncCluster:
         return without_errors(exchange.replies)
 
     async def aclose(self) -> None:
+        self._closed = True
         await self._slots.aclose()
         for server in self._servers.values():
             await server.aclose()

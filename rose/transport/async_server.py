@@ -14,10 +14,9 @@ from typing import Any
 
 import redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ReadOnlyError
 
 from rose.transport.event_loop import Home
-from rose.transport.failures import CannotServe, closed
+from rose.transport.failures import TURNED_AWAY, Closable, closed
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import CONNECTION
@@ -62,7 +61,7 @@ class _RoundTrip:
             self.done.set_exception(error)
 
 
-class AsyncServer:
+class AsyncServer(Closable):
     """One server, or the primary that Sentinels name; or a node of a cluster."""
 
     sharded = False
@@ -87,7 +86,6 @@ class AsyncServer:
         self._openings: set[asyncio.Task[None]] = set()
         self._failures, self._failed_at = 0, 0.0
         self._waiting: deque[_RoundTrip] = deque()
-        self._closed = False
         self._home = Home()
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -96,8 +94,7 @@ class AsyncServer:
 
     async def round_trip(self, commands: Sequence[Command]) -> list[Any]:
         """The replies, errors among them."""
-        if self._closed:
-            raise closed()
+        self._check_open()
         self._home.check()
         trip = _RoundTrip(commands)
         connection = None if self._waiting else self._least_loaded()
@@ -273,8 +270,7 @@ class _Connection:
         if not trip.done.done():
             trip.done.set_result(trip.replies)
         for reply in trip.replies:
-            # It cannot serve now, or the address may lead to another server.
-            if isinstance(reply, (ReadOnlyError, CannotServe, redis.ConnectionError)):
+            if isinstance(reply, (*TURNED_AWAY, redis.ConnectionError)):
                 self.end(reply)
                 return
         self._on_free()

@@ -14,23 +14,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import redis.asyncio
-from redis.exceptions import MovedError
 
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncSlots, open_slots_async
 from rose.transport.connection import address_of, connect_async
 from rose.transport.event_loop import Home
-from rose.transport.failures import CONNECTION_LOST, closed
+from rose.transport.failures import CONNECTION_LOST, Closable, closed
 from rose.transport.multiplexed import Inbox, MultiplexedConnection
 from rose.transport.redis_internals import AsyncConnector, async_connector
-from rose.transport.slots import Node, slot_of_key
+from rose.transport.slots import Node, doubt, slot_of_key
 from rose.transport.urls import Kind
 
 #: Messages kept for a listener that does not keep up.
 _INBOX_SIZE = 1000
 
 
-class AsyncSubscriptions:
+class AsyncSubscriptions(Closable):
     """Belongs to one event loop. Connects at the first `listen`; `aclose` ends it for good."""
 
     def __init__(self, settings: QueueSettings, *, inbox_size: int = _INBOX_SIZE) -> None:
@@ -44,7 +43,6 @@ class AsyncSubscriptions:
         self._timeout_s = settings.redis_timeout_s
         self._inbox_size = inbox_size
         self._connections: dict[Node | None, MultiplexedConnection] = {}
-        self._closed = False
         self._home = Home()
 
     @asynccontextmanager
@@ -63,12 +61,12 @@ class AsyncSubscriptions:
             connection = await self._connection(channel)
             subscription = await connection.subscribe(channel, inbox)
         except CONNECTION_LOST as error:
-            self._doubt(error)
+            doubt(self._slots, error)
             raise
         try:
             yield inbox
         except CONNECTION_LOST as error:
-            self._doubt(error)
+            doubt(self._slots, error)
             raise
         finally:
             inbox.close()
@@ -85,17 +83,8 @@ class AsyncSubscriptions:
         if self._redis is not None:
             await self._redis.aclose()
 
-    def _doubt(self, error: Exception) -> None:
-        """The channel's node may be another now."""
-        if self._slots is None:
-            return
-        if isinstance(error, MovedError):
-            self._slots.table.moved(error)
-        self._slots.doubt()
-
     async def _connection(self, channel: str) -> MultiplexedConnection:
-        if self._closed:
-            raise closed()
+        self._check_open()
         node = None if self._slots is None else await self._slots.node_of(slot_of_key(channel))
         connection = self._connections.get(node)
         if connection is None:

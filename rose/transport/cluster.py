@@ -20,7 +20,7 @@ from rose.transport import slots
 from rose.transport.async_server import without_errors
 from rose.transport.blocking_pool import BlockingPool
 from rose.transport.connection import address_of, connect_node
-from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST, closed
+from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST, Closable
 from rose.transport.pipeline import Command, pack
 from rose.transport.redis_internals import connector, round_trips
 from rose.transport.slots import Exchange, Node, SlotTable
@@ -110,7 +110,7 @@ class Slots:
         return without_errors([reply])[0]
 
 
-class Cluster:
+class Cluster(Closable):
     """Thread-safe. Asks for the nodes at the first exchange."""
 
     sharded = True
@@ -119,12 +119,10 @@ class Cluster:
         self._slots = known
         self._blocking = blocking
         self._pools: dict[Node, BlockingPool] = {}
-        self._closed = False
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """In one round trip to each node, all at once."""
-        if self._closed:
-            raise closed()
+        self._check_open()
         places = map(slots.slot_of, commands)
         exchange = Exchange(commands, [self._slots.node_of(slot) for slot in places])
         for _ in range(1 + slots.MAX_REDIRECTIONS):

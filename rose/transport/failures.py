@@ -57,6 +57,8 @@ CONNECTION_LOST = (
     RedisClusterException,
 )
 
+#: Of these replies: the server cannot serve now, or the address may lead to another one.
+TURNED_AWAY = (ReadOnlyError, CannotServe)
 #: Whatever redis-py raises.
 BROKER_ERRORS = (RedisError, RedisClusterException)
 
@@ -92,3 +94,14 @@ def broker_errors() -> Iterator[None]:
 
 def closed() -> BrokerUnavailable:
     return BrokerUnavailable("the client is closed")
+
+
+class Closable:
+    """What serves nobody once it is closed."""
+
+    _closed = False
+
+    def _check_open(self) -> None:
+        """Raises: BrokerUnavailable"""
+        if self._closed:
+            raise closed()

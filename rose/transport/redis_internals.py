@@ -20,9 +20,9 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection as Connection
 from redis.connection import ConnectionPool, SSLConnection, parse_url
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ResponseError
 
-from rose.transport.failures import CannotServe, named
+from rose.transport.failures import TURNED_AWAY, named
 
 AsyncConnector = Callable[[], AsyncConnection]
 Connector = Callable[[], Connection]
@@ -174,8 +174,8 @@ def _pooled(pool: Pool) -> Iterator[Connection]:
 
 def _replies(connection: Connection, commands: int) -> list[Any]:
     replies = [_reply(connection) for _ in range(commands)]
-    if any(isinstance(reply, (ReadOnlyError, CannotServe)) for reply in replies):
-        connection.disconnect()  # the address may lead to another server now
+    if any(isinstance(reply, TURNED_AWAY) for reply in replies):
+        connection.disconnect()
     return replies
 
 

@@ -18,7 +18,7 @@ from rose.transport.async_server import AsyncServer, ConnectionLimit, without_er
 from rose.transport.blocking_pool import BlockingPool
 from rose.transport.cluster import Cluster, open_slots
 from rose.transport.connection import address_of, connect, connect_async
-from rose.transport.failures import closed
+from rose.transport.failures import Closable
 from rose.transport.pipeline import Command, pack
 from rose.transport.redis_internals import async_connector, connector, reply_timeout_s, round_trips
 from rose.transport.urls import Kind
@@ -43,7 +43,7 @@ class AsyncPrimary(AsyncServer):
         await self._client.aclose()
 
 
-class Server:
+class Server(Closable):
     """Thread-safe."""
 
     sharded = False
@@ -52,11 +52,9 @@ class Server:
         """`client`: for address and options; its own pool stays empty."""
         self._client = client
         self._pool = BlockingPool(connector(client.connection_pool), blocking=blocking)
-        self._closed = False
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        if self._closed:
-            raise closed()
+        self._check_open()
         packed = b"".join(map(pack, commands))
         with self._pool.turns:
             (replies,) = round_trips([(self._pool, packed, len(commands))])

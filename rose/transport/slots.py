@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -88,6 +88,23 @@ class SlotTable:
         """In a random order: each time others are asked first."""
         nodes = list(dict.fromkeys([*self._nodes, *self._startup]))
         return random.sample(nodes, len(nodes))
+
+
+class Known(Protocol):
+    """What is known of a cluster, and learned anew."""
+
+    @property
+    def table(self) -> SlotTable: ...
+
+    def doubt(self) -> None: ...
+
+
+def doubt(known: Known | None, error: Exception) -> None:
+    """After `error` a channel's node may be another one. `known` None: it is no cluster."""
+    if known is not None:
+        if isinstance(error, MovedError):
+            known.table.moved(error)
+        known.doubt()
 
 
 def slot_of(command: Command) -> int | None:

@@ -17,15 +17,14 @@ from typing import Any
 
 import redis
 from redis.connection import AbstractConnection
-from redis.exceptions import MovedError
 
 from rose.settings import QueueSettings
 from rose.transport.blocking_pool import IdleConnections
 from rose.transport.cluster import Slots, open_slots
 from rose.transport.connection import address_of, connect
-from rose.transport.failures import CONNECTION_LOST, closed
+from rose.transport.failures import CONNECTION_LOST, Closable
 from rose.transport.redis_internals import Connector, connector, open_blocking, read_reply
-from rose.transport.slots import Node, slot_of_key
+from rose.transport.slots import Node, doubt, slot_of_key
 from rose.transport.urls import Kind
 
 
@@ -102,7 +101,7 @@ class BlockingInbox:
         return message if whole else message[:2]
 
 
-class Subscriptions:
+class Subscriptions(Closable):
     """Thread-safe. Connects at the first `listen`."""
 
     def __init__(self, settings: QueueSettings) -> None:
@@ -111,7 +110,6 @@ class Subscriptions:
         if address_of(settings).kind is Kind.CLUSTER:
             self._slots = open_slots(settings, settings.redis_timeout_s)
         self._idle: dict[Node | None, IdleConnections[BlockingInbox]] = {}
-        self._closed = False
 
     @contextmanager
     def listen(self, channel: str) -> Iterator[BlockingInbox]:
@@ -121,19 +119,18 @@ class Subscriptions:
             BrokerUnavailable: it is closed.
             CONNECTION_LOST, redis.ResponseError
         """
-        if self._closed:
-            raise closed()
+        self._check_open()
         try:
             node, connector = self._node(channel)
             inbox = self._subscribed(node, connector, channel)
         except CONNECTION_LOST as error:
-            self._doubt(error)
+            doubt(self._slots, error)
             raise
         try:
             yield inbox
         except CONNECTION_LOST as error:
             inbox.in_step = False
-            self._doubt(error)
+            doubt(self._slots, error)
             raise
         finally:
             self._give_back(node, inbox)
@@ -184,7 +181,7 @@ class Subscriptions:
             try:
                 inbox.unsubscribe()
             except CONNECTION_LOST as error:
-                self._doubt(error)
+                doubt(self._slots, error)
             else:
                 self._idle_at(node).keep(inbox)
                 return
@@ -196,11 +193,3 @@ class Subscriptions:
             node = self._slots.node_of(slot_of_key(channel))
             return node, connector(self._slots.client_of(node).connection_pool)
         return None, connector(self._redis.connection_pool)
-
-    def _doubt(self, error: Exception) -> None:
-        """The channel's node may be another now."""
-        if self._slots is None:
-            return
-        if isinstance(error, MovedError):
-            self._slots.table.moved(error)
-        self._slots.doubt()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rose.errors import BrokerUnavailable
 from rose.protocol import Partition, partition_of
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Client, Event, Job, ProducerSettings, Request
@@ -64,6 +65,13 @@ def workers(cluster: LocalCluster, queue: str) -> Iterator[list[WorkerProcess]]:
 def test_every_script_stays_in_one_slot(bench: BenchAt, script: str) -> None:
     call = PREPARED[script](bench)
     bench.call(call)  # CROSSSLOT would be an error
+
+
+async def test_a_client_that_was_closed_asks_no_node(settings: ProducerSettings) -> None:
+    client = AsyncClient(settings)
+    await client.aclose()
+    with pytest.raises(BrokerUnavailable, match="the client is closed"):
+        await client.submit("ab")
 
 
 def test_streams_listen_to_one_shard_only(cluster: LocalCluster, bench: BenchAt) -> None:
