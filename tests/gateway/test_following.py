@@ -14,7 +14,7 @@ from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, Tok
 from rose_gateway.answers import Head
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.terms import ChatTerms
-from rose_gateway.following import DONE, streamed
+from rose_gateway.following import streamed
 from rose_gateway.positions import Positions
 from rose_gateway.refusal import Refused
 from rose_gateway.ticket import Burst, Ticket
@@ -126,7 +126,3 @@ def test_positions_are_read_as_they_are_written() -> None:
         assert str(Positions.read(text, text.count(",") + 1)) == text
     with pytest.raises(Refused):
         Positions.read("1-0", 2)
-
-
-def test_the_end_is_openai_s() -> None:
-    assert DONE == b"data: [DONE]\n\n"

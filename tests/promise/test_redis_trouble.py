@@ -27,7 +27,6 @@ from tests.support.proxy import Proxy
 from tests.support.troubles import (
     busy,
     loading,
-    out_of_memory,
     read_only,
     unable_to_save,
     without_replicas,
@@ -130,20 +129,6 @@ def endless(stream: Callable[..., Stream]) -> Callable[..., Stream]:
 
 
 # Connections
-
-
-def test_a_killed_redis_comes_back_with_its_aof(
-    server: EmbeddedBroker, endless: Callable[..., Stream]
-) -> None:
-    # given
-    running = endless()
-    # when
-    for _ in range(2):
-        server.stop()
-        time.sleep(0.3)
-        server.start()
-    # then
-    running.assert_goes_on()
 
 
 @pytest.mark.parametrize("side", ["subscriber", "worker"])
@@ -286,22 +271,6 @@ def test_scripts_that_are_flushed_again_and_again(
 
 
 # A Redis that refuses
-
-
-def test_a_redis_without_memory(
-    admin: redis.Redis, client: Client, endless: Callable[..., Stream]
-) -> None:
-    # given
-    running = endless()
-    # when
-    with out_of_memory(admin):
-        with pytest.raises(BrokerUnavailable, match=r"out of memory \(maxmemory\)") as refused:
-            client.submit("x")
-        time.sleep(1)
-    # then
-    assert "\n" not in str(refused.value)
-    running.assert_goes_on()
-    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,9 @@ async def test_it_is_cancelled_in_the_middle(
     await until(lambda: has_no_jobs(own_raw, Partition(queue)))
 
 
-async def test_it_expires_in_the_middle(slow_worker: WorkerProcess, open_door: OpenDoor) -> None:
+async def test_it_expires_in_the_middle(
+    slow_worker: WorkerProcess, open_door: OpenDoor, own_raw: redis.Redis, queue: str
+) -> None:
     # given
     async with open_door(batch_window=8) as door, running_batches(door):
         # when
@@ -226,6 +228,7 @@ async def test_it_expires_in_the_middle(slow_worker: WorkerProcess, open_door: O
     assert len(output) == batch.completed <= 3
     assert codes(errors) == {"batch_expired"}
     assert sorted(ids(output) + ids(errors)) == sorted(f"line-{n}" for n in range(1, 101))
+    await until(lambda: has_no_jobs(own_raw, Partition(queue)))
 
 
 async def test_one_that_nobody_ran_in_its_time_expires_too(door: Door) -> None:

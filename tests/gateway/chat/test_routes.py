@@ -52,22 +52,6 @@ def test_a_null_worker_gives_a_request_without_a_limit_no_million_tokens(ai: Ope
     assert (choice.message.content, choice.finish_reason) == (echo("Hi", 8192), "length")
 
 
-def test_several_answers_are_jobs_of_one_request(ai: OpenAI) -> None:
-    answer = ai.chat.completions.create(model="null", messages=HI, max_tokens=4, n=3, seed=1)
-    chunks = list(
-        ai.chat.completions.create(model="null", messages=HI, max_tokens=4, n=3, stream=True)
-    )
-
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert {choice.message.content for choice in answer.choices} == {echo("Hi", 4)}
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 12)
-    texts = ["", "", ""]
-    for choice in (choice for chunk in chunks for choice in chunk.choices):
-        texts[choice.index] += choice.delta.content or ""
-    assert texts == [echo("Hi", 4)] * 3
-
-
 def test_events_carry_the_position_and_the_job(door: RunningDoor) -> None:
     body = {"model": "null", "messages": HI, "max_tokens": 2, "stream": True}
 

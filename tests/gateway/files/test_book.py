@@ -122,15 +122,6 @@ async def test_files_are_listed_by_age_and_owner_and_purpose(files: Files) -> No
     assert (page.records, page.has_more) == ([records[1], records[0]], False)
 
 
-async def test_a_page_goes_on_after_a_file_that_was_deleted(files: Files) -> None:
-    records = sorted([await uploaded(files, b"ab") for _ in range(4)], key=lambda record: record.id)
-    await files.delete(OWNER, records[1].id)
-
-    page = await files.book.list(OWNER, order="asc", after=records[1].id)
-
-    assert page.records == records[2:]
-
-
 async def test_a_deleted_file_leaves_nothing(
     files: Files, each_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -103,14 +103,6 @@ def test_what_is_not_stored_cannot_go_on_without_its_client(slow_door: RunningDo
     assert refused(answer)["param"] == "store"
 
 
-def test_a_background_stream_goes_on_without_its_client(slow_door: RunningDoor) -> None:
-    with streaming(slow_door.url, background=True, max_output_tokens=60) as (answer, events):
-        until_text(events)
-        response_id = "resp_" + answer.headers["x-rose-job-id"]
-
-    assert wait_for(slow_door.url, response_id, has_ended)["usage"]["output_tokens"] == 60
-
-
 def test_a_reader_that_leaves_cancels_nothing(slow_door: RunningDoor) -> None:
     response_id = created(slow_door.url, background=True, max_output_tokens=60)["id"]
 

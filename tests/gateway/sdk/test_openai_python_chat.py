@@ -20,7 +20,6 @@ from tests.gateway.sdk.doors import (
     Door,
     Weather,
 )
-from tests.support.bench import wait_until
 
 
 class Time(BaseModel):
@@ -264,27 +263,6 @@ def test_a_model_may_call_functions_by_itself(client: OpenAI, stream: bool, para
     called = [Weather(city="Oslo", degrees=3)] * (2 if parallel else 1)
     assert [c.function.parsed_arguments for c in calls] == called
     assert len({c.id for c in calls}) == len(calls)
-
-
-def test_whoever_stops_listening_frees_the_slot(client: OpenAI, door: Door) -> None:
-    raw = client.chat.completions.with_raw_response.create(
-        model=SLOW, messages=HI, stream=True, max_tokens=100_000
-    )
-    with raw.parse() as stream:
-        next(stream)
-
-    with door.client(SLOW) as behind:
-        job = behind.job(raw.headers["x-rose-job-id"])
-        wait_until(lambda: job.status().status == "cancelled")
-
-
-def test_a_prompt_is_completed(client: OpenAI) -> None:
-    completion = client.completions.create(
-        model=CHAT, prompt="say hello", echo=True, extra_body=SAYS_HELLO
-    )
-
-    (choice,) = completion.choices
-    assert (choice.text, choice.finish_reason) == ("say hellohello, world", "stop")
 
 
 def test_a_prompt_of_token_ids_is_completed(client: OpenAI) -> None:

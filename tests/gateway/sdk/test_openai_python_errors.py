@@ -68,22 +68,6 @@ def test_a_body_beyond_the_limit_is_refused(client: OpenAI) -> None:
     assert refused.value.status_code == 413
 
 
-def test_the_same_key_with_another_body_is_a_conflict(client: OpenAI) -> None:
-    def ask(text: str) -> str:
-        return client.responses.create(
-            model=ECHO,
-            input=text,
-            max_output_tokens=1,
-            extra_headers={"Idempotency-Key": "the-same"},
-        ).id
-
-    first = ask("a")
-
-    assert ask("a") == first
-    with pytest.raises(openai.ConflictError):
-        ask("b")
-
-
 def test_a_job_that_dies_in_a_stream_raises(client: OpenAI, door: Door) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=SLOW, messages=HI, stream=True, max_tokens=100_000

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 
-import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from rose_producer import Client
-from tests.gateway.sdk.doors import CHAT, ECHO, SAYS_HELLO, SLOW, Door, Weather
-from tests.support.bench import wait_until
+from tests.gateway.sdk.doors import CHAT, SAYS_HELLO, SLOW, Door, Weather
 from tests.support.chat_model import CONTEXT
 
 TOOL = {
@@ -23,17 +19,6 @@ TOOL = {
     "strict": True,
 }
 OTHER_TOOL = {**TOOL, "name": "get_time", "parameters": {"type": "object", "properties": {}}}
-
-
-@pytest.fixture
-def behind(door: Door) -> Iterator[Client]:
-    """The queue of the slow model."""
-    with door.client(SLOW) as client:
-        yield client
-
-
-def job_of(response_id: str) -> str:
-    return response_id.removeprefix("resp_")
 
 
 def test_a_text_is_answered(client: OpenAI) -> None:
@@ -64,15 +49,6 @@ def test_a_response_is_retrieved_as_it_was_answered(client: OpenAI) -> None:
     retrieved = client.responses.retrieve(created.id)
 
     assert retrieved.to_dict() == created.to_dict()
-
-
-def test_a_deleted_response_is_gone(client: OpenAI) -> None:
-    response = client.responses.create(model=ECHO, input="x", max_output_tokens=1)
-
-    client.responses.delete(response.id)
-
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(response.id)
 
 
 def test_a_stream_has_every_event_in_order(client: OpenAI) -> None:
@@ -142,18 +118,6 @@ def test_the_stream_helper_resumes_at_a_cursor(client: OpenAI) -> None:
 
     assert [e.sequence_number for e in rest] == list(range(cursor + 1, cursor + 1 + len(rest)))
     assert final.output_text == "hello, world"
-
-
-def test_a_background_response_is_cancelled(client: OpenAI, behind: Client) -> None:
-    response = client.responses.create(
-        model=SLOW, input="abc", background=True, max_output_tokens=100_000
-    )
-
-    cancelled = client.responses.cancel(response.id)
-
-    assert cancelled.status == "cancelled"
-    wait_until(lambda: behind.job(job_of(response.id)).status().status == "cancelled")
-    assert client.responses.retrieve(response.id).status == "cancelled"
 
 
 def test_structured_output_is_parsed(client: OpenAI) -> None:
