@@ -81,7 +81,7 @@ pictures: .venv/demo ## draws docs/img anew, from `rose top` and `rose demo` whi
 
 # BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run; '--llama-cpp PYTHON --gguf FILE' for llama.cpp.
 bench: .venv/bench ## the engine beside its peers, into docs/measurements/engine.md
-	$(BIN)/python -m benchmarks.engine --write docs/measurements/engine.md --plot docs/img/engine.svg $(BENCH)
+	$(BIN)/python -m benchmarks.engine --write docs/measurements/engine.md $(BENCH)
 
 # BENCH_GPU=--cpu-smoke runs it small without a GPU.
 bench-gpu: .venv/bench ## the same on a GPU

@@ -2,7 +2,7 @@
 
     python -m benchmarks.engine [--only batch,single,...] [--model NAME ...] [--dtype NAME ...]
         [--rounds N] [--requests N] [--vllm PYTHON] [--llama-cpp PYTHON] [--gguf FILE]
-        [--json FILE] [--write PAGE] [--plot FILE]
+        [--json FILE] [--write PAGE]
 
 Contenders take turns; ratios are taken round by round. Each model has random weights of a real
 shape. vLLM takes part where `--vllm` names the Python of an environment that has it, llama.cpp
@@ -37,7 +37,6 @@ from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
 from benchmarks.engine.contenders.vllm import Vllm
-from benchmarks.engine.plot import draw
 from benchmarks.engine.scale import FULL, TINY, Scale
 from benchmarks.models import BUILT_IN, NAMES, gguf_file, model_folder
 from benchmarks.quality import windows_of
@@ -81,8 +80,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
         suite = Suite(args, _scale(args), Path(folder))
         suite.run(args.only)
-    if args.plot:
-        draw(suite.runner.boards, args.plot)
     if args.write:
         suite.runner.write(args.write, "benchmarks.engine")
 
@@ -296,7 +293,6 @@ def _arguments() -> argparse.Namespace:
     add("--llama-cpp", type=Path, metavar="PYTHON", help="of one that has llama-cpp-python")
     add("--gguf", type=Path, metavar="FILE", help="for the case gguf: of weights of few bits")
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
-    add("--plot", type=Path, metavar="FILE", help="draw them: .svg or .png; needs matplotlib")
     return parser.parse_args()
 
 
