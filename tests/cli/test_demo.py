@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
 from rose.errors import BrokerUnavailable
 from rose_cli.demo.broker import REDIS_SERVER, EmbeddedBroker, find_redis_server, version_of
@@ -87,6 +89,20 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(signum: signal.Signals) -
     assert len(children) == 4  # the server, two workers, the gateway
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
     process.stdout.close()
+
+
+def test_no_signal_is_lost_in_the_finalizer_of_what_started_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given
+    gc.collect()
+    finalized = []
+    monkeypatch.setattr(redis.ConnectionPool, "__del__", lambda pool: finalized.append(id(pool)))
+    # when
+    with EmbeddedBroker(fake=True):
+        gc.collect()
+        # then
+        assert finalized == []
 
 
 def test_a_demo_that_sees_a_wrong_stream_says_so() -> None:

@@ -81,6 +81,9 @@ class EmbeddedBroker:
         self._config = config
         self._options = options or {}
         self._process: subprocess.Popen[bytes] | None = None
+        # Kept as long as this is: its pool has a finalizer, and what a signal raises while the
+        # garbage collector runs that is lost.
+        self._client = redis.Redis.from_url(self.url, socket_timeout=1, retry=Retry(NoBackoff(), 0))
 
     @property
     def kind(self) -> str:
@@ -108,12 +111,11 @@ class EmbeddedBroker:
         """Raises: BrokerUnavailable: it did not come up."""
         log = Path(self._folder.name, "log")
         self._process = self.begin(self._command(), log)
-        client = redis.Redis.from_url(self.url, socket_timeout=1, retry=Retry(NoBackoff(), 0))
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-                if client.ping():
-                    client.close()
+                if self._client.ping():
+                    self._client.close()
                     return
             time.sleep(0.02)
         self.stop()
