@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rose_producer.settings import ProducerSettings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
 RedisUrl = Annotated[
@@ -21,6 +24,19 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
 def given(**values: Any) -> dict[str, Any]:
     """The options that were set; the rest is left to the environment and the defaults."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def settings_of(redis_url: str | None, queue: str | None = None) -> ProducerSettings:
+    from rose_producer.settings import ProducerSettings  # some commands need no queue
+
+    return ProducerSettings(**given(redis_url=redis_url, queue=queue))
+
+
+def command_group(about: str | None = None) -> typer.Typer:
+    """A command that has commands of its own."""
+    return typer.Typer(
+        help=about, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
 
 
 def with_options(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -19,6 +17,7 @@ from rich.console import Console
 from rose.errors import ConfigurationError
 from rose_cli.commands import ENGINE, GATEWAY, require
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.processes import leave_at_signals
 
 _HOST = "127.0.0.1"
 _PORT = 8080
@@ -48,8 +47,7 @@ def chat(
     require(*GATEWAY, "platformdirs", extra="gateway")
     from roseinfer.sources import check, model_name
 
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _leave)
+    leave_at_signals()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     source = model or str(_fetched(console))
     check(source)
@@ -140,8 +138,3 @@ def _listener(port: int | None) -> socket.socket:
         if port is not None:
             raise
         return listen(_HOST, 0)
-
-
-def _leave(signum: int, _: FrameType | None) -> None:
-    """Before it serves: a closed terminal ends the processes that were started too."""
-    sys.exit(128 + signum)

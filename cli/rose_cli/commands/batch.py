@@ -14,7 +14,7 @@ import typer
 
 from rose.errors import ConfigurationError
 from rose_cli.commands import GATEWAY, require
-from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, command_group, given
 from rose_cli.output import print_result
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _SOME_FAILED = 3
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-batch = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+batch = command_group()
 
 
 @batch.callback()

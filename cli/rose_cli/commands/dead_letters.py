@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from rose.errors import BrokerUnavailable, InvalidParameter, RoseError
-from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, command_group, settings_of
 from rose_cli.output import (
     age,
     local_time,
@@ -25,14 +25,10 @@ from rose_cli.output import (
 )
 from rose_cli.tables import Column, facts_table, make_table, print_drawing, terminal_width, wrap
 from rose_producer.dead_letters import DeadLetter, DeadLetters
-from rose_producer.settings import ProducerSettings
 
-letters = typer.Typer(
-    help="Jobs that could not run: look at them, run them again, drop them. A dead letter's handle "
-    "is PARTITION:ENTRY, such as 0:1700000000000-0, as `list` prints it.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+letters = command_group(
+    "Jobs that could not run: look at them, run them again, drop them. A dead letter's handle "
+    "is PARTITION:ENTRY, such as 0:1700000000000-0, as `list` prints it."
 )
 
 Handle = Annotated[str, typer.Argument(help="Which, as `list` prints it.")]
@@ -53,7 +49,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, the newest first."""
-    with _dead(redis_url, queue) as dead:
+    with DeadLetters(settings_of(redis_url, queue)) as dead:
         found = list(dead.list(code=code, limit=limit))
     if as_json:
         for letter in found:
@@ -91,7 +87,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show all of a dead letter; of its prompt only the size, unless asked."""
-    with _dead(redis_url, queue) as dead:
+    with DeadLetters(settings_of(redis_url, queue)) as dead:
         letter = dead.get(handle)
     if raw:
         sys.stdout.buffer.write(letter.job)
@@ -120,7 +116,7 @@ def retry(
     passed is dropped; queue limits do not count.
     """
     refusals: list[RoseError] = []
-    with _dead(redis_url, queue) as dead:
+    with DeadLetters(settings_of(redis_url, queue)) as dead:
         for handle in _chosen(dead, handles, everything, code):
             try:
                 again = dead.retry(handle)
@@ -153,13 +149,9 @@ def purge(
     _check_choice(handles, everything, code or older_than)
     age_s = 0.0 if older_than is None else _seconds(older_than)
     _confirm(yes, "these" if handles else "all such" if code or older_than else "all")
-    with _dead(redis_url, queue) as dead:
+    with DeadLetters(settings_of(redis_url, queue)) as dead:
         gone = dead.purge(handles) if handles else dead.purge_all(code=code, older_than_s=age_s)
     print_result({"purged": gone}, f"{gone} dead letters purged", as_json=as_json)
-
-
-def _dead(redis_url: str | None, queue: str | None) -> DeadLetters:
-    return DeadLetters(ProducerSettings(**given(redis_url=redis_url, queue=queue)))
 
 
 def _check_choice(handles: list[str] | None, everything: bool, filtered: object) -> None:

@@ -12,7 +12,7 @@ from rose.errors import InvalidParameter
 from rose.protocol import CancelledEvent, FinishedEvent, error_of
 from rose.protocol.status import JobStatus, QueueStatus
 from rose.protocol.tenants import TenantsStatus
-from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, given, settings_of
 from rose_cli.output import (
     age,
     local_time,
@@ -23,16 +23,12 @@ from rose_cli.output import (
     seconds_since,
 )
 from rose_cli.sampling import with_sampling_options
-from rose_producer import Client, FailedEvent, Job, ProducerSettings, Request, TokenEvent
+from rose_producer import Client, FailedEvent, Job, Request, TokenEvent
 
 #: So many are named in the queue's status.
 _TENANTS = 10
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `rose submit` prints it.")]
-
-
-def _client(redis_url: str | None, queue: str | None) -> Client:
-    return Client(ProducerSettings(**given(redis_url=redis_url, queue=queue)))
 
 
 @with_sampling_options
@@ -80,7 +76,7 @@ def submit(
         )
         for text in texts
     ]
-    with _client(redis_url, queue) as client:
+    with Client(settings_of(redis_url, queue)) as client:
         for job in client.submit_many(requests):
             print_result({"id": job.id}, job.id, as_json=as_json)
             if stream:
@@ -104,7 +100,7 @@ def stream(
     as_json: AsJson = False,
 ) -> None:
     """Print a job's text from the beginning, or from a cursor, as it comes."""
-    with _client(redis_url, queue) as client:
+    with Client(settings_of(redis_url, queue)) as client:
         _print_stream(client.job(job_id), cursor, as_json)
 
 
@@ -128,7 +124,7 @@ def result(
     as_json: AsJson = False,
 ) -> None:
     """Wait for a job to end, and print its text."""
-    with _client(redis_url, queue) as client:
+    with Client(settings_of(redis_url, queue)) as client:
         answer = client.job(job_id).result(timeout)
     print_result(asdict(answer), answer.text, as_json=as_json)
 
@@ -146,7 +142,7 @@ def status(
     if every:
         _all_queues(job_id, redis_url, queue, as_json)
         return
-    with _client(redis_url, queue) as client:
+    with Client(settings_of(redis_url, queue)) as client:
         if job_id is not None:
             _show(client.job(job_id).status(), {}, {}, as_json)
             return
@@ -172,7 +168,7 @@ def _all_queues(
 ) -> None:
     if job_id is not None or queue is not None:
         raise InvalidParameter("--all shows every queue: leave the job and --queue out")
-    with _client(redis_url, queue) as client:
+    with Client(settings_of(redis_url, queue)) as client:
         found = client.queues()
     if as_json:
         for status in found:
@@ -262,7 +258,7 @@ def cancel(
     job_id: JobId, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
 ) -> None:
     """Stop a job: at once if it waits, within one step if it runs."""
-    with _client(redis_url, queue) as client:
+    with Client(settings_of(redis_url, queue)) as client:
         stopping = client.job(job_id).cancel()
     text = f"{job_id} is being cancelled" if stopping else f"{job_id} had ended already"
     print_result({"id": job_id, "cancelled": stopping}, text, as_json=as_json)

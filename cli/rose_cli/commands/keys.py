@@ -10,20 +10,16 @@ import typer
 
 from rose.protocol import Priority
 from rose.protocol.tenants import check_tenant
-from rose_cli.options import AsJson, RedisUrl, given
+from rose_cli.options import AsJson, RedisUrl, command_group, settings_of
 from rose_cli.output import local_time, print_json, print_result, print_text, printable
 from rose_cli.tables import Column, make_table, print_drawing, terminal_width
 from rose_gateway.keys import ApiKey, KeyLimits, Keys, open_keys
-from rose_producer.settings import ProducerSettings
 
 T = TypeVar("T")
 
-keys = typer.Typer(
-    help="The API keys that `rose gateway` asks for as soon as there is one. Redis holds their "
-    "hashes only.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+keys = command_group(
+    "The API keys that `rose gateway` asks for as soon as there is one. Redis holds their "
+    "hashes only."
 )
 
 
@@ -120,7 +116,7 @@ def rename_tenant(redis_url: str | None, old: str, new: str) -> Sequence[str]:
 
 def _run(redis_url: str | None, action: Callable[[Keys], Awaitable[T]]) -> T:
     async def run() -> T:
-        keys, redis = open_keys(ProducerSettings(**given(redis_url=redis_url)))
+        keys, redis = open_keys(settings_of(redis_url))
         try:
             return await action(keys)
         finally:

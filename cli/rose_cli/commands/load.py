@@ -18,7 +18,7 @@ import typer
 from rose.errors import BrokerUnavailable, QueueFull, RoseError
 from rose.protocol import Priority
 from rose_cli.demo.prompts import REQUESTS
-from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, settings_of
 from rose_cli.output import print_result
 from rose_producer import AsyncClient, AsyncJob, ProducerSettings, Request, TokenEvent
 
@@ -48,7 +48,7 @@ def load(
     as_json: AsJson = False,
 ) -> None:
     """Submit stories at a rate, and read every stream: something for workers and graphs to show."""
-    settings = ProducerSettings(**given(redis_url=redis_url, queue=queue))
+    settings = settings_of(redis_url, queue)
     counts = asyncio.run(run(settings, rate, seconds, as_json=as_json))
     print_result(asdict(counts), str(counts), as_json=as_json)
 

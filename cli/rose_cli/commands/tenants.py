@@ -13,7 +13,7 @@ from rose.errors import InvalidParameter
 from rose.protocol import Priority
 from rose.protocol.tenants import LIMITS, TenantLimits, TenantsStatus, TenantStatus
 from rose_cli.commands.keys import rename_tenant
-from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, command_group, given, settings_of
 from rose_cli.output import print_json, print_result, print_text, printable
 from rose_cli.tables import (
     Cell,
@@ -25,15 +25,11 @@ from rose_cli.tables import (
     terminal_width,
 )
 from rose_gateway.keys import FRESH_S
-from rose_producer.settings import ProducerSettings
 from rose_producer.tenants import Tenants
 
-tenants = typer.Typer(
-    help="Who shares the queue. A tenant need not be made: a job names it (rose submit --tenant, "
-    "rose keys create --tenant), and has weight 1 and no limits until `set` says more.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+tenants = command_group(
+    "Who shares the queue. A tenant need not be made: a job names it (rose submit --tenant, "
+    "rose keys create --tenant), and has weight 1 and no limits until `set` says more."
 )
 
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
@@ -84,7 +80,7 @@ def set_tenant(
         tokens_per_minute=tokens_per_minute,
     )
     changes: dict[str, Any] = {field: _number(field, text) for field, text in said.items()}
-    with _tenants(redis_url, queue) as known:
+    with Tenants(settings_of(redis_url, queue)) as known:
         limits = replace(known.show(name).limits, **changes, **given(weight=weight))
         known.set(name, limits)
     text = f"{name}: weight {limits.weight:g}, {_caps(limits) or 'no limits'}"
@@ -109,7 +105,7 @@ def let_pass(
 
     They are charged to their tenants, and held to their limits. It holds for jobs from now on.
     """
-    with _tenants(redis_url, queue) as known:
+    with Tenants(settings_of(redis_url, queue)) as known:
         passing = set(known.passing())
         if passes is not None:
             if name is None:
@@ -134,7 +130,7 @@ def list_tenants(
     as_json: AsJson = False,
 ) -> None:
     """List those that wait or run, the most waiting first, and those that `set` knows."""
-    with _tenants(redis_url, queue) as known:
+    with Tenants(settings_of(redis_url, queue)) as known:
         status = known.top(limit)
         rows = list(status.top[:limit])
         names = {row.name for row in status.top}
@@ -160,7 +156,7 @@ def show(
     name: Name, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
 ) -> None:
     """Show how a tenant stands, and what it may use."""
-    with _tenants(redis_url, queue) as known:
+    with Tenants(settings_of(redis_url, queue)) as known:
         now, tenant, passing = known.top(0), known.show(name), known.passing()
     if as_json:
         print_json(_facts(tenant, now, passing))
@@ -173,7 +169,7 @@ def remove(
     name: Name, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
 ) -> None:
     """Forget what `set` has said: weight 1 again, and no limits. Its jobs stay and run."""
-    with _tenants(redis_url, queue) as known:
+    with Tenants(settings_of(redis_url, queue)) as known:
         removed = known.remove(name)
     text = f"removed the limits of {name}" if removed else f"{name} had neither weight nor limits"
     print_result({"name": name, "removed": removed}, text, as_json=as_json)
@@ -192,7 +188,7 @@ def rename(
     Clients that name the tenant themselves (ROSE_TENANT) are to say the new name first. It may be
     repeated at any time.
     """
-    with _tenants(redis_url, queue) as known:
+    with Tenants(settings_of(redis_url, queue)) as known:
         jobs = known.rename(name, new)  # refuses what cannot be, before any key is changed
         if keys := rename_tenant(redis_url, name, new):
             time.sleep(2 * FRESH_S)  # until all gateways know
@@ -205,10 +201,6 @@ def rename(
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def _tenants(redis_url: str | None, queue: str | None) -> Tenants:
-    return Tenants(ProducerSettings(**given(redis_url=redis_url, queue=queue)))
 
 
 def _number(name: str, text: str) -> int | None:

@@ -14,12 +14,12 @@ import typer
 from rich.live import Live
 
 from rose.errors import ConfigurationError
-from rose_cli.options import AsJson, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, settings_of
 from rose_cli.output import print_json
 from rose_cli.tables import console, print_drawing, terminal_width
 from rose_cli.top.frames import Frame, Top, addresses
 from rose_cli.top.view import draw, export
-from rose_producer import Client, ProducerSettings
+from rose_producer import Client
 
 
 def top(
@@ -41,7 +41,7 @@ def top(
     last: Frame | None = None
     live = console.is_terminal and count is None
     with (
-        Client(ProducerSettings(**given(redis_url=redis_url, queue=queue))) as client,
+        Client(settings_of(redis_url, queue)) as client,
         _display(live=live, as_json=as_json) as show,
     ):
         try:

@@ -19,6 +19,12 @@ _STOP_S = 120
 _LOOK_S = 0.05
 
 
+def leave_at_signals() -> None:
+    """A closed terminal ends this process too, and with it those that it has started."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
+
+
 class ServiceDied(RoseError):
     code = "service_died"
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -20,6 +19,7 @@ from rose_cli.commands import ENGINE, GATEWAY, missing, require
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.door import Door, curl_lines, text_of
 from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.demo.processes import leave_at_signals
 from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import LiveView, PlainView, View, result_table
@@ -71,8 +71,7 @@ def demo(
 ) -> None:
     """See it at work: streams, a worker killed in mid-sentence, and no token lost or doubled."""
     require(*ENGINE)
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _leave)
+    leave_at_signals()
     console = Console(quiet=as_json)
     view = _view(console, as_json=as_json)
     with staged(full_speed=full_speed, fake_redis=fake_redis) as stage:
@@ -130,11 +129,6 @@ def play(stage: Stage, view: View) -> Report:
         for process in (*stage.workers, *filter(None, [stage.gateway])):
             process.wait_ready()
         return asyncio.run(_Demo(stage, view).run())
-
-
-def _leave(signum: int, _: FrameType | None) -> None:
-    """A closed terminal ends the demo too, and with it the processes it has started."""
-    sys.exit(128 + signum)
 
 
 def _view(console: Console, *, as_json: bool) -> View:
