@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import redis
 
+from rose.errors import BrokerUnavailable
+
 _LOOK_S = 0.05
+_AGAIN_S = 0.2
 
 
 async def came_true(reached: Callable[[], bool], timeout_s: float) -> bool:
@@ -21,3 +25,14 @@ async def came_true(reached: Callable[[], bool], timeout_s: float) -> bool:
                 return True
         await asyncio.sleep(_LOOK_S)
     return False
+
+
+async def cancel(job: Any) -> None:
+    """Until it is known to have worked. A call gives up sooner than a stream."""
+    while True:
+        try:
+            await job.cancel()
+        except BrokerUnavailable:
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            return

@@ -10,6 +10,7 @@ from tests.chaos import clock, journal
 from tests.chaos.blocking import AnyClient, AnyJob
 from tests.chaos.context import LIMIT, Context, run_process
 from tests.chaos.journal import Journal
+from tests.chaos.patience import cancel
 from tests.chaos.plan import JobPlan, Kind
 
 #: Jobs of a submit; a death in the middle leaves some of them in doubt.
@@ -59,16 +60,7 @@ class Producer:
             self._journal.write(job.number, handle.id, clock.now())
         for job, handle in zip(jobs, handles, strict=True):
             if job.kind is Kind.CANCEL_QUEUED:
-                await self._cancel(handle.id)
-
-    async def _cancel(self, job_id: str) -> None:
-        while True:
-            try:
-                await self._client.job(job_id).cancel()
-            except BrokerUnavailable:
-                await asyncio.sleep(_POLL_S)
-            else:
-                return
+                await cancel(self._client.job(handle.id))
 
 
 async def _main(context: Context) -> None:

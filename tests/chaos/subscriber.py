@@ -20,6 +20,7 @@ from tests.chaos import clock
 from tests.chaos.blocking import AnyClient
 from tests.chaos.context import INBOX, QUEUE, RECONNECT_S, Context, run_process
 from tests.chaos.journal import Journal, Tail
+from tests.chaos.patience import cancel
 from tests.chaos.plan import COPY_BASE, RAW_BASE, JobPlan, Kind
 
 _POLL_S = 0.05
@@ -166,17 +167,7 @@ class Subscriber:
         if event.is_terminal:
             self._end(job.number)
         elif job.kind is Kind.CANCEL_RUNNING and before <= job.act_at < event.cursor:
-            await self.cancel(job_id)
-
-    async def cancel(self, job_id: str) -> None:
-        """Until it is known to have worked. A call gives up sooner than a stream."""
-        while True:
-            try:
-                await self._client.job(job_id).cancel()
-            except BrokerUnavailable:
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                return
+            await cancel(self._client.job(job_id))
 
     def _write(self, number: int, job_id: str, event: dict[str, object]) -> None:
         self._journal.write(number, job_id, clock.now(), event)

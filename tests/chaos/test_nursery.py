@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.context import Context, Options
+from tests.chaos.a_context import a_context
 from tests.chaos.nursery import Nursery
 from tests.support.bench import wait_until
 
@@ -20,16 +20,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def context(folder: Path) -> str:
-    return Context(
-        options=Options(seed=1, jobs=10),
-        folder=folder,
-        redis_url="redis://127.0.0.1:1/0",
-        partitions=1,
-        index=0,
-        of=1,
-        incarnation=0,
-        http_port=0,
-    ).model_dump_json()
+    return a_context(folder).model_dump_json()
 
 
 def test_how_a_process_ended_is_known(nursery: Nursery, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from rose.errors import BrokerUnavailable
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient
-from tests.chaos.context import Context, Options
+from tests.chaos.a_context import a_context
 from tests.chaos.journal import Journal
+from tests.chaos.patience import cancel
 from tests.chaos.subscriber import Subscriber
 from tests.conftest import needs_redis_server
 from tests.support.proxy import Proxy
@@ -19,18 +20,9 @@ from tests.support.proxy import Proxy
 FINISHED = {"type": "finished", "index": 2}
 
 
-def a_subscriber(folder: Path, client: AsyncClient | None = None) -> Subscriber:
-    context = Context(
-        options=Options(seed=1, jobs=10),
-        folder=folder,
-        redis_url="redis://127.0.0.1:1/0",
-        partitions=1,
-        index=0,
-        of=2,
-        incarnation=0,
-        http_port=0,
-    )
-    client = client or AsyncClient(redis_url=context.redis_url)
+def a_subscriber(folder: Path) -> Subscriber:
+    context = a_context(folder, of=2)
+    client = AsyncClient(redis_url=context.redis_url)
     return Subscriber(context, client, Journal(folder / "delivered-0.jsonl"))
 
 
@@ -79,7 +71,7 @@ async def test_it_reads_only_what_its_last_life_had_not(tmp_path: Path) -> None:
 
 @needs_redis_server
 async def test_it_repeats_a_cancel_that_a_silent_redis_has_not_answered(
-    tmp_path: Path, own_redis: EmbeddedBroker
+    own_redis: EmbeddedBroker,
 ) -> None:
     # given
     with Proxy(own_redis.port) as proxy:
@@ -92,10 +84,10 @@ async def test_it_repeats_a_cancel_that_a_silent_redis_has_not_answered(
             job = client.job(submitted.id)
             proxy.silence()
             # when: a call gives up
-            cancel = asyncio.create_task(a_subscriber(tmp_path, client).cancel(job.id))
+            insisting = asyncio.create_task(cancel(job))
             with pytest.raises(BrokerUnavailable):
                 await job.cancel()
             proxy.speak(lost=True)
             # then
-            await cancel
+            await insisting
             assert (await submitted.status()).status == "cancelled"

@@ -11,24 +11,16 @@ from rose.protocol import JobSpec
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
 from tests.chaos import journal, watched_engine
-from tests.chaos.context import Context, Options, hang_file, healed_file
+from tests.chaos.a_context import a_context
+from tests.chaos.context import hang_file, healed_file
 from tests.chaos.journal import Journal
 from tests.chaos.watched_engine import WatchedEngine
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> WatchedEngine:
-    context = Context(
-        options=Options(seed=1, jobs=1),
-        folder=tmp_path,
-        redis_url="",
-        partitions=1,
-        index=0,
-        of=1,
-        incarnation=0,
-        http_port=0,
-    )
-    return WatchedEngine(NullEngine(WorkerSettings()), Journal(tmp_path / "journal"), context)
+    journal = Journal(tmp_path / "journal")
+    return WatchedEngine(NullEngine(WorkerSettings()), journal, a_context(tmp_path))
 
 
 def begin(engine: WatchedEngine, job_id: str, **metadata: int) -> None:
