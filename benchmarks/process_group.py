@@ -52,8 +52,12 @@ class ProcessGroup:
         self._signal(signal.SIGCONT)
 
     @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
     def last_words(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+        return self.log[-2000:]
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Self
 
+from benchmarks.process_group import ProcessGroup
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 
@@ -38,12 +37,9 @@ class ForeignWorker:
         environment: dict[str, str] | None = None,
     ) -> None:
         """`ready` says of what the worker has written so far whether it takes jobs."""
-        self._command = list(command)
         self._ready = ready
-        self._environment = os.environ | (environment or {})
-        self._folder = tempfile.TemporaryDirectory(prefix="rose-bench-")
-        self._log = Path(self._folder.name, "log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._group = ProcessGroup(command, os.environ | (environment or {}))
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -51,17 +47,10 @@ class ForeignWorker:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._folder.cleanup()
+        self._group.end()
 
     def start(self) -> None:
-        with self._log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                env=self._environment,
-            )
+        self._process = self._group.start()
 
     def wait_ready(self) -> None:
         """Raises: RuntimeError: it ended, or is not ready in time."""
@@ -69,12 +58,10 @@ class ForeignWorker:
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 break
-            if self._ready(self._log.read_text()):
+            if self._ready(self._group.log):
                 return
             time.sleep(0.05)
-        raise RuntimeError(
-            f"worker {' '.join(self._command)} is not ready: {self._log.read_text()[-800:]}"
-        )
+        raise RuntimeError(f"a worker is not ready: {self._group.last_words}")
 
     def kill(self) -> None:
         """SIGKILL for the worker and all that it has started: no good-bye."""

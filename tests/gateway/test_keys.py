@@ -11,9 +11,7 @@ import redis
 from openai import AuthenticationError
 
 from rose import transport
-from rose.protocol import Priority
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.caller import Caller
 from rose_gateway.keys import KEYS, ApiKey, KeyLimits, KeyNotFound, Keys
 from rose_producer import ProducerSettings
 from tests.support.api_keys import bearer, create_key
@@ -69,14 +67,6 @@ async def test_what_is_no_key_in_redis_lets_nobody_in(
     assert await keys.of_secret(f"rose-{'0' * 12}-{'x' * 43}") is None
     assert await keys.list() == []
     assert await keys.exist()
-
-
-def test_a_caller_may_use_what_the_key_names() -> None:
-    caller = Caller("k", KeyLimits(models=("a",), max_priority=Priority.NORMAL))
-    assert caller.may_use("a")
-    assert not caller.may_use("b")
-    assert [p for p in Priority if caller.may_have(p)] == [Priority.NORMAL, Priority.LOW]
-    assert Caller().may_use("b")
 
 
 @pytest.fixture

@@ -90,19 +90,6 @@ async def test_who_waits_is_served_in_order_and_who_gives_up_costs_nobody_a_turn
             assert await ask(server, "ECHO", "still in step") == b"still in step"
 
 
-async def test_a_redis_that_allows_few_clients_serves_all(
-    own_redis: EmbeddedBroker, admin: redis.Redis
-) -> None:
-    # given: room for two of them
-    admin.config_set("maxclients", 3)
-    async with serving(own_redis.port) as server:
-        assert await ask(server, "PING") == b"PONG"
-        # when
-        served = await asyncio.gather(*(ask(server, "INCR", "n") for _ in range(2000)))
-        # then
-        assert sorted(served) == list(range(1, 2001))  # type: ignore[type-var]
-
-
 async def test_idle_connections_are_closed_and_opened_again(
     own_redis: EmbeddedBroker, admin: redis.Redis
 ) -> None:
