@@ -24,6 +24,13 @@ class TokenLogprob(NamedTuple):
     top: Annotated[tuple[tuple[int, float], ...], Meta(max_length=MAX_TOP_LOGPROBS)]
 
 
+class PromptLogprobs(NamedTuple):
+    """The tokens of a prompt, and log-probabilities: of each but the first, which none precedes."""
+
+    token_ids: Annotated[tuple[int, ...], Meta(min_length=1)]
+    logprobs: tuple[TokenLogprob, ...]
+
+
 # Not frozen: making a frozen one takes 2.0 us instead of 0.5, and there is one for every token.
 @dataclass(slots=True)
 class StepOutput:
@@ -35,6 +42,7 @@ class StepOutput:
     `logprobs`, one for each of `token_ids`, are there for a request that asks for them.
     `cached_tokens`, which comes with `finish_reason`, counts the prompt tokens that this engine did
     not compute, since an earlier request had; None where it has no cache for them, or had no need.
+    `prompt_logprobs` come with the first token, for a request that asks for them.
     """
 
     request_id: str
@@ -45,6 +53,7 @@ class StepOutput:
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
     cached_tokens: int | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,9 @@ class SamplingParams(BaseModel):
         le=MAX_TOP_LOGPROBS,
         description="and with those of so many likeliest tokens; needs `logprobs`",
     )
+    prompt_logprobs: bool = Field(
+        default=False, description="the prompt's tokens come with theirs, too; needs `logprobs`"
+    )
     json_schema: _JsonText | None = Field(
         default=None, description="the text is JSON of this schema (JSON text, up to 64 KiB)"
     )
@@ -238,6 +241,8 @@ class SamplingParams(BaseModel):
             yield "min_new_tokens is more than max_new_tokens"
         if self.top_logprobs and not self.logprobs:
             yield "top_logprobs needs logprobs"
+        if self.prompt_logprobs and not self.logprobs:
+            yield "prompt_logprobs needs logprobs"
         bias = self.logit_bias
         if bias and len({token_id for token_id, _ in bias}) < len(bias):
             yield "logit_bias names a token id twice"

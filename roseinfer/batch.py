@@ -59,9 +59,23 @@ class Chunk:
         return self.end - len(self.drafts) == self.session.num_known
 
     @property
+    def scored(self) -> range:
+        """The prompt's tokens that the step scores: the row before each has its logits."""
+        session = self.session
+        if session.num_scored == session.prompt_length:
+            return range(0)
+        first = max(session.computed + 1, session.num_scored)
+        return range(first, min(self.end + 1, session.prompt_length))
+
+    @property
+    def sampled_rows(self) -> int:
+        """Its last rows, from whose logits a token can be sampled."""
+        return 1 + len(self.drafts) if self.is_last else 0
+
+    @property
     def logit_rows(self) -> int:
         """Its last rows, whose logits are wanted."""
-        return 1 + len(self.drafts) if self.is_last else 0
+        return len(self.scored) + self.sampled_rows
 
     def input_ids(self, device_tokens: DeviceTokens | None) -> list[int]:
         """Its tokens; one that only the device knows has a placeholder of `device_tokens`."""

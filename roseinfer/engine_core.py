@@ -37,11 +37,6 @@ class StepLogits:
     chunks: list[Chunk]
     values: Tensor
 
-    @property
-    def sessions(self) -> list[InferenceSession]:
-        """Those whose next token can be sampled."""
-        return [chunk.session for chunk in self.chunks]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
@@ -97,7 +92,7 @@ class EngineCore(SessionFactory):
         return self._runner.same_in_any_chunk
 
     def forward(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
-        """Compute the KV of `chunks` and the logits of those that reach their last token.
+        """Compute the KV of `chunks` and the logits that they want.
 
         `after` holds the tokens that the host does not know yet. The sessions' block tables must
         cover the chunks. The caller advances the sessions' `computed`.
@@ -106,12 +101,12 @@ class EngineCore(SessionFactory):
             return StepLogits([], torch.empty(0, self.vocab_size))
         device_tokens = after.device_tokens if after is not None and after.sessions else None
         order, logits = self._runner.run(chunks, device_tokens=device_tokens)
-        return StepLogits([chunk for chunk in order if chunk.is_last], logits)
+        return StepLogits([chunk for chunk in order if chunk.logit_rows], logits)
 
     @torch.inference_mode()
     def sample(self, logits: StepLogits) -> SampledTokens:
-        """Sample the next token of each session that has logits, and the ones behind its drafts.
-        The host does not wait."""
+        """Sample the next token of each session whose last token is computed, and the ones behind
+        its drafts; score the prompts that want it. The host does not wait."""
         return SampledTokens(logits.chunks, logits.values)
 
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from rose.engine_records import TokenLogprob
+from rose.sampling import SamplingParams
 from roseinfer.batch import Chunk, DeviceTokens
-from roseinfer.device_transfer import Download
+from roseinfer.device_transfer import Download, to_device
 from roseinfer.logprobs import Scores, logprobs, score
 from roseinfer.sampling import sample_tokens
 from roseinfer.session import InferenceSession, SamplingRequest
+
+# Each row is as wide as the vocabulary, and scoring needs a few copies in float32.
+_ROWS_SCORED_TOGETHER = 64
 
 
 class SampledToken(NamedTuple):
@@ -29,25 +33,31 @@ class SampledTokens:
 
     Behind them those that follow if the chunk's drafts are right. Where logits depend on the tokens
     before, only the first one is sampled here, and
-    the others when they are asked for.
+    the others when they are asked for. Before them the scores of prompts that want some.
     """
 
     def __init__(self, chunks: Sequence[Chunk], logits: Tensor) -> None:
         """`logits` [S, V] has the rows that `chunks` want, and then padding. The host does not
         wait."""
-        self.sessions = [chunk.session for chunk in chunks]
-        self._chunks, self._logits = chunks, logits
-        self._rows: list[int] = []  # of the logits, where those of each chunk begin
+        self._chunks, self._logits = [chunk for chunk in chunks if chunk.sampled_rows], logits
+        self.sessions = [chunk.session for chunk in self._chunks]
+        self._scored: list[_ScoredPrompt] = []
+        self._rows: list[int] = []  # of the logits, where those of each chunk's samples begin
         self._counts: list[int] = []  # of its tokens that are sampled here
         requests, rows = list[SamplingRequest](), list[int]()
         row = 0
         for chunk in chunks:
-            own = _requests(chunk)
-            requests += own
-            rows += range(row, row + len(own))
-            self._rows.append(row)
-            self._counts.append(len(own))
-            row += 1 + len(chunk.drafts)
+            scored = chunk.scored
+            if scored:
+                self._scored.append(_ScoredPrompt(chunk.session, scored, logits[row:]))
+                row += len(scored)
+            if chunk.sampled_rows:
+                own = _requests(chunk)
+                requests += own
+                rows += range(row, row + len(own))
+                self._rows.append(row)
+                self._counts.append(len(own))
+                row += chunk.sampled_rows
         self._sampled = _Sampled(requests, logits if len(rows) == row else logits[rows])
 
     @property
@@ -58,7 +68,9 @@ class SampledTokens:
 
     def wait(self) -> dict[InferenceSession, Iterator[SampledToken]]:
         """Wait until the host has them. Of a session's tokens each must be asked for when the ones
-        before it are in the session."""
+        before it are in the session. Scores of prompts go into their sessions."""
+        for prompt in self._scored:
+            prompt.wait()
         tokens = iter(self._sampled.wait())
         return {
             chunk.session: self._in_turn(chunk, row, list(islice(tokens, count)))
@@ -87,22 +99,56 @@ def _requests(chunk: Chunk) -> list[SamplingRequest]:
     return [request, *(chunk.session.sampling_request(distance) for distance in further)]
 
 
+class _ScoredPrompt:
+    """Log-probabilities of some of a prompt's tokens."""
+
+    def __init__(self, session: InferenceSession, scored: range, logits: Tensor) -> None:
+        """The first rows of `logits` [S, V] are those before the tokens `scored`."""
+        self._session, self._first = session, scored.start
+        tokens = torch.tensor(session.tokens[scored.start : scored.stop])
+        ids = to_device(tokens, logits.device).split(_ROWS_SCORED_TOGETHER)
+        rows = logits[: len(tokens)].split(_ROWS_SCORED_TOGETHER)
+        self._parts = [
+            _Scored(row, token_ids, [session.params] * len(token_ids))
+            for row, token_ids in zip(rows, ids, strict=True)
+        ]
+
+    def wait(self) -> None:
+        scores = [score for part in self._parts for score in part.wait() if score is not None]
+        self._session.score(self._first, scores)
+
+
+class _Scored:
+    """One call of the scorer."""
+
+    def __init__(self, logits: Tensor, ids: Tensor, params: Sequence[SamplingParams]) -> None:
+        self._params = params
+        self._scores = score(logits, ids, params)
+        self._download = Download(self._scores[1:] if self._scores is not None else ())
+
+    def wait(self) -> list[TokenLogprob | None]:
+        """Of each row; None where nobody asks."""
+        by_row: dict[int, TokenLogprob] = {}
+        if self._scores is not None:
+            scores = Scores(self._scores.rows, *self._download.wait())
+            by_row = logprobs(scores, self._params)
+        return [by_row.get(row) for row in range(len(self._params))]
+
+
 class _Sampled:
     """One call of the sampler."""
 
     def __init__(self, requests: Sequence[SamplingRequest], logits: Tensor) -> None:
-        self._params = [request.params for request in requests]
         logits = logits[: len(requests)]
         self.ids = (
             sample_tokens(logits, requests) if requests else torch.empty(0, dtype=torch.int64)
         )
-        self._scores = score(logits, self.ids, self._params)
-        scores = self._scores[1:] if self._scores is not None else ()
-        self._download = Download([self.ids, *scores])
+        self._scored = _Scored(logits, self.ids, [request.params for request in requests])
+        self._download = Download([self.ids])
 
     def wait(self) -> list[SampledToken]:
-        ids, *scores = self._download.wait()
-        by_row: dict[int, TokenLogprob] = {}
-        if self._scores is not None:
-            by_row = logprobs(Scores(self._scores.rows, *scores), self._params)
-        return [SampledToken(int(i), by_row.get(row)) for row, i in enumerate(ids.tolist())]
+        (ids,) = self._download.wait()
+        return [
+            SampledToken(token_id, score)
+            for token_id, score in zip(ids.tolist(), self._scored.wait(), strict=True)
+        ]

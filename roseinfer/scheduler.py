@@ -345,6 +345,7 @@ class Scheduler:
 
     def _append(self, chunk: Chunk, sampled: Iterator[SampledToken]) -> StepOutput:
         session, index = chunk.session, chunk.session.num_generated
+        scores = session.prompt_logprobs if index == 0 else None
         taken, text = take(chunk, sampled)  # none where the grammar allows none
         self._counters.generated_tokens += len(taken)
         if chunk.drafts and taken:
@@ -363,6 +364,7 @@ class Scheduler:
             _logprobs(taken),
             session.error,
             session.cached_tokens if session.finished else None,
+            scores,
         )
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from rose.engine_records import FinishReason
+from rose.engine_records import FinishReason, PromptLogprobs, TokenLogprob
 from rose.sampling import SamplingParams
 from roseinfer.detokenizer import TextStream
 from roseinfer.kv_cache import BlockPool
@@ -71,6 +71,11 @@ class InferenceSession:
         self.blocks: list[int] = []
         self.cached_tokens: int | None = None  # of the prompt, found at the first admission
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
+        self._scores: list[TokenLogprob] = []  # of the prompt's tokens from the second on
+        # Tokens of the prompt that wait for no score. The first one has none, and scores go with
+        # the first generated token: one that another process made had them.
+        wanted = params.prompt_logprobs and not generated_ids
+        self.num_scored = 1 if wanted else self.prompt_length
         self.finish_reason: FinishReason | None = None
         self.text = ""
         self._stream = text
@@ -126,6 +131,18 @@ class InferenceSession:
         """How to sample its next token, or the one that is `further` tokens behind it."""
         position = self.num_generated + self.ahead + further
         return SamplingRequest(self.params, position, self._logits_processor)
+
+    def score(self, first: int, scores: Sequence[TokenLogprob]) -> None:
+        """Take the scores of the prompt's tokens from `first` on; it may have some of them."""
+        self._scores += scores[self.num_scored - first :]
+        self.num_scored = 1 + len(self._scores)
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs | None:
+        """If the request wants them and all are there."""
+        if len(self._scores) < self.prompt_length - 1 or not self.params.prompt_logprobs:
+            return None
+        return PromptLogprobs(tuple(self.prompt_ids), tuple(self._scores))
 
     def check(self, token_id: int) -> None:
         """Whether the grammar allows the next token, for a sampler that follows the grammar with a
@@ -190,9 +207,12 @@ class InferenceSession:
     def reuse_prefix(self, pool: BlockPool) -> int:
         """Start from cached blocks that hold this request's beginning; returns tokens found.
 
-        The last known token is never taken from the cache: computing it gives the logits.
+        The last known token is never taken from the cache: computing it gives the logits. Nor is
+        one whose logits score the next.
         """
-        self.blocks = pool.match(self.tokens, limit=self.num_known - 1)
+        unscored = self.num_scored < self.prompt_length
+        limit = self.num_scored if unscored else self.num_known
+        self.blocks = pool.match(self.tokens, limit=limit - 1)
         self._serials = [pool.serial(block) for block in self.blocks]
         self.computed = len(self.blocks) * pool.block_size
         if not self.admissions:  # later it finds what it has computed itself

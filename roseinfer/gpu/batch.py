@@ -118,7 +118,11 @@ def flatten(
     """
     counts = [chunk.count for chunk in order]
     ends = list(accumulate(counts, initial=0))
-    logit_rows = [end - 1 for chunk, end in zip(order, ends[1:], strict=True) if chunk.is_last]
+    logit_rows = [
+        row
+        for chunk, end in zip(order, ends[1:], strict=True)
+        for row in range(end - chunk.logit_rows, end)
+    ]
     tables = [_table(chunk, block_size) for chunk in order]
     table_ends = list(accumulate(map(len, tables), initial=0))
     padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)

@@ -282,8 +282,8 @@ def logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list
     sample = engine.sample
 
     def record(logits: StepLogits) -> SampledTokens:
-        for session, row in zip(logits.sessions, logits.values, strict=False):
-            seen.setdefault(session.request_id, []).append(row.clone())
+        for chunk, row in zip(logits.chunks, logits.values, strict=False):
+            seen.setdefault(chunk.session.request_id, []).append(row.clone())
         return sample(logits)
 
     engine.sample = record  # type: ignore[method-assign]
