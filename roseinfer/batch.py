@@ -62,7 +62,7 @@ class Chunk:
     def scored(self) -> range:
         """The prompt's tokens that the step scores: the row before each has its logits."""
         session = self.session
-        if session.num_scored == session.prompt_length:
+        if not session.lacks_scores:
             return range(0)
         first = max(session.computed + 1, session.num_scored)
         return range(first, min(self.end + 1, session.prompt_length))

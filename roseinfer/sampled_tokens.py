@@ -106,12 +106,11 @@ class _ScoredPrompt:
         """The first rows of `logits` [S, V] are those before the tokens `scored`."""
         self._session, self._first = session, scored.start
         tokens = torch.tensor(session.tokens[scored.start : scored.stop])
-        ids = to_device(tokens, logits.device).split(_ROWS_SCORED_TOGETHER)
-        rows = logits[: len(tokens)].split(_ROWS_SCORED_TOGETHER)
-        self._parts = [
-            _Scored(row, token_ids, [session.params] * len(token_ids))
-            for row, token_ids in zip(rows, ids, strict=True)
-        ]
+        ids = to_device(tokens, logits.device)
+        starts = range(0, len(tokens), _ROWS_SCORED_TOGETHER)
+        parts = [slice(i, min(i + _ROWS_SCORED_TOGETHER, len(tokens))) for i in starts]
+        params = [session.params] * len(tokens)
+        self._parts = [_Scored(logits[part], ids[part], params[part]) for part in parts]
 
     def wait(self) -> None:
         scores = [score for part in self._parts for score in part.wait() if score is not None]

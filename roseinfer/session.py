@@ -132,6 +132,10 @@ class InferenceSession:
         position = self.num_generated + self.ahead + further
         return SamplingRequest(self.params, position, self._logits_processor)
 
+    @property
+    def lacks_scores(self) -> bool:
+        return self.num_scored < self.prompt_length
+
     def score(self, first: int, scores: Sequence[TokenLogprob]) -> None:
         """Take the scores of the prompt's tokens from `first` on; it may have some of them."""
         self._scores += scores[self.num_scored - first :]
@@ -210,8 +214,7 @@ class InferenceSession:
         The last known token is never taken from the cache: computing it gives the logits. Nor is
         one whose logits score the next.
         """
-        unscored = self.num_scored < self.prompt_length
-        limit = self.num_scored if unscored else self.num_known
+        limit = self.num_scored if self.lacks_scores else self.num_known
         self.blocks = pool.match(self.tokens, limit=limit - 1)
         self._serials = [pool.serial(block) for block in self.blocks]
         self.computed = len(self.blocks) * pool.block_size

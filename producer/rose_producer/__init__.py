@@ -12,7 +12,7 @@ Loads neither torch nor transformers.
 
 from typing import TYPE_CHECKING
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.lazy import loader
 from rose.protocol import (
     CancelledEvent,
@@ -56,6 +56,7 @@ __all__ = [
     "JobStatus",
     "Priority",
     "ProducerSettings",
+    "PromptLogprobs",
     "QueueStatus",
     "Request",
     "Result",

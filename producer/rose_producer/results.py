@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from typing import Literal
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.protocol import (
     CancelledEvent,
     Event,
@@ -28,8 +28,9 @@ AsyncBursts = AsyncGenerator[list[Event], None]
 class Result:
     """A finished job. `token_ids` are the generated ones, the end-of-text id included.
 
-    `logprobs` has one for each of them, if the job asked for them. `cached_tokens` of the prompt
-    were not computed, since an earlier job had; None where the worker does not say.
+    `logprobs` has one for each of them, if the job asked for them, and `prompt_logprobs` those of
+    the prompt. `cached_tokens` of the prompt were not computed, since an earlier job had; None
+    where the worker does not say.
     """
 
     job_id: str
@@ -39,6 +40,7 @@ class Result:
     prompt_tokens: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     cached_tokens: int | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class ResultBuilder:
@@ -49,6 +51,7 @@ class ResultBuilder:
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._prompt_logprobs: PromptLogprobs | None = None
 
     def add(self, event: Event) -> Result | None:
         """The result once the job is finished.
@@ -61,6 +64,8 @@ class ResultBuilder:
                 self._text.append(event.text)
                 self._token_ids.extend(event.token_ids)
                 self._logprobs.extend(event.logprobs or ())
+                if event.prompt_logprobs is not None:
+                    self._prompt_logprobs = event.prompt_logprobs
             case FinishedEvent():
                 return Result(
                     self._job_id,
@@ -70,6 +75,7 @@ class ResultBuilder:
                     event.prompt_tokens,
                     tuple(self._logprobs) or None,
                     event.cached_tokens,
+                    self._prompt_logprobs,
                 )
             case CancelledEvent() | FailedEvent():
                 raise error_of(event, self._job_id)

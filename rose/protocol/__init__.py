@@ -15,6 +15,7 @@ from rose.protocol.codec import decode_job as decode_job
 from rose.protocol.codec import encode_event as encode_event
 from rose.protocol.codec import encode_job as encode_job
 from rose.protocol.codec import encode_tokens as encode_tokens
+from rose.protocol.codec import most_prompt_logprobs as most_prompt_logprobs
 from rose.protocol.codec import readable_job_id as readable_job_id
 from rose.protocol.events import TERMINAL_STATUSES as TERMINAL_STATUSES
 from rose.protocol.events import CancelledEvent as CancelledEvent

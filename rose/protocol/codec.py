@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import msgspec
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
 from rose.protocol.events import Event, TokenEvent
 from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, job_from
@@ -20,6 +20,9 @@ MAX_METADATA_BYTES = 4 * 1024
 MAX_EVENT_BYTES = 1024 * 1024
 #: More fields than 4 KiB of metadata can hold: each wrong one costs a report.
 _MAX_MAP_FIELDS = 2048
+
+#: At most, of a token's id and log-probability, and of one of the likeliest beside it.
+_LOGPROB_BYTES, _TOP_LOGPROB_BYTES = 14, 11
 
 _EVENT: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _SAMPLING = {"sampling"}
@@ -75,7 +78,9 @@ def readable_job_id(raw: bytes) -> str | None:
 
 def encode_event(event: Event) -> bytes:
     if isinstance(event, TokenEvent):
-        return encode_tokens(event.index, event.token_ids, event.text, event.logprobs)
+        return encode_tokens(
+            event.index, event.token_ids, event.text, event.logprobs, event.prompt_logprobs
+        )
     return _pack(event.as_dict())
 
 
@@ -84,16 +89,26 @@ def encode_tokens(
     token_ids: Sequence[int],
     text: str,
     logprobs: Sequence[TokenLogprob] | None = None,
+    prompt_logprobs: PromptLogprobs | None = None,
 ) -> bytes:
     """As `encode_event` of a TokenEvent, for a worker that has tens of thousands a second.
 
-    Without `logprobs` there is no such field; with it, numbers are of single precision.
+    What is None is no field. Log-probabilities are of single precision.
     """
-    event = {"index": index, "type": "tokens", "token_ids": token_ids, "text": text}
+    event: dict[str, Any] = {"index": index, "type": "tokens", "token_ids": token_ids, "text": text}
     if logprobs is None:
         return _encode(event)
-    packed: bytes = msgpack.packb(event | {"logprobs": logprobs}, use_single_float=True)
+    event["logprobs"] = logprobs
+    if prompt_logprobs is not None:
+        event["prompt_logprobs"] = prompt_logprobs
+    packed: bytes = msgpack.packb(event, use_single_float=True)
     return packed
+
+
+def most_prompt_logprobs(top: int) -> int:
+    """How many tokens a prompt may have if an event is to hold their log-probabilities, and those
+    of `top` others for each. The tokens that are generated need the other half of it."""
+    return MAX_EVENT_BYTES // 2 // (_LOGPROB_BYTES + top * _TOP_LOGPROB_BYTES)
 
 
 def decode_event(raw: bytes) -> Event:
@@ -106,7 +121,16 @@ def decode_event(raw: bytes) -> Event:
         raise MalformedMessage(f"not an event: {error}") from None
     if type(event) is TokenEvent and event.logprobs is not None:
         _check_finite(event.logprobs)
+        if event.prompt_logprobs is not None:
+            _check_prompt(event.prompt_logprobs)
     return event
+
+
+def _check_prompt(prompt: PromptLogprobs) -> None:
+    """Raises: MalformedMessage"""
+    _check_finite(prompt.logprobs)
+    if len(prompt.token_ids) != len(prompt.logprobs) + 1:
+        raise MalformedMessage("not an event: prompt_logprobs: one for each token but the first")
 
 
 def _check_finite(logprobs: Sequence[TokenLogprob]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.errors import (
     DeadlineExceeded,
     InvalidParameter,
@@ -61,6 +61,8 @@ class TokenEvent(_Event, frozen=True, kw_only=True, gc=False, tag="tokens"):
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
     """One for each of `token_ids`, if the job asks for them."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """The prompt's, with the first token, if the job asks for them."""
 
     @property
     def cursor(self) -> int:

@@ -17,7 +17,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.protocol import JobSpec
 from rose.sampling import SamplingParams
 from rose_producer import Result
@@ -57,6 +57,7 @@ FEATURES: list[dict[str, Any]] = [
     {"stop": ["and", "the"], "min_new_tokens": 25, "temperature": 1.0},
     {"logit_bias": ((5, 3.0), (300, -50.0)), "logprobs": True, "top_logprobs": 4},
     {"logprobs": True, "temperature": 0.8},
+    {"logprobs": True, "top_logprobs": 2, "prompt_logprobs": True},
     {"json_schema": SCHEMA, "temperature": 1.0},
     {"regex": "[A-Z][a-z]{5,30}( [0-9]{3}){8}", "temperature": 0.9},
     {"grammar": 'start: ("ha" | "ho"){30}', "temperature": 2.0, "min_new_tokens": 20},
@@ -84,6 +85,7 @@ class Answer:
     reason: str | None = None
     error: str | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 def jobs(features: Iterable[Mapping[str, Any]], count: int = 40) -> list[JobSpec]:
@@ -113,6 +115,7 @@ def answers(
         done[spec.id].token_ids += before.token_ids
         done[spec.id].text = before.text
         done[spec.id].logprobs += before.logprobs
+        done[spec.id].prompt_logprobs = before.prompt_logprobs
         engine.add(engine.prepare(spec, before.token_ids))
     while engine.has_work and steps != 0:
         collect(engine, done)
@@ -131,6 +134,15 @@ def collect(engine: Engine, done: Mapping[str, Answer], only: str | None = None)
         answer.text += output.text
         answer.reason, answer.error = output.finish_reason, output.error
         answer.logprobs += output.logprobs or ()
+        if output.prompt_logprobs is not None:
+            assert answer.prompt_logprobs is None, "they came twice"
+            answer.prompt_logprobs = output.prompt_logprobs
+
+
+def all_logprobs(answer: Answer | Result) -> list[TokenLogprob]:
+    """Of the prompt's tokens, where they were asked for, and of the generated ones."""
+    prompt = answer.prompt_logprobs
+    return [*(prompt.logprobs if prompt is not None else ()), *(answer.logprobs or ())]
 
 
 def differences(result: Result, answer: Answer) -> list[str]:
@@ -146,7 +158,7 @@ def differences(result: Result, answer: Answer) -> list[str]:
         for what, (said, wanted) in pairs.items()
         if said != wanted
     ]
-    if not _same_logprobs(result.logprobs or (), answer.logprobs):
+    if not _same_logprobs(all_logprobs(result), all_logprobs(answer)):
         found.append(f"{result.job_id}: log-probabilities: {result.logprobs!r}")
     return found
 

@@ -165,7 +165,13 @@ class Publisher:
             return
         lane = self._lanes[job.lease.partition.index]
         if output.token_ids:
-            event = encode_tokens(output.index, output.token_ids, output.text, output.logprobs)
+            event = encode_tokens(
+                output.index,
+                output.token_ids,
+                output.text,
+                output.logprobs,
+                output.prompt_logprobs,
+            )
             lane.append(job, event, len(output.token_ids))
         reason = output.finish_reason
         if reason == "error":

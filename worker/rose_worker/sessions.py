@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from rose.protocol import ChatMessage, JobSpec
+from rose.errors import InvalidParameter
+from rose.protocol import ChatMessage, JobSpec, most_prompt_logprobs
 from roseinfer.session import InferenceSession
 from roseinfer.session_factory import SessionFactory
 
@@ -18,13 +19,27 @@ def session_of(
 
     Raises: InvalidParameter, PromptTooLong
     """
-    return factory.new_session(
+    session = factory.new_session(
         _prompt_ids(job, factory),
         request_id=job.id,
         # The same seed wherever the job goes next.
         params=job.sampling.seeded(_seed_of(job.id)),
         generated_ids=generated_ids,
     )
+    if job.sampling.prompt_logprobs:
+        _check_one_event_holds(session)
+    return session
+
+
+def _check_one_event_holds(session: InferenceSession) -> None:
+    """Raises: InvalidParameter"""
+    top = session.params.top_logprobs
+    most = most_prompt_logprobs(top)
+    if session.prompt_length > most:
+        raise InvalidParameter(
+            f"prompt_logprobs: the prompt has {session.prompt_length} tokens, and with "
+            f"top_logprobs={top} an event holds those of {most}: ask for fewer, or send less"
+        )
 
 
 def _prompt_ids(job: JobSpec, factory: SessionFactory) -> list[int]:

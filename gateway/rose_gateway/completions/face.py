@@ -70,12 +70,6 @@ def _check_together(asked: CompletionRequest, n: int, prompts: int) -> None:
             "best_of",
             code="unsupported_parameter",
         )
-    if asked.echo and asked.logprobs is not None:
-        raise Refused(
-            "echo with logprobs: the log-probabilities of a prompt are not computed",
-            "echo",
-            code="unsupported_parameter",
-        )
     if prompts * n > MAX_PROMPTS:
         raise Refused(f"{prompts} prompts with {n} answers each are over {MAX_PROMPTS}", "prompt")
 
@@ -109,6 +103,8 @@ def _sampling(asked: CompletionRequest, model: ServedModel) -> dict[str, Any]:
     )
     if asked.logprobs is not None:
         own |= {"logprobs": True, "top_logprobs": asked.logprobs}
+        if asked.echo:
+            own["prompt_logprobs"] = True
     return checked(own, response_format=format_fields(asked.response_format))
 
 

@@ -2,41 +2,79 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
 from typing import Any
 
+from rose.engine_records import TokenLogprob
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.answers import ChunkMaker, Head
 from rose_gateway.completions.terms import CompletionTerms
 from rose_gateway.json_text import json_string
 from rose_gateway.usage import UsageCounter
-from rose_gateway.vocabulary import Vocabulary
+from rose_gateway.vocabulary import TokenName, Vocabulary
 
 
 class _LogprobsWriter:
     """The older shape of log-probabilities: columns, and where each token's text begins."""
 
-    def __init__(self, top: int, vocabulary: Vocabulary, offset: int) -> None:
+    def __init__(self, top: int, vocabulary: Vocabulary, echo: str) -> None:
         self._top = top
         self._names = vocabulary
-        self._offset = offset
+        self._echo = echo
+        self._offset = len(echo)
 
     def columns(self, event: TokenEvent) -> dict[str, Any] | None:
         """Of an event's tokens; they begin where the text before the event ends."""
         if not event.logprobs:
             return None
+        made = empty_columns(self._top)
+        prompt = event.prompt_logprobs
+        if prompt is not None:
+            offsets = text_offsets(self._echo, [self._names.name(i) for i in prompt.token_ids])
+            for token in zip(prompt.token_ids, (None, *prompt.logprobs), offsets, strict=True):
+                self._add(made, *token)
         offset = self._offset
         self._offset += len(event.text)
-        made = empty_columns(self._top)
         for token_id, logprob in zip(event.token_ids, event.logprobs, strict=True):
-            token = self._names.name(token_id).token
-            made["tokens"].append(token)
-            made["token_logprobs"].append(logprob.logprob)
-            made["text_offset"].append(offset)
-            if self._top:
-                tops = {self._names.name(top_id).token: top for top_id, top in logprob.top}
-                made["top_logprobs"].append(tops)
-            offset += len(token)
+            self._add(made, token_id, logprob, offset)
+            offset += len(self._names.name(token_id).token)
         return made
+
+    def _add(
+        self, made: dict[str, Any], token_id: int, logprob: TokenLogprob | None, offset: int
+    ) -> None:
+        token = self._names.name(token_id).token
+        made["tokens"].append(token)
+        made["token_logprobs"].append(logprob and logprob.logprob)
+        made["text_offset"].append(offset)
+        if self._top:
+            made["top_logprobs"].append(logprob and self._tops(token, logprob))
+
+    def _tops(self, token: str, logprob: TokenLogprob) -> dict[str, float]:
+        """The likeliest tokens, and the one that came, though it be none of them."""
+        tops = {self._names.name(top_id).token: top for top_id, top in logprob.top}
+        return {token: logprob.logprob} | tops
+
+
+def text_offsets(text: str, tokens: Sequence[TokenName]) -> list[int]:
+    """Where each token of a prompt begins in its text, in characters.
+
+    A token may be a part of a character. One that the text does not have, such as that of a
+    beginning, takes no place in it; nor does a space that a tokenizer put before the first word.
+    """
+    raw, position = text.encode(), 0
+    decode = getincrementaldecoder("utf-8")().decode
+    offset, offsets = 0, []
+    for token in tokens:
+        offsets.append(offset)
+        said = bytes(token.bytes or b"")
+        if not raw.startswith(said, position):
+            said = said.lstrip(b" ")
+        if raw.startswith(said, position):
+            position += len(said)
+            offset += len(decode(said))
+    return offsets
 
 
 def empty_columns(top: int) -> dict[str, Any]:
@@ -55,9 +93,7 @@ def _writers(
     if terms.logprobs is None:
         return None
     names = vocabulary or Vocabulary()
-    return [
-        _LogprobsWriter(terms.logprobs, names, len(terms.echo(choice))) for choice in range(choices)
-    ]
+    return [_LogprobsWriter(terms.logprobs, names, terms.echo(choice)) for choice in range(choices)]
 
 
 def finish_reason(event: FinishedEvent) -> str:
@@ -79,8 +115,8 @@ class CompletionChunks(ChunkMaker):
         self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._tail
 
     def begin(self) -> str | None:
-        """Before any event: the prompts, where they are to be echoed."""
-        if not self._terms.echoes:
+        """Before any event: the prompts, where they are to be echoed as they are."""
+        if not self._terms.echoes or self._terms.scores_echoes:
             return None
         return self._chunk(*(_choice(number, self._terms.echo(number)) for number in self._choices))
 
@@ -91,7 +127,8 @@ class CompletionChunks(ChunkMaker):
             return self._chunk(_choice(choice, "", reason=finish_reason(event)))
         if self._logprobs is not None:
             columns = self._logprobs[choice].columns(event)
-            return self._chunk(_choice(choice, event.text, columns))
+            echo = self._terms.echo(choice) if event.index == 0 else ""
+            return self._chunk(_choice(choice, echo + event.text, columns))
         return self._text_heads[choice] + json_string(event.text) + self._text_tail
 
 

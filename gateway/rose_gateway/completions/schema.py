@@ -39,7 +39,9 @@ class CompletionRequest(DetailedSamplingRequest):
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         default=None, description="accepted where it is n: nothing is left out"
     )
-    echo: bool | None = Field(default=None, description="the text begins with the prompt")
+    echo: bool | None = Field(
+        default=None, description="the text begins with the prompt, and so do `logprobs`"
+    )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         default=None, description="each token comes with its log-probability and those of so many"
     )
@@ -64,8 +66,9 @@ UNSUPPORTED: Unsupported = {
 
 class LogprobsAnswer(BaseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    """null for the first token of a prompt, which none precedes"""
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

@@ -26,6 +26,11 @@ class CompletionTerms:
     def echo(self, choice: int) -> str:
         return self.echoes[choice // self.choices_of_a_prompt] if self.echoes else ""
 
+    @property
+    def scores_echoes(self) -> bool:
+        """Whether the prompts come with log-probabilities, and so with the first tokens."""
+        return bool(self.echoes) and self.logprobs is not None
+
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""
         return fields_of(self)

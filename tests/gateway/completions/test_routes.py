@@ -86,7 +86,6 @@ def test_echo_begins_with_the_prompt(ai: OpenAI, stream: bool) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 2}, "best_of"),
-        ({"echo": True, "logprobs": 1}, "echo"),
         ({"prompt": [1], "echo": True}, "echo"),
         ({"logprobs": 21}, "logprobs"),
         ({"stream_options": {}}, "stream_options"),

@@ -16,6 +16,7 @@ from rose_worker.settings import WorkerSettings
 from tests.support.engines import (
     FEATURES,
     Answer,
+    all_logprobs,
     answers,
     collect,
     jobs,
@@ -32,8 +33,7 @@ def assert_same(got: Mapping[str, Answer], wanted: Mapping[str, Answer]) -> None
         mine = got[job_id]
         assert mine.token_ids == answer.token_ids, job_id
         assert (mine.text, mine.reason, mine.error) == (answer.text, answer.reason, answer.error)
-        assert len(mine.logprobs) == len(answer.logprobs)
-        for one, other in zip(mine.logprobs, answer.logprobs, strict=True):
+        for one, other in zip(all_logprobs(mine), all_logprobs(answer), strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
             assert [token for token, _ in one.top] == [token for token, _ in other.top]
             assert [p for _, p in one.top] == pytest.approx([p for _, p in other.top], abs=1e-3)

@@ -179,6 +179,7 @@ class VllmEngine:
                 stop_token_ids=sorted(session.ends),
                 detokenize=False,
                 logprobs=_wanted_logprobs(session),
+                prompt_logprobs=_wanted_logprobs(session) if session.lacks_scores else None,
                 flat_logprobs=session.params.logprobs,
                 output_kind=RequestOutputKind.DELTA,
                 extra_args=extra_args(session.params, session.prompt_length),
@@ -207,13 +208,21 @@ class VllmEngine:
         completion = result.outputs[0]
         if session.cached_tokens is None and result.num_cached_tokens is not None:
             session.cached_tokens = min(result.num_cached_tokens, session.prompt_length)
+        if result.prompt_logprobs:  # of the first token there is none, which has a place there
+            flat = result.prompt_logprobs
+            session.score(1, _logprobs(flat, flat.start_indices[1:], session))
         index, text = session.num_generated, ""
+        scores = session.prompt_logprobs if index == 0 else None
         for token_id in completion.token_ids:
             session.check(token_id)
             text += session.append(token_id)
             if session.finished:
                 break
         taken = session.num_generated - index
+        logprobs = None
+        if session.params.logprobs:
+            flat = completion.logprobs
+            logprobs = _logprobs(flat, flat.start_indices[:taken], session)
         self._stats.generated_tokens += taken
         if session.finished:
             del self._running[session.request_id]
@@ -225,9 +234,10 @@ class VllmEngine:
             tuple(completion.token_ids[:taken]),
             text,
             session.finish_reason,
-            _logprobs(completion.logprobs, taken, session) if session.params.logprobs else None,
+            logprobs,
             session.error,
             session.cached_tokens if session.finished else None,
+            scores,
         )
 
 
@@ -250,10 +260,13 @@ def _wanted_logprobs(session: InferenceSession) -> int | None:
     return MAX_TOP_LOGPROBS if session.params.top_logprobs else 0
 
 
-def _logprobs(flat: Any, count: int, session: InferenceSession) -> tuple[TokenLogprob, ...]:
-    """vLLM lists a token's own entry first, then the likeliest ones."""
+def _logprobs(
+    flat: Any, starts: Sequence[int], session: InferenceSession
+) -> tuple[TokenLogprob, ...]:
+    """Of the tokens whose entries begin at `starts`. vLLM lists a token's own entry first, then
+    the likeliest ones."""
     logprobs = []
-    for start in flat.start_indices[:count]:
+    for start in starts:
         own, *_ = (max(value, MIN_LOGPROB) for value in flat.logprobs[start : start + 1])
         first, end = start + 1, start + 1 + session.params.top_logprobs
         values = (max(value, MIN_LOGPROB) for value in flat.logprobs[first:end])
