@@ -121,8 +121,8 @@ def decode_event(raw: bytes) -> Event:
         raise MalformedMessage(f"not an event: {error}") from None
     if type(event) is TokenEvent and event.logprobs is not None:
         _check_finite(event.logprobs)
-        if event.prompt_logprobs is not None:
-            _check_prompt(event.prompt_logprobs)
+    if type(event) is TokenEvent and event.prompt_logprobs is not None:
+        _check_prompt(event.prompt_logprobs)
     return event
 
 

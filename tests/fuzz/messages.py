@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.protocol import (
     CancelledEvent,
     Event,
@@ -61,6 +61,13 @@ _EVENTS: tuple[Event, ...] = (
     TokenEvent(index=3, token_ids=(7,), text=""),
     TokenEvent(
         index=4, token_ids=(7,), text="x", logprobs=(TokenLogprob(-0.5, ((7, -0.5), (1, -2.0))),)
+    ),
+    TokenEvent(
+        index=0,
+        token_ids=(7,),
+        text="x",
+        logprobs=(TokenLogprob(-0.5, ()),),
+        prompt_logprobs=PromptLogprobs((5, 6), (TokenLogprob(-1.5, ((6, -1.5),)),)),
     ),
     FinishedEvent(index=2, reason="eos", prompt_tokens=7),
     CancelledEvent(index=1),

@@ -3,10 +3,14 @@ test_engines.py."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rose.errors import InvalidParameter
-from rose_producer import Client
+from rose_producer import Client, TokenEvent
+from tests.support.chat_model import write_chat_model
 from tests.support.echo import StartWorker
 
 MISTAKES = [{"regex": "a("}, {"json_schema": {"type": "no such type"}}, {"logit_bias": {99_999: 1}}]
@@ -56,6 +60,45 @@ def test_a_result_says_how_much_of_its_prompt_was_cached(
     assert first.cached_tokens == 0
     assert second.cached_tokens is not None
     assert first.prompt_tokens - 16 <= second.cached_tokens < first.prompt_tokens
+
+
+def test_a_prompt_comes_with_log_probabilities_once(
+    client: Client, start_worker: StartWorker
+) -> None:
+    # given
+    start_worker(engine="rose", device="cpu", torch_threads=1)
+    asked: dict[str, Any] = {"max_new_tokens": 3, "logprobs": True, "top_logprobs": 1}
+    # when
+    plain = client.submit("Once upon a time", **asked).result(90)
+    job = client.submit("Once upon a time", **asked, prompt_logprobs=True)
+    scored, (first, *others) = job.result(90), job.stream()
+    # then
+    assert (scored.token_ids, scored.logprobs) == (plain.token_ids, plain.logprobs)
+    assert plain.prompt_logprobs is None
+    assert scored.prompt_logprobs is not None
+    token_ids, logprobs = scored.prompt_logprobs
+    assert len(token_ids) == len(logprobs) + 1 == scored.prompt_tokens
+    assert -10 < sum(logprob for logprob, _ in logprobs) < 0, "stories begin like this"
+    assert isinstance(first, TokenEvent)
+    assert first.prompt_logprobs == scored.prompt_logprobs
+    assert not any(isinstance(e, TokenEvent) and e.prompt_logprobs for e in others)
+
+
+def test_more_log_probabilities_of_a_prompt_than_an_event_holds(
+    client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given
+    model = str(write_chat_model(tmp_path))
+    start_worker(engine="rose", device="cpu", torch_threads=1, model=model)
+    prompt = [5] * 3000
+    asked: dict[str, Any] = {"max_new_tokens": 1, "logprobs": True, "prompt_logprobs": True}
+    # when
+    fits = client.submit(prompt, **asked)
+    too_many = client.submit(prompt, **asked, top_logprobs=20)
+    # then
+    assert fits.result(90).prompt_logprobs is not None
+    with pytest.raises(InvalidParameter, match="an event holds those of 2240"):
+        too_many.result(90)
 
 
 def test_an_engine_without_a_cache_does_not_say(client: Client, start_worker: StartWorker) -> None:

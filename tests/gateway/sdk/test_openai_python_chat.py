@@ -307,8 +307,38 @@ def test_a_completion_has_the_older_log_probabilities(client: OpenAI) -> None:
     assert logprobs is not None
     assert "".join(logprobs.tokens or ()) == choice.text == "hello, world"
     assert len(logprobs.tokens or ()) == len(logprobs.token_logprobs or ())
-    assert all(1 <= len(tops) <= 2 for tops in logprobs.top_logprobs or ({},))
+    assert all(2 <= len(tops) <= 3 for tops in logprobs.top_logprobs or ({},))
     assert logprobs.text_offset == sorted(logprobs.text_offset or ())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_scored_as_evaluations_ask_for_it(door: Door, stream: bool) -> None:
+    """By an echo with log-probabilities. Types are not checked: OpenAI's have no null among the
+    numbers, which the API itself has for the first token."""
+    asked: dict[str, Any] = {"model": CHAT, "max_tokens": 1, "logprobs": 1, "echo": True}
+    prompts = ["a fox ran", "a fox sat"]
+
+    with OpenAI(base_url=door.url, api_key="none") as client:
+        if stream:
+            chunks = client.completions.create(prompt=prompts, **asked, stream=True)
+            parts = [choice for chunk in chunks for choice in chunk.choices]
+        else:
+            parts = client.completions.create(prompt=prompts, **asked).choices
+
+    for index, prompt in enumerate(prompts):
+        own = [part for part in parts if part.index == index]
+        columns = [part.logprobs for part in own if part.logprobs]
+        tokens = [token for part in columns for token in part.tokens or ()]
+        numbers = [number for part in columns for number in part.token_logprobs or ()]
+        tops = [top for part in columns for top in part.top_logprobs or ()]
+        offsets = [offset for part in columns for offset in part.text_offset or ()]
+        assert "".join(part.text for part in own).startswith(prompt)
+        assert "".join(tokens).startswith(prompt)
+        assert all(prompt[start:].startswith(tokens[i]) for i, start in enumerate(offsets[:-1]))
+        assert offsets[-1] == len(prompt)
+        assert (numbers[0], tops[0]) == (None, None)
+        assert all(number < 0 for number in numbers[1:])
+        assert all(tops[i][tokens[i]] == numbers[i] for i in range(1, len(tokens)))
 
 
 async def test_the_asyncio_client(door: Door) -> None:

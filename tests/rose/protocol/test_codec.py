@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from rose.engine_records import TokenLogprob
+from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
 from rose.protocol import (
     MAX_JOB_BYTES,
@@ -20,8 +20,10 @@ from rose.protocol import (
     encode_event,
     encode_job,
     encode_tokens,
+    most_prompt_logprobs,
     readable_job_id,
 )
+from rose.protocol.codec import MAX_EVENT_BYTES
 from rose.sampling import SamplingParams
 
 PROMPTS = [
@@ -67,6 +69,13 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
             text="é",
             logprobs=(TokenLogprob(-0.5, ()), TokenLogprob(-3.25, ((5, -0.25), (7, -1.5)))),
         ),
+        TokenEvent(
+            index=0,
+            token_ids=(5,),
+            text="é",
+            logprobs=(TokenLogprob(-0.5, ()),),
+            prompt_logprobs=PromptLogprobs((8, 9), (TokenLogprob(-2.5, ((7, -0.25),)),)),
+        ),
         FinishedEvent(index=2, reason="eos", prompt_tokens=7),
         FinishedEvent(index=2, reason="eos", prompt_tokens=7, cached_tokens=0),
         CancelledEvent(index=0),
@@ -106,6 +115,30 @@ def test_logprobs_of_a_wrong_kind_are_malformed(logprobs: object) -> None:
     fields = {"index": 0, "type": "tokens", "token_ids": [1], "text": "", "logprobs": logprobs}
     with pytest.raises(MalformedMessage, match="logprobs"):
         decode_event(msgpack.packb(fields))
+
+
+def test_the_longest_prompt_with_logprobs_fits_an_event() -> None:
+    # given
+    for top in (0, 1, 20):
+        likeliest = tuple((2**31 - 1 - i, -i / 3) for i in range(top))
+        count = most_prompt_logprobs(top)
+        prompt = PromptLogprobs(
+            (2**31 - 1,) * count, (TokenLogprob(-0.1, likeliest),) * (count - 1)
+        )
+        # when
+        raw = encode_tokens(0, (5,), "é", [TokenLogprob(-0.1, likeliest)], prompt)
+        # then
+        assert len(raw) <= MAX_EVENT_BYTES // 2 + 1024
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [5, [[], []], [[1, 2], []], [[1], [[-1.0, []]]], [[1, 2], [[float("nan"), []]]], [["a"], []]],
+)
+def test_a_prompts_logprobs_of_a_wrong_kind_are_malformed(prompt: object) -> None:
+    fields = {"index": 0, "type": "tokens", "token_ids": [1], "text": ""}
+    with pytest.raises(MalformedMessage, match="logprobs"):
+        decode_event(msgpack.packb(fields | {"prompt_logprobs": prompt}))
 
 
 def test_an_event_of_a_later_version_may_have_more_fields() -> None:
