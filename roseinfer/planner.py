@@ -53,15 +53,16 @@ class Planner:
 
     def plan(self) -> list[Chunk]:
         """A step's chunks: one token for each decoding session, perhaps with drafts, then prefill,
-        oldest first."""
+        oldest first. In a burst of prompts some who could decode are left out."""
         self._make_room()
         self._admit()
         ready = [s for s in self.running if not s.waits]
-        chunks = self._decode([s for s in ready if s.num_pending == 1])
         decoding = [s for s in self.running if s.waits or s.num_pending == 1]
-        prefilling = [s for s in ready if s.num_pending > 1]
+        turn = self._pace.turn([s for s in ready if s.num_pending > 1], decoding)
+        chunks = self._decode([s for s in ready if s.num_pending == 1 and s not in turn.held])
         budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
-        return chunks + self._pace.chunks(prefilling, decoding, budget)
+        beside = decoding if turn.paced else []
+        return chunks + self._pace.chunks(turn.prefilling, beside, budget)
 
     def _decode(self, sessions: list[InferenceSession]) -> list[Chunk]:
         """Drafts take at most half of what is left of the step: the rest is for prefill."""

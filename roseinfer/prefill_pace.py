@@ -2,7 +2,7 @@
 
 Each of them makes all who decode wait a little longer for their next token. So there are as many as
 the target for that wait pays for, by the measured costs. With nobody decoding, steps are as large
-as they may be.
+as they may be, and with more prompts than decode the prompts come first: see `PrefillBurst`.
 
 What this costs a prompt is bounded. Whatever the target, a step with prefill spends at least as
 much time on it as on decoding: the first token takes at most twice as long as the prompt's chunks
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roseinfer.batch import Chunk
+from roseinfer.prefill_burst import PrefillBurst, Turn
 from roseinfer.session import InferenceSession
 from roseinfer.step_costs import StepCosts, StepSize
 
@@ -26,17 +27,34 @@ _LEAST_SHARE = 1.0
 # four times is too long.
 _USUAL_STEPS = 2.5
 
+# A full step has more tokens than these only where it takes no longer than that: who comes next, or
+# is cancelled, waits for its end.
+_FULL_TOKENS, _FULL_S = 512, 1.0
+
 
 class PrefillPace:
     """`target_s` is for the time between two tokens of a request. 0 is no target. None is the
     usual one: 2.5 times what a step takes when all who are here decode.
 
     So when few decode and the prompts of many are computed, those few wait as long for a token as
-    they would among many, and the batch fills soon.
+    they would among many, and the batch fills soon. Only with the usual target there are bursts.
     """
 
     def __init__(self, costs: StepCosts, target_s: float | None) -> None:
         self._costs, self._target_s = costs, target_s
+        self._burst = PrefillBurst(costs)
+
+    def turn(
+        self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
+    ) -> Turn:
+        """Whose prompts are next, and who waits for them."""
+        if self._target_s is None and prefilling:
+            beside_s = self._seconds(prefilling, decoding)
+            turn = self._burst.turn(prefilling, decoding, beside_s)
+            if turn is not None:
+                return turn
+        self._burst.end()
+        return Turn(prefilling)
 
     def chunks(
         self,
@@ -44,8 +62,11 @@ class PrefillPace:
         decoding: Sequence[InferenceSession],
         budget: int,
     ) -> list[Chunk]:
-        """The next tokens of `prefilling`, oldest first, at most `budget`."""
+        """The next tokens of `prefilling`, oldest first, at most `budget`; `decoding` wait."""
         free = not decoding or self._target_s == 0
+        if free and prefilling and self._target_s != 0:
+            within = self._costs.tokens_within(_FULL_S, prefilling[0].computed)
+            budget = min(budget, max(within, _FULL_TOKENS))
         left_s = 0.0 if free or not prefilling else self._seconds(prefilling, decoding)
         least, chunks = LEAST_TOKENS, list[Chunk]()
         for session in prefilling:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import Chunk
+from roseinfer.session import InferenceSession
 
 _KEPT = 32  # steps of each kind
 _RECENT = 5
@@ -100,6 +101,12 @@ class StepCosts:
     def of_tokens(self, count: int, computed: int) -> float:
         """Seconds that `count` tokens behind the first `computed` of a sequence add to a step."""
         return self._costs().of_tokens(count, computed)
+
+    def of_prompts(self, sessions: Iterable[InferenceSession]) -> float:
+        """Seconds that all their tokens which are not computed add to steps."""
+        size = StepSize.of(Chunk(session, session.num_pending) for session in sessions)
+        costs = self._costs()
+        return costs.of(size) - costs.fixed
 
     def tokens_within(self, seconds: float, computed: int) -> int:
         """How many tokens behind the first `computed` of a sequence add at most `seconds`."""

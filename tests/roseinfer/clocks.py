@@ -46,6 +46,11 @@ class Machine:
         """Decoding is bound by memory up to about a dozen rows."""
         return max(0.0095, 0.0045 + 0.0009 * size.rows) + 0.7e-6 * size.pairs
 
+    @classmethod
+    def prompt_seconds(cls, tokens: int) -> float:
+        """What so many tokens of prompts take in one step, their attention aside."""
+        return cls.seconds(StepSize(tokens, 0))
+
     def _compute(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
         self.now += self.slowdown * self.seconds(StepSize.of(chunks))
         self.steps.append([chunk.count for chunk in chunks])

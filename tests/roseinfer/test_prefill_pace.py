@@ -128,6 +128,22 @@ def test_with_nobody_decoding_steps_are_full(engine: InferenceEngine, machine: M
     assert [sum(step) for step in machine.steps[:2]] == [512, 512]
 
 
+@pytest.mark.parametrize(("slowdown", "expected"), [(1, [700]), (4, [512, 188])])
+def test_a_full_step_is_large_only_where_it_is_short(
+    engine: InferenceEngine, machine: Machine, slowdown: float, expected: list[int]
+) -> None:
+    """Who comes next, or cancels, does not wait for seconds."""
+    machine.slowdown = slowdown
+    scheduler = OnlineScheduler(engine, max_step_tokens=1024, clock=machine.clock)
+    for prompt in prompts(300, 20):
+        scheduler.add_request(prompt, params=greedy(8))
+    drain(scheduler)
+    machine.steps.clear()
+    scheduler.add_request([5] * 700, params=greedy(1))
+    drain(scheduler)
+    assert [sum(step) for step in machine.steps] == expected
+
+
 def test_a_machine_that_slows_down_changes_chunks_only_for_a_target_in_milliseconds(
     engine: InferenceEngine, machine: Machine
 ) -> None:

@@ -53,7 +53,7 @@ class WorkerSettings(QueueSettings):
     )
     max_batch_size: int = Field(default=32, ge=1, description="requests decoded at once: slots")
     max_step_tokens: int = Field(
-        default=512, ge=1, description="tokens per step, prefill chunks included"
+        default=1024, ge=1, description="tokens per step, prefill chunks included"
     )
     itl_target_ms: float | None = Field(
         default=None,
