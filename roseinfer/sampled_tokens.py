@@ -113,28 +113,27 @@ class _ScoredPrompt:
         self._parts = [_Scored(logits[part], ids[part], params[part]) for part in parts]
 
     def wait(self) -> None:
-        scores = [score for part in self._parts for score in part.wait() if score is not None]
-        self._session.score(self._first, scores)
+        found = [token.logprob for part in self._parts for token in part.wait()]
+        self._session.score(self._first, [score for score in found if score is not None])
 
 
 class _Scored:
-    """One call of the scorer."""
+    """Tokens and their scores, in one download."""
 
     def __init__(self, logits: Tensor, ids: Tensor, params: Sequence[SamplingParams]) -> None:
         self._params = params
         self._scores = score(logits, ids, params)
-        self._download = Download(self._scores[1:] if self._scores is not None else ())
+        self._download = Download([ids, *(self._scores[1:] if self._scores is not None else ())])
 
-    def wait(self) -> list[TokenLogprob | None]:
-        """Of each row; None where nobody asks."""
+    def wait(self) -> list[SampledToken]:
+        ids, *scores = self._download.wait()
         by_row: dict[int, TokenLogprob] = {}
         if self._scores is not None:
-            scores = Scores(self._scores.rows, *self._download.wait())
-            by_row = logprobs(scores, self._params)
-        return [by_row.get(row) for row in range(len(self._params))]
+            by_row = logprobs(Scores(self._scores.rows, *scores), self._params)
+        return [SampledToken(int(i), by_row.get(row)) for row, i in enumerate(ids.tolist())]
 
 
-class _Sampled:
+class _Sampled(_Scored):
     """One call of the sampler."""
 
     def __init__(self, requests: Sequence[SamplingRequest], logits: Tensor) -> None:
@@ -142,12 +141,4 @@ class _Sampled:
         self.ids = (
             sample_tokens(logits, requests) if requests else torch.empty(0, dtype=torch.int64)
         )
-        self._scored = _Scored(logits, self.ids, [request.params for request in requests])
-        self._download = Download([self.ids])
-
-    def wait(self) -> list[SampledToken]:
-        (ids,) = self._download.wait()
-        return [
-            SampledToken(token_id, score)
-            for token_id, score in zip(ids.tolist(), self._scored.wait(), strict=True)
-        ]
+        super().__init__(logits, self.ids, [request.params for request in requests])
