@@ -7,7 +7,7 @@ import torch
 
 from roseinfer import InferenceEngine
 from roseinfer.native import library
-from tests.roseinfer.models import WAYS, byte_tokenizer, drawing, tiny_llama
+from tests.roseinfer.models import WAYS, byte_tokenizer, drawing, forget_prefixes, tiny_llama
 from tests.roseinfer.native import builds
 
 if builds.INSTEAD:
@@ -48,4 +48,4 @@ def engine(shared_engine: InferenceEngine) -> Iterator[InferenceEngine]:
     pool = shared_engine.cache.pool
     pool.check_integrity()
     assert pool.used == 0, "the scenario leaked blocks"
-    pool.release(pool.allocate(pool.available))  # forget the prefixes of this test
+    forget_prefixes(shared_engine)

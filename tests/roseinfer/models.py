@@ -215,6 +215,18 @@ def drawing(way: str) -> Iterator[None]:
         yield
 
 
+def long_engine() -> InferenceEngine:
+    """One layer, and room for long prompts of many: for tests that ask when things are computed."""
+    model = tiny_llama(num_hidden_layers=1, max_position_embeddings=2048)
+    return InferenceEngine.from_model(model, kv_cache_tokens=16_384)
+
+
+def forget_prefixes(engine: InferenceEngine) -> None:
+    """No later request finds a part of its prompt in the cache."""
+    pool = engine.cache.pool
+    pool.release(pool.allocate(pool.available))
+
+
 def greedy(count: int, **changes: Any) -> SamplingParams:
     return SamplingParams(**{"max_new_tokens": count, "ignore_eos": True, **changes})
 
@@ -291,8 +303,7 @@ def logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list
         run()
     finally:
         del engine.sample
-    pool = engine.cache.pool
-    pool.release(pool.allocate(pool.available))
+    forget_prefixes(engine)
     return seen
 
 

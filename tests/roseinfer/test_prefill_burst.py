@@ -11,7 +11,7 @@ import pytest
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.prefill_burst import MAX_BURST_S
 from tests.roseinfer.clocks import Machine
-from tests.roseinfer.models import greedy, prompts, tiny_llama
+from tests.roseinfer.models import forget_prefixes, greedy, long_engine, prompts
 
 BURST, PROMPT_TOKENS = 16, 60
 LONG_PAUSE_S = 0.1  # four steps of all of the burst
@@ -20,8 +20,7 @@ _NUMBERS = itertools.count(2)
 
 @pytest.fixture(scope="module")
 def engine() -> InferenceEngine:
-    model = tiny_llama(num_hidden_layers=1, max_position_embeddings=2048)
-    return InferenceEngine.from_model(model, kv_cache_tokens=16_384)
+    return long_engine()
 
 
 @pytest.fixture
@@ -65,8 +64,7 @@ class Served:
 
 def served(engine: InferenceEngine, machine: Machine, itl_target_ms: float | None = None) -> Served:
     """A scheduler that knows what its machine's steps cost."""
-    pool = engine.cache.pool
-    pool.release(pool.allocate(pool.available))  # no prompt of another test is found in the cache
+    forget_prefixes(engine)
     scheduler = OnlineScheduler(
         engine, max_step_tokens=1024, itl_target_ms=itl_target_ms, clock=machine.clock
     )

@@ -12,7 +12,15 @@ from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OfflineScheduler, OnlineScheduler
 from roseinfer.prefill_pace import LEAST_TOKENS
 from tests.roseinfer.clocks import ErraticClock, Machine
-from tests.roseinfer.models import drain, greedy, prompts, run_alone, tiny_llama, tokens
+from tests.roseinfer.models import (
+    drain,
+    forget_prefixes,
+    greedy,
+    long_engine,
+    prompts,
+    run_alone,
+    tokens,
+)
 
 DECODING = 8
 LONG = 1_024
@@ -21,19 +29,13 @@ BETWEEN_S = 2.0
 
 @pytest.fixture(scope="module")
 def engine() -> InferenceEngine:
-    model = tiny_llama(num_hidden_layers=1, max_position_embeddings=2048)
-    return InferenceEngine.from_model(model, kv_cache_tokens=16_384)
+    return long_engine()
 
 
 @pytest.fixture
 def machine(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    _forget_prompts(engine)
+    forget_prefixes(engine)
     return Machine(engine, monkeypatch)
-
-
-def _forget_prompts(engine: InferenceEngine) -> None:
-    pool = engine.cache.pool
-    pool.release(pool.allocate(pool.available))
 
 
 @dataclass
@@ -58,7 +60,7 @@ def serve(
     new_tokens: int = 400,
 ) -> Course:
     """Eight requests decode; `arrivals` prompts of 1,024 tokens come, one each two seconds."""
-    _forget_prompts(engine)
+    forget_prefixes(engine)
     scheduler = OnlineScheduler(engine, itl_target_ms=itl_target_ms, clock=machine.clock)
     asked = prompts(*[16] * DECODING, *[LONG] * arrivals)
     for prompt in asked[:DECODING]:
@@ -164,7 +166,7 @@ def test_many_prompts_at_once_do_not_wait_for_a_few_that_decode(
     """32 requests come together: the batch is full soon, so throughput stays."""
 
     def seconds(itl_target_ms: float | None) -> float:
-        _forget_prompts(engine)
+        forget_prefixes(engine)
         scheduler = OnlineScheduler(engine, itl_target_ms=itl_target_ms, clock=machine.clock)
         began = machine.now
         for number, prompt in enumerate(prompts(*[150] * 32)):
@@ -201,7 +203,7 @@ def test_no_clock_changes_a_token(engine: InferenceEngine, target: float | None)
         tokens(run_alone(engine, prompt, own)) for prompt, own in zip(asked, params, strict=True)
     ]
     for seed in range(4):
-        _forget_prompts(engine)
+        forget_prefixes(engine)
         scheduler = OnlineScheduler(engine, itl_target_ms=target, clock=ErraticClock(seed))
         names, outputs = [], dict[str, list[int]]()
         for number, (prompt, own) in enumerate(zip(asked, params, strict=True)):
