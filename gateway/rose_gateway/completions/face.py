@@ -37,6 +37,7 @@ async def _submission(
         choices_of_a_prompt=n,
         echoes=tuple(echoes),
         logprobs=asked.logprobs,
+        writes=asked.max_tokens != 0,
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         stream=bool(asked.stream),
         vocabulary=vocabulary_key(model) if asked.logprobs is not None else "",
@@ -97,10 +98,9 @@ async def _echo(door: Door, model: ServedModel, prompt: str | list[int]) -> str:
 
 def _sampling(asked: CompletionRequest, model: ServedModel) -> dict[str, Any]:
     """Raises: Refused"""
-    own = sampling_fields(
-        asked,
-        max_new_tokens=token_limit(asked.max_tokens or DEFAULT_MAX_TOKENS, model.context_tokens),
-    )
+    limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    own = sampling_fields(asked, max_new_tokens=token_limit(limit, model.context_tokens))
+    own["max_new_tokens"] = max(own["max_new_tokens"], 1)  # the least that a job generates
     if asked.logprobs is not None:
         own |= {"logprobs": True, "top_logprobs": asked.logprobs}
         if asked.echo:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from rose.engine_records import TokenLogprob
-from rose.protocol import FinishedEvent, TokenEvent
+from rose.protocol import Event, FinishedEvent, TokenEvent
 from rose_gateway.answers import ChunkMaker, Head
 from rose_gateway.completions.terms import CompletionTerms
 from rose_gateway.json_text import json_string
 from rose_gateway.usage import UsageCounter
 from rose_gateway.vocabulary import TokenName, Vocabulary
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 
 class _LogprobsWriter:
@@ -26,7 +30,7 @@ class _LogprobsWriter:
 
     def columns(self, event: TokenEvent) -> dict[str, Any] | None:
         """Of an event's tokens; they begin where the text before the event ends."""
-        if not event.logprobs:
+        if event.logprobs is None:
             return None
         made = empty_columns(self._top)
         prompt = event.prompt_logprobs
@@ -96,6 +100,17 @@ def _writers(
     return [_LogprobsWriter(terms.logprobs, names, terms.echo(choice)) for choice in range(choices)]
 
 
+def _shown(terms: CompletionTerms, event: AnyEvent) -> AnyEvent:
+    """As the caller sees it, who may have asked for no token beyond the prompt."""
+    if terms.writes:
+        return event
+    if isinstance(event, TokenEvent):
+        return replace(event, token_ids=(), text="", logprobs=event.logprobs and ())
+    if isinstance(event, FinishedEvent):
+        return replace(event, index=0, reason="length")
+    return event
+
+
 def finish_reason(event: FinishedEvent) -> str:
     return "length" if event.reason == "length" else "stop"
 
@@ -123,6 +138,7 @@ class CompletionChunks(ChunkMaker):
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str:
         """What the next event of a choice brings. A token whose text is not certain yet brings an
         empty one: the reader sees that the answer goes on."""
+        event = _shown(self._terms, event)
         if isinstance(event, FinishedEvent):
             return self._chunk(_choice(choice, "", reason=finish_reason(event)))
         if self._logprobs is not None:
@@ -130,6 +146,9 @@ class CompletionChunks(ChunkMaker):
             echo = self._terms.echo(choice) if event.index == 0 else ""
             return self._chunk(_choice(choice, echo + event.text, columns))
         return self._text_heads[choice] + json_string(event.text) + self._text_tail
+
+    def ended(self, choice: int, event: Event) -> None:
+        super().ended(choice, _shown(self._terms, event))
 
 
 def _choice(
@@ -145,13 +164,18 @@ class CompletionCollector(UsageCounter):
         self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary | None = None
     ) -> None:
         super().__init__(terms.choices_of_a_prompt)
+        self._terms = terms
         self._head, count = head, len(head.job_ids)
         self._texts = [[terms.echo(number)] for number in range(count)]
         self._writers = _writers(terms, count, vocabulary)
         self._columns = [empty_columns(terms.logprobs or 0) for _ in range(count)]
         self._reasons = ["stop"] * count
 
+    def ended(self, choice: int, event: Event) -> None:
+        super().ended(choice, _shown(self._terms, event))
+
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
+        event = _shown(self._terms, event)
         if isinstance(event, FinishedEvent):
             self._reasons[choice] = finish_reason(event)
             return

@@ -30,8 +30,10 @@ class CompletionRequest(DetailedSamplingRequest):
         | _TokenIds
         | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="a text or its token ids, or several of one kind")
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
-        default=None, description=f"the most tokens to generate; {DEFAULT_MAX_TOKENS} by default"
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None,
+        description=f"the most tokens to generate; {DEFAULT_MAX_TOKENS} by default. 0 is for "
+        "`echo`: the prompt alone comes back",
     )
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         default=None, description="answers to each prompt"

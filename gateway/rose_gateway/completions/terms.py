@@ -18,6 +18,8 @@ class CompletionTerms:
     echoes: tuple[str, ...] = ()
     """of each prompt, what its texts begin with"""
     logprobs: int | None = None
+    writes: bool = True
+    """false: `max_tokens` is 0. The job generates a token all the same, which nobody is shown"""
     include_usage: bool = False
     stream: bool = False
     vocabulary: str = ""

@@ -73,6 +73,26 @@ def test_echo_begins_with_the_prompt(ai: OpenAI, stream: bool) -> None:
     assert texts == ["a97 ", "b98 "]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("echo", "text"), [(True, "ab"), (False, "")])
+def test_no_token_may_be_asked_for(ai: OpenAI, stream: bool, echo: bool, text: str) -> None:
+    asked: dict[str, Any] = {"model": "null", "prompt": "ab", "max_tokens": 0, "echo": echo}
+
+    if stream:
+        chunks = list(
+            ai.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        )
+        parts, usage = [choice for chunk in chunks for choice in chunk.choices], chunks[-1].usage
+    else:
+        answer = ai.completions.create(**asked)
+        parts, usage = answer.choices, answer.usage
+
+    assert "".join(part.text for part in parts) == text
+    assert parts[-1].finish_reason == "length"
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (2, 0, 2)
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [
@@ -83,7 +103,8 @@ def test_echo_begins_with_the_prompt(ai: OpenAI, stream: bool) -> None:
         ({"prompt": ["a"] * 65}, "prompt"),
         ({"prompt": ["a"] * 33, "n": 2}, "prompt"),
         ({"prompt": None}, "prompt"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0, "min_tokens": 1}, "min_tokens"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": [1], "echo": True}, "echo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from typing import Any
 
 import openai
@@ -312,10 +313,13 @@ def test_a_completion_has_the_older_log_probabilities(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_is_scored_as_evaluations_ask_for_it(door: Door, stream: bool) -> None:
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_a_prompt_is_scored_as_evaluations_ask_for_it(
+    door: Door, stream: bool, max_tokens: int
+) -> None:
     """By an echo with log-probabilities. Types are not checked: OpenAI's have no null among the
     numbers, which the API itself has for the first token."""
-    asked: dict[str, Any] = {"model": CHAT, "max_tokens": 1, "logprobs": 1, "echo": True}
+    asked: dict[str, Any] = {"model": CHAT, "max_tokens": max_tokens, "logprobs": 1, "echo": True}
     prompts = ["a fox ran", "a fox sat"]
 
     with OpenAI(base_url=door.url, api_key="none") as client:
@@ -332,10 +336,13 @@ def test_a_prompt_is_scored_as_evaluations_ask_for_it(door: Door, stream: bool) 
         numbers = [number for part in columns for number in part.token_logprobs or ()]
         tops = [top for part in columns for top in part.top_logprobs or ()]
         offsets = [offset for part in columns for offset in part.text_offset or ()]
+        generated = len(offsets) - bisect_left(offsets, len(prompt))
+        scored = tokens[: len(tokens) - generated]
+        assert generated == max_tokens
+        assert "".join(scored) == prompt
         assert "".join(part.text for part in own).startswith(prompt)
-        assert "".join(tokens).startswith(prompt)
-        assert all(prompt[start:].startswith(tokens[i]) for i, start in enumerate(offsets[:-1]))
-        assert offsets[-1] == len(prompt)
+        assert (own[-1].finish_reason, max_tokens) != ("stop", 0)
+        assert all(prompt[offsets[i] :].startswith(token) for i, token in enumerate(scored))
         assert (numbers[0], tops[0]) == (None, None)
         assert all(number < 0 for number in numbers[1:])
         assert all(tops[i][tokens[i]] == numbers[i] for i in range(1, len(tokens)))
