@@ -9,8 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rose.protocol import FunctionCall
 from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel, ReturnedModel
 
@@ -170,8 +171,6 @@ def _assistant_fields(message: AssistantMessage, where: str) -> dict[str, Any]:
             code="missing_required_parameter",
         )
     fields: dict[str, Any] = {"content": content_text(content, f"{where}.content")}
-    for number, call in enumerate(calls):
-        check_arguments(call.function.arguments, f"{where}.tool_calls[{number}].function.arguments")
     if calls:
         fields["tool_calls"] = [
             function_call(call.id, call.function.name, call.function.arguments) for call in calls
@@ -179,23 +178,23 @@ def _assistant_fields(message: AssistantMessage, where: str) -> dict[str, Any]:
     return fields
 
 
-def check_arguments(arguments: str, param: str) -> None:
-    """Chat templates want an object.
-
-    Raises: Refused
-    """
-    try:
-        made = json.loads(arguments)
-    except (ValueError, RecursionError):
-        made = None
-    if not isinstance(made, dict):
-        raise Refused(f"{param}: must be the text of a JSON object", param)
-
-
 def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call in an assistant's message; `arguments` is JSON text."""
+    """A call in an assistant's message, with the arguments that the model wrote."""
     return {
         "id": call_id,
         "type": "function",
-        "function": {"name": name, "arguments": arguments},
+        "function": {"name": name, "arguments": _json_object(arguments)},
     }
+
+
+def _json_object(arguments: str) -> str:
+    """The text of an object, which chat templates want. A model may write something else, as where
+    its answer was cut off, and is shown that again beside what its caller says of it. Some servers
+    write nothing for a function without parameters."""
+    if not arguments or arguments.isspace():
+        return "{}"
+    try:
+        FunctionCall(name="f", arguments=arguments)
+    except ValidationError:
+        return json.dumps({"INVALID_JSON": arguments}, ensure_ascii=False)
+    return arguments

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rose_gateway.conversation import Content, content_text, function_call
@@ -38,9 +37,9 @@ def shown_input(terms: Terms, job_id: str) -> tuple[Item, ...]:
     return (*terms.history, *own)
 
 
-def chat_messages(items: Iterable[Item], instructions: str | None) -> list[dict[str, Any]]:
+def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:
     """The fields of a job's chat messages. A text of the assistant and the calls that follow it are
-    one message. A call that was cut off is left out: it was never made.
+    one message. A call that was cut off is left out where nobody answers it: it was never made.
 
     Raises:
         Refused: there is no message at all, or the output of a call that was not made.
@@ -48,12 +47,13 @@ def chat_messages(items: Iterable[Item], instructions: str | None) -> list[dict[
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
+    answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
     called: set[str] = set()
     for item in items:
         match item["type"]:
             case "message":
                 messages.append({"role": item["role"], "content": _text(item["content"])})
-            case "function_call" if item["status"] != "incomplete":
+            case "function_call" if item["status"] != "incomplete" or item["call_id"] in answered:
                 called.add(item["call_id"])
                 _add_call(messages, item)
             case "function_call_output":
@@ -72,8 +72,6 @@ def _item(item: InputItem, where: str, referred: Mapping[str, Item]) -> Item:
         case InputMessage() | OutputMessage():
             return {**identity, **_message(item.role, item.content, where), "status": status}
         case FunctionCall():
-            if status != "incomplete":
-                _check_arguments(item.arguments, f"{where}.arguments")
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             return {**identity, "type": item.type, "status": status, **call}
         case FunctionCallOutput():
@@ -84,16 +82,6 @@ def _item(item: InputItem, where: str, referred: Mapping[str, Item]) -> Item:
             fields = item.model_dump(exclude={"id", "status"}, exclude_none=True)
             return {**identity, **fields}
     raise TypeError(f"no item: {type(item).__name__}")
-
-
-def _check_arguments(arguments: str, param: str) -> None:
-    """Raises: Refused"""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise Refused(f"{param}: must be the text of a JSON object", param)
 
 
 def _message(role: str, content: Content, where: str) -> Item:
