@@ -210,6 +210,9 @@ class CreateResponse(DetailedSamplingRequest):
     user: _Identifier | None = None
     safety_identifier: _Identifier | None = None
     prompt_cache_key: _Identifier | None = None
+    client_metadata: dict[str, Any] | None = Field(
+        default=None, description="what Codex says of itself; accepted, changes nothing"
+    )
 
 
 #: OpenAI's parameters that ask for what is not here, and the values that ask for nothing.
@@ -219,7 +222,14 @@ UNSUPPORTED: Unsupported = {
         "only 'disabled' is supported: what does not fit into the context is refused",
     ),
     "reasoning": (
-        ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
+        (
+            {},
+            {"effort": "none"},
+            {"effort": None},
+            {"effort": None, "summary": None},
+            {"summary": "auto"},
+            {"effort": None, "summary": "auto"},
+        ),
         "the models here have no reasoning to configure",
     ),
     "conversation": ((), "conversations are not stored: use previous_response_id"),

@@ -258,6 +258,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     [
         {"truncation": "disabled"},
         {"reasoning": {}},
+        {"reasoning": {"summary": "auto"}, "client_metadata": {"x-codex-window-id": "1"}},
         {"reasoning": None, "conversation": None, "prompt": None, "tools": None},
         {"text": {"format": {"type": "text"}, "verbosity": None}},
         {"tools": [], "tool_choice": "auto"},
