@@ -49,21 +49,45 @@ static std::uint32_t filter_floor(const float *logits, const float *weights, std
     return prefix;
 }
 
+// Several vectors at once: each maximum waits for the one before it.
 INLINE float max_of(const float *values, std::int64_t count) {
+    constexpr int VECTORS = 8, WIDTH = VECTORS * LANES;
     float highest = values[0];
     std::int64_t i = 0;
-    if (count >= LANES) {
-        vfloat lanes = load(values);
-        for (; i + LANES <= count; i += LANES) lanes = max(lanes, load(values + i));
-        highest = reduce_max(lanes);
+    if (count >= WIDTH) {
+        vfloat lanes[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) lanes[v] = load(values + v * LANES);
+        for (i = WIDTH; i + WIDTH <= count; i += WIDTH)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v) lanes[v] = max(lanes[v], load(values + i + v * LANES));
+        for (int v = 1; v < VECTORS; ++v) lanes[0] = max(lanes[0], lanes[v]);
+        highest = reduce_max(lanes[0]);
     }
     for (; i < count; ++i) highest = values[i] > highest ? values[i] : highest;
     return highest;
 }
 
-INLINE std::int64_t index_of(const float *values, std::int64_t count, float wanted) {
-    std::int64_t i = 0;
-    while (i < count - 1 && values[i] != wanted) ++i;
+struct Largest {
+    float value;
+    std::int64_t block;  // the first that has it
+};
+
+// One by one only the values of one block are looked at.
+constexpr std::int64_t SEARCH_BLOCK = 1024;
+
+INLINE Largest largest_of(const float *values, std::int64_t count) {
+    Largest largest = {-INFINITY, 0};
+    for (std::int64_t block = 0; block < count; block += SEARCH_BLOCK) {
+        const std::int64_t left = count - block;
+        const float highest = max_of(values + block, left < SEARCH_BLOCK ? left : SEARCH_BLOCK);
+        if (highest > largest.value) largest = {highest, block};
+    }
+    return largest;
+}
+
+INLINE std::int64_t index_of(const float *values, std::int64_t count, const Largest &largest) {
+    std::int64_t i = largest.block;
+    while (i < count - 1 && values[i] != largest.value) ++i;
     return i;
 }
 
@@ -82,10 +106,10 @@ INLINE void exp_weights(const float *logits, std::int64_t count, float highest, 
 }
 
 INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count, float *weights) {
-    const float highest = max_of(request.logits, count);
-    if (!(highest > -INFINITY)) return count - 1;  // a grammar allows nothing: any id will do
-    if (request.temperature == 0.0f) return index_of(request.logits, count, highest);
-    exp_weights(request.logits, count, highest, 1.0f / request.temperature, weights);
+    const Largest largest = largest_of(request.logits, count);
+    if (!(largest.value > -INFINITY)) return count - 1;  // a grammar allows nothing: any id will do
+    if (request.temperature == 0.0f) return index_of(request.logits, count, largest);
+    exp_weights(request.logits, count, largest.value, 1.0f / request.temperature, weights);
     std::uint32_t least = 0;
     if (request.top_k > 0 && request.top_k < count)
         least = filter_floor(request.logits, nullptr, count, 0, static_cast<double>(request.top_k));

@@ -127,6 +127,19 @@ def test_minus_zero_and_zero_are_one_number(knob: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("first", [0, 5, 127, 128, 1023, 1024, 2047, 2500, 2999])
+def test_a_greedy_row_takes_the_first_of_the_largest(first: int) -> None:
+    # given: a vocabulary of several vectors and blocks, and ties behind the first
+    logits = random_logits(2, vocab=3000).clamp(max=4.0)
+    logits[1, :first] = -torch.inf
+    logits[1, first] = 4.0
+    ties = [int((logits[0] == 4.0).nonzero()[0]), first]
+    # when, then
+    rows = [SamplingRequest(SamplingParams(temperature=0.0), 0) for _ in ties]
+    assert sample(logits, rows) == ties
+
+
+@pytest.mark.usefixtures("either_way")
 def test_seed_and_position_decide() -> None:
     logits = random_logits(1).expand(64, -1) * 0.1
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in (1, 2)]
