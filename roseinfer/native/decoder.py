@@ -14,7 +14,7 @@ from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_o
 from roseinfer.kv_cache import KVCache, LayerShape
 from roseinfer.limits import model_type
 from roseinfer.native import library as c
-from roseinfer.native.huge_pages import HugePages
+from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 from roseinfer.native.shapes import find_misfit
 from roseinfer.native.weights import AnyMatrix, concatenate, concatenate_quantized
 from roseinfer.probe import PROBE_TOKENS, AttentionLayers
@@ -158,6 +158,8 @@ class NativeDecoder:
         self._struct.block_size, self._struct.blocks = cache.block_size, cache.num_blocks
         self._struct.cache_is_bfloat = cache.keys[0].dtype == torch.bfloat16
         for struct, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            ask_for_huge_pages(keys)
+            ask_for_huge_pages(values)
             struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
 
     # Steps
@@ -180,6 +182,7 @@ class NativeDecoder:
         needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest, threads)
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
+            ask_for_huge_pages(self._scratch)
         step = c.Step(
             *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
             *(_address(values) for values in (batch.tables, batch.table_offsets, logit_indices)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import mmap
+from pathlib import Path
 
 import pytest
 import torch
 
-from roseinfer.native.huge_pages import HugePages
+from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32])
@@ -50,3 +51,37 @@ def test_each_begins_a_cache_line() -> None:
 
     assert [tensor.data_ptr() % 64 for tensor in placed] == [0, 0, 0]
     assert placed[0].data_ptr() % (2 << 20) == 0
+
+
+@pytest.mark.parametrize("count", [0, 10, 1 << 20, 3_000_000])
+def test_a_tensor_that_is_to_lie_in_them_keeps_its_values(count: int) -> None:
+    tensor = torch.zeros(count, dtype=torch.float32)
+    ask_for_huge_pages(tensor)
+
+    assert not tensor.any()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="only Linux has such pages")
+def test_they_are_asked_for_as_far_as_a_tensor_has_whole_ones() -> None:
+    # given: a tensor that shares its first and its last page with others
+    pages = 4 << 21
+    tensor = torch.frombuffer(mmap.mmap(-1, pages), dtype=torch.uint8)[4096 : pages - 4096]
+
+    ask_for_huge_pages(tensor)
+
+    begin = -(-tensor.data_ptr() // (2 << 20)) * (2 << 20)
+    assert _advised(begin)
+    assert not _advised(tensor.data_ptr() - 4096)
+
+
+def _advised(address: int) -> bool:
+    """Whether huge pages were asked for where `address` is: the flag `hg` of its mapping."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        first = line.split(maxsplit=1)[0]
+        if not first.endswith(":"):
+            begin, end = (int(part, 16) for part in first.split("-"))
+            inside = begin <= address < end
+        elif inside and first == "VmFlags:":
+            return "hg" in line.split()
+    raise LookupError(f"nothing is mapped at {address:#x}")
