@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any, Protocol
 
 import redis
@@ -22,6 +23,7 @@ from redis.connection import AbstractConnection as Connection
 from redis.connection import ConnectionPool, SSLConnection, parse_url
 from redis.exceptions import ResponseError
 
+from rose.transport.addresses import connected_socket
 from rose.transport.failures import TURNED_AWAY, named
 
 AsyncConnector = Callable[[], AsyncConnection]
@@ -63,7 +65,34 @@ def async_connector(pool: AsyncConnectionPool) -> AsyncConnector:
     """Makes connections like the pool's; their timeouts and repeats are ours."""
     own = {"socket_timeout": None, "retry": AsyncRetry(NoBackoff(), 0)}
     options = {**pool.connection_kwargs, **own}
-    return lambda: pool.connection_class(**options)
+    base: Any = pool.connection_class
+    connection_class = _trying_all_addresses(base)
+    return lambda: connection_class(**options)
+
+
+@cache
+def _trying_all_addresses(base: Any) -> Callable[..., AsyncConnection]:
+    """asyncio tries the addresses of a name one after another, and the first one may take all the
+    time there is. It can do better, but uvloop cannot."""
+    if not issubclass(base, redis.asyncio.Connection):
+        return base  # type: ignore[no-any-return]  # it has a path
+
+    class Trying(base):  # type: ignore[misc]
+        async def _connect(self) -> None:
+            async with asyncio.timeout(self.socket_connect_timeout):
+                self._connected = await connected_socket(self.host, self.port)
+            try:
+                await super()._connect()
+            except BaseException:
+                self._connected.close()
+                raise
+
+        def _connection_arguments(self) -> dict[str, Any]:
+            arguments = {**super()._connection_arguments(), "sock": self._connected}
+            host, _ = arguments.pop("host"), arguments.pop("port")
+            return {**arguments, "server_hostname": host} if "ssl" in arguments else arguments
+
+    return Trying
 
 
 def reply_timeout_s(pool: AsyncConnectionPool) -> float:
