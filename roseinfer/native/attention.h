@@ -85,6 +85,7 @@ struct Blocks {
     const Layer &layer;
     const std::int64_t *table;
     std::int64_t head, count;
+    bool next_head_follows;
 
     const T *keys(std::int64_t block) const { return keys_of<T>(m, layer, table[block], head); }
     const T *values(std::int64_t block) const { return values_of<T>(m, layer, table[block], head); }
@@ -95,6 +96,10 @@ struct Blocks {
     }
     void prefetch_values(std::int64_t block) const {
         prefetch(values(block), m.block_size * padded_value_dim(m));
+    }
+    void prefetch_next_head(std::int64_t block) const {
+        const std::int64_t count = m.key_dim * padded_block_size(m);
+        if (next_head_follows) prefetch(keys(block) + count, count);
     }
 };
 
@@ -160,30 +165,29 @@ INLINE void score_blocks(const Blocks<T> &blocks, const float *query, float *sco
     }
 }
 
-// Replaces scores [begin, end) of a row of `count` keys by their softmax, and the others by 0.
+// Replaces scores [begin, end) of a row of `count` keys by their softmax, and the others by 0. The
+// last vector may reach beyond `end`: into the padding of a row.
 INLINE void softmax(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
                    float softcap) {
     if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
-    const std::int64_t vectors = begin + (end - begin) / LANES * LANES;
-    vfloat most = broadcast(row[begin]);
-    for (std::int64_t i = begin; i < vectors; i += LANES) most = max(most, load(row + i));
-    float highest = reduce_max(most);
-    for (std::int64_t i = vectors; i < end; ++i) highest = row[i] > highest ? row[i] : highest;
+    const std::int64_t last = begin + (end - begin - 1) / LANES * LANES;
+    const vfloat rest = load(row + last), low = broadcast(-INFINITY);
+    const vint inside = first_lanes(end - last);
+    vfloat most = inside ? rest : low;
+    for (std::int64_t i = begin; i < last; i += LANES) most = max(most, load(row + i));
+    const float highest = reduce_max(most);
     vfloat lanes = {};
-    for (std::int64_t i = begin; i < vectors; i += LANES) {
+    for (std::int64_t i = begin; i < last; i += LANES) {
         const vfloat e = exp(load(row + i) - highest);
         store(row + i, e);
         lanes += e;
     }
-    float total = reduce_sum(lanes);
-    for (std::int64_t i = vectors; i < end; ++i) {
-        row[i] = exp(broadcast(row[i] - highest))[0];
-        total += row[i];
-    }
-    const float scale = 1.0f / total;
-    for (std::int64_t i = begin; i < end; ++i) row[i] *= scale;
+    const vfloat e = inside ? exp(rest - highest) : vfloat{};
+    store(row + last, e);
+    const float scale = 1.0f / reduce_sum(lanes + e);
+    for (std::int64_t i = begin; i <= last; i += LANES) store(row + i, load(row + i) * scale);
     for (std::int64_t i = 0; i < begin; ++i) row[i] = 0.0f;
-    for (std::int64_t i = end; i < count; ++i) row[i] = 0.0f;
+    for (std::int64_t i = last + LANES; i < count; ++i) row[i] = 0.0f;
 }
 
 // R rows of `count` weights, `score_stride` apart, times the values: dimensions from `d` on, as
@@ -195,6 +199,7 @@ INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
     const std::int64_t width = padded_value_dim(blocks.m), size = blocks.m.block_size;
     vfloat sums[R][N * PANEL_VECTORS] = {};
     for (std::int64_t b = 0; b < blocks.count; ++b) {
+        if (d == 0) blocks.prefetch_next_head(b);
         const T *values = blocks.values(b) + d;
         const std::int64_t left = count - b * size, some = left < size ? left : size;
         for (std::int64_t k = 0; k < some; ++k) {
@@ -221,6 +226,7 @@ INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
 // token, the heads that share a KV head one after the other).
 struct Tile {
     std::int64_t sequence, head, first;
+    bool next_head_follows;  // this thread attends for it then
 };
 
 // `query` [rows, heads, key_dim] of the sequence's new tokens, rows `query_stride` apart; `out`
@@ -246,7 +252,9 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     const std::int64_t from = begins[0] / m.block_size, start = from * m.block_size;
     const std::int64_t count = ends[R - 1] - start;
     const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
-    const Blocks<T> blocks = {m, layer, table, tile.head, (count - 1) / m.block_size + 1};
+    const Blocks<T> blocks = {m,         layer, table,
+                              tile.head, (count - 1) / m.block_size + 1,
+                              tile.next_head_follows};
     score_blocks<R>(blocks, gathered, scores, score_stride);
     for (int r = 0; r < R; ++r)
         softmax(scores + r * score_stride, begins[r] - start, ends[r] - start, count,
@@ -292,12 +300,58 @@ INLINE bool tiles_are_heads(const Model &m, const Step &step) {
     return step.rows == step.sequences && m.heads / m.kv_heads <= MICRO_ROWS;
 }
 
-// Attention of every query of the step; `qkv` [rows, width], `out` [rows, heads, value_dim], rows
-// `out_stride` apart.
-// Every thread of the team must call it; it ends with a barrier.
-static void attend(const Model &m, const Layer &layer, const Step &step, float *qkv,
-                   std::int64_t width, float *out, std::int64_t out_stride, float *scores,
-                   std::int64_t score_stride) {
+// Whether one thread attends for all of a sequence: where each thread has several. It then knows
+// which keys come next, and rounds the finished row for the product behind attention.
+INLINE bool threads_take_sequences(const Model &m, const Step &step) {
+    return tiles_are_heads(m, step) && step.sequences >= 4 * omp_get_num_threads();
+}
+
+// What a thread needs to attend: `qkv` [rows, width], `out` [rows, heads, value_dim], and scores of
+// its own.
+struct AttentionBuffers {
+    float *qkv;
+    std::int64_t width;
+    Input out;
+    float *scores;
+    std::int64_t score_stride;
+};
+
+INLINE void attend_queries(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
+                           std::int64_t queries, const AttentionBuffers &at) {
+    const std::int64_t row = step.first[tile.sequence];
+    const float *query = at.qkv + row * at.width;
+    float *out = at.out.at + row * at.out.stride;
+    if (m.cache_is_bfloat)
+        attend_rows<bfloat>(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
+                            at.scores, at.score_stride);
+    else
+        attend_rows<float>(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
+                           at.scores, at.score_stride);
+}
+
+// One KV head of a sequence that has one new token.
+static void attend_head(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
+                        const AttentionBuffers &at) {
+    const std::int64_t sequence = tile.sequence;
+    rotate_and_store(m, layer, step.tables + step.table_offsets[sequence], step.computed[sequence],
+                     tile.head, at.qkv + sequence * at.width);
+    attend_queries(m, layer, step, tile, m.heads / m.kv_heads, at);
+}
+
+// Sequences of one new token each, whose rows are then in the form that products with `next` read.
+static void attend_sequences(const Model &m, const Layer &layer, const Step &step,
+                             const Matrix &next, const AttentionBuffers &at) {
+#pragma omp for schedule(dynamic)
+    for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence) {
+        for (std::int64_t head = 0; head < m.kv_heads; ++head)
+            attend_head(m, layer, step, {sequence, head, 0, head + 1 < m.kv_heads}, at);
+        prepare_input(next, at.out, sequence);
+    }
+}
+
+// Tiles of every query of the step.
+static void attend_tiles(const Model &m, const Layer &layer, const Step &step,
+                         const AttentionBuffers &at) {
     const bool rotates = tiles_are_heads(m, step);
     std::int64_t items = 0;
     for (std::int64_t s = 0; s < step.sequences; ++s) items += tile_count(m, step, s) * m.kv_heads;
@@ -310,22 +364,14 @@ static void attend(const Model &m, const Layer &layer, const Step &step, float *
             before += tile_count(m, step, sequence++) * m.kv_heads;
         // The tiles of one head follow each other: its keys and values are then still near.
         const std::int64_t tiles = tile_count(m, step, sequence), number = (item - before) % tiles;
-        const std::int64_t first = step.first[sequence];
         const std::int64_t queries =
-            (step.first[sequence + 1] - first) * (m.heads / m.kv_heads);
+            (step.first[sequence + 1] - step.first[sequence]) * (m.heads / m.kv_heads);
         const std::int64_t start = queries * number / tiles;
         const std::int64_t stop = queries * (number + 1) / tiles;
-        const Tile tile = {sequence, (item - before) / tiles, start};
-        float *query = qkv + first * width;
+        const Tile tile = {sequence, (item - before) / tiles, start, false};
         if (rotates)
-            rotate_and_store(m, layer, step.tables + step.table_offsets[sequence],
-                             step.computed[sequence], tile.head, query);
-        float *to = out + first * out_stride;
-        if (m.cache_is_bfloat)
-            attend_rows<bfloat>(m, layer, step, tile, stop - start, query, width, to, out_stride,
-                                scores, score_stride);
+            attend_head(m, layer, step, tile, at);
         else
-            attend_rows<float>(m, layer, step, tile, stop - start, query, width, to, out_stride,
-                               scores, score_stride);
+            attend_queries(m, layer, step, tile, stop - start, at);
     }
 }

@@ -158,6 +158,19 @@ static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t r
     return own;
 }
 
+// Attention of every query of the step, in the form that products with `layer.output` read.
+static Input attend(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
+    float *scores = s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride;
+    const Input attended = {s.attended, s.attended_stride, s.tiles};
+    const AttentionBuffers buffers = {s.qkv, s.qkv_width, attended, scores, s.score_stride};
+    if (threads_take_sequences(m, step)) {
+        attend_sequences(m, layer, step, layer.output, buffers);
+        return attended;
+    }
+    attend_tiles(m, layer, step, buffers);
+    return prepare_attended(m, layer.output, step.rows, s);
+}
+
 static void attention_layer(const Model &m, const Layer &layer, const Step &step,
                             const Scratch &s) {
     const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, step.rows, s);
@@ -172,9 +185,7 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
                 rotate_and_store(m, layer, table, position, head, s.qkv + row * s.qkv_width);
         }
     }
-    attend(m, layer, step, s.qkv, s.qkv_width, s.attended, s.attended_stride,
-           s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride, s.score_stride);
-    const Input attended = prepare_attended(m, layer.output, step.rows, s);
+    const Input attended = attend(m, layer, step, s);
     add_projection(m, layer.output, layer.after_attention, attended, step.rows, s);
 }
 

@@ -65,7 +65,6 @@ INLINE auto with_format(const Matrix &m, Use use) {
     }
 }
 
-typedef std::int32_t vint __attribute__((vector_size(4 * LANES)));
 typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 
 // How a build multiplies four bytes of each output with four activations:

@@ -6,6 +6,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vfloat __attribute__((vector_size(4 * LANES)));
+typedef std::int32_t vint __attribute__((vector_size(4 * LANES)));
 typedef std::uint32_t vbits __attribute__((vector_size(4 * LANES)));
 typedef std::uint16_t vhalf __attribute__((vector_size(2 * LANES)));
 // The same in memory: at any address, and whatever type the memory was written as.
@@ -83,6 +84,13 @@ INLINE void round_to_pairs(float *, std::int64_t) {}
 INLINE vfloat broadcast(float value) { return value - vfloat{}; }
 INLINE vfloat max(vfloat a, vfloat b) { return a > b ? a : b; }
 INLINE vfloat min(vfloat a, vfloat b) { return a < b ? a : b; }
+
+// All bits of the first `count` lanes.
+INLINE vint first_lanes(std::int64_t count) {
+    vbits lanes;
+    for (int i = 0; i < LANES; ++i) lanes[i] = static_cast<std::uint32_t>(i);
+    return lanes < static_cast<std::uint32_t>(count);
+}
 
 INLINE float reduce_sum(vfloat v) {
     float total = 0;
