@@ -55,31 +55,31 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     return s;
 }
 
-// One weight of a packed matrix.
-INLINE float packed_weight(const Matrix &m, std::int64_t output, std::int64_t input) {
+// The weights of one output of a packed matrix.
+static void unpack_row(const Matrix &m, std::int64_t output, float *to) {
     if (is_quantized(m))
-        return with_format(m, [&](auto format) { return quantized_weight(format, m, output, input); });
+        return with_format(m, [&](auto format) { unpack_quantized_row(format, m, output, to); });
     const std::int64_t panel = output / PANEL_WIDTH * m.inputs * PANEL_WIDTH,
                        column = output % PANEL_WIDTH;
-    const std::int64_t pair = panel + (input / 2 * PANEL_WIDTH + column) * 2 + input % 2;
-    const std::int64_t alone = panel + input * PANEL_WIDTH + column;
-    return m.type == BFLOAT16 ? widen(static_cast<const bfloat *>(m.panels)[pair])
-                              : static_cast<const float *>(m.panels)[alone];
+    for (std::int64_t i = 0; i < m.inputs; ++i) {
+        const std::int64_t pair = panel + (i / 2 * PANEL_WIDTH + column) * 2 + i % 2;
+        const std::int64_t alone = panel + i * PANEL_WIDTH + column;
+        to[i] = m.type == BFLOAT16 ? widen(static_cast<const bfloat *>(m.panels)[pair])
+                                   : static_cast<const float *>(m.panels)[alone];
+    }
 }
 
 INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float *to) {
-    for (std::int64_t i = 0; i < m.hidden; ++i) {
-        float value;
-        if (!m.embedding) {
-            value = packed_weight(m.head, id, i);
-        } else {
-            const std::int64_t at = id * m.hidden + i;
-            value = m.embedding_is_bfloat ? widen(static_cast<const bfloat *>(m.embedding)[at])
-                                          : static_cast<const float *>(m.embedding)[at];
-        }
-        to[i] = value * m.embedding_scale +
+    const std::int64_t row = id * m.hidden;
+    if (!m.embedding)
+        unpack_row(m.head, id, to);
+    else
+        for (std::int64_t i = 0; i < m.hidden; ++i)
+            to[i] = m.embedding_is_bfloat ? widen(static_cast<const bfloat *>(m.embedding)[row + i])
+                                          : static_cast<const float *>(m.embedding)[row + i];
+    for (std::int64_t i = 0; i < m.hidden; ++i)
+        to[i] = to[i] * m.embedding_scale +
                 (m.positions ? m.positions[position * m.hidden + i] : 0.0f);
-    }
 }
 
 // The position of `row` in its sequence. The search begins at `sequence`, which becomes the row's.

@@ -259,33 +259,39 @@ INLINE vfloat dot(vfloat sums, const FourWeights &weights, const FourActivations
 INLINE vfloat to_float(vfloat value) { return value; }
 INLINE vfloat to_float(vint value) { return __builtin_convertvector(value, vfloat); }
 
-// One weight: for an embedding that shares the head's panels.
+// The weights of one output: an embedding that shares the head's panels.
 template <class F>
-INLINE float quantized_weight(F, const Matrix &m, std::int64_t output, std::int64_t input) {
-    const std::int64_t column = output % PANEL_WIDTH, in_group = input % GROUP;
-    const char *panel = static_cast<const char *>(m.panels) +
-                        output / PANEL_WIDTH * F::halves(m.inputs / GROUP);
-    const char *group = panel + F::offset(input / GROUP);
+static void unpack_quantized_row(F, const Matrix &m, std::int64_t output, float *to) {
     constexpr int STEPS = 8 / F::BITS;
-    const std::int64_t step = in_group / 4;
-    const auto byte = [&](std::int64_t offset) {
-        return static_cast<int>(static_cast<unsigned char>(group[offset]));
-    };
-    const auto half = [&](std::int64_t array) {
-        const vfloat values =
-            load_scales(panel + F::halves(input / GROUP) +
-                        2 * (array * PANEL_WIDTH + column / LANES * LANES));
-        return values[column % LANES];
-    };
-    const int place = byte(F::HEADER_BYTES + step / STEPS * UNIT_BYTES + column * 4 + in_group % 4);
-    const int q = place >> (step % STEPS * F::BITS) & ((1 << F::BITS) - 1);
-    float scale = half(0);
-    if constexpr (F::PARTS == 2)
-        scale *= static_cast<signed char>(byte(in_group / (GROUP / 2) * PANEL_WIDTH + column));
-    else if constexpr (F::IS_K)
-        scale *= byte(column);
-    if constexpr (F::ORIGIN == Origin::Minimum)
-        return scale * q + half(1) * (F::IS_K ? byte(PANEL_WIDTH + column) : 1);
-    const int origin = F::ORIGIN == Origin::Zero ? byte(2 * PANEL_WIDTH + column) : F::MIDDLE;
-    return scale * (q - origin);
+    const std::int64_t groups = m.inputs / GROUP, column = output % PANEL_WIDTH;
+    const char *panel =
+        static_cast<const char *>(m.panels) + output / PANEL_WIDTH * F::halves(groups);
+    for (std::int64_t g = 0; g < groups; ++g, to += GROUP) {
+        const char *group = panel + F::offset(g);
+        const auto byte = [&](std::int64_t offset) {
+            return static_cast<int>(static_cast<unsigned char>(group[offset]));
+        };
+        const auto half = [&](std::int64_t array) {
+            const std::int64_t vector = array * PANEL_WIDTH + column / LANES * LANES;
+            return load_scales(panel + F::halves(g) + 2 * vector)[column % LANES];
+        };
+        const auto scale_of = [&](int part) {
+            if constexpr (F::PARTS == 2)
+                return half(0) * static_cast<signed char>(byte(part * PANEL_WIDTH + column));
+            return half(0) * (F::IS_K ? byte(column) : 1);
+        };
+        const float scales[2] = {scale_of(0), scale_of(F::PARTS - 1)};
+        float minimum = 0.0f;
+        if constexpr (F::ORIGIN == Origin::Minimum)
+            minimum = half(1) * (F::IS_K ? byte(PANEL_WIDTH + column) : 1);
+        const int origin = F::ORIGIN == Origin::Zero     ? byte(2 * PANEL_WIDTH + column)
+                           : F::ORIGIN == Origin::Middle ? F::MIDDLE
+                                                         : 0;
+        for (int i = 0; i < GROUP; ++i) {
+            const int step = i / 4;
+            const int four = byte(F::HEADER_BYTES + step / STEPS * UNIT_BYTES + column * 4 + i % 4);
+            const int q = four >> (step % STEPS * F::BITS) & ((1 << F::BITS) - 1);
+            to[i] = scales[i / (GROUP / 2)] * (q - origin) + minimum;
+        }
+    }
 }
