@@ -6,7 +6,7 @@
 
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores, *own;
-    bfloat *tiles, *inner_tiles;
+    float *packed, *inner_packed, *own_packed;
     std::int64_t qkv_width, score_stride, own_width, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
 };
@@ -19,8 +19,9 @@ INLINE bool prepares_own(const Matrix &next, std::int64_t rows) {
     return rows <= OWN_ROWS && !uses_tiles(next);
 }
 
-INLINE Input own_input(const Scratch &s) {
-    return {s.own + omp_get_thread_num() * OWN_ROWS * s.own_width, s.own_width, nullptr};
+INLINE Input own_input(const Scratch &s, std::int64_t rows) {
+    const std::int64_t offset = omp_get_thread_num() * OWN_ROWS * s.own_width;
+    return {s.own + offset, s.own_width, rows, s.own_packed + offset};
 }
 
 INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
@@ -47,11 +48,9 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
     s.own_width = round_up(m.inner > widest ? m.inner : widest);
     s.own = take(threads * OWN_ROWS * s.own_width);
-    const auto take_tiles = [&](std::int64_t inputs) {
-        return reinterpret_cast<bfloat *>(take(tiles ? round_up_to_tiles(rows) * inputs / 2 : 0));
-    };
-    s.tiles = take_tiles(widest);
-    s.inner_tiles = take_tiles(m.inner);
+    s.own_packed = take(threads * OWN_ROWS * s.own_width);
+    s.packed = take(packed_floats(rows, widest));
+    s.inner_packed = take(packed_floats(rows, m.inner));
     return s;
 }
 
@@ -119,7 +118,8 @@ template <class RowOf>
 static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
                             std::int64_t rows, const Scratch &s, RowOf row_of) {
     const bool own = prepares_own(next, rows);
-    const Input normal = own ? own_input(s) : Input{s.normal, s.hidden_stride, s.tiles};
+    const Input normal =
+        own ? own_input(s, rows) : Input{s.normal, s.hidden_stride, rows, s.packed};
     const auto prepare = [&](std::int64_t row) {
         normalize(norm, s.hidden + row_of(row) * m.hidden, normal.at + row * normal.stride,
                   m.hidden, m.epsilon);
@@ -144,12 +144,12 @@ static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t r
 static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t rows,
                               const Scratch &s) {
     const std::int64_t width = m.heads * m.value_dim;
-    const Input attended = {s.attended, s.attended_stride, s.tiles};
+    const Input attended = {s.attended, s.attended_stride, rows, s.packed};
     if (!prepares_own(next, rows)) {
         prepare_inputs(next, attended, rows);
         return attended;
     }
-    const Input own = own_input(s);
+    const Input own = own_input(s, rows);
     for (std::int64_t row = 0; row < rows; ++row) {
         __builtin_memcpy(own.at + row * own.stride, s.attended + row * s.attended_stride,
                          width * sizeof(float));
@@ -161,7 +161,7 @@ static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t r
 // Attention of every query of the step, in the form that products with `layer.output` read.
 static Input attend(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
     float *scores = s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride;
-    const Input attended = {s.attended, s.attended_stride, s.tiles};
+    const Input attended = {s.attended, s.attended_stride, step.rows, s.packed};
     const AttentionBuffers buffers = {s.qkv, s.qkv_width, attended, scores, s.score_stride};
     if (threads_take_sequences(m, step)) {
         attend_sequences(m, layer, step, layer.output, buffers);
@@ -193,7 +193,8 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
 static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows,
                            const Scratch &s) {
     const bool own = prepares_own(layer.down, rows);
-    const Input inner = own ? own_input(s) : Input{s.inner, s.inner_stride, s.inner_tiles};
+    const Input inner =
+        own ? own_input(s, rows) : Input{s.inner, s.inner_stride, rows, s.inner_packed};
     const auto prepare = [&](std::int64_t row) {
         activate_row(m, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
         prepare_input(layer.down, inner, row);
@@ -204,9 +205,9 @@ static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows
 
 static void mlp_layer(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
     const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, step.rows, s);
-    Input inner = {s.inner, s.inner_stride, s.inner_tiles};
+    Input inner = {s.inner, s.inner_stride, step.rows, s.inner_packed};
     if (uses_tiles(layer.gate_up) && uses_tiles(layer.down)) {
-        matmul_activated(m, layer.gate_up, normal, step.rows, s.inner_tiles);
+        matmul_activated(m, layer.gate_up, normal, step.rows, inner.tiles());
     } else {
         matmul(layer.gate_up, normal, step.rows, {s.inner, s.inner_stride}, Store::Replace);
         inner = activate_rows(m, layer, step.rows, s);
@@ -261,11 +262,10 @@ void decode(const Model &m, const Step &step) {
 }
 
 void multiply(const Matrix &m, float *a, std::int64_t stride, std::int64_t rows, float *c) {
-    const std::int64_t size = uses_tiles(m) ? round_up_to_tiles(rows) * m.inputs : 0;
-    bfloat *packed = new bfloat[size];
+    float *packed = new float[packed_floats(rows, m.inputs)];
 #pragma omp parallel
     {
-        const Input input = {a, stride, packed};
+        const Input input = {a, stride, rows, packed};
         prepare_inputs(m, input, rows);
         matmul(m, input, rows, {c, m.outputs}, Store::Replace);
     }

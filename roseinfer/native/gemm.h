@@ -297,12 +297,14 @@ static void matmul_tiles_activated(const Model &, const Matrix &, const bfloat *
                               std::int64_t, std::int64_t, std::int64_t, bfloat *) {}
 #endif
 
-// Activations [rows, inputs], rows `stride` apart. `tiles` has room for as many in bfloat16, to a
-// whole number of tiles.
+// Activations [rows, inputs], rows `stride` apart. `packed` has room for `packed_floats` more: for
+// those products that read another layout.
 struct Input {
     float *at;
-    std::int64_t stride;
-    bfloat *tiles;
+    std::int64_t stride, rows;
+    float *packed;
+
+    bfloat *tiles() const { return reinterpret_cast<bfloat *>(packed); }
 };
 
 // Floats from one row of activations to the next: an odd number of cache lines. Rows a power of two
@@ -315,13 +317,19 @@ INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
     return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
 }
 
+INLINE std::int64_t packed_floats(std::int64_t rows, std::int64_t inputs) {
+    const std::int64_t tiled = tiles ? round_up_to_tiles(rows) * inputs / 2 : 0;
+    const std::int64_t quantized = rows * (inputs / GROUP) * sizeof(QuantizedGroup) / sizeof(float);
+    return tiled > quantized ? tiled : quantized;
+}
+
 // Converts a row of activations to the form that products with `m` read.
 INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row) {
     float *at = input.at + row * input.stride;
     if (uses_tiles(m))
-        pack_tile_row(at, m.inputs, row, input.tiles);
+        pack_tile_row(at, m.inputs, row, input.tiles());
     else if (is_quantized(m))
-        quantize_row(at, m.inputs);
+        quantize_row(at, m.inputs, row, input.rows, input.packed);
     else if (PAIRS && m.type == BFLOAT16)
         round_to_pairs(at, m.inputs);
 }
@@ -336,23 +344,24 @@ static void gemm(const Matrix &m, const float *a, std::int64_t stride, std::int6
     for (; p < first + panels; ++p) gemm_blocked<1, W>(m, a, stride, rows, p, c, mode);
 }
 
-// `rows` rows times `panels` panels from `first` on, whatever the type of the weights.
-static void multiply_panels(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
-                            std::int64_t first, std::int64_t panels, Rows c, Store mode) {
-    switch (m.type) {
-        case FLOAT32: return gemm<float>(m, a, stride, rows, first, panels, c, mode);
-        case BFLOAT16: return gemm<bfloat>(m, a, stride, rows, first, panels, c, mode);
-        default:
-            return with_format(m, [&](auto format) {
-                gemm_quantized<decltype(format)>(m, a, stride, rows, first, first + panels, c,
-                                                 mode);
-            });
-    }
+// Rows [row, next) times panels [first, end), whatever the type of the weights.
+static void multiply_panels(const Matrix &m, const Input &a, std::int64_t row, std::int64_t next,
+                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
+    const std::int64_t rows = next - row, panels = end - first;
+    const float *from = a.at + row * a.stride;
+    const Rows to = {c.at + row * c.stride, c.stride};
+    if (m.type == FLOAT32) return gemm<float>(m, from, a.stride, rows, first, panels, to, mode);
+    if (m.type == BFLOAT16) return gemm<bfloat>(m, from, a.stride, rows, first, panels, to, mode);
+    const auto *quantized = reinterpret_cast<const QuantizedGroup *>(a.packed);
+    with_format(m, [&](auto format) {
+        gemm_quantized<decltype(format)>(m, quantized + row * (m.inputs / GROUP), rows, first, end,
+                                         to, mode);
+    });
 }
 
 // How a product is divided among threads: blocks of rows times groups of panels.
 struct WorkSplit {
-    std::int64_t rows, panels, group, groups, blocks;
+    std::int64_t rows, panels, group, groups, blocks, row_tile;
     bool tiled;
 
     // With tiles, and of quantized weights, the next ones are prefetched within a group only, so
@@ -368,6 +377,7 @@ struct WorkSplit {
         if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
         blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+        row_tile = tiled ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
     }
 
     std::int64_t count() const { return blocks * groups; }
@@ -378,7 +388,7 @@ struct WorkSplit {
     }
     std::int64_t first_row(std::int64_t item) const {
         const std::int64_t row = rows * (item / groups) / blocks;
-        return tiled ? round_up_to_tiles(row) : row;
+        return row_tile == 1 ? row : (row + row_tile - 1) / row_tile * row_tile;
     }
     std::int64_t end_row(std::int64_t item) const {
         const std::int64_t end = first_row(item + groups);  // of the block behind this one
@@ -396,12 +406,10 @@ static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Row
         const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
         if (split.tiled) {
             for (std::int64_t p = first; p < end; p += 2)
-                matmul_tiles(m, a.tiles, row, next, p, end, c, mode);
+                matmul_tiles(m, a.tiles(), row, next, p, end, c, mode);
             continue;
         }
-        const float *from = a.at + row * a.stride;
-        const Rows to = {c.at + row * c.stride, c.stride};
-        multiply_panels(m, from, a.stride, next - row, first, end - first, to, mode);
+        multiply_panels(m, a, row, next, first, end, c, mode);
     }
     if (split.tiled) release_tiles();
 }
@@ -424,7 +432,7 @@ static void matmul_activated(const Model &model, const Matrix &m, const Input &a
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t end = split.end_panel(item);
         for (std::int64_t p = split.first_panel(item); p < end; p += model.gated ? 1 : 2)
-            matmul_tiles_activated(model, m, a.tiles, row, next, p, end, to);
+            matmul_tiles_activated(model, m, a.tiles(), row, next, p, end, to);
     }
     release_tiles();
 }

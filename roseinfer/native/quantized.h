@@ -19,8 +19,12 @@
 // Activations are rounded to 8 bits too, each GROUP of a row with a scale of its own. Products of a
 // group are whole numbers, summed without rounding; the groups' sums are added in order as floats.
 // So a row's result does not depend on the other rows of its batch here either.
+//
+// Rounded activations lie as products read them: in tiles of QUANTIZED_ROWS rows, the last rows in
+// tiles of half as many, a quarter and so on. A tile lies group by group, each of them row by row.
 
 constexpr int GROUP = 32;
+constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
 constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
 
 // What a weight is counted from: the middle of the range, a minimum that is added, or a value of q.
@@ -86,13 +90,26 @@ using Whole = float;
 #endif
 #endif
 
-// A group of a row of activations. They replace the floats of the row, which take more room.
+// A group of a row of activations.
 struct __attribute__((may_alias)) QuantizedGroup {
     float scale;
     std::int32_t sum, upper_sum;  // of the values, and of the upper half of them
     QuantizedValue values[GROUP];
 };
-static_assert(sizeof(QuantizedGroup) <= GROUP * sizeof(float), "it is made in place");
+
+struct RowTile {
+    std::int64_t first, rows;
+};
+
+// The tile of `row` among `rows` rows.
+INLINE RowTile tile_of(std::int64_t row, std::int64_t rows) {
+    RowTile tile = {row / QUANTIZED_ROWS * QUANTIZED_ROWS, QUANTIZED_ROWS};
+    while (tile.first + tile.rows > rows || row >= tile.first + tile.rows) {
+        if (tile.first + tile.rows <= rows) tile.first += tile.rows;
+        tile.rows /= 2;
+    }
+    return tile;
+}
 
 INLINE std::int32_t reduce_sum(vint v) {
 #pragma GCC unroll 4
@@ -141,14 +158,15 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
     to.sum = reduce_sum(lower_sum) + to.upper_sum;
 }
 
-// In place: group after group lies where the row began.
-static void quantize_row(float *row, std::int64_t inputs) {
-    char *to = reinterpret_cast<char *>(row);
-    for (std::int64_t group = 0; group < inputs / GROUP; ++group) {
-        QuantizedGroup quantized;
-        quantize_group(row + group * GROUP, quantized);
-        __builtin_memcpy(to + group * sizeof quantized, &quantized, sizeof quantized);
-    }
+// One of `rows` rows, to where it lies among them from `to` on.
+static void quantize_row(const float *from, std::int64_t inputs, std::int64_t row,
+                         std::int64_t rows, void *to) {
+    const RowTile tile = tile_of(row, rows);
+    const std::int64_t groups = inputs / GROUP;
+    QuantizedGroup *at =
+        static_cast<QuantizedGroup *>(to) + tile.first * groups + row - tile.first;
+    for (std::int64_t group = 0; group < groups; ++group)
+        quantize_group(from + group * GROUP, at[group * tile.rows]);
 }
 
 INLINE vfloat load_scales(const char *from) {

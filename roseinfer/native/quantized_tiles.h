@@ -1,20 +1,22 @@
 // Tiles of a product with weights of 8 and 4 bits: rows of rounded activations times panels. See
 // quantized.h for how both lie.
 
-// Rows at a time: 8, 4, 2 or 1.
-constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
-template <int R, int BITS, int PARTS>
-constexpr int QUANTIZED_PANELS = PARTS == 2               ? (LANES == 16 && R <= 4 ? 2 : 1)
-                                 : R == 1 && LANES == 16  ? 1
-                                 : R * PANEL_VECTORS <= 2 ? 4
-                                 : LANES == 16            ? 2
-                                                          : 1;
+// Rows and panels at a time: as many sums as leave registers for what they are made of.
+template <int R, class F>
+constexpr int ROWS_AT_ONCE = F::PARTS == 2 && R > 8 ? 8 : R;
+template <int R, class F>
+constexpr int PANELS_AT_ONCE = R * PANEL_VECTORS >= 16                ? 1
+                               : F::PARTS == 2                       ? (LANES == 16 && R <= 4 ? 2 : 1)
+                               : R == 1 && LANES == 16               ? 1
+                               : R * PANEL_VECTORS <= 2              ? 4
+                               : LANES == 16                         ? 2
+                                                                     : 1;
 
-// Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows. The
-// group's float16 numbers lie at `halves`.
+// Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
+// The group's float16 numbers lie at `halves`.
 template <int R, int P, class F>
 INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, const char *weights,
-                             std::int64_t panel, const char *a, std::int64_t row_bytes) {
+                             std::int64_t panel, const QuantizedGroup *a) {
     constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS, PARTS = F::PARTS;
     // Where a vector has its part of the array of float16 numbers or bytes that has this number.
     const auto halves_of = [&](int v, int array) {
@@ -27,9 +29,6 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
         return weights + v / PANEL_VECTORS * panel + F::HEADER_BYTES +
                v % PANEL_VECTORS * LANES * 4;
     };
-    const auto group = [&](int r) -> const QuantizedGroup & {
-        return *reinterpret_cast<const QuantizedGroup *>(a + r * row_bytes);
-    };
     // One panel after the other, so that this reaches from each into the next.
     constexpr int AHEAD = PREFETCH_BYTES * BITS / 4;
     if (R == 1 && (P == 1 || BITS == 4))
@@ -41,13 +40,13 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
     for (int v = 0; v < VECTORS; ++v) {
         GroupSum origins = {};
         if constexpr (F::ORIGIN == Origin::Zero) origins = load_bytes(bytes_of(v, 2));
-#pragma GCC unroll 12
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
             for (int part = 0; part < PARTS; ++part) {
-                const std::int32_t sum = PARTS == 1  ? group(r).sum
-                                         : part == 1 ? group(r).upper_sum
-                                                     : group(r).sum - group(r).upper_sum;
+                const std::int32_t sum = PARTS == 1  ? a[r].sum
+                                         : part == 1 ? a[r].upper_sum
+                                                     : a[r].sum - a[r].upper_sum;
                 if constexpr (F::ORIGIN == Origin::Zero)
                     sums[part][r][v] = origins * static_cast<Whole>(-sum);
                 else if constexpr (F::ORIGIN == Origin::Middle)
@@ -72,10 +71,10 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
                 four[v] = widen_weights(
                     BITS == 8 ? bytes[v]
                               : (step ? bytes[v] >> 4 : bytes[v]) & 0x0F0F0F0F);
-#pragma GCC unroll 12
+#pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 const FourActivations x =
-                    four_activations(group(r).values + 4 * (unit * STEPS + step));
+                    four_activations(a[r].values + 4 * (unit * STEPS + step));
 #pragma GCC unroll 8
                 for (int v = 0; v < VECTORS; ++v) {
                     GroupSum &sum = sums[(unit * STEPS + step) * PARTS / 8][r][v];
@@ -92,15 +91,15 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
             scales *= to_float(load_bytes(bytes_of(v, 0)));
             minimums *= to_float(load_bytes(bytes_of(v, 1)));
         }
-#pragma GCC unroll 12
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             GroupSum sum = sums[0][r][v];
             if constexpr (PARTS == 2)
                 sum = sum * load_bytes<true>(bytes_of(v, 0)) +
                       sums[1][r][v] * load_bytes<true>(bytes_of(v, 1));
-            totals.of[r][v] += to_float(sum) * (scales * group(r).scale);
+            totals.of[r][v] += to_float(sum) * (scales * a[r].scale);
             if constexpr (F::ORIGIN == Origin::Minimum)
-                totals.of[r][v] += minimums * (group(r).scale * group(r).sum);
+                totals.of[r][v] += minimums * (a[r].scale * a[r].sum);
         }
     }
 }
@@ -116,13 +115,18 @@ struct Ahead {
     }
 };
 
+// Rows of rounded activations, from the first of a tile on.
+struct QuantizedRows {
+    const QuantizedGroup *at;
+    std::int64_t tile_rows;
+};
+
 // R rows times P panels from `first` on.
 template <int R, int P, class F>
-static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
-                           std::int64_t first, Rows c, Store mode, Ahead &ahead) {
+static void quantized_tile(const Matrix &m, QuantizedRows a, std::int64_t first, Rows c,
+                           Store mode, Ahead &ahead) {
     const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
     const char *weights = static_cast<const char *>(m.panels) + first * panel;
-    const char *activations = reinterpret_cast<const char *>(a);
     Accumulators<R, P> totals = {};
     for (int r = 0; R > 1 && r < R; ++r)  // its lines come while the products are computed
         for (int p = 0; p < P; ++p)
@@ -131,56 +135,46 @@ static void quantized_tile(const Matrix &m, const float *a, std::int64_t stride,
     for (std::int64_t g = 0; g < groups; ++g) {
         if (R > 1) next.prefetch();
         accumulate_group<R, P, F>(totals, weights + F::halves(g), weights + F::offset(g), panel,
-                                  activations + g * sizeof(QuantizedGroup),
-                                  stride * sizeof(float));
+                                  a.at + g * a.tile_rows);
     }
     ahead = next;
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
 }
 
-// Up to P panels, in tiles of P, P / 2 and so on.
+// Panels [first, end), P at a time, then P / 2 and so on.
 template <int R, int P, class F>
-static void quantized_panels(const Matrix &m, const float *a, std::int64_t stride,
-                             std::int64_t first, std::int64_t end, Rows c, Store mode,
-                             Ahead &ahead) {
-    if (first + P <= end) {
-        quantized_tile<R, P, F>(m, a, stride, first, c, mode, ahead);
-        first += P;
-    }
-    if constexpr (P > 1) {
-        if (first < end) quantized_panels<R, P / 2, F>(m, a, stride, first, end, c, mode, ahead);
-    }
+static void quantized_panels(const Matrix &m, QuantizedRows a, std::int64_t first,
+                             std::int64_t end, Rows c, Store mode, Ahead &ahead) {
+    for (; first + P <= end; first += P)
+        quantized_tile<R, P, F>(m, a, first, c, mode, ahead);
+    if constexpr (P > 1) quantized_panels<R, P / 2, F>(m, a, first, end, c, mode, ahead);
 }
 
-// Panels [first, end): a few stay in a near cache while all rows are multiplied with them.
+// `rows` rows in tiles of R, then R / 2 and so on, times panels [first, end): these stay in a near
+// cache meanwhile.
 template <class F, int R = QUANTIZED_ROWS>
-static void quantized_block(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+static void quantized_block(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
                             std::int64_t first, std::int64_t end, Rows c, Store mode,
                             Ahead &ahead) {
-    constexpr int P = QUANTIZED_PANELS<R, F::BITS, F::PARTS>;
-    for (std::int64_t p = first; rows >= R && p < end; p += P)
-        for (std::int64_t row = 0; row + R <= rows; row += R)
-            quantized_panels<R, P, F>(m, a + row * stride, stride, p, p + P < end ? p + P : end,
-                                      {c.at + row * c.stride, c.stride}, mode, ahead);
-    const std::int64_t done = rows / R * R;
-    if constexpr (R > 1) {
-        if (done < rows)
-            quantized_block<F, R / 2>(m, a + done * stride, stride, rows - done, first, end,
-                                      {c.at + done * c.stride, c.stride}, mode, ahead);
-    }
+    constexpr int AT_ONCE = ROWS_AT_ONCE<R, F>, P = PANELS_AT_ONCE<AT_ONCE, F>;
+    for (; rows >= R; rows -= R, a += R * (m.inputs / GROUP))
+        for (int r = 0; r < R; r += AT_ONCE, c.at += AT_ONCE * c.stride)
+            quantized_panels<AT_ONCE, P, F>(m, {a + r, R}, first, end, c, mode, ahead);
+    if constexpr (R > 1) quantized_block<F, R / 2>(m, a, rows, first, end, c, mode, ahead);
 }
 
 // Panels [first, end) in blocks. The processor's own prefetcher comes too late for the next block, so
 // the tiles of one ask for it.
 template <class F>
-static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
+static void gemm_quantized(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
     Ahead ahead = {};
-    if (rows == 1) return quantized_block<F>(m, a, stride, rows, first, end, c, mode, ahead);
+    if (rows == 1) return quantized_block<F>(m, a, rows, first, end, c, mode, ahead);
     const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
-    const std::int64_t width = rows < QUANTIZED_ROWS ? 4 : 2, block = width * panel;
+    const std::int64_t width = rows < 8 ? 4 : 2, block = width * panel;
     const std::int64_t tiles = rows < QUANTIZED_ROWS ? 1 : rows / QUANTIZED_ROWS;
-    const std::int64_t step = (block / (groups * tiles) + 63) / 64 * 64;
+    const std::int64_t passes = tiles * (rows < QUANTIZED_ROWS ? 1 : width / PANELS_AT_ONCE<QUANTIZED_ROWS, F>);
+    const std::int64_t step = (block / (groups * passes) + 63) / 64 * 64;
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     const auto block_from = [&](std::int64_t p, std::int64_t bytes) -> Ahead {
         const char *at = from + p * panel;
@@ -190,6 +184,6 @@ static void gemm_quantized(const Matrix &m, const float *a, std::int64_t stride,
     ahead.prefetch();
     for (std::int64_t p = first; p < end; p += width) {
         ahead = block_from(p + width, step);
-        quantized_block<F>(m, a, stride, rows, p, p + width < end ? p + width : end, c, mode, ahead);
+        quantized_block<F>(m, a, rows, p, p + width < end ? p + width : end, c, mode, ahead);
     }
 }
