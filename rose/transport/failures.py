@@ -38,20 +38,17 @@ def named(error: Exception) -> Exception:
     return error
 
 
+#: Redis is there and cannot serve now: it starts, is a replica since a moment ago, or has lost its
+#: primary; or its cluster is being repaired. ClusterDownError includes MASTERDOWN.
+_ANSWERED = (CannotServe, BusyLoadingError, ReadOnlyError, ClusterDownError, TryAgainError)
+
 #: Failures after which a reader connects again and goes on from its cursor, and after which a call
 #: is repeated. RedisClusterException is no RedisError.
 CONNECTION_LOST = (
     redis.ConnectionError,
     redis.TimeoutError,
-    # Redis is there and cannot serve now: it starts, is a replica since a moment ago, has lost its
-    # primary, or its cluster is being repaired. ClusterDownError includes MASTERDOWN, AskError
-    # includes MOVED.
-    CannotServe,
-    BusyLoadingError,
-    ReadOnlyError,
-    ClusterDownError,
-    TryAgainError,
-    AskError,
+    *_ANSWERED,
+    AskError,  # and MovedError, which is one
     # No node of the cluster says which node has a slot.
     ClusterError,
     RedisClusterException,
@@ -87,6 +84,8 @@ def broker_errors() -> Iterator[None]:
                 f"Redis refuses the user of ROSE_REDIS_URL: {reason} (deploy/redis/users.acl has "
                 "the rights of each part; `ACL LOG` in Redis says which one was missing)"
             ) from error
+        if isinstance(named(error), _ANSWERED):
+            raise BrokerUnavailable(f"Redis cannot serve now, and says: {reason}") from error
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
         ) from error

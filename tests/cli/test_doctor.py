@@ -28,6 +28,7 @@ from tests.support.cluster import LocalCluster
 from tests.support.command import run_rose
 from tests.support.gateway import running_gateway
 from tests.support.redis_users import PASSWORDS, allowed, filled_users, guarded_server, rules
+from tests.support.troubles import unable_to_save
 
 pytestmark = needs_redis_server
 
@@ -93,6 +94,16 @@ def test_the_shipped_configuration_is_well_and_stays_untouched(
     }
     assert set(found) == expected
     assert admin.dbsize() == 0
+
+
+def test_a_redis_that_cannot_serve_is_not_said_to_be_away(own_redis: EmbeddedBroker) -> None:
+    settings = ProducerSettings(redis_url=own_redis.url, redis_retries=0)
+
+    with redis.Redis(port=own_redis.port) as admin, unable_to_save(admin):
+        finding = examined(settings)["redis"]
+
+    assert (finding.verdict, finding.todo) == (Verdict.FAIL, "mend there what it says")
+    assert finding.says.startswith("Redis cannot serve now, and says: MISCONF ")
 
 
 @pytest.mark.parametrize("role", Role)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import BusyLoadingError, NoPermissionError, ResponseError
 
 from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
@@ -50,7 +50,9 @@ def examine(settings: ProducerSettings, role: Role | None) -> Iterator[Finding]:
                 yield from _examine_queue(settings)
             client.close()
     except BrokerUnavailable as error:
-        yield fail("redis", str(error), "start it, or set ROSE_REDIS_URL")
+        answered = isinstance(error.__cause__, ResponseError | BusyLoadingError)
+        todo = "mend there what it says" if answered else "start it, or set ROSE_REDIS_URL"
+        yield fail("redis", str(error), todo)
 
 
 def _home_of(client: redis.Redis | redis.RedisCluster, partition: Partition) -> redis.Redis:
