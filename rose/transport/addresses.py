@@ -39,7 +39,9 @@ async def connected_socket(host: str, port: int) -> socket.socket:
                 return connected[0]
     finally:
         for task in attempts:
-            task.cancel()
+            # It may have ended just when whoever asked was cancelled.
+            if not task.cancel() and not task.cancelled() and task.exception() is None:
+                task.result().close()
     raise errors[0] if errors else OSError(f"{host} has no address")
 
 

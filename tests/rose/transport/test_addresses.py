@@ -110,3 +110,25 @@ async def test_whoever_waits_no_longer_leaves_no_attempt_behind(
     await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 60)
 
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_whoever_leaves_just_when_it_connects_leaves_no_socket_open(
+    addresses: Addresses,
+) -> None:
+    # given
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        addresses.append(listener.getsockname())
+        asking = asyncio.create_task(connected_socket(NAME, 6379))
+        attempts: set[asyncio.Task[Any]] = set()
+        while not attempts:
+            await asyncio.sleep(0)
+            attempts = asyncio.all_tasks() - {asyncio.current_task(), asking}
+        (attempt,) = attempts
+        while not attempt.done():
+            await asyncio.sleep(0)
+        # when
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    # then
+    assert attempt.result().fileno() == -1
