@@ -30,15 +30,18 @@ constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
 // What a weight is counted from: the middle of the range, a minimum that is added, or a value of q.
 enum class Origin { Middle, Minimum, Zero };
 
-template <int BITS_, Origin ORIGIN_ = Origin::Middle, bool IS_K_ = false>
+// A widened format is what `widen_panel` makes of one of 4 bits: 8 units a group, from a cache line on.
+template <int BITS_, Origin ORIGIN_ = Origin::Middle, bool IS_K_ = false, bool WIDENED = false>
 struct Format {
     static constexpr int BITS = BITS_;
     static constexpr Origin ORIGIN = ORIGIN_;
     static constexpr bool IS_K = IS_K_;
-    static constexpr int MIDDLE = 1 << (BITS - 1), PARTS = IS_K && ORIGIN == Origin::Middle ? 2 : 1;
+    static constexpr int MIDDLE = WIDENED ? 8 : 1 << (BITS - 1);
+    static constexpr int PARTS = IS_K && ORIGIN == Origin::Middle ? 2 : 1;
     static constexpr int HALVES_BYTES = (ORIGIN == Origin::Minimum ? 4 : 2) * PANEL_WIDTH;
     static constexpr int ORIGIN_BYTES = ORIGIN == Origin::Zero ? PANEL_WIDTH : 0;
-    static constexpr int HEADER_BYTES = IS_K ? 2 * PANEL_WIDTH : HALVES_BYTES + ORIGIN_BYTES;
+    static constexpr int NUMBERS_BYTES = IS_K ? 2 * PANEL_WIDTH : HALVES_BYTES + ORIGIN_BYTES;
+    static constexpr int HEADER_BYTES = WIDENED ? (NUMBERS_BYTES + 63) / 64 * 64 : NUMBERS_BYTES;
     static constexpr int GROUP_BYTES = HEADER_BYTES + BITS * UNIT_BYTES;
     static constexpr int SUPER_GROUPS = IS_K ? 8 : 1;
     static constexpr int SUPER_BYTES = (IS_K ? HALVES_BYTES : 0) + SUPER_GROUPS * GROUP_BYTES;
@@ -52,6 +55,9 @@ struct Format {
         return halves(group) + (IS_K ? HALVES_BYTES : 0) + group % SUPER_GROUPS * GROUP_BYTES;
     }
 };
+
+template <class F>
+using Widened = Format<8, F::ORIGIN, F::IS_K, true>;
 
 // Calls `use` with the format of `m`.
 template <class Use>
@@ -94,6 +100,7 @@ using Whole = float;
 struct __attribute__((may_alias)) QuantizedGroup {
     float scale;
     std::int32_t sum, upper_sum;  // of the values, and of the upper half of them
+    std::int32_t minus_8_sum;
     QuantizedValue values[GROUP];
 };
 
@@ -156,6 +163,7 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
     to.scale = largest / 127.0f + reduce_sum(invalid);
     to.upper_sum = reduce_sum(upper_sum);
     to.sum = reduce_sum(lower_sum) + to.upper_sum;
+    to.minus_8_sum = -8 * to.sum;
 }
 
 // One of `rows` rows, to where it lies among them from `to` on.

@@ -1,16 +1,13 @@
 // Tiles of a product with weights of 8 and 4 bits: rows of rounded activations times panels. See
 // quantized.h for how both lie.
 
-// Rows and panels at a time: as many sums as leave registers for what they are made of.
+// Panels at a time: as many sums as leave registers for what they are made of.
 template <int R, class F>
-constexpr int ROWS_AT_ONCE = F::PARTS == 2 && R > 8 ? 8 : R;
-template <int R, class F>
-constexpr int PANELS_AT_ONCE = R * PANEL_VECTORS >= 16                ? 1
-                               : F::PARTS == 2                       ? (LANES == 16 && R <= 4 ? 2 : 1)
-                               : R == 1 && LANES == 16               ? 1
-                               : R * PANEL_VECTORS <= 2              ? 4
-                               : LANES == 16                         ? 2
-                                                                     : 1;
+constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4 ? 2 : 1)
+                               : R == 1 && LANES == 16  ? 1
+                               : R * PANEL_VECTORS <= 2 ? 4
+                               : LANES == 16            ? 2
+                                                        : 1;
 
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
 // The group's float16 numbers lie at `halves`.
@@ -40,14 +37,17 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
     for (int v = 0; v < VECTORS; ++v) {
         GroupSum origins = {};
         if constexpr (F::ORIGIN == Origin::Zero) origins = load_bytes(bytes_of(v, 2));
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
             for (int part = 0; part < PARTS; ++part) {
                 const std::int32_t sum = PARTS == 1  ? a[r].sum
                                          : part == 1 ? a[r].upper_sum
                                                      : a[r].sum - a[r].upper_sum;
-                if constexpr (F::ORIGIN == Origin::Zero)
+                if constexpr (F::ORIGIN == Origin::Middle && PARTS == 1)
+                    sums[part][r][v] =
+                        static_cast<Whole>(a[r].minus_8_sum) * (F::MIDDLE / 8) - GroupSum{};
+                else if constexpr (F::ORIGIN == Origin::Zero)
                     sums[part][r][v] = origins * static_cast<Whole>(-sum);
                 else if constexpr (F::ORIGIN == Origin::Middle)
                     sums[part][r][v] = static_cast<Whole>(-F::MIDDLE * sum) - GroupSum{};
@@ -71,7 +71,7 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
                 four[v] = widen_weights(
                     BITS == 8 ? bytes[v]
                               : (step ? bytes[v] >> 4 : bytes[v]) & 0x0F0F0F0F);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 const FourActivations x =
                     four_activations(a[r].values + 4 * (unit * STEPS + step));
@@ -91,7 +91,7 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
             scales *= to_float(load_bytes(bytes_of(v, 0)));
             minimums *= to_float(load_bytes(bytes_of(v, 1)));
         }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             GroupSum sum = sums[0][r][v];
             if constexpr (PARTS == 2)
@@ -121,12 +121,18 @@ struct QuantizedRows {
     std::int64_t tile_rows;
 };
 
-// R rows times P panels from `first` on.
+// Panels [first, end), and where the first of them lies.
+struct Panels {
+    const char *at;
+    std::int64_t first, end;
+};
+
+// R rows times the first P panels.
 template <int R, int P, class F>
-static void quantized_tile(const Matrix &m, QuantizedRows a, std::int64_t first, Rows c,
+static void quantized_tile(const Matrix &m, QuantizedRows a, const Panels &panels, Rows c,
                            Store mode, Ahead &ahead) {
-    const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
-    const char *weights = static_cast<const char *>(m.panels) + first * panel;
+    const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups), first = panels.first;
+    const char *weights = panels.at;
     Accumulators<R, P> totals = {};
     for (int r = 0; R > 1 && r < R; ++r)  // its lines come while the products are computed
         for (int p = 0; p < P; ++p)
@@ -141,26 +147,67 @@ static void quantized_tile(const Matrix &m, QuantizedRows a, std::int64_t first,
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
 }
 
-// Panels [first, end), P at a time, then P / 2 and so on.
+// All panels, P at a time, then P / 2 and so on.
 template <int R, int P, class F>
-static void quantized_panels(const Matrix &m, QuantizedRows a, std::int64_t first,
-                             std::int64_t end, Rows c, Store mode, Ahead &ahead) {
-    for (; first + P <= end; first += P)
-        quantized_tile<R, P, F>(m, a, first, c, mode, ahead);
-    if constexpr (P > 1) quantized_panels<R, P / 2, F>(m, a, first, end, c, mode, ahead);
+static void quantized_panels(const Matrix &m, QuantizedRows a, Panels panels, Rows c, Store mode,
+                             Ahead &ahead) {
+    for (; panels.first + P <= panels.end; panels.first += P) {
+        quantized_tile<R, P, F>(m, a, panels, c, mode, ahead);
+        panels.at += P * F::halves(m.inputs / GROUP);
+    }
+    if constexpr (P > 1) quantized_panels<R, P / 2, F>(m, a, panels, c, mode, ahead);
 }
 
-// `rows` rows in tiles of R, then R / 2 and so on, times panels [first, end): these stay in a near
-// cache meanwhile.
+// `rows` rows in tiles of R, then R / 2 and so on, times panels that stay in a near cache meanwhile.
 template <class F, int R = QUANTIZED_ROWS>
 static void quantized_block(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
-                            std::int64_t first, std::int64_t end, Rows c, Store mode,
-                            Ahead &ahead) {
-    constexpr int AT_ONCE = ROWS_AT_ONCE<R, F>, P = PANELS_AT_ONCE<AT_ONCE, F>;
-    for (; rows >= R; rows -= R, a += R * (m.inputs / GROUP))
-        for (int r = 0; r < R; r += AT_ONCE, c.at += AT_ONCE * c.stride)
-            quantized_panels<AT_ONCE, P, F>(m, {a + r, R}, first, end, c, mode, ahead);
-    if constexpr (R > 1) quantized_block<F, R / 2>(m, a, rows, first, end, c, mode, ahead);
+                            const Panels &panels, Rows c, Store mode, Ahead &ahead) {
+    constexpr int P = PANELS_AT_ONCE<R, F>;
+    for (; rows >= R; rows -= R, a += R * (m.inputs / GROUP), c.at += R * c.stride)
+        quantized_panels<R, P, F>(m, {a, R}, panels, c, mode, ahead);
+    if constexpr (R > 1) quantized_block<F, R / 2>(m, a, rows, panels, c, mode, ahead);
+}
+
+// With many rows, panels of 4 bits are taken apart once for all of them, where there is room for
+// them: in a near cache.
+constexpr std::int64_t WIDENED_PANELS = 2, WIDENED_BYTES = 96 << 10;
+
+template <class F>
+INLINE bool is_widened(const Matrix &m, std::int64_t rows) {
+    return LANES == 16 && F::BITS == 4 && rows >= 3 * QUANTIZED_ROWS &&
+           WIDENED_PANELS * Widened<F>::halves(m.inputs / GROUP) <= WIDENED_BYTES;
+}
+
+template <class F>
+INLINE void widen_panel(const char *from, std::int64_t groups, char *to) {
+    using W = Widened<F>;
+    for (std::int64_t g = 0; g < groups; ++g) {
+        if (F::IS_K && g % F::SUPER_GROUPS == 0)
+            __builtin_memcpy(to + W::halves(g), from + F::halves(g), F::HALVES_BYTES);
+        const char *group = from + F::offset(g);
+        char *wide = to + W::offset(g);
+        __builtin_memcpy(wide, group, F::NUMBERS_BYTES);
+        for (int i = 0; i < 4 * UNIT_BYTES; i += 4 * LANES) {
+            const vint bytes =
+                *reinterpret_cast<const vint_unaligned *>(group + F::HEADER_BYTES + i);
+            const int unit = i / UNIT_BYTES, in_unit = i % UNIT_BYTES;
+            char *lower = wide + W::HEADER_BYTES + 2 * unit * UNIT_BYTES + in_unit;
+            *reinterpret_cast<vint_unaligned *>(lower) = bytes & 0x0F0F0F0F;
+            *reinterpret_cast<vint_unaligned *>(lower + UNIT_BYTES) = bytes >> 4 & 0x0F0F0F0F;
+        }
+    }
+}
+
+// The same as `quantized_block`, of at most WIDENED_PANELS panels of 4 bits.
+template <class F>
+static void widened_block(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
+                          const Panels &panels, Rows c, Store mode, Ahead &ahead) {
+    using W = Widened<F>;
+    alignas(64) char wide[WIDENED_BYTES];
+    const std::int64_t groups = m.inputs / GROUP;
+    for (std::int64_t p = 0; p < panels.end - panels.first; ++p)
+        widen_panel<F>(panels.at + p * F::halves(groups), groups, wide + p * W::halves(groups));
+    quantized_block<W>(m, a, rows, {wide, panels.first, panels.end}, c, mode, ahead);
 }
 
 // Panels [first, end) in blocks. The processor's own prefetcher comes too late for the next block, so
@@ -168,14 +215,14 @@ static void quantized_block(const Matrix &m, const QuantizedGroup *a, std::int64
 template <class F>
 static void gemm_quantized(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
-    Ahead ahead = {};
-    if (rows == 1) return quantized_block<F>(m, a, rows, first, end, c, mode, ahead);
     const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
-    const std::int64_t width = rows < 8 ? 4 : 2, block = width * panel;
-    const std::int64_t tiles = rows < QUANTIZED_ROWS ? 1 : rows / QUANTIZED_ROWS;
-    const std::int64_t passes = tiles * (rows < QUANTIZED_ROWS ? 1 : width / PANELS_AT_ONCE<QUANTIZED_ROWS, F>);
-    const std::int64_t step = (block / (groups * passes) + 63) / 64 * 64;
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
+    Ahead ahead = {};
+    if (rows == 1)
+        return quantized_block<F>(m, a, rows, {from + first * panel, first, end}, c, mode, ahead);
+    const std::int64_t width = rows < QUANTIZED_ROWS ? 4 : 2, block = width * panel;
+    const std::int64_t tiles = rows < QUANTIZED_ROWS ? 1 : rows / QUANTIZED_ROWS;
+    const std::int64_t step = (block / (groups * tiles) + 63) / 64 * 64;
     const auto block_from = [&](std::int64_t p, std::int64_t bytes) -> Ahead {
         const char *at = from + p * panel;
         return {at < stop ? at : stop, at + block < stop ? at + block : stop, bytes};
@@ -184,6 +231,13 @@ static void gemm_quantized(const Matrix &m, const QuantizedGroup *a, std::int64_
     ahead.prefetch();
     for (std::int64_t p = first; p < end; p += width) {
         ahead = block_from(p + width, step);
-        quantized_block<F>(m, a, rows, p, p + width < end ? p + width : end, c, mode, ahead);
+        const Panels panels = {from + p * panel, p, p + width < end ? p + width : end};
+        if constexpr (F::BITS == 4) {
+            if (is_widened<F>(m, rows)) {
+                widened_block<F>(m, a, rows, panels, c, mode, ahead);
+                continue;
+            }
+        }
+        quantized_block<F>(m, a, rows, panels, c, mode, ahead);
     }
 }
