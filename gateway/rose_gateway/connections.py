@@ -17,6 +17,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from rose_gateway import http2
 from rose_gateway.errors import ApiError
 from rose_gateway.metrics import Metrics
 
@@ -106,6 +107,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_patience_s = 0.0
         self._lingering = False
         self._lingered_bytes = 0
+        self._http2: bytes | None = None
+        """what has come, where a client began with it"""
         if not self.guard.admit(self):
             self._refuse(503, "too many connections: try again", "server_busy")
             return
@@ -123,6 +126,9 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._lingered_bytes > _LINGER_BYTES:
                 self.abandon()
             return
+        if self._http2 is not None:
+            self._refuse_http2(data)
+            return
         self._unset_keepalive_if_required()
         if self._in_headers:
             if not self._header_bytes:
@@ -133,7 +139,12 @@ class GuardedProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError:
-            self._refuse(400, "this is no HTTP request", "invalid_request")
+            if http2.begins_http2(data):
+                self._http2 = b""
+                self.transport.write(http2.GREETING)
+                self._refuse_http2(data)
+            else:
+                self._refuse(400, "this is no HTTP request", "invalid_request")
         else:
             if self._in_headers and self._header_bytes > _MAX_HEADER_BYTES:
                 self._refuse(
@@ -240,6 +251,16 @@ class GuardedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _refuse_http2(self, data: bytes) -> None:
+        """As soon as there is a request. The client closes, and asks anew or gives up."""
+        self._http2 = (self._http2 or b"") + data
+        if len(self._http2) > _MAX_HEADER_BYTES:
+            self.abandon()
+        elif refusal := http2.refusal(self._http2):
+            self.transport.write(refusal)
+            self._lingering = True
+            self._expect(_LINGER_S, self.abandon)
 
     # Deadlines: one timer at most, which is set anew only when it has fired
 

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -200,6 +202,39 @@ def test_the_offer_of_another_protocol_is_not_taken(gateway: GatewayProcess) -> 
     statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)]
     assert statuses == [200, 400, 400, 400, 200]
     assert received.count(b"model: is required and missing") == 3
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+GET = bytes([0, 0, 3, 1, 5, 0, 0, 0, 1, 0x82, 0x84, 0x86])  # HEADERS of stream 1
+
+
+def test_http_2_is_told_that_http_1_1_is_required(gateway: GatewayProcess) -> None:
+    # given
+    rst_stream = bytes([0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 0x0D])
+    with connect(gateway) as client:
+        # when
+        client.sendall(PREFACE)
+        received = client.recv(9)
+        client.sendall(GET)
+        received += client.recv(65536)
+    # then
+    assert received == bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]) + rst_stream
+
+
+def _curl_knows_http_2() -> bool:
+    curl = shutil.which("curl")
+    return bool(curl) and "HTTP2" in subprocess.check_output([curl, "--version"], text=True)
+
+
+@pytest.mark.skipif(not _curl_knows_http_2(), reason="needs curl with HTTP/2")
+def test_curl_asks_again_without_http_2(gateway: GatewayProcess) -> None:
+    curl = ["curl", "--silent", "--max-time", "90", "--http2-prior-knowledge"]
+
+    answer = subprocess.run(
+        [*curl, f"{gateway.url}/responses", "--data", "{}"], capture_output=True, check=True
+    )
+
+    assert b"model: is required and missing" in answer.stdout
 
 
 def test_a_client_that_leaves_in_mid_request_leaves_nothing_behind(
