@@ -37,7 +37,9 @@ inline Fault check(const Model &m, const Step &step) {
     for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence)
         if (const Fault fault = check_sequence(m, step, sequence)) return fault;
     for (std::int64_t i = 0; i < step.logit_rows; ++i)
-        if (!is_below(step.logit_indices[i], step.rows)) return BAD_LOGIT_ROW;
+        if (!is_below(step.logit_indices[i], step.rows) ||
+            (i > 0 && step.logit_indices[i] <= step.logit_indices[i - 1]))
+            return BAD_LOGIT_ROW;
     return NONE;
 }
 

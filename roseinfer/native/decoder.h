@@ -112,26 +112,19 @@ static void each_row(bool own, std::int64_t rows, Prepare prepare) {
     }
 }
 
-// The norms of rows of the hidden states, in the form that products with `next` read. `row_of` names
-// the rows.
-template <class RowOf>
+// The norms of the hidden states, in the form that products with `next` read.
 static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
-                            std::int64_t rows, const Scratch &s, RowOf row_of) {
+                            std::int64_t rows, const Scratch &s) {
     const bool own = prepares_own(next, rows);
     const Input normal =
         own ? own_input(s, rows) : Input{s.normal, s.hidden_stride, rows, s.packed};
     const auto prepare = [&](std::int64_t row) {
-        normalize(norm, s.hidden + row_of(row) * m.hidden, normal.at + row * normal.stride,
+        normalize(norm, s.hidden + row * m.hidden, normal.at + row * normal.stride,
                   m.hidden, m.epsilon);
         prepare_input(next, normal, row);
     };
     each_row(own, rows, prepare);
     return normal;
-}
-
-static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
-                            std::int64_t rows, const Scratch &s) {
-    return normalize_rows(m, norm, next, rows, s, [](std::int64_t row) { return row; });
 }
 
 static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t rows) {
@@ -158,20 +151,37 @@ static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t r
     return own;
 }
 
-// Attention of every query of the step, in the form that products with `layer.output` read.
-static Input attend(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
+// Only rows with logits go on: brings their hidden states, and what attention made, to the front.
+static void keep_logit_rows(const Model &m, const Step &step, const Scratch &s) {
+    const std::size_t hidden = m.hidden * sizeof(float),
+                      attended = m.heads * m.value_dim * sizeof(float);
+#pragma omp single
+    for (std::int64_t i = 0; i < step.logit_rows; ++i) {
+        const std::int64_t row = step.logit_indices[i];  // they ascend: none is overwritten unread
+        if (row == i) continue;
+        __builtin_memcpy(s.hidden + i * m.hidden, s.hidden + row * m.hidden, hidden);
+        __builtin_memcpy(s.attended + i * s.attended_stride, s.attended + row * s.attended_stride,
+                         attended);
+    }
+}
+
+// Attention of every query of the step, in the form that products with `layer.output` read. `rows` of
+// them go on: all, or in the last layer those with logits.
+static Input attend(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
+                    const Scratch &s) {
     float *scores = s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride;
     const Input attended = {s.attended, s.attended_stride, step.rows, s.packed};
     const AttentionBuffers buffers = {s.qkv, s.qkv_width, attended, scores, s.score_stride};
-    if (threads_take_sequences(m, step)) {
+    if (rows == step.rows && threads_take_sequences(m, step)) {
         attend_sequences(m, layer, step, layer.output, buffers);
         return attended;
     }
     attend_tiles(m, layer, step, buffers);
-    return prepare_attended(m, layer.output, step.rows, s);
+    if (rows < step.rows) keep_logit_rows(m, step, s);
+    return prepare_attended(m, layer.output, rows, s);
 }
 
-static void attention_layer(const Model &m, const Layer &layer, const Step &step,
+static void attention_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
                             const Scratch &s) {
     const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, step.rows, s);
     matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
@@ -185,8 +195,8 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
                 rotate_and_store(m, layer, table, position, head, s.qkv + row * s.qkv_width);
         }
     }
-    const Input attended = attend(m, layer, step, s);
-    add_projection(m, layer.output, layer.after_attention, attended, step.rows, s);
+    const Input attended = attend(m, layer, step, rows, s);
+    if (rows > 0) add_projection(m, layer.output, layer.after_attention, attended, rows, s);
 }
 
 // The activation of what `gate_up` made, in the form that products with `down` read.
@@ -203,21 +213,20 @@ static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows
     return inner;
 }
 
-static void mlp_layer(const Model &m, const Layer &layer, const Step &step, const Scratch &s) {
-    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, step.rows, s);
-    Input inner = {s.inner, s.inner_stride, step.rows, s.inner_packed};
+static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
+    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, rows, s);
+    Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
     if (uses_tiles(layer.gate_up) && uses_tiles(layer.down)) {
-        matmul_activated(m, layer.gate_up, normal, step.rows, inner.tiles());
+        matmul_activated(m, layer.gate_up, normal, rows, inner.tiles());
     } else {
-        matmul(layer.gate_up, normal, step.rows, {s.inner, s.inner_stride}, Store::Replace);
-        inner = activate_rows(m, layer, step.rows, s);
+        matmul(layer.gate_up, normal, rows, {s.inner, s.inner_stride}, Store::Replace);
+        inner = activate_rows(m, layer, rows, s);
     }
-    add_projection(m, layer.down, layer.after_mlp, inner, step.rows, s);
+    add_projection(m, layer.down, layer.after_mlp, inner, rows, s);
 }
 
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
-    const Input normal = normalize_rows(m, m.last, m.head, step.logit_rows, s,
-                                        [&](std::int64_t row) { return step.logit_indices[row]; });
+    const Input normal = normalize_rows(m, m.last, m.head, step.logit_rows, s);
     const std::int64_t vocabulary = m.head.outputs;
     matmul(m.head, normal, step.logit_rows, {step.logits, vocabulary}, Store::Replace);
     if (m.logit_softcap != 0.0f) {
@@ -254,8 +263,9 @@ void decode(const Model &m, const Step &step) {
             embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
         for (std::int64_t i = 0; i < m.count; ++i) {
             placement.settle(omp_get_thread_num());
-            attention_layer(m, m.layers[i], step, s);
-            mlp_layer(m, m.layers[i], step, s);
+            const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
+            attention_layer(m, m.layers[i], step, rows, s);
+            if (rows > 0) mlp_layer(m, m.layers[i], rows, s);
         }
         if (step.logit_rows > 0) compute_logits(m, step, s);
     }

@@ -76,7 +76,7 @@ struct Step {
     const std::int64_t *computed;  // [sequences], tokens before the new ones
     const std::int64_t *tables;    // block numbers, sequence after sequence
     const std::int64_t *table_offsets;  // [sequences], where each one's table begins
-    const std::int64_t *logit_indices;    // [logit_rows], the rows whose logits are wanted
+    const std::int64_t *logit_indices;    // [logit_rows], the rows whose logits are wanted, ascending
     float *logits;                 // [logit_rows, vocabulary]
     float *scratch;                // as much as rose_scratch says
     std::int64_t rows, sequences, logit_rows, table_entries;

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from roseinfer import InferenceEngine, native
+from roseinfer.batch import Chunk
 from roseinfer.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
@@ -77,6 +78,27 @@ def test_tiles_give_what_pairs_give(tmp_path: Path) -> None:
         found = _logits("llama", torch.bfloat16)
     choose(usual)
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
+def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
+    architecture: str, dtype: torch.dtype
+) -> None:
+    # given: prompts, and one token, in a step
+    model: Any = build(architecture).to(torch.bfloat16).to(dtype)
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
+    assert is_compiled(engine)
+    sessions = [engine.new_session(prompt) for prompt in prompts(9, 30, 1, 17)]
+    for session in sessions:
+        session.blocks += engine.cache.pool.allocate(4)
+    chunks = [Chunk(session, session.num_pending) for session in sessions]
+    # when
+    _, wanted = engine._runner.run(chunks)
+    _, all_rows = engine._runner.run(chunks, every_row=True)
+    # then
+    assert len(all_rows) == 57
+    assert torch.equal(wanted, all_rows[[8, 38, 39, 56]])
 
 
 def _logits(architecture: str, dtype: torch.dtype) -> Tensor:
