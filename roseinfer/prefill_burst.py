@@ -18,7 +18,7 @@ from roseinfer.session import InferenceSession
 from roseinfer.step_costs import StepCosts
 
 #: Nobody waits for longer between two tokens, and for half as long where all prompts come at once.
-MAX_BURST_S = 2.0
+MAX_BURST_S = 3.0
 
 
 class Turn(NamedTuple):

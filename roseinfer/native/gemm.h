@@ -40,15 +40,29 @@ constexpr int vector_stride(const bfloat *) { return 2 * LANES; }
 constexpr std::int64_t input_offset(const float *, std::int64_t k) { return k; }
 constexpr std::int64_t input_offset(const bfloat *, std::int64_t k) { return PAIRS ? k / 2 : k; }
 
-// Adds `a` [R, inputs], rows `stride` apart, times P panels that lie `panel` elements apart. Memory
-// from `prefetch` on is prefetched meanwhile, PREFETCH bytes for each input.
-template <int R, int P, int PREFETCH = 0, class W>
+// What is read after these weights: P panels of bfloat16, `stride` bytes apart.
+struct NextPanels {
+    const char *at;
+    std::int64_t stride;
+};
+
+// Asks memory for two inputs of P panels: of each, a line.
+template <int P>
+INLINE void prefetch_pairs(const NextPanels &ahead, std::int64_t k) {
+#pragma GCC unroll 8
+    for (int v = 0; v < P; ++v)
+        __builtin_prefetch(ahead.at + v * ahead.stride + k * PANEL_WIDTH * sizeof(bfloat), 0, 2);
+}
+
+// Adds `a` [R, inputs], rows `stride` apart, times P panels that lie `panel` elements apart.
+// PREFETCH: what is `ahead` is asked for meanwhile.
+template <int R, int P, bool PREFETCH = false, class W>
 INLINE void accumulate(Accumulators<R, P> &sums, const float *a, std::int64_t stride, const W *b,
-                       std::int64_t panel, std::int64_t inputs, const char *prefetch = nullptr) {
-    for (std::int64_t k = 0; k < inputs; k += 2)
+                       std::int64_t panel, std::int64_t inputs, const NextPanels &ahead = {}) {
+    for (std::int64_t k = 0; k < inputs; k += 2) {
+        if constexpr (PREFETCH) prefetch_pairs<P>(ahead, k);
 #pragma GCC unroll 2
         for (int i = 0; i < 2; ++i) {
-            if constexpr (PREFETCH > 0) __builtin_prefetch(prefetch + (k + i) * PREFETCH, 0, 2);
             vfloat weight[P * PANEL_VECTORS];
 #pragma GCC unroll 8
             for (int v = 0; v < P * PANEL_VECTORS; ++v)
@@ -61,21 +75,19 @@ INLINE void accumulate(Accumulators<R, P> &sums, const float *a, std::int64_t st
                 for (int v = 0; v < P * PANEL_VECTORS; ++v) sums.of[r][v] += value * weight[v];
             }
         }
+    }
 }
 
 #if PAIRS
-template <int R, int P, int PREFETCH = 0>
+template <int R, int P, bool PREFETCH = false>
 INLINE void accumulate(Accumulators<R, P> &sums, const float *a, std::int64_t stride,
                        const bfloat *b, std::int64_t panel, std::int64_t inputs,
-                       const char *prefetch = nullptr) {
+                       const NextPanels &ahead = {}) {
     for (std::int64_t k = 0; k < inputs; k += 2) {
+        if constexpr (PREFETCH) prefetch_pairs<P>(ahead, k);
         vfloat weight[P];
 #pragma GCC unroll 8
-        for (int v = 0; v < P; ++v) {
-            if constexpr (PREFETCH > 0)
-                __builtin_prefetch(prefetch + v * panel * sizeof(bfloat) + k * PREFETCH, 0, 2);
-            weight[v] = load_pairs(b + v * panel + k * PANEL_WIDTH);
-        }
+        for (int v = 0; v < P; ++v) weight[v] = load_pairs(b + v * panel + k * PANEL_WIDTH);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             const vfloat pair = broadcast(a[r * stride + k / 2]);
@@ -130,7 +142,7 @@ INLINE void store_tile(const Matrix &m, const Accumulators<R, P> &sums, std::int
 // prefetcher comes too late: it has to find each anew. At the end of one this reaches into the next.
 constexpr int PREFETCH_BYTES = 2048;
 template <class W>
-constexpr bool prefetches_itself = PAIRS && sizeof(W) == sizeof(bfloat);
+constexpr bool prefetches_itself = LANES == 16 && sizeof(W) == sizeof(bfloat);
 
 // R rows times P panels from `first` on. The sums of all rows fit into registers, so the packed
 // weights are read once, straight from memory.
@@ -140,9 +152,9 @@ static void gemm_skinny_tile(const Matrix &m, const float *a, std::int64_t strid
     const std::int64_t panel = m.inputs * PANEL_WIDTH;
     Accumulators<R, P> sums = {};
     const W *weights = static_cast<const W *>(m.panels) + first * panel;
-    constexpr int PREFETCH = prefetches_itself<W> ? PANEL_WIDTH * sizeof(W) : 0;
-    const char *ahead = reinterpret_cast<const char *>(weights) + PREFETCH_BYTES;
-    accumulate<R, P, PREFETCH>(sums, a, stride, weights, panel, m.inputs, ahead);
+    const NextPanels ahead = {reinterpret_cast<const char *>(weights) + PREFETCH_BYTES,
+                              panel * static_cast<std::int64_t>(sizeof(W))};
+    accumulate<R, P, prefetches_itself<W>>(sums, a, stride, weights, panel, m.inputs, ahead);
     store_tile<R, P>(m, sums, first * PANEL_WIDTH, c, mode);
 }
 
@@ -171,10 +183,10 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
 // For many rows, weights are taken in blocks of P panels times up to MAX_DEPTH inputs, which stay in
 // a near cache while all rows are multiplied with them. Where a matrix has more inputs, partial sums
 // wait in a buffer for the next block. Measured: pairs are as fast from the second cache as from the
-// first, and most matrices then take one block; float32 is not.
+// first, and most matrices then take one block; float32, also what was widened to it, is not.
 constexpr int BLOCK_ROWS = 16 * MICRO_ROWS;
 template <int P, class W>
-constexpr int MAX_DEPTH = P == 2 && sizeof(W) == 4 ? 128 : PAIRS && sizeof(W) == 2 ? 1024 : 256;
+constexpr int MAX_DEPTH = PAIRS && sizeof(W) == 2 ? 1024 : P == 1 ? 256 : sizeof(W) == 2 ? 192 : 128;
 
 // A block of weights, its panels `panel_stride` elements apart. Builds without bfloat16 products
 // widen it to float32, in a buffer.
@@ -184,25 +196,33 @@ struct WeightBlock {
     std::int64_t panel_stride;
 };
 
-INLINE WeightBlock<float> weight_block(const float *panel, std::int64_t panel_stride, std::int64_t,
+template <int P>
+INLINE WeightBlock<float> weight_block(const float *panels, std::int64_t panel_stride, std::int64_t,
                                        float *) {
-    return {panel, panel_stride};
+    return {panels, panel_stride};
 }
 
 #if PAIRS
-INLINE WeightBlock<bfloat> weight_block(const bfloat *panel, std::int64_t panel_stride,
+template <int P>
+INLINE WeightBlock<bfloat> weight_block(const bfloat *panels, std::int64_t panel_stride,
                                         std::int64_t, float *) {
-    return {panel, panel_stride};
+    return {panels, panel_stride};
 }
 #else
-INLINE WeightBlock<float> weight_block(const bfloat *panel, std::int64_t, std::int64_t count,
-                                       float *buffer) {
-    for (std::int64_t i = 0; i < count; i += 2)
+template <int P>
+INLINE WeightBlock<float> weight_block(const bfloat *panels, std::int64_t panel_stride,
+                                       std::int64_t count, float *buffer) {
+    for (int p = 0; p < P; ++p) {
+        const bfloat *panel = panels + p * panel_stride;
+        float *to = buffer + p * count * PANEL_WIDTH;
+        for (std::int64_t i = 0; i < count; i += 2)
 #pragma GCC unroll 8
-        for (int v = 0; v < 2 * PANEL_VECTORS; ++v)
-            store(buffer + i * PANEL_WIDTH + v * LANES,
-                  weights(panel + v % PANEL_VECTORS * vector_stride(panel), i + v / PANEL_VECTORS));
-    return {buffer, 0};
+            for (int v = 0; v < 2 * PANEL_VECTORS; ++v)
+                store(to + i * PANEL_WIDTH + v * LANES,
+                      weights(panel + v % PANEL_VECTORS * vector_stride(panel),
+                              i + v / PANEL_VECTORS));
+    }
+    return {buffer, count * PANEL_WIDTH};
 }
 #endif
 
@@ -220,14 +240,13 @@ struct BlockSums {
     }
 };
 
-template <int P, int PREFETCH, class W, int R = MICRO_ROWS>
+template <int P, bool PREFETCH, class W, int R = MICRO_ROWS>
 static void micro_kernel(const Matrix &m, const BlockSums &at, const float *a, std::int64_t stride,
                          std::int64_t rows, const WeightBlock<W> &block, std::int64_t depth,
-                         const char *prefetch) {
+                         const NextPanels &ahead) {
     if constexpr (R > 1) {
         if (rows < R)
-            return micro_kernel<P, PREFETCH, W, R - 1>(m, at, a, stride, rows, block, depth,
-                                                       prefetch);
+            return micro_kernel<P, PREFETCH, W, R - 1>(m, at, a, stride, rows, block, depth, ahead);
     }
     constexpr int VECTORS = P * PANEL_VECTORS;
     Accumulators<R, P> sums = {};
@@ -239,7 +258,7 @@ static void micro_kernel(const Matrix &m, const BlockSums &at, const float *a, s
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < P; ++v)
                 __builtin_prefetch(at.c.at + r * at.c.stride + at.column + v * PANEL_WIDTH, 1);
-    accumulate<R, P, PREFETCH>(sums, a, stride, block.weights, block.panel_stride, depth, prefetch);
+    accumulate<R, P, PREFETCH>(sums, a, stride, block.weights, block.panel_stride, depth, ahead);
     if (!at.last)
 #pragma GCC unroll 32
         for (int i = 0; i < R * VECTORS; ++i)
@@ -254,25 +273,26 @@ static void gemm_blocked(const Matrix &m, const float *a, std::int64_t stride, s
                       std::int64_t panel, Rows c, Store mode) {
     // The first rows prefetch the next block. Measured: the processor's own prefetcher is best for
     // float32, but too late for bfloat16, whose blocks are read in half the time.
-    constexpr int PREFETCH = sizeof(W) == 2 ? PANEL_WIDTH * sizeof(W) : 0, ACROSS = P * PANEL_WIDTH;
-    constexpr int DEPTH = MAX_DEPTH<P, W>;
-    float buffer[PAIRS ? 1 : DEPTH * PANEL_WIDTH], sums[BLOCK_ROWS * ACROSS];
+    constexpr bool PREFETCH = sizeof(W) == 2;
+    constexpr int ACROSS = P * PANEL_WIDTH, DEPTH = MAX_DEPTH<P, W>;
+    float buffer[PAIRS ? 1 : DEPTH * ACROSS], sums[BLOCK_ROWS * ACROSS];
     const std::int64_t panel_stride = m.inputs * PANEL_WIDTH;
     const W *from = static_cast<const W *>(m.panels) + panel * panel_stride;
     const std::int64_t tiles = (rows + MICRO_ROWS - 1) / MICRO_ROWS;
     for (std::int64_t k = 0; k < m.inputs; k += DEPTH) {
         const bool last = k + DEPTH >= m.inputs;
         const std::int64_t depth = last ? m.inputs - k : DEPTH;
-        const auto block = weight_block(from + k * PANEL_WIDTH, panel_stride, depth, buffer);
+        const auto block = weight_block<P>(from + k * PANEL_WIDTH, panel_stride, depth, buffer);
         const W *next_block = last ? from + P * panel_stride : from + (k + depth) * PANEL_WIDTH;
-        const char *prefetch = reinterpret_cast<const char *>(next_block);
+        const NextPanels ahead = {reinterpret_cast<const char *>(next_block),
+                                  panel_stride * static_cast<std::int64_t>(sizeof(W))};
         const float *inputs = a + input_offset(from, k);
         const BlockSums all = {sums, c, panel * PANEL_WIDTH, mode, k == 0, last};
-        micro_kernel<P, PREFETCH>(m, all, inputs, stride, rows / tiles, block, depth, prefetch);
+        micro_kernel<P, PREFETCH>(m, all, inputs, stride, rows / tiles, block, depth, ahead);
         for (std::int64_t i = 1; i < tiles; ++i) {
             const std::int64_t row = rows * i / tiles, next = rows * (i + 1) / tiles;
-            micro_kernel<P, 0>(m, all.from_row(row, ACROSS), inputs + row * stride, stride,
-                               next - row, block, depth, nullptr);
+            micro_kernel<P, false>(m, all.from_row(row, ACROSS), inputs + row * stride, stride,
+                               next - row, block, depth, {});
         }
     }
 }
@@ -338,7 +358,7 @@ template <class W>
 static void gemm(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                   std::int64_t first, std::int64_t panels, Rows c, Store mode) {
     if (rows <= MICRO_ROWS) return gemm_skinny<W>(m, a, stride, rows, first, panels, c, mode);
-    constexpr int P = LANES == 16 && (PAIRS || sizeof(W) == 4) ? 2 : 1;
+    constexpr int P = LANES == 16 ? 2 : 1;
     std::int64_t p = first;
     for (; p + P <= first + panels; p += P) gemm_blocked<P, W>(m, a, stride, rows, p, c, mode);
     for (; p < first + panels; ++p) gemm_blocked<1, W>(m, a, stride, rows, p, c, mode);

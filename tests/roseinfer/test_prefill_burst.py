@@ -137,7 +137,7 @@ def test_a_burst_that_would_take_too_long_is_paced(
     for _ in range(4):
         run.step()
     before = len(machine.steps)
-    run.come(*[300] * 9)
+    run.come(*[400] * 9)
     run.step()
     assert Machine.prompt_seconds(sum(machine.steps[before])) < 0.1
 

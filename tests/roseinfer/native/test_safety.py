@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_the_shipped_library_has_no_test_hooks() -> None:
 
 
 # Which decoder serves
+
+
+@pytest.mark.skipif(INSTEAD is not None, reason="another library is tested")
+def test_pairs_of_bfloat16_are_no_first_choice_on_intels_processors() -> None:
+    """Their cores have the instruction, and are faster without."""
+    # given
+    runs = library.builds(library.library())
+    if "avx512_bf16" not in runs or "amx" in runs or os.environ.get("ROSEINFER_NATIVE"):
+        pytest.skip("this processor has no choice")
+    intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    # then
+    assert native.build_name() == ("avx512_vnni" if intel else "avx512_bf16")
 
 
 @pytest.mark.usefixtures("fresh_load")
