@@ -124,6 +124,16 @@ INLINE std::int32_t reduce_sum(vint v) {
     return v[0];
 }
 
+// The largest of magnitudes, which are ordered as their bits are.
+INLINE float reduce_max(vbits v) {
+#pragma GCC unroll 4
+    for (std::uint32_t half = LANES / 2; half > 0; half /= 2) {
+        const vbits other = swap_lanes(v, half);
+        v = v > other ? v : other;
+    }
+    return reinterpret_cast<vfloat>(v)[0];
+}
+
 // The whole numbers of a vector, in the order in which `dot` wants them.
 INLINE void store_quantized(vint whole, QuantizedValue *to) {
     typedef QuantizedValue vvalues __attribute__((vector_size(sizeof(QuantizedValue) * LANES)));
@@ -144,11 +154,10 @@ INLINE void store_quantized(vint whole, QuantizedValue *to) {
 
 INLINE void quantize_group(const float *from, QuantizedGroup &to) {
     constexpr int VECTORS = GROUP / LANES;
-    vfloat most = {}, invalid = {};
+    vbits most = {};  // magnitudes; what is no finite number has the largest
     for (int v = 0; v < VECTORS; ++v) {
-        const vfloat x = load(from + v * LANES);
-        most = max(most, max(x, -x));
-        invalid += x - x;  // not a number where x is none
+        const vbits magnitude = reinterpret_cast<vbits>(load(from + v * LANES)) & 0x7FFFFFFFu;
+        most = magnitude > most ? magnitude : most;
     }
     const float largest = reduce_max(most);
     const vfloat inverse = broadcast(largest > 1e-36f ? 127.0f / largest : 0.0f);  // finite
@@ -160,7 +169,7 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
         (v < VECTORS / 2 ? lower_sum : upper_sum) += rounded;
         store_quantized(rounded, to.values + v * LANES);
     }
-    to.scale = largest / 127.0f + reduce_sum(invalid);
+    to.scale = largest / 127.0f + (largest - largest);
     to.upper_sum = reduce_sum(upper_sum);
     to.sum = reduce_sum(lower_sum) + to.upper_sum;
     to.minus_8_sum = -8 * to.sum;

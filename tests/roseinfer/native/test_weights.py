@@ -101,6 +101,17 @@ def test_a_quantized_product_is_right_for_any_number_of_rows(
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_of_panels_too_long_for_a_near_cache_has_the_same_bits(
+    build: str, form: Form
+) -> None:
+    packed = QuantizedMatrix(random_weight(form, (50, 3072)))
+    x = random(60, 3072, seed=3)
+    whole = packed.multiply(x)
+    for rows in (1, 9, 31):
+        assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
+
+
 def _in_8_bits(x: Tensor) -> Tensor:
     """As quantized.h rounds activations: each group of 32 by its largest."""
     groups = x.unflatten(1, (-1, 32))
