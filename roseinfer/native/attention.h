@@ -71,13 +71,6 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
         store_kv<float>(m, layer, table, position, head, key, value);
 }
 
-// Brings `count` values to a near cache.
-template <class T>
-INLINE void prefetch(const T *from, std::int64_t count) {
-    constexpr std::int64_t line = 64 / sizeof(T);
-    for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(from + i, 0, 2);
-}
-
 // The blocks of one KV head that a tile of queries sees, counted from its first one.
 template <class T>
 struct Blocks {
@@ -89,19 +82,19 @@ struct Blocks {
 
     const T *keys(std::int64_t block) const { return keys_of<T>(m, layer, table[block], head); }
     const T *values(std::int64_t block) const { return values_of<T>(m, layer, table[block], head); }
-
-    // Blocks lie anywhere, so the processor cannot guess the next one.
-    void prefetch_keys(std::int64_t block) const {
-        if (block < count) prefetch(keys(block), m.key_dim * padded_block_size(m));
-    }
-    void prefetch_values(std::int64_t block) const {
-        prefetch(values(block), m.block_size * padded_value_dim(m));
-    }
-    void prefetch_next_head(std::int64_t block) const {
-        const std::int64_t count = m.key_dim * padded_block_size(m);
-        if (next_head_follows) prefetch(keys(block) + count, count);
+    // Its keys in this block.
+    const T *next_head(std::int64_t block) const {
+        return keys(block) + m.key_dim * padded_block_size(m);
     }
 };
+
+// Blocks lie anywhere, so the processor cannot guess the next one. It is asked for bit by bit, since
+// only few lines can be on their way at once, and those behind them would keep the products waiting.
+template <class T>
+INLINE void prefetch(const T *from, std::int64_t count) {
+    constexpr std::int64_t line = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(from + i, 0, 2);
+}
 
 // Panels of keys, or of the values' dimensions, that R queries are multiplied with at once. Each
 // sum depends on its previous term, so with few queries more panels keep the arithmetic units busy.
@@ -117,12 +110,24 @@ template <int R, int N, class T>
 INLINE void score(const Blocks<T> &blocks, const float *query, std::int64_t first, float *scores,
                   std::int64_t score_stride) {
     const std::int64_t stride = padded_block_size(blocks.m), block_vectors = stride / PANEL_WIDTH;
-    const T *keys[N];
-    for (int n = 0; n < N; ++n)
-        keys[n] =
-            blocks.keys((first + n) / block_vectors) + (first + n) % block_vectors * PANEL_WIDTH;
+    const std::int64_t value_count = blocks.m.block_size * padded_value_dim(blocks.m),
+                       values_each = value_count / blocks.m.key_dim;
+    const T *keys[N], *next[N], *values[N];
+    for (int n = 0; n < N; ++n) {
+        const std::int64_t block = (first + n) / block_vectors, part = (first + n) % block_vectors;
+        const std::int64_t later = block + (N + block_vectors - 1) / block_vectors;
+        keys[n] = blocks.keys(block) + part * PANEL_WIDTH;
+        next[n] = later < blocks.count ? blocks.keys(later) + part * PANEL_WIDTH : keys[n];
+        values[n] = blocks.values(block);
+    }
+    constexpr std::int64_t A_LINE = 64 / sizeof(T) / PANEL_WIDTH;  // dimensions of a panel
     vfloat sums[R][N * PANEL_VECTORS] = {};
     for (std::int64_t d = 0; d < blocks.m.key_dim; ++d) {
+        if (d % A_LINE == 0)
+            for (int n = 0; n < N; ++n) {
+                __builtin_prefetch(next[n] + d * stride, 0, 3);
+                prefetch(values[n] + d * values_each, A_LINE * values_each);
+            }
         vfloat key[N * PANEL_VECTORS];
 #pragma GCC unroll 4
         for (int v = 0; v < N * PANEL_VECTORS; ++v)
@@ -152,11 +157,6 @@ INLINE void score_blocks(const Blocks<T> &blocks, const float *query, float *sco
     const std::int64_t block_vectors = padded_block_size(blocks.m) / PANEL_WIDTH,
                        vectors = blocks.count * block_vectors;
     for (std::int64_t v = 0; v < vectors; v += N) {
-        for (std::int64_t b = v / block_vectors; b < (v + N) / block_vectors && b < blocks.count;
-             ++b) {
-            blocks.prefetch_keys(b + N);
-            blocks.prefetch_values(b);
-        }
         if (v + N <= vectors)
             score<R, N>(blocks, query, v, scores, score_stride);
         else
@@ -197,12 +197,14 @@ INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
                             std::int64_t score_stride, std::int64_t count, std::int64_t d,
                             float *outputs) {
     const std::int64_t width = padded_value_dim(blocks.m), size = blocks.m.block_size;
+    const std::int64_t keys_each = blocks.m.key_dim * padded_block_size(blocks.m) / size;
+    const bool prefetches = d == 0 && blocks.next_head_follows;
     vfloat sums[R][N * PANEL_VECTORS] = {};
     for (std::int64_t b = 0; b < blocks.count; ++b) {
-        if (d == 0) blocks.prefetch_next_head(b);
         const T *values = blocks.values(b) + d;
         const std::int64_t left = count - b * size, some = left < size ? left : size;
         for (std::int64_t k = 0; k < some; ++k) {
+            if (prefetches) prefetch(blocks.next_head(b) + k * keys_each, keys_each);
             vfloat value[N * PANEL_VECTORS];
 #pragma GCC unroll 4
             for (int v = 0; v < N * PANEL_VECTORS; ++v)
