@@ -70,7 +70,7 @@ class Partition:
 
     @property
     def tenant_jobs(self) -> str:
-        """The stream of tenants' jobs that workers have been given. None waits there."""
+        """The stream of tenants' jobs. Those that wait for their turn are pending with nobody."""
         return self._key("jobs:tenants")
 
     @property
@@ -131,7 +131,7 @@ class Partition:
 
     @property
     def bell(self) -> str:
-        """Stream of at most one entry: it rings when a tenant's job waits that may begin."""
+        """Stream of at most one entry: it rings when a tenant's job may begin that came before."""
         return self._key("idle:bell")
 
     @property
@@ -140,15 +140,18 @@ class Partition:
         return self._key("tenants:limits")
 
     @property
+    def tenants(self) -> str:
+        """Hash: what each tenant uses, by its name."""
+        return self._key("shares:tenants")
+
+    @property
     def tenant_deadlines(self) -> str:
         """Sorted set: the ids of parked jobs, by their deadline."""
-        return self._key("tenants:deadlines")
+        return self._key("shares:deadlines")
 
-    def tenant(self, name: str) -> str:
-        """Hash: what a tenant uses. Keys that begin with this name and a colon hold its jobs:
-        `parked` (sorted set: ids of those that wait) and `running` (set: those that workers have
-        been given)."""
-        return self._key(f"tenant:{name}")
+    def parked(self, tenant: str) -> str:
+        """Sorted set: the ids of a tenant's jobs that wait."""
+        return self._key(f"shares:parked:{tenant}")
 
     @property
     def reclaim(self) -> str:

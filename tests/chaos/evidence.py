@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.chaos.trouble import Trouble, Troubles
 
 _CHUNK = 500
 #: Of a job's state.
-_PLACE = ("stream", "entry", "ended_ms", "tenant", "enqueued_ms", "tokens")
+_PLACE = ("stream", "entry", "ended_ms", "tenant", "enqueued_ms", "tokens", "started_ms")
 #: PTTL of a key that has expired just now.
 GONE = -2
 
@@ -281,8 +281,8 @@ def read_jobs(
     for job_id, entries, place in zip(job_ids, replies, replies, strict=True):
         words = [word and word.decode() for word in place]
         stream, entry, ended_ms, tenant = words[:4]
-        if tenant and (not entry or stream == partition.tenant_jobs):
-            job = _tenant_job(partition, *words[1:])
+        if tenant and stream == partition.tenant_jobs:
+            job = _tenant_job(partition, *words[2:])
             state.tenants[job_id] = job
             if job.ended is not None:
                 state.lasted[job_id] = (job.ended - job.came) / 1000
@@ -297,20 +297,29 @@ def read_jobs(
 
 def _tenant_job(
     partition: Partition,
-    entry: str | None,
     ended_ms: str | None,
     tenant: str,
     came_ms: str,
-    tokens: str,
+    tokens: str | None,
+    started_ms: str | None,
 ) -> TenantJob:
     return TenantJob(
         tenant,
         partition.index,
         int(came_ms),
-        int(entry.partition("-")[0]) if entry else None,
+        None if started_ms is None else int(started_ms),
         None if ended_ms is None else int(ended_ms),
-        int(tokens),
+        int(tokens or 0),
     )
+
+
+def note_first_takes(tenants: dict[str, TenantJob], takes: Iterable[Take]) -> None:
+    """A state says when a job was taken last. What the workers wrote down is late by what they
+    need to begin."""
+    for take in takes:
+        job = tenants.get(take.job_id)
+        if job is not None and job.given is not None and take.at * 1000 < job.given:
+            tenants[take.job_id] = replace(job, given=int(take.at * 1000))
 
 
 def expire_all(
@@ -328,7 +337,8 @@ def expire_all(
         for p in partitions
         for key in (
             *(*p.all_streams, p.dead, p.load, p.model, p.workers, p.reclaim, *p.idle),
-            *(p.bell, p.tenant_limits, p.tenant_limits.replace(":limits", ":clock")),
+            *(p.bell, p.tenant_limits, p.tenants),
+            *(p.tenants.replace(":tenants", name) for name in (":clock", ":jobs")),
         )
     )
     keys = [key.decode() for key in client.scan_iter(count=_CHUNK)]

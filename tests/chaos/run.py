@@ -21,6 +21,7 @@ from tests.chaos.evidence import (
     Evidence,
     RedisState,
     expire_all,
+    note_first_takes,
     read_crowds,
     read_partition,
     read_raised,
@@ -151,6 +152,7 @@ class ChaosRun:
         self.progress.update()
         state = self._read_redis()
         notes = read_workers(self.folder)
+        note_first_takes(state.tenants, notes.takes)
         nodes = [self.topology.client(node) for node in self.topology.nodes]
         a_partition = _OWN_KEYS + (_TENANT_KEYS if self.options.tenants else 0)
         own_keys = a_partition * len(self.topology.partitions) + _SHARED_KEYS

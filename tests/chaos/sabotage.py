@@ -27,7 +27,7 @@ _ONE_STORED = """if known[1] ~= epoch then
   end"""
 
 #: No tenant has a limit of running jobs, wherever it is looked at.
-_CAPPED = re.compile(r"tenant\.max_bytes = limits\[2\], ")
+_CAPPED = re.compile(r"tenant\.max_bytes = words\[2\], ")
 _UNCAPPED = "tenant.max_bytes = nil, "
 
 #: Scripts that bring work to an end run though Redis has no memory left.

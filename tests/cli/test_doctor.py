@@ -45,7 +45,7 @@ UNTRIED = {
 }
 
 #: Of a key that is there, or for where somebody has put one of another type.
-UNTRIED_THERE = {("del", "tenants"), ("del", "tenant"), ("zunionstore", "tenants")}
+UNTRIED_THERE = {("del", "shares"), ("zunionstore", "shares"), ("zrange", "running")}
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +219,10 @@ def test_a_user_without_scripts_is_told_once(shipped: EmbeddedBroker, admin: red
 #: For an upgrade, during which both versions share a queue. This one does without.
 OF_THE_VERSION_BEFORE = {
     Role.PRODUCER: {("persist", "state")},
+    Role.WORKER: {
+        *((name, "tenants") for name in ("exists", "hscan", "hdel", "del", "zrange", "zrem")),
+        *(("zscore", "tenant"), ("expire", "tenant")),
+    },
 }
 
 
@@ -430,10 +434,10 @@ def test_keys_of_tenants_that_somebody_has_written_over_are_named(
     assert "rose tenants set" in found.todo
     # and one that the next job makes anew
     direct.delete(f"{own}tenants:limits")
-    direct.set(f"{own}tenants:ready", "somebody's")
+    direct.set(f"{own}shares:ready", "somebody's")
     assert "makes it anew" in examined(settings)["tenants"].todo
     with Client(settings) as client:
         client.submit("x", tenant="mail")
     after = examined(settings)["tenants"]
     assert after.verdict is Verdict.WARN
-    assert f"{own}tenants:ready; it was made anew" in after.says
+    assert f"{own}shares:ready; it was made anew" in after.says

@@ -78,8 +78,10 @@ def counts_all_jobs(scaled: dict[str, Any], settings: WorkerSettings) -> None:
     streams = [keys["stream"] for keys in given if "stream" in keys]
     assert streams == [stream for partition in partitions for stream in partition.all_streams]
     ready = [keys["listName"] for keys in given if "listName" in keys]
-    assert ready == [f"{one.load.removesuffix('load')}tenants:ready" for one in partitions]
-    assert all(f"'{key.rpartition('}:')[2]}'" in load("fetch").source for key in ready)
+    assert ready == [f"{one.load.removesuffix('load')}shares:ready" for one in partitions]
+    source = load("fetch").source
+    assert "prefix .. 'shares:'" in source
+    assert "shares .. 'ready'" in source
     modifiers = scaled["advanced"]["scalingModifiers"]
     assert modifiers["formula"].split(" + ") == [trigger["name"] for trigger in scaled["triggers"]]
     assert modifiers["target"] == str(settings.max_batch_size)

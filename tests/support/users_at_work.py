@@ -273,7 +273,7 @@ def look_after_dead_letters(through: Proxy) -> None:
 def scale(through: Proxy) -> None:
     with redis.Redis.from_url(url("scaler", through.port), protocol=2) as scaler:
         # As KEDA's trigger `redis` does, which takes any kind of key.
-        ready = PARTITION.load.removesuffix("load") + "tenants:ready"
+        ready = PARTITION.load.removesuffix("load") + "shares:ready"
         kind = "local kind = redis.call('type', KEYS[1]).ok "
         count = "return redis.call(kind == 'zset' and 'zcard' or 'llen', KEYS[1])"
         assert scaler.eval(kind + count, 1, ready) == 0

@@ -49,7 +49,7 @@ async def test_a_key_of_tenants_that_was_made_anew_is_said_once(
     partition = Partition(queue)
     worker = Broker(WorkerSettings(redis_url=broker.url, queue=queue), "w")
     await worker.start()
-    key = partition.load.removesuffix("load") + "tenants:ready"
+    key = partition.load.removesuffix("load") + "shares:ready"
     with Client(redis_url=broker.url, queue=queue) as client:
         jobs = {client.submit("x", tenant=one).id for one in ("ann", "bob", "cy")}
         redis.Redis(port=broker.port).set(key, "somebody's")

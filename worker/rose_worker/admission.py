@@ -268,7 +268,7 @@ def _spec(claim: Claim) -> JobSpec:
 
 def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alone: bool) -> HeldJob:
     entry = claim.entry
-    waited_s = max(0.0, -grant.seconds_until(grant.enqueued_ms or entry.enqueued_ms))
+    waited_s = max(0.0, -grant.seconds_until(entry.enqueued_ms))
     return HeldJob(
         spec=spec,
         lease=Lease(entry.partition, entry.key, spec.id, grant.epoch),

@@ -233,7 +233,7 @@ class Intake:
             self._waits, self._turn_came = True, False
         elif read is not None:
             last = read.key.id.encode()
-            names = (*self._partition.all_jobs, self._partition.bell)
+            names = (*self._partition.all_streams, self._partition.bell)
             places = zip(names, seen, strict=True)
             self._seen = [last if name == entry.key.stream else place for name, place in places]
 

@@ -29,13 +29,12 @@ class Role(StrEnum):
 
 #: Of whoever submits jobs of tenants.
 _OF_TENANTS: dict[str, tuple[str, ...]] = {
-    "tenants:messages": ("hset", "hmget", "hdel"),
-    "tenant": (
-        *("hmget", "hset", "expire", "persist", "zadd", "zrem", "zrange", "zcard", "srem"),
-        "scard",
-    ),
-    "tenants": ("exists", "zadd", "zincrby", "zrem", "zscore", "zrange", "zrevrange", "zcard"),
-    "tenants:clock": ("hmget", "hset"),
+    "jobs:tenants": ("xrange", "xdel"),
+    "shares:tenants": ("hmget", "hset"),
+    "shares:parked": ("zadd", "zrem", "zrange", "zcard"),
+    "shares:ready": ("zadd", "zrem", "zscore", "zrange", "zrevrangebyscore", "zcard", "zcount"),
+    "shares:clock": ("hmget", "hset"),
+    "shares:worker": ("exists",),
     "tenants:limits": ("hmget",),
     "idle:bell": ("xadd", "del"),
 }
@@ -84,6 +83,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "jobs": (
             *("eval", "evalsha", "exists", "xlen", "xpending", "xrange", "xread", "xreadgroup"),
             *("xgroup|create", "xgroup|delconsumer", "xinfo|groups", "xinfo|consumers"),
+            "xinfo|stream",
             *("xautoclaim", "xclaim", "xack", "xdel", "del"),
         ),
         "state": ("hmget", "hset", "hincrby", "hdel", "expire", "persist"),
@@ -102,11 +102,11 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "control": ("subscribe",),
         "queues": ("hset",),
         **_OF_TENANTS,
-        "tenants:messages": ("hmget", "hdel"),
-        "tenant": tuple(name for name in _OF_TENANTS["tenant"] if name != "zadd"),
-        "tenants": (*_OF_TENANTS["tenants"], "zrangebyscore"),
-        "tenants:worker": ("set",),
-        "jobs:tenants": ("xadd",),
+        "jobs:tenants": ("xadd", "xgroup|setid", "xrevrange"),
+        "shares:tenants": (*_OF_TENANTS["shares:tenants"], "hdel"),
+        "shares:parked": (*_OF_TENANTS["shares:parked"], "zremrangebyrank", "zscore"),
+        "shares:ready": (*_OF_TENANTS["shares:ready"], "zrangebyscore", "exists"),
+        "shares:worker": ("set",),
         "idle:bell": ("xadd", "xread", "xrevrange"),
     },
 }
@@ -148,8 +148,10 @@ _HARMLESS = {
     "xdel": ("{}", "0-1"),
     "xgroup|create": ("{}", "group", "0"),
     "xgroup|delconsumer": ("{}", "group", "doctor"),
+    "xgroup|setid": ("{}", "group", "0"),
     "xinfo|consumers": ("{}", "group"),
     "xinfo|groups": ("{}",),
+    "xinfo|stream": ("{}",),
     "xlen": ("{}",),
     "xpending": ("{}", "group"),
     "xrange": ("{}", "-", "+", "COUNT", "0"),
@@ -168,6 +170,8 @@ _HARMLESS = {
     "zrevrangebylex": ("{}", "-", "+"),
     "zremrangebyrank": ("{}", "0", "0"),
     "zrevrange": ("{}", "1", "0"),
+    "zrevrangebyscore": ("{}", "0", "1"),
+    "zcount": ("{}", "1", "0"),
     "zscore": ("{}", "job"),
 }
 
@@ -220,16 +224,12 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
 
 
 def _tenant_keys(partition: Partition, nobody: str) -> dict[str, str]:
-    named = partition.tenant(nobody)
-    keys = {
-        "tenant": named,
-        "tenants": named.replace(":tenant:", ":tenants:"),
-    }
     one_of_a_kind = (
-        *("tenants:clock", "tenants:limits", "tenants:worker", "tenants:messages"),
-        *("jobs:tenants", "idle:bell"),
+        *("shares:tenants", "shares:ready", "shares:clock", "shares:worker"),
+        *("jobs:tenants", "tenants:limits", "idle:bell"),
     )
-    return keys | {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}
+    keys = {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}
+    return keys | {"shares:parked": partition.parked(nobody)}
 
 
 def _bulk_keys(name: str) -> dict[str, str]:

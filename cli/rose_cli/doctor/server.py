@@ -304,5 +304,5 @@ def _foreign(tenants: TenantsStatus) -> Iterator[Finding]:
         yield warn(
             "tenants",
             f"somebody had written something of another type into {key}; it was made anew",
-            "see who writes there: docs/redis.md; HDEL the field mended of tenants:clock when done",
+            "see who writes there: docs/redis.md; HDEL the field mended of shares:clock when done",
         )

@@ -19,6 +19,9 @@ from rose.protocol.jobs import JobSpec, Priority
 from rose.protocol.keys import Partition
 from rose.protocol.scripts import load
 
+#: Where submit.lua is told the tenants of all jobs.
+_TENANTS = 4
+
 #: The number of a priority's stream among those of a partition.
 _LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
 
@@ -124,21 +127,24 @@ def submit(
         value_or(limits.max_jobs, ""),
         value_or(limits.max_tokens, ""),
         value_or(limits.max_bytes, ""),
+        "",
     ]
-    now = now_ms()
+    now, tenants = now_ms(), set[str]()
     for job in jobs:
-        tenant = f"{job.tenant}:{job.prompt_estimate}" if job.tenant else "-"
+        if job.tenant:
+            tenants.add(job.tenant)
         keys.append(partition.state(job.job_id))
         if job.idempotency_key is not None:
             keys.append(partition.idempotency(job.idempotency_key, producer))
         args += (
             f"{_LEVEL[job.priority]} {job.cost} {value_or(job.prompt_tokens, '-')} "
             f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
-            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {tenant} "
-            f"{job.adapter or '-'}",
+            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'} "
+            f"{job.prompt_estimate} {job.adapter or '-'}",
             job.raw,
             job.record,
         )
+    args[_TENANTS] = " ".join(sorted(tenants))
     return Call(load("submit"), keys, args)
 
 

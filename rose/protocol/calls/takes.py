@@ -40,7 +40,8 @@ def take(
     """`model`: its fingerprint; a text that another one has begun is not taken.
 
     `mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
-    job, takes it if it is that job, and lets the next idle worker listen if others wait.
+    job, takes it if it is that job, or a tenant's that waits alone, and lets the next idle worker
+    listen if others wait.
     """
     keys = [partition.running]
     args: list[Arg] = [GROUP, consumer, ttl_s, mode, model]
@@ -69,8 +70,6 @@ class Taken:
     """by Redis' clock; None if `submit` has noted none"""
     now_ms: int = field(default=0, compare=False)
     """Redis' clock at the take"""
-    enqueued_ms: int | None = field(default=None, compare=False)
-    """by Redis' clock, where its entry does not say it: of a tenant's job"""
     taken_at: float = field(default_factory=time.monotonic, compare=False)
 
     def seconds_until(self, time_ms: int) -> float:
@@ -111,10 +110,9 @@ def taken(reply: bytes) -> Taken | NotTaken | OfOtherModel:
     try:
         if outcome == b"OTHER_MODEL":
             return OfOtherModel(int(facts))
-        *numbers, deadline, enqueued = facts.split()
+        *numbers, deadline = facts.split()
         epoch, attempts, cancel_flag, logged, now = map(int, numbers)
         deadline_ms = None if deadline == b"-" else int(deadline)
-        enqueued_ms = None if enqueued == b"-" else int(enqueued)
     except ValueError as error:
         raise malformed("take", error) from None
-    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, enqueued_ms)
+    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rose.protocol.calls.call import Call
-from rose.protocol.keys import Partition
+from rose.protocol.keys import GROUP, Partition
 from rose.protocol.scripts import load
 from rose.protocol.tenants import TenantLimits
 
@@ -19,11 +19,12 @@ def set_tenant(partition: Partition, name: str, limits: TenantLimits | None) -> 
 def rename_tenant(partition: Partition, old: str, new: str, *, count: int) -> Call:
     """Give at most `count` jobs of a tenant another name, and then its limits. Reply: MORE, DONE or
     CONFLICT, and how many jobs have another name now."""
-    return Call(load("rename_tenant"), [partition.load, partition.tenant_limits], [old, new, count])
+    keys = [partition.load, partition.tenant_limits, partition.tenant_jobs]
+    return Call(load("rename_tenant"), keys, [GROUP, old, new, count])
 
 
 def tenant_status(partition: Partition, *, top: int = 0, names: Iterable[str] = ()) -> Call:
     """How these tenants stand, and the `top` with the most jobs that have not ended.
     `read_tenants` reads the replies of all partitions."""
     keys = [partition.load, partition.tenant_limits, partition.tenant_jobs]
-    return Call(load("tenant_status"), keys, [top, *names])
+    return Call(load("tenant_status"), keys, [GROUP, top, *names])

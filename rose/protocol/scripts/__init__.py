@@ -35,7 +35,10 @@ class Script:
 
 
 #: What several scripts use, by subject. Each of them may use those before it.
-_COMMON = ("common", "common_takes", "common_tenants", "common_cancellation")
+_COMMON = (
+    *("common", "common_takes", "common_tenants", "common_parking", "common_turns"),
+    "common_cancellation",
+)
 
 
 @cache

@@ -13,7 +13,7 @@
 --        GAP     tokens before it are missing, or somebody else has written into the log
 local load, running = KEYS[1], KEYS[2]
 local group, ttl_s = ARGV[1], ARGV[2]
-local now, tenants
+local now, book
 local generated, generated_tenants = 0, 0
 local prefix = prefix_of(load)
 local of_tenants = prefix .. 'jobs:tenants'
@@ -24,19 +24,20 @@ local function read(state, ends, moved)
   if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
   if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted') end
   return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted',
-    'tenant', 'charged', 'counted')
+    'tenant', 'share', 'charged')
 end
 
-local function open_tenants()
-  tenants = tenants or tenant_book(prefix)
-  return tenants
+local function open_book()
+  book = book or tenant_book(prefix)
+  book.now = tonumber(now or '')
+  return book
 end
 
 -- A tenant's job that runs has `logged` tokens.
 local function charge(state, charged, logged)
-  charged = tonumber(charged or '') or 0
+  charged = tonumber(charged or '') or ADVANCE
   local tenant = logged > charged and (ask('HMGET', state, 'tenant') or {})[1]
-  if tenant then open_tenants().charge(state, tenant, charged, logged) end
+  if tenant then open_book().charge(state, tenant, charged, logged) end
 end
 
 -- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
@@ -108,11 +109,9 @@ local function append(key, arg)
     elseif ends and not is_terminal(known[4]) and complete then
       now = now or string.format('%d', now_ms())
       local held = {string.format('%d', complete), unpack(known, 5, 8)}
-      if not moved then
-        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
-      else
-        end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1], 'counted', '0')
-        open_tenants().settle(state, complete, {known[9], known[5], known[6], known[10], known[11]})
+      end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
+      if moved then
+        open_book().settle(known[9], known[10], known[5], known[6], tonumber(known[11] or '') or ADVANCE, complete)
       end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
@@ -144,7 +143,7 @@ while key < #KEYS do
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
-if tenants then tenants.close(load) end
+if book then book.close(load) end
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

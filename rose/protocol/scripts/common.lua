@@ -14,10 +14,10 @@
 --   tombstone bytes of its entry, once it was cancelled while it waited
 --   owner     whose job it is                   record  its submitter's, for nobody else to read
 --   deleted   "1" once asked for: it goes soon after its end
---   tenant    on whose account it runs. A job that is parked has neither stream nor entry; see common_tenants.lua
---   level     of its priority, from 1; nil: 2  prompt    estimated tokens of its prompt
---   charged   tokens of its answer that were charged to the tenant, once it was moved
---   counted   "1" until its end: it counts for the tenant's limits; then "0" or gone
+--   tenant    on whose account it runs; see common_tenants.lua
+--   share     "<estimated tokens of its prompt> <level of its priority, from 1> <bytes>": only in the stream of
+--             tenants' jobs, where it counts for its tenant until its end
+--   charged   tokens of its answer that were charged to the tenant, if they are not ADVANCE: it is not parked
 
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
@@ -115,6 +115,20 @@ local function job_of(entry)
   return false
 end
 
+-- The id in a job as clients of this project write it: a map that begins with it.
+local function job_id_in(job)
+  local MAX_JOB_ID = 80
+  local length, at = string.match(job, '^[\128-\143]\162id([\160-\191])()')
+  length = length and string.byte(length) - 160
+  if not length then
+    length, at = string.match(job, '^[\128-\143]\162id\217(.)()')
+    length = length and string.byte(length)
+  end
+  if not length or length > MAX_JOB_ID then return nil end
+  local job_id = string.sub(job, at, at + length - 1)
+  return #job_id == length and string.match(job_id, '^%w[%w_.-]*$')
+end
+
 -- Whether a state names a stream of the partition that the stream `own` is of, and a valid id.
 local function names_entry(own, stream, entry)
   local partition = string.match(own, '^.*:')
@@ -126,12 +140,6 @@ end
 -- Whether there is an entry where a state says that its job stands.
 local function stands_at(own, stream, entry)
   return names_entry(own, stream, entry) and #(ask('XRANGE', stream, entry, entry) or {}) == 1
-end
-
--- Whether its job waits among those of its tenant, and so in no stream.
-local function is_parked(state, status, entry)
-  return status == 'queued' and not entry
-    and (ask('HMGET', prefix_of(state) .. 'tenants:messages', id_of(state)) or {})[1]
 end
 
 -- `...`: entries. Of many at once Redis looks for the stream's first entry once, not for each.

@@ -1,24 +1,24 @@
--- What ends jobs from outside. Behind common.lua and common_tenants.lua.
+-- What ends jobs from outside. Behind common.lua and common_parking.lua.
 
 -- Stop a job that has not ended. One that no worker has begun on ends at once. Its entry stays until the
 -- next take acknowledges it, since XDEL of an undelivered entry would break the group's lag. Until then
--- nothing of the job expires: without its state that take would begin it again. A parked job has no entry.
+-- nothing of the job expires: without its state that take would begin it again. That of a parked job goes at once.
 -- Returns whether it has ended; else its worker will end it.
 local function stop_job(state, tokens, load, control, message, event, ttl_s)
   local known = redis.call('HMGET', state, 'status', 'tokens', 'bytes', 'tenant')
   redis.call('HSET', state, 'cancel', '1')
-  if known[1] ~= 'queued' or known[2] ~= '0' then
+  if known[1] ~= 'queued' or (known[2] or '0') ~= '0' then
     redis.call(PUBLISH, control, message)
     return false
   end
-  local tenants, now = known[4] and tenant_book(prefix_of(state)), now_ms()
-  local was_parked = tenants and tenants.end_parked(state, 'cancelled', event, now, ttl_s)
+  local book, now = known[4] and tenant_book(prefix_of(state)), now_ms()
+  local was_parked = book and end_parked(book, state, 'cancelled', event, now, ttl_s)
   if not was_parked then
     end_job(state, tokens, held_by(state), 'cancelled', event, string.format('%d', now))
-    if tenants then tenants.settle(state, 0) end
+    if book then book.settle_job(state, 0) end
   end
   give_back(load)
-  if tenants then tenants.close(load) end
+  if book then book.close(load) end
   if was_parked then return true end
   -- The queue's limits count entries, but not those of cancelled jobs.
   local bytes = is_count(known[3]) and known[3] or '0'

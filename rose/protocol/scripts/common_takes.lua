@@ -3,18 +3,17 @@
 -- begins, which the caller writes.
 
 -- Times are texts, and not valid where somebody else has written them.
-local function granted(now, epoch, attempts, cancel, logged, deadline, enqueued)
-  return string.format('TAKEN %d %d %s %d %s %s %s', epoch, attempts, cancel and '1' or '0', logged, now,
-    is_count(deadline) and deadline or '-', is_count(enqueued) and enqueued or '-')
+local function granted(now, epoch, attempts, cancel, logged, deadline)
+  return string.format('TAKEN %d %d %s %d %s %s', epoch, attempts, cancel and '1' or '0', logged, now,
+    is_count(deadline) and deadline or '-')
 end
 
--- `...`: other fields of its state that change.
-local function first_take(taker, take_id, state, deadline, enqueued, ...)
+local function first_take(taker, take_id, state, deadline)
   redis.call('HSET', state, 'status', 'running', 'taken_at', '0', 'attempts', '1', 'epoch', '1', 'worker', taker.consumer,
-    'take', take_id, 'model', taker.model, 'started_ms', taker.now, 'hands', '0 ' .. taker.consumer .. '\n', ...)
+    'take', take_id, 'model', taker.model, 'started_ms', taker.now, 'hands', '0 ' .. taker.consumer .. '\n')
   local begun = taker.begun
   begun[#begun + 1], begun[#begun + 2] = taker.now, id_of(state)
-  return granted(taker.now, 1, 1, false, 0, deadline, enqueued)
+  return granted(taker.now, 1, 1, false, 0, deadline)
 end
 
 -- Not so where somebody else has written, nor in a key of another type.

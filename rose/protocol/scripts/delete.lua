@@ -8,8 +8,8 @@
 local state, tokens, load, control, own = unpack(KEYS)
 local group, message, event, ttl_s = unpack(ARGV)
 
-local known = redis.call('HMGET', state, 'status', 'key', 'tombstone', 'stream', 'entry', 'deleted')
-local status, key, tombstone, stream, entry, deleted = unpack(known, 1, 6)
+local known = redis.call('HMGET', state, 'status', 'key', 'tombstone', 'stream', 'entry', 'deleted', 'share', 'epoch')
+local status, key, tombstone, stream, entry, deleted, share, epoch = unpack(known, 1, 8)
 if not status then return 'UNKNOWN' end
 
 -- The entry of a job that has ended, not yet acknowledged. Without a group there is none.
@@ -22,7 +22,7 @@ local function is_pending()
 end
 local ended = is_terminal(status)
 -- A repeat finds a job that was parked until then: it goes by itself.
-local stays = not ended or tombstone or is_pending() or deleted and not stream
+local stays = not ended or tombstone or is_pending() or deleted and share and epoch == '0'
 
 -- The key of another user of Redis may not be touched. It stands for no job soon, and expires.
 local name = key_name(state, key)

@@ -4,7 +4,7 @@
 -- A stream's head counts as if it had come `ageing ms` later for each level that its priority is below the
 -- first. So a job is never overtaken by one that came more than levels * ageing later, and no job starves.
 -- Where tenants have parked jobs, the one with the least virtual time is next, jobs without a tenant being
--- one more. Its job moves to the stream of tenants' jobs and is read there at once, so none ever waits in it.
+-- one more. Its job is claimed in the stream of tenants' jobs, where it has stood since its submit.
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
 -- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
 -- a lost reply `take` answers the same with this take id.
@@ -13,7 +13,7 @@
 --       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
 --       event (failed at token 0, its deadline has passed), take id or "" to begin on nothing, fingerprint of
 --       the model or ""; then, per entry that the consumer knows it owns: "<number of its stream> <entry>"
--- Reply: {entries, last entry read of each job stream and of the bell, how many were released, 1 if there may
+-- Reply: {entries, last entry read of each job stream, last one of tenants' jobs and of the bell, how many were released, 1 if there may
 --         be more, 1 if this worker listens from now on, "<ms> <key>" of tenants that somebody had written over
 --         and that was made anew in the last minute, or "", per entry what `take` replies if it is begun, else
 --         ""}
@@ -22,7 +22,7 @@
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
 local released, take_id, model = ARGV[7], ARGV[12], ARGV[13]
 local listener, turn, waiting_key = unpack(KEYS, 1, 3)
-local moved, bell, load, running = unpack(KEYS, #KEYS - 3)
+local of_tenants, bell, load, running = unpack(KEYS, #KEYS - 3)
 local streams = {unpack(KEYS, 4, #KEYS - 4)}
 left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room), tonumber(job_bytes)
 
@@ -41,35 +41,19 @@ for level, stream in ipairs(streams) do
 end
 
 local prefix, now = prefix_of(load), now_ms()
-local tenants, moved_seen
-if redis.call('EXISTS', moved, bell) > 0 then
-  tenants = tenant_book(prefix)
-  streams[#streams + 1] = moved
-  tenants.insist('XLEN', moved)
-  moved_seen, owned[#streams] = last_delivered(moved, group)
-  if not moved_seen then
-    redis.call('XGROUP', 'CREATE', moved, group, '0', 'MKSTREAM')
-    moved_seen = '0-0'
-  end
+local any_tenants, book = redis.call('EXISTS', of_tenants, bell) > 0, nil
+-- Somebody may have deleted the entries of jobs that wait.
+if any_tenants and (ask('XLEN', of_tenants) ~= 0 or redis.call('EXISTS', prefix .. 'shares:heads') == 1) then
+  book = tenant_book(prefix)
+  streams[#streams + 1] = of_tenants
+  book.insist('XLEN', of_tenants)
+  local pending = redis.pcall('XPENDING', of_tenants, group)
+  if pending.err then redis.call('XGROUP', 'CREATE', of_tenants, group, '0', 'MKSTREAM') end
+  owned[#streams] = pending[1] or 0
 end
 
 local fetched, outcomes, mended = {}, {}, ''
 local taker = {consumer = consumer, model = model, now = string.format('%d', now), begun = {}}
-local MAX_JOB_ID = 80
-
--- The id in a job as clients of this project write it: a map that begins with it.
-local function job_id_in(job)
-  local length, at = string.match(job, '^[\128-\143]\162id([\160-\191])()')
-  length = length and string.byte(length) - 160
-  if not length then
-    length, at = string.match(job, '^[\128-\143]\162id\217(.)()')
-    length = length and string.byte(length)
-  end
-  if not length or length > MAX_JOB_ID then return nil end
-  local job_id = string.sub(job, at, at + length - 1)
-  return #job_id == length and string.match(job_id, '^%w[%w_.-]*$')
-end
-
 -- What `take` would reply to a new entry; "" if that must be called.
 local function begin_new(stream, entry, job)
   local job_id = job and #job <= job_bytes and job_id_in(job)
@@ -79,18 +63,14 @@ local function begin_new(stream, entry, job)
   return fresh and first_take(taker, take_id, state, deadline) or ''
 end
 
--- A tenant's job stands in `moved` from now on. `known`: of its state epoch, flag of a cancel, deadline and
--- time of enqueueing.
-local moved_outcomes = {}
-local function begin_moved(job_id, entry, charged, known)
+-- A tenant's job is this worker's from now on.
+local given_outcomes = {}
+local function begin_given(job_id, entry, epoch, cancel, deadline)
   local state = prefix .. 'state:' .. job_id
-  local fresh = take_id ~= '' and known[1] == '0' and not known[2]
-    and nothing_logged(prefix .. 'tokens:' .. job_id)
-  if fresh then
-    moved_outcomes[entry] = first_take(taker, take_id, state, known[3], known[4], 'stream', moved, 'entry', entry,
-      'charged', charged)
+  if take_id ~= '' and epoch == '0' and not cancel and nothing_logged(prefix .. 'tokens:' .. job_id) then
+    given_outcomes[entry] = first_take(taker, take_id, state, deadline)
   else
-    redis.call('HSET', state, 'stream', moved, 'entry', entry, 'charged', charged)
+    redis.call('HSET', state, 'charged', text(ADVANCE))
   end
 end
 
@@ -113,8 +93,8 @@ local function add(stream, entries, new)
     list[#list + 1] = entry[1]
     list[#list + 1] = job
     local outcome = ''
-    if stream == moved then
-      outcome = moved_outcomes[entry[1]] or ''
+    if stream == of_tenants then
+      outcome = given_outcomes[entry[1]] or ''
     elseif new and take_id ~= '' then
       outcome = begin_new(stream, entry[1], job)
     end
@@ -191,7 +171,7 @@ local function read_first(count, first)
   if #entries > 0 then seen[first] = entries[#entries][1] end
   if #entries < count then
     heads[first] = nil
-  elseif waiting > 1 or tenants then
+  elseif waiting > 1 or book then
     heads[first] = head(first)
   end
   if not heads[first] then waiting = waiting - 1 end
@@ -202,49 +182,91 @@ end
 -- those that came in its millisecond. Nil if there is none.
 local function first_passing()
   local first
-  for level in string.gmatch(tenants.passing(), '%d') do
+  for level in string.gmatch(book.passing or '', '%d') do
     level = tonumber(level)
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
   if first then return first, heads[first] * 1024 + 1023 - PASSING end
 end
 
+-- Claim entries of tenants' jobs that nobody holds: {entry and its two numbers, ...}. XCLAIM looks for each of them
+-- from the beginning of its block of the stream. Those that follow each other, as most do that came in one call, are
+-- read instead, from where the first of them stands. What had come between them is let go again.
+local function claim_parked(entries)
+  local FEW, LAST_NUMBER = 3, '18446744073709551615'
+  local places, found, words = {}, {}, {}
+  for n, entry in ipairs(entries) do places[entry[1]] = n end
+  local function before(one, other)
+    return one[2] < other[2] or one[2] == other[2] and one[3] < other[3]
+  end
+  for n = 2, #entries do
+    if before(entries[n], entries[n - 1]) then
+      table.sort(entries, before)
+      break
+    end
+  end
+  local from = 1
+  for n, entry in ipairs(entries) do
+    local after = entries[n + 1]
+    if not after or after[2] ~= entry[2] or after[3] ~= entry[3] + 1 then
+      if n - from < FEW then
+        for i = from, n do words[#words + 1] = entries[i][1] end
+      else
+        local _, ms, number = unpack(entries[from])
+        redis.call('XGROUP', 'SETID', of_tenants, group, number > 0 and string.format('%d-%d', ms, number - 1)
+          or string.format('%d-%s', ms - 1, LAST_NUMBER))
+        for _, one in ipairs(read(of_tenants, n - from + 1)) do
+          if places[one[1]] then found[places[one[1]]] = one else redis.call('XACK', of_tenants, group, one[1]) end
+        end
+      end
+      from = n + 1
+    end
+  end
+  if #words > 0 then
+    words[#words + 1] = 'FORCE'
+    for _, one in ipairs(redis.call('XCLAIM', of_tenants, group, consumer, 0, unpack(words))) do found[places[one[1]]] = one end
+  end
+  local claimed = {}
+  for n = 1, #entries do claimed[#claimed + 1] = found[n] end
+  return claimed
+end
+
 -- Serve tenants, and jobs without one beside them, by virtual time. Returns whether parked jobs are left
 -- that nobody has looked at.
 local function serve_tenants()
   local MAX_ENDED = 100 -- parked jobs that need no slot any more
-  local ended = 0
-  -- Nothing is unread there, unless somebody else has written.
-  if entry_after(moved, moved_seen) then add(moved, read(moved, portion())) end
-  local unnamed = waiting > 0 and tenants.unnamed(load, running, moved)
-  local count, bytes = 0, 0
-  tenants.begin_turns(left)
-  while left > count and room > bytes and ended < MAX_ENDED do
-    local tenant, turn = tenants.next()
+  local turns, ended, entries, bytes = tenant_turns(book), 0, {}, 0
+  local unnamed = waiting > 0 and turns.unnamed(load, running, owned[#streams])
+  turns.begin(left)
+  while left > #entries and room > bytes and ended < MAX_ENDED do
+    local tenant, turn = turns.next()
     local level, due
     if waiting > 0 then level, due = first_passing() end
     if tenant and (waiting == 0 or turn <= (due or unnamed)) then
-      local moved_bytes = tenants.move(tenant, moved, now, ARGV[11], ARGV[10], begin_moved)
-      if moved_bytes then
-        count, bytes = count + 1, bytes + moved_bytes
+      local job_id, entry, size, epoch, cancel, deadline = turns.give(tenant, now, ARGV[11], ARGV[10])
+      if job_id then
+        begin_given(job_id, entry[1], epoch, cancel, deadline)
+        entries[#entries + 1], bytes = entry, bytes + size
       else
         ended = ended + 1
       end
     elseif waiting > 0 then
-      unnamed = tenants.read_unnamed(read_first(1, level), level)
+      unnamed = turns.read_unnamed(read_first(1, level), level)
     else
       break
     end
   end
-  if count > 0 then add(moved, read(moved, count)) end
+  local claimed = #entries > 0 and claim_parked(entries) or {}
+  if #claimed > 0 then add(of_tenants, claimed) end
   give_back(load)
-  tenants.close(load, true)
-  mended = tenants.mended(now)
+  book.close(load)
+  turns.note_waits()
+  mended = book.mended(now)
   return ended == MAX_ENDED
 end
 
 local more = false
-if tenants and left > 0 and room > 0 then more = serve_tenants() end
+if book and left > 0 and room > 0 then more = serve_tenants() end
 while left > 0 and room > 0 and waiting > 0 and not more do
   -- If only one stream has entries left, there is nothing to compare: read many at once.
   read_first(waiting == 1 and portion() or 1)
@@ -261,6 +283,8 @@ else
   redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
   listens = true
 end
-local rung = tenants and tenants.insist('XREVRANGE', bell, '+', '-', 'COUNT', 1)[1]
-seen[#seen + 1] = rung and rung[1] or '0-0'
+for _, stream in ipairs({of_tenants, bell}) do
+  local last = listens and any_tenants and (book or tenant_book(prefix)).insist('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  seen[#seen + 1] = last and last[1] or '0-0'
+end
 return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes}

@@ -7,8 +7,8 @@
 local workers, forgotten = KEYS[1], 0
 for i = 2, #KEYS do
   local stream = KEYS[i]
-  -- The last one is that of the tenants' jobs. It is there once one of them was moved.
-  local there = i < #KEYS or redis.call('EXISTS', stream) == 1
+  -- The last one is that of the tenants' jobs, which has a group once a fetch has seen one of them.
+  local there = i < #KEYS or last_delivered(stream, ARGV[1])
   for _, info in ipairs(there and redis.call('XINFO', 'CONSUMERS', stream, ARGV[1]) or {}) do
     local consumer = by_name(info)
     if consumer.pending == 0 and consumer.idle >= tonumber(ARGV[2]) then

@@ -18,8 +18,8 @@ local function leave(stream)
 end
 
 for i = 2, #KEYS do
-  -- The last one is that of the tenants' jobs. It is there once one of them was moved.
-  if i < #KEYS or redis.call('EXISTS', KEYS[i]) == 1 then leave(KEYS[i]) end
+  -- The last one is that of the tenants' jobs, which has a group once a fetch has seen one of them.
+  if i < #KEYS or last_delivered(KEYS[i], group) then leave(KEYS[i]) end
 end
 redis.call('HDEL', KEYS[1], consumer)
 return released

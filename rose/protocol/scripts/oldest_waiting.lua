@@ -10,8 +10,8 @@ for level, stream in ipairs({unpack(KEYS, 2)}) do
   local entry = last and entry_after(stream, last)
   oldest[level] = entry and entry[1] or ''
 end
-local tenant = (ask('ZRANGE', prefix .. 'tenants:heads', 0, 0) or {})[1]
-local job_id = tenant and longest_waiting(prefix .. 'tenant:' .. tenant .. ':parked')
+local tenant = (ask('ZRANGE', prefix .. 'shares:heads', 0, 0) or {})[1]
+local job_id = tenant and longest_waiting(prefix .. 'shares:parked:' .. tenant)
 local enqueued = job_id and redis.call('HMGET', prefix .. 'state:' .. job_id, 'enqueued_ms')[1]
 oldest[#oldest + 1] = enqueued and enqueued .. '-0' or ''
 return oldest

@@ -27,6 +27,8 @@ for i = 5, #KEYS do
   -- Before the first worker there is no group.
   local pending = redis.pcall('XPENDING', KEYS[i], group)
   if not pending.err then oldest, held = pending[2] or '', consumers(KEYS[i]) end
+  -- Those of tenants that nobody was given are counted by priority.
+  if i == #KEYS then entries = pending.err and 0 or pending[1] end
   streams[#streams + 1] = {entries, oldest, held}
 end
 local counts = redis.call('HMGET', load, 'tokens', 'generated', 'parked_high', 'parked_normal', 'parked_low')

@@ -55,8 +55,8 @@ redis.call('SET', reclaim, string.format('%d %d', now, hold))
 local count = 0
 for level = 2, now < hold and 1 or #KEYS do
   local stream = KEYS[level]
-  -- The fetch says so where a stream is missing.
-  local there = redis.call('EXISTS', stream) == 1
+  -- The fetch says so where a stream is missing; that of the tenants' jobs may have no group yet.
+  local there = redis.call('EXISTS', stream) == 1 and (level < #KEYS or last_delivered(stream, group))
   for _, info in ipairs(there and redis.call('XINFO', 'CONSUMERS', stream, group) or {}) do
     local consumer = by_name(info)
     if consumer.pending > 0 and consumer.name ~= released then

@@ -13,14 +13,14 @@ if redis.call('XDEL', dead, letter) == 0 then
   -- A repeat after a lost reply has the same new id.
   return redis.call('EXISTS', state) == 1 and 'RETRIED' or 'GONE'
 end
-local now, entry = now_ms(), nil
-local parks = tenant ~= ''
-if not parks then entry = redis.call('XADD', stream, '*', 'job', job) end
+local now, parks = now_ms(), tenant ~= ''
+if parks then stream = prefix_of(load) .. 'jobs:tenants' end
+local entry = redis.call('XADD', stream, '*', 'job', job)
 -- A dead letter holds the job alone. What else is known of it expires with its old state.
 local known = old_id ~= '' and ask('HMGET', (string.gsub(state, ':state:.*$', ':state:')) .. old_id, 'owner', 'record') or {}
 local size = bytes_of(job) + #(known[2] or '')
 redis.call('HSET', state, 'status', 'queued', 'epoch', 0,
-  'attempts', 0, 'tokens', 0, 'cost', cost, 'bytes', size,
+  'attempts', 0, 'tokens', 0, 'cost', cost, 'bytes', size, 'stream', stream, 'entry', entry,
   'enqueued_ms', string.format('%d', now), 'retry_of', old_id)
 if known[1] then redis.call('HSET', state, 'owner', known[1]) end
 if known[2] then redis.call('HSET', state, 'record', known[2]) end
@@ -28,14 +28,11 @@ local deadline_ms = deadline_in ~= '-' and string.format('%d', now + deadline_in
 if deadline_ms then redis.call('HSET', state, 'deadline_ms', deadline_ms) end
 add_to(load, 'tokens', tonumber(cost))
 add_to(load, 'bytes', size)
-if not parks then
-  redis.call('HSET', state, 'stream', stream, 'entry', entry)
-  return 'RETRIED'
-end
-redis.call('HSET', state, 'tenant', tenant, 'level', level, 'prompt', prompt, 'counted', '1')
-local tenants = tenant_book(prefix_of(load))
-local one = tenants.open(tenant)
-tenants.accept(one, tonumber(cost), size)
-tenants.park(one, id_of(state), tonumber(level), job, now, deadline_ms)
-tenants.close(load)
+if not parks then return 'RETRIED' end
+redis.call('HSET', state, 'tenant', tenant, 'share', string.format('%d %d %d', prompt, level, size))
+local book = tenant_book(prefix_of(load))
+local parking, one = tenant_parking(book), book.open(tenant)
+parking.accept(one, tonumber(cost), size)
+parking.park(one, id_of(state), tonumber(level), now, deadline_ms)
+book.close(load)
 return 'RETRIED'

@@ -9,7 +9,7 @@ if text == '' then
 else
   before = 1 - redis.call('HSET', limits, name, text)
 end
-local tenants = tenant_book(prefix_of(load))
-tenants.replace(name)
-tenants.close(load)
+local book = tenant_book(prefix_of(load))
+if book.insist('ZSCORE', book.heads, name) then book.open(name).dirty = true end
+book.close(load)
 return before

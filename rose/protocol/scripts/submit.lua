@@ -1,27 +1,26 @@
 -- Enqueue jobs, each of them once. A job id that exists is not enqueued again (a client repeats a call
 -- after a lost reply), and neither is an idempotency key whose job exists. The job of a tenant is parked: a
--- fetch moves it when the tenant's turn has come.
+-- fetch claims it when the tenant's turn has come.
 -- KEYS  load, model, job streams, most urgent first; per job: state, and its idempotency key if it has
 --       one
--- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; per job:
+-- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; names of the tenants,
+--       with spaces between them; per job:
 --       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
---       deadline> <owner> <tenant>:<estimated tokens of the prompt> <adapter>", job, record or ""; "-" for
+--       deadline> <owner> <tenant> <estimated tokens of the prompt> <adapter>", job, record or ""; "-" for
 --       what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; NO_ADAPTER its name, the engine, those that are served;
 --        FULL unit depth limit; BLOCKED stream; LIMITED tenant limit count maximum ms
 local load, model = KEYS[1], KEYS[2]
-local streams = tonumber(ARGV[1])
+local streams, of_tenants = tonumber(ARGV[1]), prefix_of(load) .. 'jobs:tenants'
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
 -- caller gives none.
 local MAX_JOBS_UNKNOWN = 100000
 -- Longer than any job waits and runs.
 local KEY_DAYS = 30
--- The level of a parked job that names none.
-local NORMAL = 2
 
 local facts = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes',
-  'engine', 'adapters')
+  'engine', 'adapters', 'ageing_ms')
 local context, bytes_per_token = tonumber(facts[1] or ''), tonumber(facts[2] or '')
 
 -- The queue's limit, which its workers have announced, or a stricter one of the caller; nil for none.
@@ -35,16 +34,17 @@ local max_tokens, max_bytes = limit(ARGV[3], facts[4] or ''), limit(ARGV[4], fac
 local entries = 0
 for i = 3, streams + 2 do entries = entries + redis.call('XLEN', KEYS[i]) end
 local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelled_bytes', 'parked_high', 'parked_normal', 'parked_low')
--- Where a tenant's job was ever parked.
+-- Where a tenant's job was ever parked. Those that the version before has parked have no entry.
+local parked = 0
 if held[5] or held[6] or held[7] then
-  entries = entries + redis.call('XLEN', prefix_of(load) .. 'jobs:tenants')
-  for i = 5, 7 do entries = entries + math.max(0, tonumber(held[i] or '0') or 0) end
+  entries = entries + (ask('XLEN', of_tenants) or 0)
+  for i = 5, 7 do parked = parked + math.max(0, tonumber(held[i] or '0') or 0) end
 end
 for i = 1, 4 do held[i] = tonumber(held[i] or '0') or 0 end
 
 -- A job has an entry until it has ended. Without one there is nothing to count, whatever a lost worker
 -- or an older one has left in the counts.
-if entries == 0 then
+if entries == 0 and parked == 0 then
   for i, field in ipairs({'tokens', 'bytes', 'cancelled', 'cancelled_bytes'}) do add_to(load, field, -held[i]) end
   held = {0, 0, 0, 0}
 end
@@ -90,33 +90,36 @@ local function exists(state)
 end
 
 -- The tenants of this call, and whether their jobs are parked.
-local tenants, parks, now, now_text
+local book, parking, parks, now, in_a_row
 local MAX_UNPARKED = 100
 
 local function open_tenants()
-  tenants, now = tenant_book(prefix_of(load)), now_ms()
-  now_text = string.format('%d', now)
-  parks = tenants.parks(KEYS[4])
-  if not parks then tenants.unpark(MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)}) end
+  book, now = tenant_book(prefix_of(load)), now_ms()
+  in_a_row = string.format('%d-*', now)
+  book.now, book.ageing, parking = now, facts[8], tenant_parking(book)
+  parks = parking.parks(KEYS[4])
+  if not parks then parking.unpark(MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)}) end
+  local names = {}
+  for name in string.gmatch(ARGV[5], '%S+') do names[#names + 1] = name end
+  book.open_all(names)
 end
 
--- `entry`: nil for a job that is parked.
-local function store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, tenant, level, prompt)
+-- `share`: of a job that is parked. Its `attempts` and `tokens` are nil as long as they are 0.
+local function store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, tenant, share)
   local fields
-  if entry then
-    fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
-      'cost', cost, 'bytes', text(size), 'enqueued_ms', string.match(entry, '^%d+')}
+  if share then
+    fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'tenant', tenant, 'share', share,
+      'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   else
-    fields = {'status', 'queued', 'prompt', prompt, 'counted', '1', 'epoch', '0', 'attempts', '0',
-      'tokens', '0', 'cost', cost, 'bytes', text(size), 'enqueued_ms', now_text}
+    fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
+      'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
   end
   local function add(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value
   end
   if deadline_ms then add('deadline_ms', deadline_ms) end
   if owner ~= '-' then add('owner', owner) end
-  if tenant then add('tenant', tenant) end
-  if not entry and level ~= NORMAL then add('level', level) end
+  if tenant and not share then add('tenant', tenant) end
   if record ~= '' then add('record', record) end
   if idempotency then
     add('key', string.match(idempotency, ':idempotency:(.*)$'))
@@ -126,44 +129,50 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
   redis.call('HSET', state, unpack(fields))
 end
 
-local function submit(level, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, account, adapter,
-    job, record)
+local function submit(level, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, name, prompt,
+    adapter, job, record)
   local earlier = idempotency and ask('GET', idempotency)
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
   local known, cancelled = exists(state)
   if known then return {'EXISTS', id_of(state)} end
-  local size, stream, name, prompt, tenant = bytes_of(job) + #record, KEYS[level + 2], nil, nil, nil
-  if account ~= '-' then
-    name, prompt = string.match(account, '^([^:]+):(%d+)$')
-    if not tenants then open_tenants() end
-    tenant = tenants.open(name)
+  local size, stream, tenant = bytes_of(job) + #record, KEYS[level + 2], nil
+  if name == '-' then
+    name = nil
+  else
+    if not book then open_tenants() end
+    tenant = parks and book.open(name)
+    if tenant then stream = of_tenants end
   end
   local refused = too_long(prompt_tokens, prompt_bytes) or no_adapter(adapter) or full('jobs', depth, 1, max_jobs)
     or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes + surplus, size, max_bytes)
-    or tenant and tenants.refusal(tenant, tonumber(cost), size, now)
+    or tenant and tenant.limited and parking.refusal(tenant, tonumber(cost), size, now)
   if refused then return refused end
 
-  local deadline_ms, entry = deadline_in ~= '-' and string.format('%d', now_ms() + deadline_in), nil
-  if tenant and parks then
-    tenants.accept(tenant, tonumber(cost), size)
-    tenants.park(tenant, id_of(state), level, job, now, deadline_ms)
-  else
-    entry = redis.pcall('XADD', stream, '*', 'job', job)
-    if entry.err then
-      -- Somebody has written an entry with the last possible id.
-      if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
-      error(entry)
-    end
+  -- Tenants' jobs of one call have ids in a row, so that a fetch reads them at once. Not where Redis' clock was set
+  -- back.
+  local entry = redis.pcall('XADD', stream, tenant and in_a_row or '*', 'job', job)
+  if entry.err and string.find(entry.err, 'smaller') then entry = redis.pcall('XADD', stream, '*', 'job', job) end
+  if entry.err then
+    -- Somebody has written an entry with the last possible id.
+    if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
+    error(entry)
+  end
+  local deadline_ms = deadline_in ~= '-' and string.format('%d', now_ms() + deadline_in)
+  if tenant then
+    parking.accept(tenant, tonumber(cost), size)
+    parking.park(tenant, id_of(state), level, now, deadline_ms)
   end
   if cancelled then redis.call('DEL', state) end
-  store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, name, level, prompt)
+  local size_text = text(size)
+  store(state, idempotency, stream, entry, cost, deadline_ms, size_text, owner, record, name,
+    tenant and prompt .. ' ' .. level .. ' ' .. size_text)
   depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
 end
 
 local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
-for i = 5, #ARGV, 3 do
-  local level, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, account, adapter =
-    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+) (%S+)$')
+for i = 6, #ARGV, 3 do
+  local level, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, name, prompt, adapter =
+    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+) (%d+) (%S+)$')
   local state, idempotency = KEYS[key], nil
   key = key + 1
   if has_key == '1' then
@@ -171,13 +180,13 @@ for i = 5, #ARGV, 3 do
     key = key + 1
   end
   local outcome = submit(tonumber(level), state, idempotency, cost, prompt_tokens,
-    prompt_bytes, deadline_in, owner, account, adapter, ARGV[i + 1], ARGV[i + 2])
+    prompt_bytes, deadline_in, owner, name, prompt, adapter, ARGV[i + 1], ARGV[i + 2])
   if outcome then
-    table.insert(outcome, 1, (i - 5) / 3)
+    table.insert(outcome, 1, (i - 6) / 3)
     reply[#reply + 1] = outcome
   end
 end
 add_to(load, 'tokens', tokens - before_tokens)
 add_to(load, 'bytes', bytes - before_bytes)
-if tenants then tenants.close(load) end
+if book then book.close(load) end
 return reply

@@ -3,8 +3,9 @@
 -- entries that were delivered and that no pending list holds go to `released`; jobs that workers have
 -- begun and whose entries are gone are named, so that the caller ends them. A stream that takes no more
 -- entries, since somebody has written one with the last possible id, is made anew once it is empty. Parked
--- jobs whose deadline has passed end, though no worker has a slot for them.
--- KEYS  running, load, job streams
+-- jobs whose deadline has passed end, though no worker has a slot for them; what was parked as the version before
+-- did it is parked anew.
+-- KEYS  running, load, job streams, stream of tenants' jobs
 -- ARGV  group, consumer that owns released entries, entries to look at in each stream, bytes to read in
 --       each, jobs to look at, ms for which a job is not looked at again, ttl s, event (failed at token 0, its
 --       deadline has passed); per stream: the entry after which to look, or "" for its beginning
@@ -14,22 +15,43 @@ local running, load = KEYS[1], KEYS[2]
 local group, released_to = ARGV[1], ARGV[2]
 local max_entries, max_bytes, max_jobs, again_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
+local prefix = prefix_of(load)
+local of_tenants, book = prefix .. 'jobs:tenants', tenant_book(prefix)
+
+-- Whether a job waits for its tenant's turn. One that does and is nowhere in its tenant's order, since somebody has
+-- deleted that, is parked anew.
+local function waits(job)
+  local job_id = job_id_in(job)
+  local known = job_id and ask('HMGET', prefix .. 'state:' .. job_id, 'status', 'share', 'epoch', 'charged', 'tenant',
+    'deadline_ms') or {}
+  if not is_parked(unpack(known, 1, 4)) or not known[5] then return false end
+  local tenant, _, level = book.open(known[5]), share_of(known[2])
+  if not book.insist('ZSCORE', tenant.key, job_id) then
+    tenant_parking(book).park(tenant, job_id, level, now_ms(), known[6])
+  end
+  return true
+end
+
 -- Returns how many were released, and where to go on.
 local function release_unowned(stream, after)
   local last = last_delivered(stream, group)
-  if last == LAST_ID and redis.call('XLEN', stream) == 0 then
+  if last and redis.call('XLEN', stream) == 0 then
+    if by_name(redis.call('XINFO', 'STREAM', stream))['last-generated-id'] ~= LAST_ID then return 0, '' end
     -- Nothing can be enqueued there any more, and nothing is left. XSETID cannot set it back.
     redis.call('DEL', stream)
     redis.call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
     return 0, ''
   end
+  -- Of tenants' jobs none counts as delivered: a fetch claims them, in the order of their turns.
+  if last and stream == of_tenants then last = LAST_ID end
   local entries, bytes, released = 0, 0, 0
   while last and after ~= last and entries < max_entries and bytes < max_bytes do
     -- One by one: together they may be large, and XRANGE has no way to leave out what they hold.
     local entry = redis.call('XRANGE', stream, after == '' and '-' or '(' .. after, last, 'COUNT', 1)[1]
     if not entry then return released, '' end
-    after, entries, bytes = entry[1], entries + 1, bytes + #(job_of(entry) or '')
-    if #redis.call('XPENDING', stream, group, after, after, 1) == 0 then
+    local job = job_of(entry) or ''
+    after, entries, bytes = entry[1], entries + 1, bytes + #job
+    if #redis.call('XPENDING', stream, group, after, after, 1) == 0 and not (stream == of_tenants and waits(job)) then
       give_to(released_to, stream, group, {after}, 'FORCE')
       released = released + 1
     end
@@ -41,7 +63,7 @@ end
 local function look_at(job_id, now)
   local known = ask('HMGET', string.gsub(running, 'running$', 'state:', 1) .. job_id,
     'status', 'epoch', 'tokens', 'stream', 'entry') or {}
-  local status, epoch, tokens, stream, entry = unpack(known, 1, 5)
+  local status, epoch, tokens, stream, entry = known[1], known[2], known[3] or '0', known[4], known[5]
   local begun = status and not is_terminal(status) and is_count(epoch) and is_count(tokens) and stream and entry
   if not begun then
     redis.call('ZREM', running, job_id)
@@ -58,11 +80,11 @@ for n = 3, #KEYS do
   count = count + released
 end
 local now = now_ms()
-local tenants = tenant_book(prefix_of(load))
-if tenants.expire(now, max_jobs, ARGV[8], ARGV[7]) > 0 then
-  give_back(load)
-  tenants.close(load)
-end
+end_late(book, now, max_jobs, ARGV[8], ARGV[7])
+park_earlier(book, max_jobs, ARGV[7])
+give_back(load)
+book.close(load)
+forget_idle(book, now, max_jobs)
 -- A time in the future is from before Redis' clock was set back.
 for _, range in ipairs({{'-inf', now - again_ms}, {'(' .. now, '+inf'}}) do
   local due = ask('ZRANGEBYSCORE', running, range[1], range[2], 'LIMIT', 0, max_jobs) or {}

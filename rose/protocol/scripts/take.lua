@@ -5,11 +5,10 @@
 -- KEYS  running; per entry: stream, state, tokens; in mode "unread" listener, turn and waiting come last
 -- ARGV  group, consumer, ttl s, mode, fingerprint of the model or ""; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
---       that is given, and takes it if it is that one; else ""
+--       that is given, and takes it if it is that one; one of a tenant it takes if no other waits; else ""
 -- Reply: per entry
---        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log> <now ms> <deadline ms or "-"> <enqueued ms
---                          or "-"> times are of Redis' clock; the last one only of a tenant's job, whose
---                          entry is younger
+--        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log> <now ms> <deadline ms or "-">
+--                          times are of Redis' clock
 --        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
 --        SUSPECT           the lease of the last take has lapsed without a new token: take it alone
 --        OTHER_MODEL <tokens in the log>
@@ -17,11 +16,12 @@
 --        NOT_OWNER
 --        MALFORMED         somebody else has written into its state or its log
 --        Mode "unread": {1 if other idle workers wait for their turn, of whom the next one listens now,
---        else 0, entry that was read, its job or nil, one of these, or "" if it is another entry}; the
---        first alone if there was none to read.
+--        else 0, entry that was read, its job, or nil of a tenant, one of these, or "" if it is another
+--        entry}; the first alone if there was none to read, or a fetch must see to it.
 local running = KEYS[1]
 local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
-local now, of_tenants = string.format('%d', now_ms()), prefix_of(running) .. 'jobs:tenants'
+local now, prefix = string.format('%d', now_ms()), prefix_of(running)
+local of_tenants = prefix .. 'jobs:tenants'
 
 -- Of a text that many workers have had, the last ones are remembered.
 local MAX_HANDS_BYTES = 2048
@@ -38,14 +38,10 @@ end
 local taker = {consumer = consumer, model = model, now = now, begun = {}}
 
 local function grant(known, epoch, attempts, logged)
-  return granted(now, epoch or 0, attempts or 0, known[6], logged, known[11], known[14])
+  return granted(now, epoch or 0, attempts or 0, known[6], logged, known[11])
 end
 
-local function read(stream, state)
-  if stream == of_tenants then
-    return ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
-      'worker', 'take', 'deadline_ms', 'model', 'hands', 'enqueued_ms')
-  end
+local function read(state)
   return ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
     'worker', 'take', 'deadline_ms', 'model', 'hands')
 end
@@ -61,7 +57,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   end
   -- Ids are unique within a stream only: two streams may have the same one.
   local other = known[2] and known[3] and (known[2] ~= stream or known[3] ~= entry)
-  if other and stands_at(stream, known[2], known[3]) or is_parked(state, known[1], known[3]) then
+  if other and stands_at(stream, known[2], known[3]) then
     -- A client has repeated a plain XADD, so the job came a second time, or somebody has used its id. What
     -- came first stands.
     acknowledge(stream, group, entry)
@@ -99,17 +95,44 @@ end
 
 local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
-  local fresh, deadline
-  if stream ~= of_tenants then fresh, deadline = untouched(stream, entry, state, tokens) end
+  local fresh, deadline = untouched(stream, entry, state, tokens)
   if fresh then return first_take(taker, take_id, state, deadline) end
-  return begin(stream, state, tokens, entry, take_id, read(stream, state))
+  return begin(stream, state, tokens, entry, take_id, read(state))
+end
+
+-- Claim a tenant's job that has just come and waits alone, and begin on it. Nil where it does not: a fetch sees
+-- whose turn it is.
+local function take_alone(state, tokens, entry, take_id)
+  local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'cancel', 'tenant', 'deadline_ms') or {}
+  local fresh = is_parked(unpack(known, 1, 4)) and known[5] == entry and not known[6] and known[7]
+    and nothing_logged(tokens)
+  if not fresh then return nil end
+  local book = tenant_book(prefix)
+  local tenant, prompt, level = book.open(known[7]), share_of(known[2])
+  if not is_alone(book, tenant) then return nil end
+  -- Before the first fetch that finds this stream there is no group.
+  local claimed = redis.pcall('XCLAIM', of_tenants, group, consumer, 0, entry, 'FORCE', 'JUSTID')
+  if claimed.err or #claimed == 0 then return nil end
+  book.tick(tenant)
+  book.give(tenant, prompt, level, id_of(state), known[8])
+  tenant.taken, tenant.due = 1, nil
+  book.clock().waits = ''
+  book.close(prefix .. 'load')
+  return first_take(taker, take_id, state, known[8])
 end
 
 local function take_unread(stream, state, tokens, listener, turn, waiting, entry, take_id)
   local others = redis.call('EXISTS', waiting)
   if others == 1 then hand_on(listener, turn, waiting, consumer) end
+  if stream == of_tenants then
+    local outcome = take_alone(state, tokens, entry, take_id)
+    if outcome then return {others, entry, false, outcome} end
+    local again = (ask('HMGET', state, 'take') or {})[1] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
+    if not again then return {others} end
+    return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)}
+  end
   local fresh, deadline = untouched(stream, entry, state, tokens)
-  local known = not fresh and read(stream, state)
+  local known = not fresh and read(state)
   local again = known and known[10] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
   if again then return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')

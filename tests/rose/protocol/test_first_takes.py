@@ -40,7 +40,6 @@ def test_a_new_job_is_read_and_taken_in_one_call(bench: Bench, tenant: str, job_
     assert entry.job_id == job.id
     assert (taken.epoch, taken.attempts, taken.logged) == (1, 1, 0)
     assert taken.deadline_ms
-    assert bool(taken.enqueued_ms) == bool(tenant)
     status = job.status()
     assert (status.status, status.worker, status.epoch, status.attempts) == ("running", "w", 1, 1)
     assert bench.redis.zscore(bench.partition.running, job.id)

@@ -28,11 +28,10 @@ from tests.support.floor import Floor
 
 
 def left_behind(bench: Bench) -> list[str]:
-    """What the queue still holds on account of tenants, but for their hashes and the clock."""
+    """What the queue still holds on account of tenants, but for what it remembers of each."""
     keys = [key.decode().partition("}:")[2] for key in bench.redis.scan_iter("*")]
-    kept = ("tenants:clock", "tenants:limits", "tenants:worker")
-    own = [key for key in keys if key.startswith("tenant") and key not in kept]
-    return [key for key in own if key.count(":") > 1 or not key.startswith("tenant:")]
+    kept = [f"shares:{name}" for name in ("clock", "worker", "tenants", "jobs")]
+    return [key for key in keys if key.startswith("shares:") and key not in kept]
 
 
 def wait_a_millisecond(bench: Bench) -> None:
@@ -215,8 +214,8 @@ def test_a_parked_job_that_somebody_takes_away_costs_no_other_its_turn(
     # given: more than are read together
     jobs = floor.submit("t", 20)
     taken_away = jobs.pop(2)
-    messages = bench.partition.tenant_limits.replace("limits", "messages")
-    bench.redis.hdel(messages, taken_away.id)
+    entry = bench.redis.hget(bench.partition.state(taken_away.id), "entry")
+    bench.redis.xdel(bench.partition.tenant_jobs, entry)
     # when
     fetched = bench.fetch("w", 30)
     # then
@@ -248,11 +247,11 @@ def test_priorities_act_within_a_tenant_and_age(bench: Bench) -> None:
     low, high = (submit("x", tenant="t", priority=one).id for one in ("low", "high"))
     normal = submit("x", tenant="t").id
     # when / then
-    assert [job.job_id for job in bench.fetch("w", 9)] == [high, normal, low]
+    assert [job.job_id for _ in range(3) for job in bench.fetch("w", 1)] == [high, normal, low]
     # and without time to age, the first is the first
     bench.redis.hset(bench.partition.model, "ageing_ms", 0)
     first, second = (submit("x", tenant="t", priority=one).id for one in ("low", "high"))
-    assert [job.job_id for job in bench.fetch("w", 9)] == [first, second]
+    assert [job.job_id for _ in range(2) for job in bench.fetch("w", 1)] == [first, second]
 
 
 def test_a_class_that_passes_goes_before_all_tenants_shares_in_the_order_of_coming(
@@ -430,7 +429,8 @@ def test_a_tenant_is_renamed_with_all_it_has_also_after_a_crash_in_the_middle(
     assert (after.waiting, after.running, after.limits) == (3, 2, limits)
     assert (after.queued_tokens, after.queued_bytes) == (before.queued_tokens, before.queued_bytes)
     assert tenants.list() == {"new": limits}
-    assert not list(bench.redis.scan_iter(bench.partition.tenant("old") + "*"))
+    assert not bench.redis.exists(bench.partition.parked("old"))
+    assert not bench.redis.hexists(bench.partition.tenants, "old")
     assert urgent.status().tenant == "new"
     # and limits hold as before, and what ends is counted off
     with pytest.raises(TenantLimited):
@@ -464,3 +464,98 @@ def test_a_tenant_is_not_renamed_to_one_with_other_limits(bench: Bench, tenants:
 def test_a_name_that_is_none_is_refused(bench: Bench, name: str) -> None:
     with pytest.raises(InvalidParameter, match="tenant"):
         bench.client.submit("x", tenant=name)
+
+
+def test_what_the_version_before_has_parked_is_served_in_its_order(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given: three jobs as it kept them: without an entry, and their messages in a hash
+    jobs = floor.submit("t", 3)
+    own = bench.partition.load.removesuffix("load")
+    for place, job in enumerate(jobs):
+        state = bench.partition.state(job.id)
+        entry = bench.redis.hget(state, "entry")
+        ((_, fields),) = bench.redis.xrange(bench.partition.tenant_jobs, entry, entry)
+        bench.redis.hset(f"{own}tenants:messages", job.id, fields[b"job"])
+        bench.redis.zadd(f"{own}tenant:t:parked", {job.id: 10 - place})
+        bench.redis.hdel(state, "share", "stream", "entry")
+        bench.redis.hset(state, mapping={"counted": "1", "prompt": "1"})
+    for name in ("tenants", "heads", "ready", "jobs", "parked:t"):
+        bench.redis.delete(f"{own}shares:{name}")
+    bench.redis.delete(bench.partition.tenant_jobs)
+    bench.redis.hset(f"{own}tenants:clock", "vtime", "0")
+    bench.redis.zadd(f"{own}tenants:jobs", {"t": 3})
+    bench.redis.hset(f"{own}tenant:t", "vtime", "5")
+    # when: a worker of it lives still
+    bench.redis.set(f"{own}tenants:worker", "1")
+    bench.call(calls.sweep(bench.partition, [], again_s=60))
+    assert bench.fetch("w", 9) == []
+    # and when it lives no more
+    bench.redis.delete(f"{own}tenants:worker")
+    for _ in range(2):
+        bench.call(calls.sweep(bench.partition, [], again_s=60))
+    # then
+    assert tenants.show("t").waiting == 3
+    fetched = [job.job_id for _ in range(3) for job in bench.fetch("w", 1)]
+    assert fetched == [job.id for job in reversed(jobs)]
+    assert not list(bench.redis.scan_iter(f"{own}tenants:*"))
+    assert 0 < bench.redis.ttl(f"{own}tenant:t") <= 86400
+
+
+def test_a_job_that_somebody_has_taken_out_of_its_tenants_order_is_parked_anew(
+    bench: Bench, floor: Floor
+) -> None:
+    # given: one job runs, two wait, and nobody knows of them
+    floor.submit("t", 3)
+    assert floor.begin(1) == ["t"]
+    bench.redis.delete(bench.partition.parked("t"))
+    assert floor.begin(2) == []
+    # when
+    swept = calls.swept(bench.partition, bench.call(calls.sweep(bench.partition, [], again_s=60)))
+    # then: they are parked, not released, and the one that runs is left alone
+    assert (swept.released, swept.lost) == (0, [])
+    assert floor.begin(9) == ["t", "t"]
+
+
+def test_jobs_whose_entries_somebody_has_deleted_end_once_a_worker_was_given_them(
+    bench: Bench, floor: Floor
+) -> None:
+    # given
+    jobs = floor.submit("t", 2)
+    bench.redis.xtrim(bench.partition.tenant_jobs, maxlen=0)
+    # when
+    call = calls.fetch(bench.partition, "w", 9, ageing_ms=1000, take_id="take")
+    assert bench.call(call)[0] == []
+    swept = calls.swept(bench.partition, bench.call(calls.sweep(bench.partition, [], again_s=0)))
+    # then: the sweep names them, so that its worker ends them
+    assert {lease.job_id for lease in swept.lost} == {job.id for job in jobs}
+
+
+def test_a_tenants_lone_job_is_taken_as_it_is_heard_of_and_others_are_left_to_a_fetch(
+    bench: Bench, floor: Floor
+) -> None:
+    def take_last(job_id: str) -> list[Any]:
+        ((entry, _),) = bench.redis.xrevrange(bench.partition.tenant_jobs, count=1)
+        key = EntryKey(bench.partition.tenant_jobs, entry.decode())
+        take = calls.Take(key, job_id, take_id="take")
+        call = calls.take(bench.partition, [take], "w", ttl_s=60, mode="unread")
+        replies.append(bench.call(call))
+        return replies[-1]
+
+    # given: a worker has fetched before, so that there is a group
+    replies: list[list[Any]] = []
+    floor.submit("t")
+    assert floor.begin(1) == ["t"]
+    # when
+    lone = floor.submit("t")[0]
+    others, _, _, outcome = take_last(lone.id)
+    # then
+    taken = calls.taken(outcome)
+    assert (others, isinstance(taken, calls.Taken), lone.status().status) == (0, True, "running")
+    # and a repeat after a lost reply is granted the same
+    assert calls.taken(take_last(lone.id)[3]) == taken
+    # and where another tenant waits, it takes none
+    floor.submit("other")
+    late = floor.submit("t")[0]
+    assert take_last(late.id) == [0]
+    assert floor.begin(9) == ["other", "t"]

@@ -1,0 +1,169 @@
+-- Jobs of tenants on their way in, and out again before a worker was given them. Behind common_tenants.lua.
+
+-- End a job that is parked. Returns false if it is not: then a worker was given it, or no submit has parked it.
+local function end_parked(book, state, status, event, now, ttl_s)
+  local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'tenant', 'entry', 'deadline_ms', 'cost',
+    'bytes') or {}
+  if not is_parked(unpack(known, 1, 4)) or not known[5] or not known[6] then return false end
+  local _, level = share_of(known[2])
+  book.release(book.open(known[5]), id_of(state), level, known[7])
+  end_job(state, (string.gsub(state, ':state:', ':tokens:', 1)), held_by(state), status, event,
+    string.format('%d', now), ttl_s)
+  ask('XDEL', book.stream, known[6])
+  book.settle(known[5], known[2], known[8], known[9], nil, 0)
+  return true
+end
+
+-- End parked jobs whose deadline has passed. Returns how many there were, at most `count`.
+local function end_late(book, now, count, event, ttl_s)
+  local deadlines = book.prefix .. 'shares:deadlines'
+  local due = book.insist('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
+  for _, job_id in ipairs(due) do
+    if not end_parked(book, book.prefix .. 'state:' .. job_id, 'failed', event, now, ttl_s) then
+      redis.call('ZREM', deadlines, job_id)
+    end
+  end
+  return #due
+end
+
+-- Forget tenants that have had no jobs for long.
+local function forget_idle(book, now, count)
+  local since, jobs = math.floor(now / 1000) - IDLE_S, book.prefix .. 'shares:jobs'
+  local idle = since > 0 and book.insist('ZRANGEBYSCORE', jobs, string.format('(%d', -since), '(0', 'LIMIT', 0, count) or {}
+  if #idle == 0 then return end
+  redis.call('HDEL', book.prefix .. 'shares:tenants', unpack(idle))
+  redis.call('ZREM', jobs, unpack(idle))
+end
+
+local function tenant_parking(book)
+  local parking, prefix = {}, book.prefix
+  local ageing
+
+  -- Why one more job is refused; nil if it is not.
+  function parking.refusal(tenant, cost, size, now)
+    local SOON_MS = 1000
+    local function limited(limit, count, most, ms)
+      return {'LIMITED', tenant.name, limit, string.format('%d', count), string.format('%d', most),
+        string.format('%d', math.ceil(ms))}
+    end
+    local function full(unit, more)
+      local most = tenant['max_' .. unit]
+      return most and tenant[unit] + more > most and limited('max_queued_' .. unit, tenant[unit], most, SOON_MS)
+    end
+    local refused = full('jobs', 1) or full('bytes', size) or full('tokens', cost)
+    if refused then return refused end
+    if not tenant.max_requests and not tenant.max_allowance then return nil end
+    book.refill(tenant, now)
+    -- Who asks for more than a minute allows gets it when a whole minute is left, and then waits the longer.
+    local need = math.min(cost, tenant.max_allowance or cost)
+    if tenant.max_requests and tenant.requests < 1 then
+      return limited('requests_per_minute', tenant.max_requests - math.max(0, tenant.requests), tenant.max_requests,
+        (1 - tenant.requests) / tenant.max_requests * 60000)
+    end
+    if tenant.max_allowance and tenant.allowance < need then
+      return limited('tokens_per_minute', tenant.max_allowance - math.max(0, tenant.allowance), tenant.max_allowance,
+        (need - tenant.allowance) / tenant.max_allowance * 60000)
+    end
+  end
+
+  -- A job comes: it counts for the limits until `settle`, and for those of a minute.
+  function parking.accept(tenant, cost, size)
+    tenant.jobs, tenant.dirty, tenant.tokens, tenant.bytes = tenant.jobs + 1, true, tenant.tokens + cost, tenant.bytes + size
+    if tenant.max_requests and tenant.requests then tenant.requests = tenant.requests - 1 end
+    if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
+  end
+
+  -- Its entry has come already. `due`: its score, if it had one before.
+  function parking.park(tenant, job_id, level, now, deadline_ms, due)
+    if not due then
+      if book.ageing == nil then book.ageing = redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] end
+      ageing = ageing or tonumber(book.ageing or '') or 60000
+      tenant.last = math.max(now * 1024, tenant.last + 1)
+      due = tenant.last + (level - 1) * ageing * 1024
+      if book.passing ~= '' and string.find(book.passing, level, 1, true) then due = due - PASSING end
+    end
+    due = tonumber(due)
+    local comes = tenant.comes
+    if comes then
+      comes[#comes + 1], comes[#comes + 2] = string.format('%d', due), job_id
+    else
+      tenant.comes = {string.format('%d', due), job_id}
+    end
+    tenant.parked, tenant.dirty = tenant.parked + 1, true
+    tenant.due = math.min(due, tenant.due or due)
+    if deadline_ms then book.insist('ZADD', prefix .. 'shares:deadlines', deadline_ms, job_id) end
+    book.parked_levels[level], book.heard = book.parked_levels[level] + 1, true
+  end
+
+  -- Whether tenants' jobs are parked. If only workers live that do not look for parked ones, they go where those
+  -- look.
+  function parking.parks(stream)
+    local GROUP, RELEASED, ALIVE_MS = 'workers', 'released', 15000
+    if redis.call('EXISTS', prefix .. 'shares:worker') == 1 then return true end
+    local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, GROUP)
+    for _, info in ipairs(consumers.err and {} or consumers) do
+      local consumer = by_name(info)
+      if consumer.name ~= RELEASED and consumer.idle < ALIVE_MS then return false end
+    end
+    return true
+  end
+
+  -- Put parked jobs, at most `count`, into the job streams, where every worker looks.
+  function parking.unpark(count, group_streams)
+    for _, name in ipairs(book.insist('ZRANGE', book.heads, 0, count - 1)) do
+      local tenant = book.open(name)
+      for _, job_id in ipairs(book.insist('ZRANGE', tenant.key, 0, count - 1)) do
+        if count == 0 then return end
+        count = count - 1
+        local state = prefix .. 'state:' .. job_id
+        local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'deadline_ms') or {}
+        local parked, _, level = is_parked(unpack(known, 1, 4)), share_of(known[2])
+        local entry = parked and known[5] and redis.call('XRANGE', book.stream, known[5], known[5])[1]
+        book.release(tenant, job_id, level, known[6])
+        if parked then book.settle_job(state, 0) end
+        if entry then
+          local stream = group_streams[level]
+          redis.call('HSET', state, 'stream', stream, 'entry', redis.call('XADD', stream, '*', 'job', job_of(entry)))
+          redis.call('HDEL', state, 'share')
+          redis.call('XDEL', book.stream, known[5])
+        end
+      end
+    end
+  end
+
+  return parking
+end
+
+-- Park jobs, at most about `count`, that the version before has parked: it kept them in tenants:messages, and what it
+-- counted in other keys. While a worker of it lives they are left to that one.
+local function park_earlier(book, count, ttl_s)
+  local prefix = book.prefix
+  local earlier, messages = prefix .. 'tenants:', prefix .. 'tenants:messages'
+  if redis.call('EXISTS', earlier .. 'clock') == 0 or redis.call('EXISTS', earlier .. 'worker') == 1 then return end
+  local parking, found = tenant_parking(book), redis.call('HSCAN', messages, 0, 'COUNT', count)[2]
+  for n = 1, #found, 2 do
+    local job_id, state = found[n], prefix .. 'state:' .. found[n]
+    local known = ask('HMGET', state, 'status', 'entry', 'tenant', 'level', 'cost', 'bytes', 'deadline_ms', 'prompt') or {}
+    if known[1] == 'queued' and not known[2] and known[3] then
+      local tenant, cost, size = book.open(known[3]), tonumber(known[5] or '') or 0, tonumber(known[6] or '') or 0
+      local level = tonumber(known[4] or '') or 2
+      redis.call('HSET', state, 'stream', book.stream, 'entry', redis.call('XADD', book.stream, '*', 'job', found[n + 1]),
+        'share', string.format('%d %d %d', tonumber(known[8] or '') or 0, level, size))
+      parking.accept(tenant, cost, size)
+      parking.park(tenant, job_id, level, now_ms(), known[7], ask('ZSCORE', prefix .. 'tenant:' .. known[3] .. ':parked', job_id))
+      book.parked_levels[level] = book.parked_levels[level] - 1 -- that is counted as it was
+    elseif is_terminal(known[1]) then
+      bury(state, prefix .. 'tokens:' .. job_id, ttl_s)
+    end
+    redis.call('HDEL', messages, job_id)
+  end
+  if redis.call('EXISTS', messages) == 1 then return end
+  local names = ask('ZRANGE', earlier .. 'jobs', 0, count - 1) or {}
+  for _, name in ipairs(names) do
+    local key = prefix .. 'tenant:' .. name
+    for _, one in ipairs({key, key .. ':parked', key .. ':running'}) do redis.call('EXPIRE', one, IDLE_S) end
+    redis.call('ZREM', earlier .. 'jobs', name)
+  end
+  if #names == count then return end
+  for _, name in ipairs({'heads', 'ready', 'jobs', 'deadlines', 'clock'}) do redis.call('DEL', earlier .. name) end
+end
