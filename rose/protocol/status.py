@@ -221,8 +221,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
                 with written_by_us(f"what worker {worker} says of itself"):
                     here = WorkerStatus(int(jobs), int_or_none(slots or None), int(silent_ms))
                 workers[worker] = _together(workers.get(worker), here)
-            # The ids of entries there say when they were moved, not when they were enqueued.
-            if held and number < len(levels):
+            if held:
                 began.append(int(oldest.partition(b"-")[0]))
             waiting[priority.value] += entries - held
             of_tenants += entries if number >= len(levels) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -96,7 +96,9 @@ class Newcomer(AsyncCase):
         return {
             BEFORE: max(before),
             BEFORE_MEDIAN: statistics.median(before),
-            WAIT: statistics.median(job.given[0] - job.came for job in arrivals if job.given),
+            WAIT: statistics.median(
+                job.given - job.came for job in arrivals if job.given is not None
+            ),
             LEFT: len(many) - len(given),
         }
 
@@ -120,8 +122,8 @@ async def _round_trip(client: AsyncClient) -> str:
 class _Job:
     came: int
     """ms by Redis' clock"""
-    given: tuple[int, int, int] | None
-    """when it was given to a worker: ms, partition, and its number in that; None: it waits"""
+    given: int | None
+    """when it was given to a worker, ms; None: it waits"""
 
 
 async def _read(client: redis.asyncio.Redis, queue: str, ids: Sequence[str]) -> list[_Job]:
@@ -130,19 +132,15 @@ async def _read(client: redis.asyncio.Redis, queue: str, ids: Sequence[str]) -> 
         pipeline = client.pipeline(transaction=False)
         for job_id in chunk:
             state = Partition(queue, partition_of(job_id)).state(job_id)
-            pipeline.hmget(state, "enqueued_ms", "entry")
-        for job_id, (came, entry) in zip(chunk, await pipeline.execute(), strict=True):
-            given = None
-            if entry:
-                ms, number = map(int, entry.split(b"-"))
-                given = ms, partition_of(job_id), number
-            jobs.append(_Job(int(came), given))
+            pipeline.hmget(state, "enqueued_ms", "started_ms")
+        for came, given in await pipeline.execute():
+            jobs.append(_Job(int(came), None if given is None else int(given)))
     return jobs
 
 
-def _given_before(arrival: _Job, given: Sequence[tuple[int, int, int]]) -> int:
+def _given_before(arrival: _Job, given: Sequence[int]) -> int:
     """How many of the other tenant's jobs were given out from its submit on until it was its turn.
-    Those of the millisecond in which it came count."""
+    Those of the milliseconds in which it came and was given to a worker count."""
     if arrival.given is None:
         raise RuntimeError("a job has ended that no worker was given")
-    return bisect_left(given, arrival.given) - bisect_left(given, (arrival.came, -1, -1))
+    return bisect_right(given, arrival.given) - bisect_left(given, arrival.came)
