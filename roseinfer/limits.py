@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from rose.errors import ConfigurationError, UnsupportedModel
+from roseinfer.memory import free_memory
 
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
 # context: beyond it, a request's result would depend on its batch-mates.
@@ -78,15 +78,5 @@ def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
 
 def default_cache_tokens(bytes_per_token: int, context: int) -> int:
     """A cache for 32 full contexts, or as much of it as a fair share of main memory allows."""
-    fits = int(_free_memory() * _MEMORY_SHARE // bytes_per_token)
+    fits = int(free_memory() * _MEMORY_SHARE // bytes_per_token)
     return max(min(_DEFAULT_CONTEXTS_IN_CACHE * context, fits), 1)
-
-
-def _free_memory() -> int:
-    """Free bytes of main memory, as far as the system tells; else a cautious guess."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-        return int(kib) * 1024
-    except (OSError, StopIteration):
-        return 4 * 1024**3

@@ -1,0 +1,58 @@
+"""How much main memory there is to use: of the machine, and of the container.
+
+/proc/meminfo tells of the machine, also inside a container with a limit of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Where the system does not tell: a cautious guess.
+_UNKNOWN = 4 * 1024**3
+#: The names of (limit, usage) in a control group of version 2 and of version 1.
+_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that may be taken: what the machine has, or the tightest limit of a control group that
+    this process is in leaves. `root`: the file system."""
+    return min([_of_machine(root), *_left_by_groups(root)])
+
+
+def _of_machine(root: Path) -> int:
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return int(kib) * 1024
+    except (OSError, StopIteration):
+        return _UNKNOWN
+
+
+def _left_by_groups(root: Path) -> Iterator[int]:
+    for group in _groups(root):
+        for limit, usage in _FILES:
+            try:
+                most = int((group / limit).read_text(encoding="ascii"))
+                used = int((group / usage).read_text(encoding="ascii"))
+                stat = (group / "memory.stat").read_text(encoding="ascii")
+            except (OSError, ValueError):  # no such file, or "max"
+                continue
+            # Pages of files that nobody uses are given back when memory is needed.
+            files = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
+            yield max(0, most - used + int(files))
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Every control group whose limits hold for this process. A container sees its own as the root
+    of them all."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            top = root / "sys/fs/cgroup" / controllers
+            own = top / path.lstrip("/")
+            yield from (one for one in (own, *own.parents) if one == top or top in one.parents)
