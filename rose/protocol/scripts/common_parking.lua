@@ -135,11 +135,11 @@ local function tenant_parking(book)
 end
 
 -- Park jobs, at most about `count`, that the version before has parked: it kept them in tenants:messages, and what it
--- counted in other keys. While a worker of it lives they are left to that one.
+-- counted in other keys. A worker of it that lives may hold them back, since it does not see what others have ended.
 local function park_earlier(book, count, ttl_s)
   local prefix = book.prefix
   local earlier, messages = prefix .. 'tenants:', prefix .. 'tenants:messages'
-  if redis.call('EXISTS', earlier .. 'clock') == 0 or redis.call('EXISTS', earlier .. 'worker') == 1 then return end
+  if redis.call('EXISTS', earlier .. 'clock') == 0 then return end
   local parking, found = tenant_parking(book), redis.call('HSCAN', messages, 0, 'COUNT', count)[2]
   for n = 1, #found, 2 do
     local job_id, state = found[n], prefix .. 'state:' .. found[n]
@@ -157,7 +157,7 @@ local function park_earlier(book, count, ttl_s)
     end
     redis.call('HDEL', messages, job_id)
   end
-  if redis.call('EXISTS', messages) == 1 then return end
+  if redis.call('EXISTS', messages) == 1 or redis.call('EXISTS', earlier .. 'worker') == 1 then return end
   local names = ask('ZRANGE', earlier .. 'jobs', 0, count - 1) or {}
   for _, name in ipairs(names) do
     local key = prefix .. 'tenant:' .. name
