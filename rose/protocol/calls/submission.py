@@ -19,9 +19,6 @@ from rose.protocol.jobs import JobSpec, Priority
 from rose.protocol.keys import Partition
 from rose.protocol.scripts import load
 
-#: Where submit.lua is told the tenants of all jobs.
-_TENANTS = 4
-
 #: The number of a priority's stream among those of a partition.
 _LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
 
@@ -122,13 +119,13 @@ def submit(
     """
     streams = partition.all_jobs
     keys: list[str | bytes] = [partition.load, partition.model, *streams]
-    args: list[Arg] = [
+    bounds: list[Arg] = [
         len(streams),
         value_or(limits.max_jobs, ""),
         value_or(limits.max_tokens, ""),
         value_or(limits.max_bytes, ""),
-        "",
     ]
+    args: list[Arg] = []
     now, tenants = now_ms(), set[str]()
     for job in jobs:
         if job.tenant:
@@ -144,8 +141,7 @@ def submit(
             job.raw,
             job.record,
         )
-    args[_TENANTS] = " ".join(sorted(tenants))
-    return Call(load("submit"), keys, args)
+    return Call(load("submit"), keys, [*bounds, " ".join(sorted(tenants)), *args])
 
 
 def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:

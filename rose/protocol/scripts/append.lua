@@ -29,7 +29,6 @@ end
 
 local function open_book()
   book = book or tenant_book(prefix)
-  book.now = tonumber(now or '')
   return book
 end
 
@@ -143,7 +142,10 @@ while key < #KEYS do
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
-if book then book.close(load) end
+if book then
+  book.now = tonumber(now or '')
+  book.close(load)
+end
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

@@ -14,7 +14,7 @@ local function end_parked(book, state, status, event, now, ttl_s)
   return true
 end
 
--- End parked jobs whose deadline has passed. Returns how many there were, at most `count`.
+-- End parked jobs whose deadline has passed, at most `count`.
 local function end_late(book, now, count, event, ttl_s)
   local deadlines = book.prefix .. 'shares:deadlines'
   local due = book.insist('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
@@ -23,7 +23,6 @@ local function end_late(book, now, count, event, ttl_s)
       redis.call('ZREM', deadlines, job_id)
     end
   end
-  return #due
 end
 
 -- Forget tenants that have had no jobs for long.
@@ -76,19 +75,13 @@ local function tenant_parking(book)
   -- Its entry has come already. `due`: its score, if it had one before.
   function parking.park(tenant, job_id, level, now, deadline_ms, due)
     if not due then
-      if book.ageing == nil then book.ageing = redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] end
-      ageing = ageing or tonumber(book.ageing or '') or 60000
+      ageing = ageing or tonumber(book.ageing or redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
       tenant.last = math.max(now * 1024, tenant.last + 1)
       due = tenant.last + (level - 1) * ageing * 1024
       if book.passing ~= '' and string.find(book.passing, level, 1, true) then due = due - PASSING end
     end
     due = tonumber(due)
-    local comes = tenant.comes
-    if comes then
-      comes[#comes + 1], comes[#comes + 2] = string.format('%d', due), job_id
-    else
-      tenant.comes = {string.format('%d', due), job_id}
-    end
+    book.gather(tenant, 'comes', string.format('%d', due), job_id)
     tenant.parked, tenant.dirty = tenant.parked + 1, true
     tenant.due = math.min(due, tenant.due or due)
     if deadline_ms then book.insist('ZADD', prefix .. 'shares:deadlines', deadline_ms, job_id) end

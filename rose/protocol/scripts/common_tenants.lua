@@ -56,12 +56,12 @@ end
 local function tenant_book(prefix)
   local stream, limits, shares = prefix .. 'jobs:tenants', prefix .. 'tenants:limits', prefix .. 'shares:'
   local records, ready, heads, jobs = shares .. 'tenants', shares .. 'ready', shares .. 'heads', shares .. 'jobs'
-  -- passing: the numbers of the priorities that pass between tenants; undue: ids that have no deadline here any
+  -- passing: what `passes` returns; undue: ids that have no deadline here any
   -- more; heard: an entry has come that wakes a worker;
   -- now: Redis' clock, if the caller knows it. All are named at once, since a table that grows is costly.
   local book = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
     undue = nil, heard = nil, now = nil, insist = nil, gather = nil, clock = nil, open_all = nil, open = nil, refill = nil,
-    release = nil, give = nil, tick = nil, settle = nil, settle_job = nil, charge = nil, mended = nil, close = nil}
+    passes = nil, uncount = nil, release = nil, give = nil, tick = nil, settle = nil, settle_job = nil, charge = nil, mended = nil, close = nil}
   local opened, order, clock, rings = {}, {}, nil, false
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
   local tonumber, floor = tonumber, math.floor
@@ -222,6 +222,12 @@ local function tenant_book(prefix)
     return opened[name]
   end
 
+  -- The numbers of the priorities that pass between tenants, also where no tenant has been opened.
+  function book.passes()
+    book.passing = book.passing or (ask('HMGET', limits, ':passes') or {})[1] or ''
+    return book.passing
+  end
+
   -- What a minute allows, up to now. A time in the future is from before Redis' clock was set back.
   function book.refill(tenant, now)
     local minutes = math.max(0, now - (tenant.at or 0)) / 60000
@@ -231,20 +237,24 @@ local function tenant_book(prefix)
     tenant.at = now
   end
 
-  -- A job is parked no more, and not the first of its tenant's.
-  function book.release(tenant, job_id, level, has_deadline)
-    gather(tenant, 'goes', job_id)
-    tenant.parked, tenant.look, tenant.dirty = tenant.parked - 1, true, true
+  -- A job counts among those that are parked no more. What becomes of its tenant's order, the caller says.
+  function book.uncount(tenant, job_id, level, has_deadline)
+    tenant.parked, tenant.dirty = tenant.parked - 1, true
     book.parked_levels[level] = book.parked_levels[level] - 1
     if has_deadline then gather(book, 'undue', job_id) end
   end
 
+  -- A job is parked no more, wherever it stands in its tenant's order.
+  function book.release(tenant, job_id, level, has_deadline)
+    book.uncount(tenant, job_id, level, has_deadline)
+    gather(tenant, 'goes', job_id)
+    tenant.look = true
+  end
+
   -- A parked job is given to a worker. Where its tenant stands then, the caller knows.
   function book.give(tenant, prompt, level, job_id, has_deadline)
-    tenant.parked, tenant.running, tenant.dirty = tenant.parked - 1, tenant.running + 1, true
-    tenant.vtime = tenant.vtime + (prompt + ADVANCE) / tenant.weight
-    book.parked_levels[level] = book.parked_levels[level] - 1
-    if has_deadline then gather(book, 'undue', job_id) end
+    book.uncount(tenant, job_id, level, has_deadline)
+    tenant.running, tenant.vtime = tenant.running + 1, tenant.vtime + (prompt + ADVANCE) / tenant.weight
   end
 
   -- A tenant's virtual time without what was charged in advance. The clock goes by it: who is put where others

@@ -75,8 +75,7 @@ local function tenant_turns(book)
   -- A job that needs no slot: somebody has ended it otherwise, or a worker of the version before has it.
   local function drop(tenant, job_id, known, late, now, event, ttl_s)
     local state, tokens, _, level = prefix .. 'state:' .. job_id, prefix .. 'tokens:' .. job_id, share_of(known[3])
-    book.parked_levels[level], tenant.parked = book.parked_levels[level] - 1, tenant.parked - 1
-    if known[5] then book.gather(book, 'undue', job_id) end
+    book.uncount(tenant, job_id, level, known[5])
     local own = ask('HMGET', state, 'tenant', 'cost', 'bytes') or {}
     book.settle(own[1], known[3], own[2], own[3], nil, 0)
     if late then

@@ -43,10 +43,11 @@ end
 local prefix, now = prefix_of(load), now_ms()
 local any_tenants, book = redis.call('EXISTS', of_tenants, bell) > 0, nil
 -- Somebody may have deleted the entries of jobs that wait.
-if any_tenants and (ask('XLEN', of_tenants) ~= 0 or redis.call('EXISTS', prefix .. 'shares:heads') == 1) then
+local standing = any_tenants and ask('XLEN', of_tenants)
+if any_tenants and (standing ~= 0 or redis.call('EXISTS', prefix .. 'shares:heads') == 1) then
   book = tenant_book(prefix)
   streams[#streams + 1] = of_tenants
-  book.insist('XLEN', of_tenants)
+  if not standing then book.insist('XLEN', of_tenants) end
   local pending = redis.pcall('XPENDING', of_tenants, group)
   if pending.err then redis.call('XGROUP', 'CREATE', of_tenants, group, '0', 'MKSTREAM') end
   owned[#streams] = pending[1] or 0
@@ -54,6 +55,7 @@ end
 
 local fetched, outcomes, mended = {}, {}, ''
 local taker = {consumer = consumer, model = model, now = string.format('%d', now), begun = {}}
+
 -- What `take` would reply to a new entry; "" if that must be called.
 local function begin_new(stream, entry, job)
   local job_id = job and #job <= job_bytes and job_id_in(job)
@@ -182,7 +184,7 @@ end
 -- those that came in its millisecond. Nil if there is none.
 local function first_passing()
   local first
-  for level in string.gmatch(book.passing or '', '%d') do
+  for level in string.gmatch(book.passes(), '%d') do
     level = tonumber(level)
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
@@ -283,8 +285,9 @@ else
   redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
   listens = true
 end
+if listens and any_tenants then book = book or tenant_book(prefix) end
 for _, stream in ipairs({of_tenants, bell}) do
-  local last = listens and any_tenants and (book or tenant_book(prefix)).insist('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  local last = listens and any_tenants and book.insist('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
   seen[#seen + 1] = last and last[1] or '0-0'
 end
 return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes}

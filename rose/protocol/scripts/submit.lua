@@ -96,7 +96,7 @@ local MAX_UNPARKED = 100
 local function open_tenants()
   book, now = tenant_book(prefix_of(load)), now_ms()
   in_a_row = string.format('%d-*', now)
-  book.now, book.ageing, parking = now, facts[8], tenant_parking(book)
+  book.now, book.ageing, parking = now, facts[8] or '', tenant_parking(book)
   parks = parking.parks(KEYS[4])
   if not parks then parking.unpark(MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)}) end
   local names = {}

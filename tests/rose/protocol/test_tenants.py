@@ -279,6 +279,19 @@ def test_a_class_that_passes_goes_before_all_tenants_shares_in_the_order_of_comi
     assert [job.job_id for job in bench.fetch("w", 9)] == [high, normal]
 
 
+def test_a_class_passes_among_jobs_without_a_tenant_also_where_no_tenant_may_run_more(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given: a tenant that has as many jobs running as it may, and one that waits
+    tenants.set_passing({Priority.LOW})
+    tenants.set("full", TenantLimits(max_running_jobs=1))
+    floor.submit("full", 2)
+    assert floor.begin(1) == ["full"]
+    normal, low = (bench.client.submit("x", priority=one).id for one in ("normal", "low"))
+    # when / then
+    assert [job.job_id for _ in range(2) for job in bench.fetch("w", 1)] == [low, normal]
+
+
 def test_what_passes_is_charged_and_held_to_the_limits(
     bench: Bench, floor: Floor, tenants: Tenants
 ) -> None:
