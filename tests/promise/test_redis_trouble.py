@@ -323,6 +323,28 @@ def test_a_redis_that_is_up_and_refuses(
         assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
+def test_a_worker_that_may_not_publish_is_slow_and_loses_nothing(
+    server: EmbeddedBroker, admin: redis.Redis, queue: str
+) -> None:
+    # given: what its engine says in a pause comes together, so the last tokens with the end
+    admin.execute_command("ACL", "SETUSER", "mute", "on", ">mute", "~*", "&*", "+@all", "-publish")
+    url = server.url.replace("redis://", "redis://mute:mute@")
+    given = settings(server.url).model_copy(update={"queue": queue})
+    with (
+        Client(given) as client,
+        serving("mute", url, queue=queue, **IMPATIENT) as worker,
+    ):
+        # when
+        jobs = [client.submit(PROMPT, max_new_tokens=tokens) for tokens in (1, 20)]
+        listening = [Listeners(given, job.id) for job in jobs]
+        # then
+        assert_echo(listening[0].events(), PROMPT, 1)
+        assert_echo(listening[1].events(), PROMPT, 20)
+        assert [job.status().epoch for job in jobs] == [1, 1]
+        assert "publishing waits for Redis" in worker.log
+        wait_until(lambda: has_no_jobs(admin, Partition(queue)))
+
+
 # Memory
 
 

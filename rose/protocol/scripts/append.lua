@@ -49,7 +49,7 @@ local function append_one(state, tokens, epoch, index, after, event, moved)
   if known[1] ~= epoch then return 'FENCED' end
   if (known[2] or '0') == index and not is_terminal(known[4]) and add_event(tokens, after .. '-0', event) then
     redis.call('HSET', state, 'tokens', after)
-    redis.call(PUBLISH, channels .. string.sub(state, id_at), event)
+    publish(channels .. string.sub(state, id_at), event)
     generated = generated + after - index
     if moved then generated_tenants = generated_tenants + after - index end
     if charged then charge(state, known[5], tonumber(after)) end
@@ -78,7 +78,7 @@ local function log_events(state, tokens, known, index, counts, number, ends)
     generated = generated + logged - before
     if not (ends and placed) then redis.call('HSET', state, 'tokens', logged) end
     local channel = channel_of(state)
-    for n = first, last do redis.call(PUBLISH, channel, ARGV[n]) end
+    for n = first, last do publish(channel, ARGV[n]) end
   end
   return placed, first ~= nil, index == logged and logged, logged - before
 end
@@ -151,4 +151,4 @@ if #ended > 0 then
   ask('ZREM', running, unpack(ended))
   for stream, ids in pairs(entries) do acknowledge(stream, group, unpack(ids)) end
 end
-return reply
+return told(reply)

@@ -9,4 +9,4 @@ local message, event, ttl_s = unpack(ARGV)
 local status = redis.call('HMGET', state, 'status')[1]
 if not status then return 'UNKNOWN' end
 if is_terminal(status) then return 'ENDED' end
-return stop_job(state, tokens, load, control, message, event, ttl_s) and 'CANCELLED' or 'REQUESTED'
+return told(stop_job(state, tokens, load, control, message, event, ttl_s) and 'CANCELLED' or 'REQUESTED')

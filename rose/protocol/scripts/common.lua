@@ -22,6 +22,21 @@
 -- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
 local PUBLISH = 'PUBLISH'
 
+-- A user who may write and not publish is refused in mid-script. The channel is only the wake-up, so the script
+-- finishes what it has begun. Only then it says that it was refused, by `told`.
+local unpublished
+
+local function publish(channel, message)
+  local heard_by = redis.pcall(PUBLISH, channel, message)
+  if type(heard_by) == 'table' then unpublished = heard_by end
+end
+
+-- The reply of a script that may have published. It writes nothing after this.
+local function told(reply)
+  if unpublished then error(unpublished) end
+  return reply
+end
+
 local function is_terminal(status)
   return status == 'finished' or status == 'failed' or status == 'cancelled'
 end
@@ -226,7 +241,7 @@ local function end_job(state, tokens, held, status, event, now, ttl_s, ...)
   if ttl_s then expire(state, tokens, key, ttl_s, deleted) end
   if is_count(cost) then given_back.tokens = given_back.tokens + cost end
   if is_count(bytes) then given_back.bytes = given_back.bytes + bytes end
-  redis.call(PUBLISH, channel_of(state), event)
+  publish(channel_of(state), event)
 end
 
 -- The entry of a job that has ended goes: its state, log and key may expire now. If the job was

@@ -8,7 +8,7 @@ local function stop_job(state, tokens, load, control, message, event, ttl_s)
   local known = redis.call('HMGET', state, 'status', 'tokens', 'bytes', 'tenant')
   redis.call('HSET', state, 'cancel', '1')
   if known[1] ~= 'queued' or (known[2] or '0') ~= '0' then
-    redis.call(PUBLISH, control, message)
+    publish(control, message)
     return false
   end
   local book, now = known[4] and tenant_book(prefix_of(state)), now_ms()

@@ -43,4 +43,4 @@ if not deleted then
   redis.call('EXPIRE', dead, keep_s)
 end
 acknowledge(stream, group, entry)
-return 'DEAD'
+return told('DEAD')

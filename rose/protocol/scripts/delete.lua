@@ -35,4 +35,4 @@ end
 redis.call('HDEL', state, 'record', 'owner')
 redis.call('HSET', state, 'deleted', '1')
 if not ended then stop_job(state, tokens, load, control, message, event, ttl_s) end
-return 'REQUESTED'
+return told('REQUESTED')

@@ -290,4 +290,4 @@ for _, stream in ipairs({of_tenants, bell}) do
   local last = listens and any_tenants and book.insist('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
   seen[#seen + 1] = last and last[1] or '0-0'
 end
-return {fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes}
+return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes})

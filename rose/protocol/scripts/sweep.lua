@@ -90,4 +90,4 @@ for _, range in ipairs({{'-inf', now - again_ms}, {'(' .. now, '+inf'}}) do
   local due = ask('ZRANGEBYSCORE', running, range[1], range[2], 'LIMIT', 0, max_jobs) or {}
   for _, job_id in ipairs(due) do lost[#lost + 1] = look_at(job_id, now) end
 end
-return {count, positions, lost}
+return told({count, positions, lost})
