@@ -198,6 +198,32 @@ def test_a_user_with_a_right_too_few(
     assert f"lacks rights of a {role}: {named}" in found["rights"].says
 
 
+@pytest.mark.parametrize(
+    ("right", "named"),
+    [
+        ("xack", "worker: XACK on rose:{default:0}:jobs:*"),
+        ("xreadgroup", "worker: XREADGROUP on rose:{default:0}:jobs:*"),
+        ("hlen", "gateway: HLEN on rose:gateway:keys"),
+    ],
+)
+def test_a_user_who_is_nearly_all_may_be_no_producer_by_chance(
+    shipped: EmbeddedBroker, admin: redis.Redis, right: str, named: str
+) -> None:
+    # given: what a producer needs, it has
+    given = settings_of(shipped, "broad")
+    admin.execute_command(
+        *("ACL", "SETUSER", "broad", "reset", "on", f">{PASSWORDS['broad']}"),
+        *("~*", "&*", "+@all", f"-{right}"),
+    )
+    # when
+    found = examined(given)["rights"]
+    # then
+    assert found.verdict is Verdict.FAIL
+    assert f"user broad lacks rights of a {named}" in found.says
+    assert found.todo.endswith("--role producer")
+    assert examined(given, Role.PRODUCER)["rights"].verdict is Verdict.OK
+
+
 def test_a_worker_is_no_producer(shipped: EmbeddedBroker) -> None:
     found = examined(settings_of(shipped, "worker"), Role.PRODUCER)
     assert found["rights"].verdict is Verdict.FAIL

@@ -22,6 +22,7 @@ PASSWORDS = {
     "operator": "operator-secret-4",
     "gateway": "gateway-secret-66",
     "admin": "admin-secret-55555",
+    "broad": "broad-secret-7777",
 }
 
 #: A command, and the kind of key it is for: "" where it is for none, "*" for any.

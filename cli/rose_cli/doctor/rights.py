@@ -8,6 +8,7 @@ back is NOPERM, or it may be done. The same rights as in deploy/redis/users.acl:
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from enum import StrEnum
 
 import redis
@@ -26,6 +27,9 @@ class Role(StrEnum):
     WORKER = "worker"
     GATEWAY = "gateway"
 
+
+#: A kind of key, and a command that is for it.
+Right = tuple[str, str]
 
 #: Of whoever submits jobs of tenants.
 _OF_TENANTS: dict[str, tuple[str, ...]] = {
@@ -176,22 +180,37 @@ _HARMLESS = {
 }
 
 
-def missing(server: redis.Redis, partition: Partition, role: Role, *, sharded: bool) -> list[str]:
-    """What its user may not do of what `role` has to, such as `XADD on rose:{default:0}:jobs:*`.
+def missing(server: redis.Redis, partition: Partition, role: Role, *, sharded: bool) -> list[Right]:
+    """What its user may not do of what `role` has to.
 
     Raises: RedisError: it cannot be asked.
     """
     user = server.get_connection_kwargs().get("username") or ""
     keys = _keys(partition, user)
-    lacks = []
-    for kind, names in RIGHTS[role].items():
-        for name in names:
-            # A cluster's messages go to the subscribers of one shard.
-            word = f"s{name}" if sharded and name in ("subscribe", "publish") else name
-            if not _may(server, word, keys[kind]):
-                where = f" on {_pattern(partition, kind)}" if kind else ""
-                lacks.append(word.upper().replace("|", " ") + where)
-    return lacks
+    # A cluster's messages go to the subscribers of one shard.
+    needed = [
+        (kind, f"s{name}" if sharded and name in ("subscribe", "publish") else name)
+        for kind, name in _rights_of(role)
+    ]
+    return [(kind, name) for kind, name in needed if not _may(server, name, keys[kind])]
+
+
+def said(right: Right, partition: Partition) -> str:
+    """Such as `XADD on rose:{default:0}:jobs:*`."""
+    kind, name = right
+    where = f" on {_pattern(partition, kind)}" if kind else ""
+    return name.upper().replace("|", " ") + where
+
+
+def is_meant_for(role: Role, lacks: Collection[Right]) -> bool:
+    """Whether a user who lacks these rights has most of those that nobody but `role` needs."""
+    others = {right for other in Role if other is not role for right in _rights_of(other)}
+    own = set(_rights_of(role)) - others
+    return 2 * len(own.intersection(lacks)) < len(own)
+
+
+def _rights_of(role: Role) -> list[Right]:
+    return [(kind, name) for kind, names in RIGHTS[role].items() for name in names]
 
 
 def _keys(partition: Partition, user: str) -> dict[str, str]:

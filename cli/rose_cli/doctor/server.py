@@ -22,7 +22,7 @@ from rose.transport.losses import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
 from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
-from rose_cli.doctor.rights import Role, missing
+from rose_cli.doctor.rights import Right, Role, is_meant_for, missing, said
 from rose_producer import Client, ProducerSettings
 
 #: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,
@@ -214,26 +214,34 @@ def _examine_use(
     server: redis.Redis, partition: Partition, role: Role | None, *, sharded: bool
 ) -> Iterator[Finding]:
     lacks = {one: missing(server, partition, one, sharded=sharded) for one in Role}
-    yield _rights(user_of(server), lacks, role)
+    yield _rights(user_of(server), lacks, role, partition)
     yield from _write(server, partition)
 
 
-def _rights(user: str, lacks: dict[Role, list[str]], role: Role | None) -> Finding:
+def _rights(
+    user: str, lacks: dict[Role, list[Right]], role: Role | None, partition: Partition
+) -> Finding:
     may = [one for one in Role if not lacks[one]]
-    if (role in may) if role else may:
+    if role is None and may:
+        # Who has all rights but one of a worker's has those of a producer, and is hardly one.
+        unfinished = [one for one in Role if lacks[one] and is_meant_for(one, lacks[one])]
+    else:
+        unfinished = [role] if role and role not in may else []
+    if may and not unfinished:
         also = " and ".join(one.value for one in may)
         return ok("rights", f"user {user} has the rights of a {also}")
     # Of a user who is meant for one of the roles, not what he needs for the other.
-    nearest = role or min(Role, key=lambda one: len(lacks[one]))
+    nearest = min(unfinished or Role, key=lambda one: len(lacks[one]))
+    other_use = f", or name what it is for: --role {may[0]}" if may and role is None else ""
     return fail(
         "rights",
-        f"user {user} lacks rights of a {nearest.value}: {_some(lacks[nearest])}",
-        "compare with deploy/redis/users.acl",
+        f"user {user} lacks rights of a {nearest.value}: {_some(lacks[nearest], partition)}",
+        f"compare with deploy/redis/users.acl{other_use}",
     )
 
 
-def _some(lacks: list[str]) -> str:
-    shown, left = lacks[:4], len(lacks) - 4
+def _some(lacks: list[Right], partition: Partition) -> str:
+    shown, left = [said(right, partition) for right in lacks[:4]], len(lacks) - 4
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
 
 
