@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rose.errors import ConfigurationError
+from rose.validation import describe
 
 
 class QueueSettings(BaseSettings):
@@ -45,6 +49,15 @@ class QueueSettings(BaseSettings):
     redis_retries: int = Field(
         default=5, ge=0, description="repeats of a call whose connection failed, with backoff"
     )
+
+    if not TYPE_CHECKING:  # a type checker knows the fields as arguments
+
+        def __init__(self, **given: Any) -> None:
+            """Raises: ConfigurationError: names every wrong setting in one line."""
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                raise ConfigurationError(describe(error, whole="settings")) from None
 
     @property
     def redis_user(self) -> str:

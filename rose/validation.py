@@ -33,6 +33,18 @@ def describe(
     return "; ".join(told) + (f"; and {left} more" if left else "")
 
 
+def lone_surrogate(text: str) -> str | None:
+    """What is wrong with text that cannot be written as UTF-8; None if it can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return (
+            f"has half of a surrogate pair at character {error.start}, as text of bytes that were "
+            "no UTF-8 does"
+        )
+    return None
+
+
 def _line(item: ErrorDetails, whole: str, inner: str | None, possible: Mapping[str, str]) -> str:
     path, value, message = item["loc"], item["input"], item["msg"]
     path = path[1:] if path[:1] == (inner,) else path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -11,8 +12,10 @@ def main() -> None:
     # worker sets its own once it has been imported, which takes a second.
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)
-    from rose_cli.main import main as run_command
-
+    try:
+        from rose_cli.main import main as run_command
+    except KeyboardInterrupt:
+        sys.exit(130)  # as everywhere later: without a traceback
     run_command()
 
 

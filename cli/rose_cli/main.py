@@ -50,14 +50,6 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)  # the reader has seen enough, as with `rose stream ID | head`
-    except ValueError as error:
-        from pydantic import ValidationError
-
-        from rose.validation import describe
-
-        if not isinstance(error, ValidationError):
-            raise
-        _fail(ConfigurationError(describe(error, whole="settings")))
 
 
 def _fail(error: RoseError) -> NoReturn:

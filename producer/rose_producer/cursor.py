@@ -27,8 +27,8 @@ class LogCursor:
     """Where a subscriber stands. Invariant: it has tokens 0 to `position` - 1, each once."""
 
     def __init__(self, position: int = 0) -> None:
-        if position < 0:
-            raise InvalidCursor(f"a cursor counts tokens and cannot be {position}")
+        if not isinstance(position, int) or position < 0:
+            raise InvalidCursor(f"a cursor counts tokens and cannot be {position!r}")
         self.position = position
         self.ended = False
 

@@ -32,6 +32,7 @@ from rose.protocol.calls import (
 )
 from rose.protocol.records import check_record
 from rose.protocol.tenants import check_tenant
+from rose.validation import lone_surrogate
 from rose_producer.tracing import is_traced, traceparent
 
 if TYPE_CHECKING:
@@ -217,8 +218,8 @@ def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
 def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) -> JobSpec:
     if request.deadline_s is not None and not 0 < request.deadline_s < 1e9:
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
-    if request.idempotency_key == "":
-        raise InvalidParameter("idempotency_key: must not be empty; leave it out for none")
+    if request.idempotency_key is not None:
+        _check_key(request.idempotency_key)
     if request.job_id is not None:
         _check_partition(request.job_id, request, settings)
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
@@ -236,6 +237,16 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
             "adapter": request.adapter,
         }
     )
+
+
+def _check_key(key: str) -> None:
+    """Raises: InvalidParameter"""
+    if not isinstance(key, str):
+        raise InvalidParameter(f"idempotency_key: must be text (got {key!r})")
+    if key == "":
+        raise InvalidParameter("idempotency_key: must not be empty; leave it out for none")
+    if (where := lone_surrogate(key)) is not None:
+        raise InvalidParameter(f"idempotency_key: {where}")
 
 
 def _check_partition(job_id: str, request: Request, settings: ProducerSettings) -> None:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from rose.errors import InvalidParameter
 from rose.protocol.chat import ChatMessage, Tools, tools_size
 from rose.sampling import POSSIBLE, SamplingParams, TokenId
-from rose.validation import describe
+from rose.validation import describe, lone_surrogate
 
 JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 
@@ -104,11 +104,13 @@ def job_from(fields: Mapping[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         message = describe(error, whole="job", inner="sampling", possible=_POSSIBLE)
-        raise InvalidParameter(message + _wrong_in_messages(fields.get("prompt"))) from None
+        raise InvalidParameter(message + _wrong_in_prompt(fields.get("prompt"))) from None
 
 
-def _wrong_in_messages(prompt: Any) -> str:
-    """What is wrong with a prompt that can only be a chat, to be added to a report."""
+def _wrong_in_prompt(prompt: Any) -> str:
+    """What is wrong with a prompt that can only be text, or a chat, to be added to a report."""
+    if isinstance(prompt, str) and (where := lone_surrogate(prompt)) is not None:
+        return f": {where}"
     is_chat = isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping)
     try:
         if is_chat:

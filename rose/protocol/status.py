@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rose.errors import JobNotFound, MalformedMessage
 from rose.protocol.announced_model import AnnouncedModel, read_model
-from rose.protocol.jobs import Priority
+from rose.protocol.jobs import JOB_ID_PATTERN, Priority
 from rose.protocol.keys import RELEASED
 
 
@@ -176,6 +177,15 @@ class QueueStatus:
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
         return None if time_ms is None else max(0.0, (self.now_ms - time_ms) / 1000)
+
+
+def check_job_id(job_id: str) -> None:
+    """Raises: JobNotFound: no job can have this id, and perhaps nothing can send it to Redis."""
+    if not isinstance(job_id, str) or re.fullmatch(JOB_ID_PATTERN, job_id) is None:
+        raise JobNotFound(
+            f"no job {job_id!r}: an id has 1 to 80 letters, digits, '_', '.' or '-', and begins "
+            "with a letter or a digit"
+        )
 
 
 def job_not_found(job_id: str) -> JobNotFound:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 import redis
@@ -98,7 +99,8 @@ class _Turn:
 
 class IdleConnections(Generic[T]):
     """The last one that was kept is the first one to be used again. What nobody has used for a
-    while is closed, by a thread that runs only while there is something to close."""
+    while is closed, by a thread that runs only while there is something to close, and ends with the
+    client."""
 
     def __init__(self, close: Callable[[T], None]) -> None:
         self._close = close
@@ -124,25 +126,29 @@ class IdleConnections(Generic[T]):
         """Those in use are closed when they come back."""
         with self._lock:
             self._closed = True
+            if self._end is not None:
+                self._end.put(None)
         self._close_before(float("inf"))
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._kept: deque[tuple[float, T]] = deque()
-        self._timer: threading.Timer | None = None
+        self._end: SimpleQueue[None] | None = None
+        """Of the thread that waits to tidy, if one does: it ends when something is put here."""
 
     def _tidy_later(self) -> None:
-        if self._timer is None:
-            # The client may be forgotten without having been closed.
-            self._timer = threading.Timer(IDLE_S / 2, _tidy, [weakref.ref(self)])
-            self._timer.daemon = True
-            self._timer.start()
+        if self._end is None:
+            self._end = end = SimpleQueue[None]()
+            # The client may be forgotten without having been closed. What then ends the thread may
+            # interrupt any code, as the garbage collector does, and a simple queue allows that.
+            alive = weakref.ref(self, lambda _: end.put(None))
+            threading.Thread(target=_tidy_after, args=(alive, end), daemon=True).start()
 
     def _tidy(self) -> None:
         self._close_before(time.monotonic() - IDLE_S)
         with self._lock:
-            self._timer = None
+            self._end = None
             if self._kept:
                 self._tidy_later()
 
@@ -155,10 +161,13 @@ class IdleConnections(Generic[T]):
             self._close(connection)
 
 
-def _tidy(idle: weakref.ref[IdleConnections[object]]) -> None:
-    alive = idle()
-    if alive is not None:
-        alive._tidy()
+def _tidy_after(alive: weakref.ref[IdleConnections[object]], end: SimpleQueue[None]) -> None:
+    try:
+        end.get(timeout=IDLE_S / 2)
+    except Empty:
+        idle = alive()
+        if idle is not None:
+            idle._tidy()
 
 
 class BlockingPool:

@@ -1,4 +1,4 @@
-"""The beginning of the command `rose`, as PID 1 of a container sees it."""
+"""The beginning of the command `rose`: what a signal does while it still imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.bench import wait_until
 _PID_1 = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def _namespaces() -> None:
     try:
         subprocess.run([*_PID_1, "true"], check=True, capture_output=True)
@@ -23,16 +23,22 @@ def _namespaces() -> None:
         pytest.skip("needs namespaces for users and processes, and unshare")
 
 
-def test_pid_1_ends_at_sigterm_though_it_still_imports(tmp_path: Path) -> None:
-    # given: what the command is made with takes an hour to import
-    began = tmp_path / "began"
-    (tmp_path / "typer.py").write_text(
+def _endless_import(folder: Path) -> tuple[Path, dict[str, str]]:
+    """A file that is there once the import has begun, and the environment that leads to it."""
+    began = folder / "began"
+    (folder / "typer.py").write_text(
         f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\ntime.sleep(3600)\n"
     )
-    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    paths = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    return began, os.environ | {"PYTHONPATH": paths}
+
+
+@pytest.mark.usefixtures("_namespaces")
+def test_pid_1_ends_at_sigterm_though_it_still_imports(tmp_path: Path) -> None:
+    # given: what the command is made with takes an hour to import
+    began, environment = _endless_import(tmp_path)
     started = subprocess.Popen(
-        [*_PID_1, sys.executable, "-m", "rose_cli", "worker", "--engine", "null"],
-        env=os.environ | {"PYTHONPATH": paths},
+        [*_PID_1, sys.executable, "-m", "rose_cli", "worker", "--engine", "null"], env=environment
     )
     try:
         wait_until(began.exists)
@@ -44,3 +50,17 @@ def test_pid_1_ends_at_sigterm_though_it_still_imports(tmp_path: Path) -> None:
     finally:
         started.kill()
         started.wait()
+
+
+def test_ctrl_c_is_no_traceback_though_it_still_imports(tmp_path: Path) -> None:
+    # given
+    began, environment = _endless_import(tmp_path)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "rose_cli", "status"], env=environment, stderr=subprocess.PIPE
+    )
+    wait_until(began.exists)
+    # when
+    started.send_signal(signal.SIGINT)
+    # then
+    _, told = started.communicate(timeout=120)
+    assert (started.returncode, told) == (130, b"")

@@ -19,6 +19,7 @@ from rose.protocol.status import (
     JobStatus,
     QueueStatus,
     ServedModel,
+    check_job_id,
     job_not_found,
     read_queue_status,
     read_queues,
@@ -169,7 +170,11 @@ class AsyncClient:
         return await self._redis.run_many(batch.calls)
 
     def job(self, job_id: str) -> AsyncJob:
-        """A handle for a job submitted earlier, or by somebody else."""
+        """A handle for a job submitted earlier, or by somebody else.
+
+        Raises: JobNotFound: no job can have this id.
+        """
+        check_job_id(job_id)
         return AsyncJob(self, job_id)
 
     async def queue_status(self) -> QueueStatus:

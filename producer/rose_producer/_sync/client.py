@@ -20,6 +20,7 @@ from rose.protocol.status import (
     JobStatus,
     QueueStatus,
     ServedModel,
+    check_job_id,
     job_not_found,
     read_queue_status,
     read_queues,
@@ -170,7 +171,11 @@ class Client:
         return self._redis.run_many(batch.calls)
 
     def job(self, job_id: str) -> Job:
-        """A handle for a job submitted earlier, or by somebody else."""
+        """A handle for a job submitted earlier, or by somebody else.
+
+        Raises: JobNotFound: no job can have this id.
+        """
+        check_job_id(job_id)
         return Job(self, job_id)
 
     def queue_status(self) -> QueueStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -90,6 +91,28 @@ def test_idle_connections_are_closed_and_opened_again(proxy: Proxy) -> None:
         assert proxy.peak == 2
         client.close()
         subscriptions.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_client_that_is_not_used_any_more_leaves_no_thread(
+    proxy: Proxy, *, is_closed: bool
+) -> None:
+    # given
+    before = threading.active_count()
+    client, subscriptions = RedisClient(settings(proxy.url)), Subscriptions(settings(proxy.url))
+    with subscriptions.listen("channel"):
+        client.execute("PING")
+    assert threading.active_count() > before
+    # when
+    if is_closed:
+        client.close()
+        subscriptions.close()
+    else:
+        del client, subscriptions
+        gc.collect()
+    # then: at once, and not when a connection would have been idle for long
+    with mock.patch.object(blocking_pool, "IDLE_S", 1e6):
+        wait_until(lambda: threading.active_count() <= before)
 
 
 def test_a_connection_that_died_while_it_was_idle_is_replaced(proxy: Proxy) -> None:
