@@ -26,11 +26,14 @@ _MAX_GRAMMAR_BYTES = 64 * 1024
 _MAX_IDS = 1024
 #: Python refuses to read longer numbers.
 _MAX_ID_DIGITS = 10
+#: Characters that stand for something else in a regular expression.
+_MEANT_OTHERWISE = frozenset(r"\.+*?()|[]{}^$#&-~")
 #: The least probability that top_p may ask for: with it only the likeliest token is left.
 _LEAST_TOP_P = 1e-9
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Source = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -46,6 +49,18 @@ class ReturnedModel(BaseModel):
     OpenAI's libraries add some: they are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class StructuredOutputs(RequestModel):
+    """What the text must be, as clients of vLLM say it: one of these."""
+
+    json_: dict[str, Any] | _Source | None = Field(
+        default=None, alias="json", description="JSON of this schema, which may be JSON text"
+    )
+    json_object: bool | None = None
+    regex: _Source | None = None
+    choice: Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS)] | None = None
+    grammar: _Source | None = None
 
 
 class SamplingRequest(RequestModel):
@@ -83,11 +98,16 @@ class SamplingRequest(RequestModel):
     ignore_eos: bool | None = Field(
         default=None, description="the end of text is a token like others"
     )
-    regex: Annotated[str, Field(min_length=1)] | None = Field(
+    regex: _Source | None = Field(
         default=None, description="the whole text matches this expression (Rust's dialect)"
     )
-    grammar: Annotated[str, Field(min_length=1)] | None = Field(
+    grammar: _Source | None = Field(
         default=None, description="the text fits this Lark grammar (llguidance's dialect)"
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None,
+        description="vLLM's: one of `json` (a schema), `json_object`, `regex`, `choice` (texts of "
+        "which it is one) and `grammar`",
     )
     deadline_s: Annotated[_Number, Field(ge=0.001, le=1e8)] | None = Field(
         default=None,
@@ -160,8 +180,7 @@ def sampling_fields(
         "min_new_tokens": request.min_tokens,
         "stop_token_ids": request.stop_token_ids and tuple(request.stop_token_ids),
         "ignore_eos": request.ignore_eos,
-        "regex": bounded(request.regex, "regex"),
-        "grammar": bounded(request.grammar, "grammar"),
+        **_text_fields(request),
     }
     if isinstance(request, DetailedSamplingRequest):
         fields |= {
@@ -176,6 +195,36 @@ def sampling_fields(
             "min_tokens",
         )
     return given
+
+
+def _text_fields(request: SamplingRequest) -> dict[str, Any]:
+    """Raises: Refused"""
+    own = {
+        "regex": bounded(request.regex, "regex"),
+        "grammar": bounded(request.grammar, "grammar"),
+    }
+    wanted, param = request.structured_outputs, "structured_outputs"
+    if wanted is None:
+        return own
+    if len(given := [name for name, value in wanted if value not in (None, False)]) != 1:
+        raise Refused(f"{param}: give one of json, json_object, regex, choice and grammar", param)
+    if request.regex or request.grammar:
+        raise Refused(f"{param} cannot go with regex or grammar", param)
+    param += f".{given[0].rstrip('_')}"
+    if wanted.json_object:
+        return json_grammar(None, param)
+    if isinstance(wanted.json_, dict):
+        return json_grammar(wanted.json_, param)
+    if wanted.json_ is not None:
+        return {"json_schema": bounded(wanted.json_, param)}
+    if wanted.choice is not None:
+        return {"regex": bounded("|".join(map(_escaped, wanted.choice)), param)}
+    return {"regex": bounded(wanted.regex, param), "grammar": bounded(wanted.grammar, param)}
+
+
+def _escaped(text: str) -> str:
+    """A regular expression that only `text` fits."""
+    return "".join(f"\\{c}" if c in _MEANT_OTHERWISE else c for c in text)
 
 
 def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,6 +107,44 @@ def test_a_format_is_a_schema(wanted: dict[str, Any], schema: dict[str, Any]) ->
     assert json.loads(fields(response_format=wanted)["json_schema"]) == schema
 
 
+@pytest.mark.parametrize(
+    ("wanted", "made"),
+    [
+        ({"json": {"enum": [1]}}, {"json_schema": '{"enum": [1]}'}),
+        ({"json": '{"enum": [1]}', "regex": None}, {"json_schema": '{"enum": [1]}'}),
+        ({"json_object": True}, {"json_schema": '{"type": "object"}'}),
+        ({"regex": "[ab]", "json_object": False}, {"regex": "[ab]"}),
+        ({"choice": ["yes", "a (b)\n"]}, {"regex": "yes|a \\(b\\)\n"}),
+        ({"grammar": 'start: "a"'}, {"grammar": 'start: "a"'}),
+    ],
+)
+def test_structured_outputs_are_said_as_to_vllm(
+    wanted: dict[str, Any], made: dict[str, Any]
+) -> None:
+    assert fields(structured_outputs=wanted) == fields() | made
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}, "regex": "b"}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
+        ({"structured_outputs": {"choice": ["a" * 70_000]}}, "structured_outputs.choice"),
+    ],
+)
+def test_structured_outputs_that_contradict_themselves(given: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        fields(**given)
+    assert caught.value.param == param
+
+
 def test_the_text_format_is_no_grammar() -> None:
     assert "json_schema" not in fields(response_format={"type": "text"})
 

@@ -8,7 +8,13 @@ from pydantic import BaseModel, Field
 
 from rose_gateway.conversation import Message
 from rose_gateway.parsing import Unsupported
-from rose_gateway.request_fields import MAX_CHOICES, Metadata, ServiceTier, StreamOptions
+from rose_gateway.request_fields import (
+    MAX_CHOICES,
+    UNSUPPORTED_OF_VLLM,
+    Metadata,
+    ServiceTier,
+    StreamOptions,
+)
 from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
 from rose_gateway.tools import MAX_TOOLS, ChatTool, ChatToolChoice
 from rose_gateway.usage import Usage
@@ -60,7 +66,10 @@ class ChatRequest(DetailedSamplingRequest):
 
 #: Null asks for nothing anywhere; beside it the values that do. And why others are refused.
 UNSUPPORTED: Unsupported = {
+    "add_generation_prompt": ((True,), "an answer always begins a new message"),
     "audio": ((), "this server's models write text alone"),
+    "chat_template_kwargs": (({},), "chat templates are given nothing beyond messages and tools"),
+    "continue_final_message": ((False,), "an answer always begins a new message"),
     "function_call": (("none",), "is deprecated and not supported: use tool_choice"),
     "functions": (([],), "is deprecated and not supported: use tools"),
     "modalities": ((["text"],), "this server's models write text alone"),
@@ -71,6 +80,7 @@ UNSUPPORTED: Unsupported = {
     "reasoning_effort": (("none",), "this server's models have no effort that can be chosen"),
     "verbosity": (("medium",), "this server's models have no verbosity that can be chosen"),
     "web_search_options": ((), "this server searches nothing"),
+    **UNSUPPORTED_OF_VLLM,
 }
 
 

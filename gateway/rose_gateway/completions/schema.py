@@ -7,7 +7,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from rose_gateway.parsing import Unsupported
-from rose_gateway.request_fields import MAX_CHOICES, ServiceTier, StreamOptions
+from rose_gateway.request_fields import (
+    MAX_CHOICES,
+    UNSUPPORTED_OF_VLLM,
+    ServiceTier,
+    StreamOptions,
+)
 from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
 from rose_gateway.usage import Usage
 
@@ -63,6 +68,7 @@ class CompletionRequest(DetailedSamplingRequest):
 
 UNSUPPORTED: Unsupported = {
     "suffix": (("",), "this server's models write on, they do not fill gaps"),
+    **UNSUPPORTED_OF_VLLM,
 }
 
 
