@@ -59,7 +59,9 @@ class EngineCore(SessionFactory):
         self.device: torch.device = model.device
         # Before the context length, which a model without attention layers may lack.
         layers = find_layers(model)
-        context = limits.context_length(model, options.max_context)
+        allowed = limits.context_length(model, options.max_context)
+        # A runner has tables for each position: none for millions that the cache cannot hold.
+        context = min(allowed, _most_cached(loaded, layers, allowed, options))
         self._runner, self.decoder_description = build_runner(
             model, layers, context, gpu, loaded.weights, loaded.stored
         )
@@ -72,11 +74,11 @@ class EngineCore(SessionFactory):
             eos_token_ids=limits.eos_token_ids(model, loaded.tokenizer),
             context_length=min(context, self.cache.pool.total * options.block_size),
         )
-        if self.context_length < context:
+        if self.context_length < allowed:
             _logger.warning(
                 "the KV cache holds %d tokens: requests end there, not at the model's %d",
                 self.context_length,
-                context,
+                allowed,
             )
 
     # Forward passes
@@ -130,6 +132,19 @@ class EngineCore(SessionFactory):
             session.register_full_blocks(pool)
             session.append(next(sampled[session]).token_id)
         return [session.tokens[-1] for session in sessions]
+
+
+def _most_cached(
+    loaded: LoadedModel, layers: AttentionLayers, context: int, options: CacheOptions
+) -> int:
+    """How many tokens the KV cache will hold at the most, where that is known before there is a
+    runner; else `context`."""
+    tokens, model = options.tokens, loaded.model
+    if tokens is None and model.device.type == "cpu":
+        tokens = limits.default_cache_tokens(layers.bytes_per_token(model.dtype), context)
+    if tokens is None:
+        return context
+    return (_num_blocks(tokens, options.block_size) - 1) * options.block_size
 
 
 def _make_cache(

@@ -43,6 +43,9 @@ from roseinfer.sources import gguf_file, model_name, resolve
 
 _logger = logging.getLogger(__name__)
 
+#: More than any model has. transformers makes as many modules as a configuration says before it
+#: looks for weights, and a billion of them take all memory.
+_MAX_LAYERS = 4096
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -276,7 +279,7 @@ def load_tokenizer(source: str) -> Any:
         except Exception as error:
             raise ModelNotFound(
                 f"no tokenizer at {source!r}: {_first_line(error)}; "
-                "name one with tokenizer_name (--tokenizer-name)"
+                "name one with tokenizer_name (`rose worker --tokenizer`)"
             ) from error
     if not tokenizer.is_fast:
         raise UnsupportedModel(
@@ -302,6 +305,9 @@ def _load_config(place: _Place) -> Any:
             ) from error
     if place.header is not None:
         gguf.check_config(place.header, config)
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > _MAX_LAYERS:
+        raise _unsupported(config, f"its config.json says that it has {layers:,} layers")
     return config
 
 

@@ -183,6 +183,13 @@ class Reference:
             self._logits = _reference_logits(model, self._sequences)
         except Exception as error:
             raise refuse(model, f"the probe's forward pass failed: {_one_line(error)}") from error
+        if not bool(self._logits.isfinite().all()):
+            dtype = str(model.dtype).removeprefix("torch.")
+            raise refuse(
+                model,
+                f"its own logits in {dtype} are not finite: a weight is damaged (NaN or infinite), "
+                "or its values are too large for this dtype",
+            )
 
     def error(self, runner: Runner, layers: AttentionLayers) -> float:
         """The mean relative error of the logits of `runner`, which is left unbound.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -10,6 +12,9 @@ import typer
 from rose.errors import ConfigurationError, InvalidRequest, RoseError
 from rose_cli.commands import CommandGroup
 from rose_cli.output import print_error
+
+#: Where output goes has no room, or has failed.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     name="rose",
@@ -50,6 +55,11 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)  # the reader has seen enough, as with `rose stream ID | head`
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        print(f"rose: cannot write: {error.strerror}", file=sys.stderr)
+        os._exit(1)  # what is left in buffers cannot be written either, and would be a traceback
 
 
 def _fail(error: RoseError) -> NoReturn:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,6 +261,27 @@ def test_input_that_is_no_text_is_a_mistake(rose_process: Rose, encoding: str) -
     ended = rose_process("submit", "-", text=False, env=env, input=b"caf\xe9")
     assert (ended.returncode, ended.stderr.count(b"\n")) == (2, 1), ended.stderr
     assert b"stdin is not text" in ended.stderr
+
+
+def test_a_closed_stdin_is_a_mistake(place: dict[str, str]) -> None:
+    closed = ["sh", "-c", f"exec {sys.executable} -m rose_cli submit - <&-"]
+    ended = subprocess.run(closed, capture_output=True, env={**os.environ, **place}, timeout=240)
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (2, 1), ended.stderr
+    assert b"stdin is closed" in ended.stderr
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["--help"]])
+def test_output_without_room_is_one_line(place: dict[str, str], words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "rose_cli", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **place},
+            timeout=240,
+        )
+    assert ended.stderr == b"rose: cannot write: No space left on device\n"
+    assert ended.returncode == 1
 
 
 def test_a_picture_that_cannot_be_written_is_a_mistake(rose: Rose) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rose.errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
-from roseinfer import InferenceEngine
+from roseinfer import InferenceEngine, limits
 from tests.roseinfer.models import byte_tokenizer, construct, tiny_llama
 
 _GQA = {"num_key_value_heads": 2, "intermediate_size": 96}
@@ -67,6 +67,38 @@ def test_attention_that_differs_from_the_models_own() -> None:
 
     rotary.forward = skewed
     assert "logits differ" in refusal(lambda: InferenceEngine.from_model(model))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number(value: float) -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[0, 0] = value
+    message = refusal(lambda: InferenceEngine.from_model(model))
+    assert "logits in float32 are not finite" in message
+
+
+def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
+    tiny_llama().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+    assert "1,000,000,000 layers" in refusal(lambda: InferenceEngine(str(tmp_path)))
+
+
+@pytest.mark.parametrize("kv_cache_tokens", [None, 500])
+def test_a_context_that_no_table_can_hold_ends_where_the_cache_does(
+    kv_cache_tokens: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: its tables of angles would take thousands of gigabytes
+    model = tiny_llama(max_position_embeddings=2**40)
+    # when
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "free_memory", lambda: 2**22)
+        engine = InferenceEngine.from_model(model, kv_cache_tokens=kv_cache_tokens)
+    # then
+    assert engine.context_length == (512 if kv_cache_tokens else 2048)
+    assert "not at the model's 1099511627776" in caplog.text
 
 
 def test_a_layer_that_attends_twice() -> None:

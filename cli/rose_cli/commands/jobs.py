@@ -84,6 +84,8 @@ def submit(
 
 
 def _read_stdin() -> str:
+    if sys.stdin is None:
+        raise InvalidParameter("stdin is closed: no prompt can be read there")
     try:
         text = sys.stdin.read()
         text.encode()  # a locale may let undecodable bytes pass as surrogates
