@@ -46,7 +46,8 @@ def lone_surrogate(text: str) -> str | None:
 
 
 def _line(item: ErrorDetails, whole: str, inner: str | None, possible: Mapping[str, str]) -> str:
-    path, value, message = item["loc"], item["input"], item["msg"]
+    path, value = item["loc"], item["input"]
+    message = item["msg"].removeprefix("Value error, ")
     path = path[1:] if path[:1] == (inner,) else path
     where = ".".join(str(part)[:_MAX_NAME] for part in path) or whole
     if item["type"] == "extra_forbidden":
