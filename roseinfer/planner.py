@@ -61,8 +61,9 @@ class Planner:
         turn = self._pace.turn([s for s in ready if s.num_pending > 1], decoding)
         chunks = self._decode([s for s in ready if s.num_pending == 1 and s not in turn.held])
         budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
-        beside = decoding if turn.paced else []
-        return chunks + self._pace.chunks(turn.prefilling, beside, budget)
+        if turn.paced:
+            return chunks + self._pace.chunks(turn.prefilling, decoding, budget)
+        return chunks + self._pace.together(turn.prefilling, budget)
 
     def _decode(self, sessions: list[InferenceSession]) -> list[Chunk]:
         """Drafts take at most half of what is left of the step: the rest is for prefill."""

@@ -3,7 +3,8 @@
 To pace them beside the few who decode would make the many wait. So they are computed first, in
 halves: those of the first half have their first token early, and wait once for the second half
 before they go on. That takes them no longer than they waited for their first token, and all of the
-burst end about together. Those who decoded before it get a token in each of its steps.
+burst end about together. A half may take several steps, see `PrefillPace.together`. Those who
+decoded before the burst get a token in each of them.
 
 Prompts that come meanwhile belong to the burst until its second half has begun. One that would take
 longer than `MAX_BURST_S` in all is none: its prompts are paced.

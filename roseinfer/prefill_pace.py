@@ -31,6 +31,9 @@ _USUAL_STEPS = 2.5
 # is cancelled, waits for its end.
 _FULL_TOKENS, _FULL_S = 512, 1.0
 
+# With one token left a prompt counts among those who decode.
+_LEFT_TOKENS = 2
+
 
 class PrefillPace:
     """`target_s` is for the time between two tokens of a request. 0 is no target. None is the
@@ -65,8 +68,7 @@ class PrefillPace:
         """The next tokens of `prefilling`, oldest first, at most `budget`; `decoding` wait."""
         free = not decoding or self._target_s == 0
         if free and prefilling and self._target_s != 0:
-            within = self._costs.tokens_within(_FULL_S, prefilling[0].computed)
-            budget = min(budget, max(within, _FULL_TOKENS))
+            budget = min(budget, self._full_step(prefilling))
         left_s = 0.0 if free or not prefilling else self._seconds(prefilling, decoding)
         least, chunks = LEAST_TOKENS, list[Chunk]()
         for session in prefilling:
@@ -81,6 +83,26 @@ class PrefillPace:
             chunks.append(Chunk(session, count))
             budget -= count
         return chunks
+
+    def together(self, prefilling: Sequence[InferenceSession], budget: int) -> list[Chunk]:
+        """The next tokens of a part of a burst. Its prompts end in the same step, also where they
+        do not fit one: who has a first token early waits for the others anyway. So a little is
+        left of each of them while they do not. Where a step holds not even two prompts that would
+        be too late for the first ones, and they end one after another."""
+        budget = min(budget, self._full_step(prefilling))
+        tokens = sum(session.num_pending for session in prefilling)
+        chunks = list[Chunk]()
+        if budget < tokens <= budget * len(prefilling) / 2:
+            left = budget
+            for session in prefilling:
+                count = max(min(session.num_pending - _LEFT_TOKENS, left), 0)
+                chunks += [Chunk(session, count)] * (count > 0)
+                left -= count
+        return chunks or self.chunks(prefilling, (), budget)
+
+    def _full_step(self, prefilling: Sequence[InferenceSession]) -> int:
+        """Tokens of a step in which nobody who decodes is waited for."""
+        return max(self._costs.tokens_within(_FULL_S, prefilling[0].computed), _FULL_TOKENS)
 
     def _seconds(
         self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]

@@ -62,11 +62,18 @@ class Served:
         ]
 
 
-def served(engine: InferenceEngine, machine: Machine, itl_target_ms: float | None = None) -> Served:
+def served(
+    engine: InferenceEngine,
+    machine: Machine,
+    itl_target_ms: float | None = None,
+    *,
+    max_batch_size: int = 32,
+    max_step_tokens: int = 1024,
+) -> Served:
     """A scheduler that knows what its machine's steps cost."""
     forget_prefixes(engine)
     scheduler = OnlineScheduler(
-        engine, max_step_tokens=1024, itl_target_ms=itl_target_ms, clock=machine.clock
+        engine, max_batch_size, max_step_tokens, itl_target_ms=itl_target_ms, clock=machine.clock
     )
     warm = Served(scheduler, machine)
     warm.come(200, 30, new_tokens=8)
@@ -88,6 +95,44 @@ def test_a_burst_is_computed_in_halves_and_only_the_first_half_waits_once(
     assert max(first) < 1.1 * whole_s
     assert run.pauses(names) == [1] * (BURST // 2) + [0] * (BURST // 2)
     assert [len(step) for step in machine.steps[:3]] == [BURST // 2, BURST // 2, BURST]
+
+
+@pytest.mark.parametrize(
+    ("count", "prompt_tokens", "slowdown"),
+    [(24, 60, 2.0), (12, 200, 1.0)],
+    ids=["more than a second", "more than a step's tokens"],
+)
+def test_the_prompts_of_a_half_have_their_first_tokens_in_the_same_step(
+    engine: InferenceEngine, machine: Machine, count: int, prompt_tokens: int, slowdown: float
+) -> None:
+    """Though a half takes two steps: no more requests wait for the rest than where it takes one."""
+    machine.slowdown = slowdown
+    run = served(engine, machine)
+    names = run.come(*[prompt_tokens] * count)
+    run.to_the_end()
+    assert [sum(step) < count * prompt_tokens // 2 for step in machine.steps[:4]] == [True] * 4
+    assert run.pauses(names) == [1] * (count // 2) + [0] * (count // 2)
+    assert len(set(run.first_tokens(names))) == 2
+
+
+def test_long_prompts_of_a_burst_end_one_after_another(
+    engine: InferenceEngine, machine: Machine
+) -> None:
+    """A step does not hold two of them, so the first would wait long for the others."""
+    run = served(engine, machine)
+    names = run.come(*[600] * 4)
+    run.to_the_end()
+    firsts = run.first_tokens(names)
+    assert firsts == sorted(set(firsts))
+
+
+def test_a_step_of_few_tokens_computes_a_burst(engine: InferenceEngine, machine: Machine) -> None:
+    """It has no room for the little that is left of each prompt: some end before the others."""
+    run = served(engine, machine, max_batch_size=15, max_step_tokens=15)
+    names = run.come(*[PROMPT_TOKENS] * 15)
+    run.to_the_end()
+    assert all(len(run.times[name]) == 20 for name in names)
+    assert max(map(sum, machine.steps)) == 15
 
 
 def test_prompts_that_come_meanwhile_belong_to_the_burst(
