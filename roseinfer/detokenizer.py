@@ -17,6 +17,9 @@ from tokenizers.decoders import DecodeStream
 # Enough of the prompt's end for the decoder to know what the first generated token follows: a
 # letter it must be joined to, or a space that belongs between them.
 _PRIMING_TOKENS = 16
+# Pieces that stand for a byte each are decoded together with their neighbours of the kind: a run of
+# them that lacks its beginning is no text at all. This is the longest that is looked back over.
+_LONGEST_BYTE_RUN = 1024
 
 
 class Detokenizer:
@@ -26,11 +29,21 @@ class Detokenizer:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder() if tokenizer is not None else {}
         self._special = {i for i, token in added.items() if token.special}
+        self._bytes = set() if tokenizer is None else _byte_tokens(tokenizer)
 
     def stream(self, prompt_ids: Sequence[int], stop: Sequence[str] = ()) -> TextStream:
         """The stream for a request whose generated tokens follow `prompt_ids`."""
         ordinary = [i for i in prompt_ids if i not in self._special]
-        return TextStream(self._tokenizer, ordinary[-_PRIMING_TOKENS:], stop)
+        begin = max(0, len(ordinary) - _PRIMING_TOKENS)
+        least = max(0, begin - _LONGEST_BYTE_RUN)
+        while begin > least and ordinary[begin - 1] in self._bytes:
+            begin -= 1
+        return TextStream(self._tokenizer, ordinary[begin:], stop)
+
+
+def _byte_tokens(tokenizer: Any) -> set[int | None]:
+    """The ids of pieces that stand for one byte each, as in models of sentencepiece."""
+    return {tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)} - {None}
 
 
 class TextStream:
@@ -42,9 +55,11 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stops = StopStrings(stop)
         self._stream = DecodeStream(skip_special_tokens=True)
+        self._pending: list[int] = []
+        """tokens whose text is not certain yet"""
         if tokenizer is not None:
             for token_id in context:
-                self._stream.step(tokenizer, token_id)
+                self._decode(tokenizer, token_id)
 
     @property
     def stopped(self) -> bool:
@@ -60,8 +75,24 @@ class TextStream:
         """
         if self._tokenizer is None:
             return ""
-        delta = self._stream.step(self._tokenizer, token_id) or ""
+        delta = self._decode(self._tokenizer, token_id)
         return self._stops.push(delta) if may_stop else delta
+
+    def _decode(self, tokenizer: Any, token_id: int) -> str:
+        try:
+            delta = self._stream.step(tokenizer, token_id)
+        except Exception:  # noqa: BLE001 - tokenizers has no other
+            # With this token the decoder reads earlier ones in another way, such as a line break
+            # that is a byte before the first half of a character. What is shown stays; the rest is
+            # read by itself.
+            delta = tokenizer.decode([*self._pending, token_id], skip_special_tokens=True)
+            self._stream = DecodeStream(skip_special_tokens=True)
+            self._stream.step(tokenizer, token_id)
+        if delta is None:
+            self._pending.append(token_id)
+            return ""
+        self._pending.clear()
+        return delta
 
     def finish(self) -> str:
         """What was held back for a stop string that never came. Half a character is dropped."""

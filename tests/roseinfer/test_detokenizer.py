@@ -88,6 +88,38 @@ def test_an_incomplete_tail_is_dropped(tokenizer: Any) -> None:
     assert text.strip() == "so"
 
 
+def test_half_a_character_after_a_byte_is_shown_as_such() -> None:
+    """The decoder reads a run of bytes as one: what was a line break is none with half a fox."""
+    tokenizer = TOKENIZERS["metaspace"]
+    broken = [*map(tokenizer.token_to_id, ["a", "<0x0A>", "<0xF0>", "<0x9F>", "th", "he"])]
+    stream = Detokenizer(tokenizer).stream(ids_of(tokenizer, "so"))
+    assert [stream.push(i) for i in broken] == ["a", "\n", "", "", "\ufffd\ufffdth", "he"]
+
+
+def test_a_prompt_whose_end_is_half_a_character() -> None:
+    tokenizer = TOKENIZERS["metaspace"]
+    prompt = [*map(tokenizer.token_to_id, ["a", "<0x0A>", "<0xF0>", "th"])]
+    stream = Detokenizer(tokenizer).stream(prompt)
+    assert stream.push(tokenizer.token_to_id("he")) == "he"
+
+
+def test_a_prompt_that_ends_in_many_bytes_does_not_spoil_what_follows(tokenizer: Any) -> None:
+    # given: where it is cut off for priming would be inside of a character
+    prompt, more = ids_of(tokenizer, "a" + "犬" * 30), ids_of(tokenizer, "犬🦊 the")
+    more = more[1:] if tokenizer.id_to_token(more[0]) == "▁" else more
+    stream = Detokenizer(tokenizer).stream(prompt)
+    # when / then
+    assert "".join(stream.push(i) for i in more) == "犬🦊 the"
+
+
+@settings(max_examples=300, derandomize=True)
+@given(ids=st.lists(st.integers(0, 285), max_size=40), split=st.integers(0, 40))
+def test_no_tokens_are_too_odd(ids: list[int], split: int) -> None:
+    for tokenizer in TOKENIZERS.values():
+        stream = Detokenizer(tokenizer).stream(ids[:split])
+        "".join(stream.push(i) for i in ids[split:]).encode()
+
+
 def test_special_tokens_have_no_text() -> None:
     stream = Detokenizer(TOKENIZERS["bytes"]).stream([256])
     assert stream.push(256) + stream.push(257) == ""
