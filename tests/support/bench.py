@@ -115,16 +115,24 @@ def to_append(lease: Lease, *events: TokenEvent) -> calls.Append:
     return calls.Append(lease, events[0].index, counts, [encode_event(event) for event in events])
 
 
-def dead_letter(bench: Bench, entry: EntryKey, job_id: str, event: FailedEvent) -> calls.Call:
-    """Worker `w` gives up on an entry that held the bytes `garbage`."""
+def dead_letter(
+    bench: Bench,
+    entry: EntryKey,
+    job_id: str,
+    event: FailedEvent,
+    raw: bytes = b"garbage",
+    keep_bytes: int = 2**20,
+) -> calls.Call:
+    """Worker `w` gives up on an entry that held the bytes `raw`."""
     return calls.dead_letter(
         bench.partition,
         entry,
         "w",
-        raw=b"garbage",
+        raw=raw,
         job_id=job_id,
         event=event,
         keep=10,
+        keep_bytes=keep_bytes,
         keep_s=60,
         ttl_s=60,
     )

@@ -31,7 +31,6 @@ from tests.support.mortal import POISON
             {"job": msgpack.packb({"id": "0-bad", "prompt": "x", "sampling": {"heat": 1}})},
             "invalid_parameter",
         ),
-        ({"job": msgpack.packb({"id": "0-bad", "prompt": "x" * 200})}, "prompt_too_long"),
         ({"job": msgpack.packb({"id": "7-elsewhere", "prompt": "x"})}, "invalid_parameter"),
     ],
 )
@@ -44,7 +43,7 @@ def test_a_job_that_cannot_run_is_a_dead_letter_and_the_worker_goes_on(
     code: str,
 ) -> None:
     # given
-    start_worker(max_context=100)
+    start_worker()
     # when
     raw.xadd(partition.jobs(Priority.NORMAL), dict(fields))
     after = client.submit("fine", max_new_tokens=2)
@@ -78,16 +77,37 @@ def test_a_token_log_that_cannot_be_read_costs_one_job(
 
 
 def test_what_only_the_worker_can_know_reaches_the_caller_as_its_own_error(
-    client: Client, start_worker: StartWorker
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
 ) -> None:
     # given: too long for the model, but submit cannot be certain for chat
-    start_worker(max_context=50)
+    worker = start_worker(max_context=50)
     job = client.submit([{"role": "user", "content": "x" * 60}])
     # when / then
     with pytest.raises(PromptTooLong, match="60 tokens"):
         job.result(90)
     with pytest.raises(PromptTooLong, match="context is 50"):
         client.submit("x" * 60)
+    # and the caller's mistake is nobody else's: it is no dead letter
+    assert has_no_jobs(raw, partition)
+    assert raw.xlen(partition.dead) == 0
+    assert client.queue_status().queued_tokens == 0
+    assert worker.metrics()["rose_invalid_messages_total"] == 0
+
+
+def test_a_text_that_another_worker_has_begun_is_a_dead_letter_where_it_cannot_go_on(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given: a worker that serves what another of the same queue does not
+    large = start_worker(grace_s=0, **SLOW)
+    job = client.submit("x" * 60, max_new_tokens=1000)
+    wait_until(lambda: running(job, tokens=3))
+    # when
+    large.terminate()
+    start_worker(max_context=50)
+    # then
+    wait_until(lambda: job.status().status == "failed")
+    ((_, letter),) = raw.xrange(partition.dead)
+    assert letter[b"code"] == b"prompt_too_long"
 
 
 def test_one_poisonous_job_does_not_take_its_batch_mates_with_it(

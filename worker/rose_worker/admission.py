@@ -1,7 +1,8 @@
 """Turns a claim into a job in a slot: decode it, take it, read its log, prepare it, start it.
 
 A claim remembers which steps are done. If Redis goes away in between, admission continues where it
-stopped and takes no job twice. A job that cannot run becomes a dead letter with the reason.
+stopped and takes no job twice. A job that the engine refuses from its beginning fails, as its
+caller is told. Whatever else cannot run becomes a dead letter with the reason.
 """
 
 from __future__ import annotations
@@ -158,10 +159,14 @@ class Admission:
                     spec.id,
                     extra={"job": spec.id},
                 )
+            elif isinstance(result, InvalidRequest) and not grant.logged:
+                if self._table.drop_claim(claim):
+                    self._fail(_held(claim, spec, grant, 0, alone=alone), grant, result)
             elif isinstance(result, RoseError):
                 refused[claim] = result
             elif self._table.drop_claim(claim):
-                self._run(_held(claim, spec, grant, result, alone=alone), grant, result)
+                held = _held(claim, spec, grant, result.prompt_tokens, alone=alone)
+                self._run(held, grant, result)
         return refused
 
     def _prepare(
@@ -203,6 +208,18 @@ class Admission:
                 ", alone: its last lease lapsed without a new token" if job.alone else "",
                 extra={"job": job.spec.id},
             )
+
+    def _fail(self, job: HeldJob, grant: Taken, error: InvalidRequest) -> None:
+        """End a job that its caller has to change. It is no dead letter: nobody here can mend it,
+        and one careless caller would fill their list."""
+        self._table.add(job)
+        self._metrics.observe_take(job)
+        # The message of a chat template may quote the prompt: log the code alone.
+        log.warning("job %s is refused: %s", job.spec.id, error.code, extra={"job": job.spec.id})
+        if grant.cancel_requested:
+            self._publisher.cancel(job.spec.id)
+        else:
+            self._publisher.fail(job.spec.id, error.code, str(error))
 
     def _set_deadline(self, job: HeldJob, deadline_ms: int, grant: Taken) -> bool:
         """Start the timer of the deadline. False if it has passed already.
@@ -266,14 +283,14 @@ def _spec(claim: Claim) -> JobSpec:
     return spec
 
 
-def _held(claim: Claim, spec: JobSpec, grant: Taken, prepared: Prepared, *, alone: bool) -> HeldJob:
+def _held(claim: Claim, spec: JobSpec, grant: Taken, prompt_tokens: int, *, alone: bool) -> HeldJob:
     entry = claim.entry
     waited_s = max(0.0, -grant.seconds_until(entry.enqueued_ms))
     return HeldJob(
         spec=spec,
         lease=Lease(entry.partition, entry.key, spec.id, grant.epoch),
         logged=grant.logged,
-        prompt_tokens=prepared.prompt_tokens,
+        prompt_tokens=prompt_tokens,
         enqueued_at=time.monotonic() - waited_s,
         resumed=grant.logged > 0 or grant.epoch > 1,
         first_index=grant.logged,

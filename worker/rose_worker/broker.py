@@ -112,6 +112,7 @@ class Broker:
         )
         self._ageing_ms = int(settings.ageing_s * 1000)
         self._dead_letters_kept = settings.dead_letters_kept
+        self._dead_letters_max_bytes = settings.dead_letters_max_bytes
         self._dead_letter_ttl_s = settings.dead_letter_ttl_s
         # Nothing is repeated in here: each loop of the worker has pauses and limits of its own, and
         # must hear of a silent Redis while there is something left of its leases.
@@ -379,6 +380,7 @@ class Broker:
                 job_id=letter.job_id,
                 event=letter.event,
                 keep=self._dead_letters_kept,
+                keep_bytes=self._dead_letters_max_bytes,
                 keep_s=self._dead_letter_ttl_s,
                 ttl_s=self._ttl_s,
             )

@@ -105,6 +105,11 @@ class WorkerSettings(QueueSettings):
         description="a waiting job gains a level of priority per so many seconds",
     )
     dead_letters_kept: int = Field(default=10_000, ge=1, description="dead letters per partition")
+    dead_letters_max_bytes: int = Field(
+        default=2**28,
+        ge=1,
+        description="bytes of dead letters per partition: more of them drop the oldest",
+    )
     dead_letter_ttl_s: int = Field(
         default=7 * 86_400, ge=1, description="how long a dead letter is kept"
     )

@@ -97,7 +97,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "model": ("hmget", "hset"),
         "workers": ("hmget", "hset", "hdel"),
         "vocabulary": ("set", "expire"),
-        "dead": ("xadd", "xtrim", "xlen", "expire"),
+        "dead": ("xadd", "xrange", "xrevrange", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
         "running": ("zadd", "zrem", "zrangebyscore", "zcard"),
         "reclaim": ("get", "set"),

@@ -19,14 +19,16 @@ def dead_letter(
     job_id: str | None,
     event: FailedEvent,
     keep: int,
+    keep_bytes: int,
     keep_s: int,
     ttl_s: int,
 ) -> Call:
     """`raw`: the encoded job; `job_id`: None if `raw` cannot be read; `event`: the reason, which
-    becomes the job's terminal event. Keeps the newest `keep` dead letters for `keep_s` seconds."""
+    becomes the job's terminal event. Keeps the newest `keep` dead letters for `keep_s` seconds, and
+    no more of them than `keep_bytes` hold."""
     keys = [entry.stream, partition.dead]
     args: list[Arg] = [GROUP, consumer, entry.id, event.code, event.message, raw]
-    args += [keep, keep_s, ttl_s]
+    args += [keep, keep_bytes, keep_s, ttl_s]
     if job_id is not None:
         keys += [partition.state(job_id), partition.tokens(job_id), partition.load]
         keys.append(partition.running)

@@ -191,6 +191,7 @@ def fail(bench: Bench, lease: Lease) -> calls.Call:
         job_id=lease.job_id,
         event=failed,
         keep=10,
+        keep_bytes=2**20,
         keep_s=60,
         ttl_s=60,
     )
