@@ -8,6 +8,7 @@ tests/rose/transport/test_redis_internals.py fails first when redis-py changes a
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -23,7 +24,7 @@ from redis.connection import AbstractConnection as Connection
 from redis.connection import ConnectionPool, SSLConnection, parse_url
 from redis.exceptions import ResponseError
 
-from rose.transport.addresses import connected_socket
+from rose.transport.addresses import connected_blocking_socket, connected_socket
 from rose.transport.failures import TURNED_AWAY, named
 
 AsyncConnector = Callable[[], AsyncConnection]
@@ -134,7 +135,36 @@ def close_connection(connection: AsyncConnection) -> None:
 
 def connector(pool: ConnectionPool) -> Connector:
     """Makes connections like the pool's."""
-    return lambda: pool.connection_class(**pool.connection_kwargs)
+    base: Any = pool.connection_class
+    connection_class = _blocking_trying_all_addresses(base)
+    return lambda: connection_class(**pool.connection_kwargs)
+
+
+@cache
+def _blocking_trying_all_addresses(base: Any) -> Callable[..., Connection]:
+    """redis-py tries the addresses of a name one after another, each for the whole timeout."""
+    if not issubclass(base, redis.Connection):
+        return base  # type: ignore[no-any-return]  # it has a path
+    # Those of TLS and Sentinels call the next class, which is this one then.
+    return _Trying if base is redis.Connection else type("Trying", (base, _Trying), {})
+
+
+class _Trying(redis.Connection):
+    def _connect(self) -> socket.socket:
+        timeout_s = self.socket_connect_timeout
+        assert timeout_s is not None  # noqa: S101 - the settings have one
+        connected = connected_blocking_socket(self.host, self.port, timeout_s)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.socket_keepalive:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in self.socket_keepalive_options.items():
+                    connected.setsockopt(socket.IPPROTO_TCP, option, value)
+            connected.settimeout(self.socket_timeout)
+        except BaseException:
+            connected.close()
+            raise
+        return connected
 
 
 def open_blocking(connection: Connection) -> None:

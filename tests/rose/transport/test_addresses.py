@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rose.transport.addresses import connected_socket
+from rose.transport.addresses import connected_blocking_socket, connected_socket
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import AsyncClient
+from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
 from tests.support.echo import echoed, serving
 
@@ -74,6 +75,59 @@ def test_a_client_reaches_the_address_that_lives(
         answer = asyncio.run(asks())
     # then
     assert answer == echoed(b"hi", 5)
+
+
+@needs_redis_server
+def test_a_blocking_client_does_not_wait_for_those_that_are_dead(
+    own_redis: EmbeddedBroker, addresses: Addresses, silent: tuple[str, int], queue: str
+) -> None:
+    # given: each of them would take all the time that there is
+    addresses += [silent, silent, ("127.0.0.1", own_redis.port)]
+    # when
+    with Client(redis_url=f"redis://{NAME}/0", queue=queue, redis_timeout_s=3600) as client:
+        job = client.submit("hi", max_new_tokens=5)
+        with serving("reader", own_redis.url, queue=queue):
+            answer = job.result(timeout_s=60).token_ids
+    # then
+    assert answer == echoed(b"hi", 5)
+
+
+def test_a_thread_loses_no_time_with_one_that_refuses(
+    addresses: Addresses, refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr("rose.transport.addresses._HEAD_START_S", 3600)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        addresses += [refusing, listener.getsockname()]
+        # when
+        connected = connected_blocking_socket(NAME, 6379, 7200)
+        # then
+        with connected:
+            assert connected.getpeername() == listener.getsockname()
+            assert connected.getblocking()
+
+
+def test_a_thread_is_told_the_first_error(addresses: Addresses, refusing: tuple[str, int]) -> None:
+    addresses += [refusing, refusing]
+
+    with pytest.raises(ConnectionRefusedError):
+        connected_blocking_socket(NAME, 6379, 60)
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_a_thread_waits_for_all_of_them_together_no_longer_than_it_may(
+    addresses: Addresses, silent: tuple[str, int]
+) -> None:
+    addresses += [silent, silent]
+
+    with pytest.raises(TimeoutError, match=NAME):
+        connected_blocking_socket(NAME, 6379, 0.5)
+    gc.collect()
+
+
+def test_a_name_without_an_address_says_so(addresses: Addresses) -> None:
+    with pytest.raises(OSError, match=f"{NAME} has no address"):
+        connected_blocking_socket(NAME, 6379, 60)
 
 
 async def test_one_that_refuses_costs_no_time(
