@@ -34,7 +34,7 @@ local same = not name or name == facts.name
 if fingerprint ~= '' and facts.fingerprint ~= '' then same = fingerprint == facts.fingerprint end
 if not same and mode == 'join' and others_live() then return {'REFUSED', name, fingerprint, '0'} end
 -- Reading its own pending entries resets a consumer's idle time. There is none after the last id.
-redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, no_entry)
+redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', '1', 'STREAMS', stream, no_entry)
 redis.call('HSET', workers, consumer, slots)
 -- Not while workers of the version before live: what stands in jobs:tenants is anybody's to them.
 if redis.call('EXISTS', prefix_of(model) .. 'tenants:worker') == 0 then

@@ -83,8 +83,9 @@ local function log_events(state, tokens, known, index, counts, number, ends)
   return placed, first ~= nil, index == logged and logged, logged - before
 end
 
--- What the jobs that end leave behind: their ids, and their entries by stream.
-local ended, entries = {}, {}
+-- What the jobs that end leave behind: their ids, their entries by stream, and of tenants' jobs what `read` has read, with
+-- the tokens that they have in the end.
+local ended, entries, settled = {}, {}, {}
 
 -- Returns the outcome, and how many KEYS and ARGV the item has.
 local function append(key, arg)
@@ -110,7 +111,8 @@ local function append(key, arg)
       local held = {string.format('%d', complete), unpack(known, 5, 8)}
       end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
       if moved then
-        open_book().settle(known[9], known[10], known[5], known[6], tonumber(known[11] or '') or ADVANCE, complete)
+        known[2] = complete
+        settled[#settled + 1] = known
       end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
@@ -142,6 +144,15 @@ while key < #KEYS do
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
+if #settled > 0 then
+  local names = {}
+  for _, known in ipairs(settled) do names[#names + 1] = known[9] or nil end
+  open_book().open_all(names)
+  for _, known in ipairs(settled) do
+    local charged = tonumber(known[11] or '') or ADVANCE
+    book.settle(known[9], known[10], known[5], known[6], charged, known[2])
+  end
+end
 if book then
   book.now = tonumber(now or '')
   book.close(load)

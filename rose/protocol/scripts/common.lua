@@ -113,7 +113,7 @@ local LAST_ID = '18446744073709551615-18446744073709551615'
 -- The first entry after `last`; nil if there is none.
 local function entry_after(stream, last)
   if last == LAST_ID then return nil end -- XRANGE would call it an error
-  return redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+  return redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', '1')[1]
 end
 
 -- The entries that XREADGROUP read from one stream. Redis replies {{stream, entries}}; fakeredis
@@ -124,8 +124,9 @@ end
 
 -- The field `job` of an entry: the last one if there are several, false if there is none.
 local function job_of(entry)
-  for i = #entry[2] - 1, 1, -2 do
-    if entry[2][i] == 'job' then return entry[2][i + 1] end
+  local fields = entry[2]
+  for i = #fields - 1, 1, -2 do
+    if fields[i] == 'job' then return fields[i + 1] end
   end
   return false
 end
@@ -210,7 +211,7 @@ end
 
 -- If somebody else has written into the hash `load`, the limits are wrong, but no job is.
 local function add_to(load, field, count)
-  if count ~= 0 then redis.pcall('HINCRBY', load, field, count) end
+  if count ~= 0 then redis.pcall('HINCRBY', load, field, string.format('%d', count)) end
 end
 
 -- What the jobs that this call has ended give back to `load`.

@@ -36,7 +36,16 @@ end
 
 local function tenant_parking(book)
   local parking, prefix = {}, book.prefix
-  local ageing
+  local gather, levels, ageing = book.gather, book.parked_levels, nil
+
+  -- What a minute allows, up to now. A time in the future is from before Redis' clock was set back.
+  local function refill(tenant, now)
+    local minutes = math.max(0, now - (tenant.at or 0)) / 60000
+    local requests, allowance = tenant.max_requests, tenant.max_allowance
+    if requests then tenant.requests = math.min(requests, (tenant.requests or requests) + minutes * requests) end
+    if allowance then tenant.allowance = math.min(allowance, (tenant.allowance or allowance) + minutes * allowance) end
+    tenant.at = now
+  end
 
   -- Why one more job is refused; nil if it is not.
   function parking.refusal(tenant, cost, size, now)
@@ -52,7 +61,7 @@ local function tenant_parking(book)
     local refused = full('jobs', 1) or full('bytes', size) or full('tokens', cost)
     if refused then return refused end
     if not tenant.max_requests and not tenant.max_allowance then return nil end
-    book.refill(tenant, now)
+    refill(tenant, now)
     -- Who asks for more than a minute allows gets it when a whole minute is left, and then waits the longer.
     local need = math.min(cost, tenant.max_allowance or cost)
     if tenant.max_requests and tenant.requests < 1 then
@@ -67,25 +76,33 @@ local function tenant_parking(book)
 
   -- A job comes: it counts for the limits until `settle`, and for those of a minute.
   function parking.accept(tenant, cost, size)
-    tenant.jobs, tenant.dirty, tenant.tokens, tenant.bytes = tenant.jobs + 1, true, tenant.tokens + cost, tenant.bytes + size
+    tenant.jobs, tenant.tokens, tenant.bytes = tenant.jobs + 1, tenant.tokens + cost, tenant.bytes + size
+    if not tenant.at then return end
     if tenant.max_requests and tenant.requests then tenant.requests = tenant.requests - 1 end
     if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
   end
 
+  -- When a job that comes now is due: behind all of its level, though Redis' clock was set back.
+  local function next_due(tenant, level, earliest)
+    local last = tenant.last + 1
+    if last < earliest then last = earliest end
+    tenant.last = last
+    if level > 1 then
+      ageing = ageing or tonumber(book.ageing or redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
+      last = last + (level - 1) * ageing * 1024
+    end
+    if book.passing ~= '' and string.find(book.passing, level, 1, true) then return last - PASSING end
+    return last
+  end
+
   -- Its entry has come already. `due`: its score, if it had one before.
   function parking.park(tenant, job_id, level, now, deadline_ms, due)
-    if not due then
-      ageing = ageing or tonumber(book.ageing or redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
-      tenant.last = math.max(now * 1024, tenant.last + 1)
-      due = tenant.last + (level - 1) * ageing * 1024
-      if book.passing ~= '' and string.find(book.passing, level, 1, true) then due = due - PASSING end
-    end
-    due = tonumber(due)
-    book.gather(tenant, 'comes', string.format('%d', due), job_id)
+    if due then due = tonumber(due) else due = next_due(tenant, level, now * 1024) end
+    gather(tenant, 'comes', string.format('%d', due), job_id)
     tenant.parked, tenant.dirty = tenant.parked + 1, true
-    tenant.due = math.min(due, tenant.due or due)
+    if not tenant.due or due < tenant.due then tenant.due = due end
     if deadline_ms then book.insist('ZADD', prefix .. 'shares:deadlines', deadline_ms, job_id) end
-    book.parked_levels[level], book.heard = book.parked_levels[level] + 1, true
+    levels[level], book.heard = levels[level] + 1, true
   end
 
   -- Whether tenants' jobs are parked. If only workers live that do not look for parked ones, they go where those

@@ -38,7 +38,8 @@ local ADVANCE = 128
 -- What a state says of its share: tokens of the prompt, level, bytes.
 local function share_of(words)
   local prompt, level, bytes = string.match(words or '', '^(%d+) ([123]) (%d+)$')
-  return tonumber(prompt or '0'), tonumber(level or '2'), tonumber(bytes or '0')
+  if not prompt then return 0, 2, 0 end
+  return prompt + 0, level + 0, bytes + 0
 end
 
 -- Whether a job, of whose state these fields are known, waits for its tenant's turn.
@@ -56,13 +57,13 @@ end
 local function tenant_book(prefix)
   local stream, limits, shares = prefix .. 'jobs:tenants', prefix .. 'tenants:limits', prefix .. 'shares:'
   local records, ready, heads, jobs = shares .. 'tenants', shares .. 'ready', shares .. 'heads', shares .. 'jobs'
-  -- passing: what `passes` returns; undue: ids that have no deadline here any
-  -- more; heard: an entry has come that wakes a worker;
-  -- now: Redis' clock, if the caller knows it. All are named at once, since a table that grows is costly.
+  -- passing: what `passes` returns; undue: ids that have no deadline here any more; heard: an entry has come that wakes
+  -- a worker; now: Redis' clock, if the caller knows it; turns: of how many tenants that were ready a call has looked
+  -- whose turn it is. All are named at once, since a table that grows is costly.
   local book = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
-    undue = nil, heard = nil, now = nil, insist = nil, gather = nil, clock = nil, open_all = nil, open = nil, refill = nil,
-    passes = nil, uncount = nil, release = nil, give = nil, tick = nil, settle = nil, settle_job = nil, charge = nil, mended = nil, close = nil}
-  local opened, order, clock, rings = {}, {}, nil, false
+    undue = nil, heard = nil, now = nil, turns = nil, insist = nil, gather = nil, clock = nil, open_all = nil, open = nil,
+    passes = nil, uncount = nil, release = nil, give = nil, settle = nil, settle_job = nil, charge = nil, mended = nil, close = nil}
+  local opened, order, clock, rings, more_ready = {}, {}, nil, false, 0
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
   local tonumber, floor = tonumber, math.floor
 
@@ -71,11 +72,9 @@ local function tenant_book(prefix)
   end
 
   local function bucket_of(jobs)
-    return jobs > 0 and 2 ^ floor(math.log(jobs) / math.log(2) + 1e-9) or 0
-  end
-
-  local function rank(tenant)
-    return tenant.due < 0 and tenant.due or floor(tenant.vtime * 1024)
+    if jobs <= 0 then return 0 end
+    local _, power = math.frexp(jobs)
+    return 2 ^ (power - 1)
   end
 
   -- Nothing but a foreign command makes one of these keys another type. It must not keep everybody's jobs from
@@ -164,16 +163,15 @@ local function tenant_book(prefix)
   --   requests, allowance, at   what is left of its limits a minute, and since when; "-" without such limits
   local function read_record(name, record)
     local vtime, last, tokens, bytes, served, jobs, running, parked, due, is_ready, minute =
-      string.match(record or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)(.*)$')
+      string.match(record or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%S+) ([01])(.*)$')
     local tenant
     if vtime then
-      jobs, due = tonumber(jobs) or 0, tonumber(due)
-      tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = tonumber(vtime) or 0,
-        last = tonumber(last) or 0, tokens = tonumber(tokens) or 0, bytes = tonumber(bytes) or 0,
-        served = tonumber(served) or 0, jobs = jobs, running = tonumber(running) or 0, parked = tonumber(parked) or 0,
-        due = due, ready = is_ready == '1', had = jobs, was_due = due, was_ready = is_ready == '1',
-        rank = nil, comes = nil, dirty = nil, look = nil, taken = nil, turn = nil, queue = nil}
-      tenant.rank = due and rank(tenant)
+      vtime, jobs, due, is_ready = tonumber(vtime) or 0, tonumber(jobs), tonumber(due), is_ready == '1'
+      -- What is only added to may stay a text.
+      tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = vtime,
+        last = last, tokens = tokens, bytes = bytes, served = served, jobs = jobs, running = tonumber(running),
+        parked = tonumber(parked), due = due, ready = is_ready, had = jobs, was_due = due, was_ready = is_ready,
+        stood = due and due < 0 and due or vtime, comes = nil, dirty = nil, look = nil, taken = nil, turn = nil, queue = nil}
       if minute ~= '' then
         local requests, allowance, at = string.match(minute, '(%S+) (%S+) (%S+)')
         tenant.requests, tenant.allowance, tenant.at = tonumber(requests), tonumber(allowance), tonumber(at)
@@ -198,9 +196,9 @@ local function tenant_book(prefix)
 
   -- Read what is known of tenants, all of them at once.
   function book.open_all(names)
-    local new, seen = {}, {}
+    local new = {}
     for _, name in ipairs(names) do
-      if not opened[name] and not seen[name] then new[#new + 1], seen[name] = name, true end
+      if opened[name] == nil then new[#new + 1], opened[name] = name, false end
     end
     if #new == 0 then return end
     local own = insist('HMGET', records, unpack(new))
@@ -218,7 +216,9 @@ local function tenant_book(prefix)
 
   -- A tenant as this call knows it. `close` writes it.
   function book.open(name)
-    if not opened[name] then book.open_all({name}) end
+    local tenant = opened[name]
+    if tenant then return tenant end
+    book.open_all({name})
     return opened[name]
   end
 
@@ -228,42 +228,34 @@ local function tenant_book(prefix)
     return book.passing
   end
 
-  -- What a minute allows, up to now. A time in the future is from before Redis' clock was set back.
-  function book.refill(tenant, now)
-    local minutes = math.max(0, now - (tenant.at or 0)) / 60000
-    local requests, allowance = tenant.max_requests, tenant.max_allowance
-    if requests then tenant.requests = math.min(requests, (tenant.requests or requests) + minutes * requests) end
-    if allowance then tenant.allowance = math.min(allowance, (tenant.allowance or allowance) + minutes * allowance) end
-    tenant.at = now
-  end
-
   -- A job counts among those that are parked no more. What becomes of its tenant's order, the caller says.
-  function book.uncount(tenant, job_id, level, has_deadline)
+  local levels = book.parked_levels
+  local function uncount(tenant, job_id, level, has_deadline)
     tenant.parked, tenant.dirty = tenant.parked - 1, true
-    book.parked_levels[level] = book.parked_levels[level] - 1
+    levels[level] = levels[level] - 1
     if has_deadline then gather(book, 'undue', job_id) end
   end
+  book.uncount = uncount
 
   -- A job is parked no more, wherever it stands in its tenant's order.
   function book.release(tenant, job_id, level, has_deadline)
-    book.uncount(tenant, job_id, level, has_deadline)
+    uncount(tenant, job_id, level, has_deadline)
     gather(tenant, 'goes', job_id)
     tenant.look = true
   end
 
-  -- A parked job is given to a worker. Where its tenant stands then, the caller knows.
+  -- A parked job is given to a worker. Where its tenant stands then, the caller knows. The clock goes by the virtual
+  -- time of who was given a job last, without what was charged in advance: who is put where others are with their
+  -- advances would wait for all that they are given back. Jobs that pass do not move the clock: their tenant may be
+  -- far ahead of all others.
   function book.give(tenant, prompt, level, job_id, has_deadline)
-    book.uncount(tenant, job_id, level, has_deadline)
-    tenant.running, tenant.vtime = tenant.running + 1, tenant.vtime + (prompt + ADVANCE) / tenant.weight
-  end
-
-  -- A tenant's virtual time without what was charged in advance. The clock goes by it: who is put where others
-  -- are with their advances would wait for all that they are given back. Jobs that pass do not move the clock:
-  -- their tenant may be far ahead of all others.
-  function book.tick(tenant)
-    if tenant.due < 0 then return end
-    local all = book.clock()
-    all.vtime, all.changed = math.max(all.vtime, tenant.vtime - tenant.running * ADVANCE / tenant.weight), true
+    uncount(tenant, job_id, level, has_deadline)
+    local weight, running, vtime = tenant.weight, tenant.running, tenant.vtime
+    if tenant.due >= 0 then
+      local all, reached = clock or book.clock(), vtime - running * ADVANCE / weight
+      if reached > all.vtime then all.vtime, all.changed = reached, true end
+    end
+    tenant.running, tenant.vtime = running + 1, vtime + (prompt + ADVANCE) / weight
   end
 
   -- A job of a tenant has ended with `logged` tokens: what was charged in advance makes room for what it used.
@@ -272,10 +264,11 @@ local function tenant_book(prefix)
     local tenant = name and share and book.open(name)
     if not tenant then return end
     if charged then
-      tenant.running = math.max(0, tenant.running - 1)
+      if tenant.running > 0 then tenant.running = tenant.running - 1 end
       tenant.vtime = tenant.vtime + (logged - charged) / tenant.weight
     end
-    tenant.jobs, tenant.served, tenant.dirty = math.max(0, tenant.jobs - 1), tenant.served + logged, true
+    if tenant.jobs > 0 then tenant.jobs = tenant.jobs - 1 end
+    tenant.served, tenant.dirty = tenant.served + logged, true
     tenant.tokens, tenant.bytes = math.max(0, tenant.tokens - count_of(cost)), math.max(0, tenant.bytes - count_of(bytes))
     if tenant.max_allowance and tenant.allowance then
       tenant.allowance = math.min(tenant.max_allowance, tenant.allowance + count_of(cost) - share_of(share) - logged)
@@ -304,17 +297,15 @@ local function tenant_book(prefix)
     return at and now - at < 60000 and clock.mended or ''
   end
 
-  local function look(tenant)
-    local first = insist('ZRANGE', tenant.key, 0, 0, 'WITHSCORES')
-    tenant.due = tonumber(first[2])
-    if not first[1] then tenant.parked = 0 end
-  end
-
   -- Where a tenant stands, after its jobs or its limits have changed. Who was idle, or at a limit,
   -- comes back at the virtual time that the others have reached: it has saved up nothing.
   local function place(tenant, all)
-    if tenant.look then look(tenant) end
-    local due = tenant.due
+    if tenant.look then
+      local first = insist('ZRANGE', tenant.key, '0', '0', 'WITHSCORES')
+      tenant.due = tonumber(first[2])
+      if not first[1] then tenant.parked = 0 end
+    end
+    local due, was_ready = tenant.due, tenant.was_ready
     if due and due < 0 then
       local _, longest = longest_waiting(tenant.key)
       gather(all, 'heads', string.format('%d', longest < 0 and longest + PASSING or longest), tenant.name)
@@ -323,16 +314,19 @@ local function tenant_book(prefix)
     elseif not due and tenant.was_due then
       gather(all, 'headless', tenant.name)
     end
-    tenant.ready = due ~= nil and not (tenant.max_running and tenant.running >= tenant.max_running)
+    tenant.ready = due and not (tenant.max_running and tenant.running >= tenant.max_running)
     if not tenant.ready then
-      if tenant.was_ready then gather(all, 'unready', tenant.name) end
-      return
+      if not was_ready then return end
+      more_ready = more_ready - 1
+      return gather(all, 'unready', tenant.name)
     end
-    if not tenant.was_ready then
-      tenant.vtime, rings = math.max(tenant.vtime, book.clock().vtime), true
+    if not was_ready then
+      tenant.vtime, rings, more_ready = math.max(tenant.vtime, book.clock().vtime), true, more_ready + 1
     end
-    local now = rank(tenant)
-    if not tenant.was_ready or now ~= tenant.rank then gather(all, 'ready', string.format('%d', now), tenant.name) end
+    local stands = due < 0 and due or tenant.vtime
+    if was_ready and stands == tenant.stood then return end
+    if due >= 0 then stands = floor(stands * 1024) end
+    gather(all, 'ready', string.format('%d', stands), tenant.name)
   end
 
   local function save(tenant, all)
@@ -344,8 +338,10 @@ local function tenant_book(prefix)
     end
     gather(all, 'records', tenant.name, record)
     local jobs, had = tenant.jobs, tenant.had
-    if jobs == had or jobs > 0 and bucket_of(jobs) == bucket_of(had) then return end
-    local score = jobs > 0 and bucket_of(jobs) or -floor((book.now or now_ms()) / 1000)
+    if jobs == had then return end
+    local score = bucket_of(jobs)
+    if score == bucket_of(had) and jobs > 0 then return end
+    if jobs == 0 then score = -floor((book.now or now_ms()) / 1000) end
     gather(all, 'jobs', string.format('%d', score), tenant.name)
   end
 
@@ -357,7 +353,7 @@ local function tenant_book(prefix)
       if tenant.dirty then
         write('ZADD', tenant.key, tenant.comes)
         write('ZREM', tenant.key, tenant.goes)
-        if tenant.taken then insist('ZREMRANGEBYRANK', tenant.key, 0, tenant.taken - 1) end
+        if tenant.taken then insist('ZREMRANGEBYRANK', tenant.key, '0', string.format('%d', tenant.taken - 1)) end
         place(tenant, all)
         save(tenant, all)
       end
@@ -369,7 +365,6 @@ local function tenant_book(prefix)
     write('ZREM', ready, all.unready)
     write('ZADD', jobs, all.jobs)
     write('ZREM', shares .. 'deadlines', book.undue)
-    local levels = book.parked_levels
     for level = 1, 3 do
       if levels[level] ~= 0 then add_to(load, LEVELS[level], levels[level]) end
     end
@@ -377,6 +372,9 @@ local function tenant_book(prefix)
       book.clock().changed = true
       clock.mended = string.format('%d %s', now_ms(), mended)
     end
+    -- What waits behind whoever has had a turn now: "tenants" if a tenant is ready that has got no slot, else "".
+    local waits = book.turns and (book.turns + more_ready > 0 and 'tenants' or '')
+    if waits and waits ~= book.clock().waits then clock.waits, clock.changed = waits, true end
     if clock and clock.changed then
       redis.call('HSET', shares .. 'clock', 'vtime', clock.vtime, 'waits', clock.waits,
         'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(mended and {'mended', clock.mended} or {}))

@@ -1,80 +1,86 @@
 -- Whose turn it is. Behind common_tenants.lua and common_parking.lua.
 -- `ready` is read in portions and stays as it was until `close`; those that have had their turn in this call stand
--- in `again`, the least virtual time last.
+-- in `again` from `first` on, the least virtual time first.
 
 -- Whether a tenant's only parked job may begin at once: nobody else waits for a turn.
 local function is_alone(book, tenant)
-  return tenant.parked == 1 and tenant.ready and book.insist('ZCARD', book.ready) == 1
+  if tenant.parked ~= 1 or not tenant.ready then return false end
+  book.turns = book.insist('ZCARD', book.ready)
+  return book.turns == 1
 end
 
 local function tenant_turns(book)
   local MOST_PORTION = 64
-  local turns, prefix, insist = {}, book.prefix, book.insist
-  local page, at, read, again, share, portion = nil, 1, 0, {}, 2, MOST_PORTION
+  local turns, insist, states = {}, book.insist, book.prefix .. 'state:'
+  local page, at, read, more, again, first, share, portion = {}, 1, 0, true, {}, 1, 2, MOST_PORTION
 
   local function before(one, other)
     return one.turn < other.turn or one.turn == other.turn and one.name < other.name
   end
 
-  local function first_unserved()
-    if not page or at > #page and #page == 2 * portion then
-      page, at = insist('ZRANGE', book.ready, read, read + portion - 1, 'WITHSCORES'), 1
-      read = read + portion
-      local names = {}
-      for n = 1, #page, 2 do names[#names + 1] = page[n] end
-      book.open_all(names)
+  local function read_page()
+    local reply, names = insist('ZRANGE', book.ready, text(read), text(read + portion - 1), 'WITHSCORES'), {}
+    for n = 1, #reply, 2 do names[#names + 1] = reply[n] end
+    book.open_all(names)
+    page, at, read, more = {}, 1, read + portion, #names == portion
+    for n, name in ipairs(names) do
+      page[n] = book.open(name)
+      page[n].turn = tonumber(reply[2 * n])
     end
-    if page[at] then return book.open(page[at]), tonumber(page[at + 1]) end
   end
 
   -- `count`: of slots that are free.
   function turns.begin(count)
-    portion = math.min(count, MOST_PORTION)
-    share = math.ceil(count / math.max(1, insist('ZCARD', book.ready))) + 1
+    portion, book.turns = math.min(count, MOST_PORTION), insist('ZCARD', book.ready)
+    share = math.ceil(count / math.max(1, book.turns)) + 1
   end
 
   -- The tenant whose turn it is, and its virtual time, or the score of its next job if that passes; nil if
   -- none may run one more job.
   function turns.next()
-    local tenant, turn = first_unserved()
-    if tenant then tenant.turn = turn end
-    local other = again[#again]
+    if not page[at] and more then read_page() end
+    local tenant, other = page[at], again[first]
     if other and not (tenant and before(tenant, other)) then tenant = other end
-    return tenant, tenant and (tenant.turn < 0 and tenant.turn or tenant.vtime)
+    if tenant then return tenant, tenant.turn < 0 and tenant.turn or tenant.vtime end
   end
 
   -- The next of its jobs that wait; nil if there is none.
   local function next_parked(tenant)
     local queue = tenant.queue
-    if not queue or queue[tenant.next] == nil and #queue == tenant.portion then
-      tenant.portion = queue and 2 * tenant.portion or share
-      local taken = tenant.taken or 0
-      queue = insist('ZRANGE', tenant.key, taken, taken + tenant.portion - 1)
-      tenant.queue, tenant.next = queue, 1
-    end
-    return queue[tenant.next]
+    local job_id = queue and queue[tenant.next]
+    if job_id or queue and #queue < tenant.portion then return job_id end
+    tenant.portion = queue and 2 * tenant.portion or share
+    local taken = tenant.taken or 0
+    queue = insist('ZRANGE', tenant.key, text(taken), text(taken + tenant.portion - 1))
+    tenant.queue, tenant.next = queue, 1
+    return queue[1]
   end
 
   -- It may have another turn in this call.
   local function queue_again(tenant)
     local job_id = next_parked(tenant)
-    tenant.look, tenant.due = job_id ~= nil, job_id and tenant.due
-    if not job_id then tenant.parked = 0 end
-    if not job_id or tenant.max_running and tenant.running >= tenant.max_running then return end
+    if not job_id then
+      tenant.look, tenant.due, tenant.parked = false, nil, 0
+      return
+    end
+    tenant.look = true
+    if tenant.max_running and tenant.running >= tenant.max_running then return end
     -- Jobs that pass come before its others.
     if tenant.due < 0 then tenant.due = tonumber(insist('ZSCORE', tenant.key, job_id)) end
     tenant.turn = tenant.due < 0 and tenant.due or math.floor(tenant.vtime * 1024)
-    local low, high = 1, #again + 1
+    -- Most come behind all others.
+    local low, high = first, #again + 1
+    if high > first and before(again[high - 1], tenant) then low = high end
     while low < high do
       local middle = math.floor((low + high) / 2)
-      if before(tenant, again[middle]) then low = middle + 1 else high = middle end
+      if before(again[middle], tenant) then low = middle + 1 else high = middle end
     end
     table.insert(again, low, tenant)
   end
 
   -- A job that needs no slot: somebody has ended it otherwise, or a worker of the version before has it.
   local function drop(tenant, job_id, known, late, now, event, ttl_s)
-    local state, tokens, _, level = prefix .. 'state:' .. job_id, prefix .. 'tokens:' .. job_id, share_of(known[3])
+    local state, tokens, _, level = states .. job_id, book.prefix .. 'tokens:' .. job_id, share_of(known[3])
     book.uncount(tenant, job_id, level, known[5])
     local own = ask('HMGET', state, 'tenant', 'cost', 'bytes') or {}
     book.settle(own[1], known[3], own[2], own[3], nil, 0)
@@ -86,10 +92,10 @@ local function tenant_turns(book)
     if known[2] and known[1] ~= 'running' then redis.pcall('XDEL', book.stream, known[2]) end
   end
 
-  -- The next job of the tenant whose turn it is, for a worker: its id, {entry and its two numbers}, bytes, and of its
-  -- state epoch, flag of a cancel and deadline. Nil if it needs no slot any more.
+  -- The next job of the tenant whose turn it is, for a worker: its id, its entry and the two numbers of that, bytes,
+  -- and of its state epoch, flag of a cancel and deadline. Nil if it needs no slot any more.
   function turns.give(tenant, now, event, ttl_s)
-    if again[#again] == tenant then again[#again] = nil else at = at + 2 end
+    if again[first] == tenant then first = first + 1 else at = at + 1 end
     local job_id = next_parked(tenant)
     tenant.dirty = true
     if not job_id or tenant.max_running and tenant.running >= tenant.max_running then
@@ -98,7 +104,7 @@ local function tenant_turns(book)
       return
     end
     tenant.due, tenant.next, tenant.taken = tenant.turn, tenant.next + 1, (tenant.taken or 0) + 1
-    local known = ask('HMGET', prefix .. 'state:' .. job_id, 'status', 'entry', 'share', 'epoch', 'deadline_ms', 'cancel') or {}
+    local known = ask('HMGET', states .. job_id, 'status', 'entry', 'share', 'epoch', 'deadline_ms', 'cancel') or {}
     local ms, number = string.match(known[2] or '', '^(%d+)-(%d+)$')
     local waits, deadline = known[1] == 'queued' and ms and #ms < 16 and #number < 16 and known[3], known[5]
     local late = waits and is_count(deadline) and tonumber(deadline) <= now
@@ -107,10 +113,9 @@ local function tenant_turns(book)
       return queue_again(tenant)
     end
     local prompt, level, bytes = share_of(waits)
-    book.tick(tenant)
     book.give(tenant, prompt, level, job_id, deadline)
     queue_again(tenant)
-    return job_id, {known[2], tonumber(ms), tonumber(number)}, bytes, known[4], known[6], deadline
+    return job_id, known[2], ms, number, bytes, known[4], known[6], deadline
   end
 
   -- Jobs without a tenant compete as one tenant of weight 1. What they use is what was logged and is not of
@@ -138,12 +143,6 @@ local function tenant_turns(book)
     all.prompts = all.prompts + math.ceil(size / 4)
     all.now = all.now + math.ceil(size / 4) + ADVANCE
     return all.now
-  end
-
-  -- What waits after a fetch, which has been closed: "tenants" if a tenant is ready that has got no slot, else "".
-  function turns.note_waits()
-    local waits = insist('ZCARD', book.ready) > 0 and 'tenants' or ''
-    if waits ~= book.clock().waits then redis.call('HSET', prefix .. 'shares:clock', 'waits', waits) end
   end
 
   return turns

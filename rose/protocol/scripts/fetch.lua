@@ -191,64 +191,73 @@ local function first_passing()
   if first then return first, heads[first] * 1024 + 1023 - PASSING end
 end
 
--- Claim entries of tenants' jobs that nobody holds: {entry and its two numbers, ...}. XCLAIM looks for each of them
--- from the beginning of its block of the stream. Those that follow each other, as most do that came in one call, are
--- read instead, from where the first of them stands. What had come between them is let go again.
-local function claim_parked(entries)
-  local FEW, LAST_NUMBER = 3, '18446744073709551615'
-  local places, found, words = {}, {}, {}
-  for n, entry in ipairs(entries) do places[entry[1]] = n end
-  local function before(one, other)
-    return one[2] < other[2] or one[2] == other[2] and one[3] < other[3]
+-- The entries of tenants' jobs that this call gives, in this order; by a number that is one more for the next of a
+-- millisecond, which of them there are; and those whose own number is too large for that.
+local BASE = 1024
+local given, places, at_place, far = {}, {}, {}, {}
+local function note_given(entry, ms, number)
+  given[#given + 1] = entry
+  local place = ms * BASE + number
+  if place < 2 ^ 53 and number + 0 < BASE then
+    places[#places + 1], at_place[place] = place, entry
+  else
+    far[#far + 1] = entry
   end
-  for n = 2, #entries do
-    if before(entries[n], entries[n - 1]) then
-      table.sort(entries, before)
-      break
-    end
+end
+
+-- Read a row of `count` entries. What had come between them is let go again.
+local function read_row(found, first, count)
+  local ms, number = math.floor(first / BASE), first % BASE
+  redis.call('XGROUP', 'SETID', of_tenants, group, number > 0 and string.format('%d-%d', ms, number - 1)
+    or string.format('%d-%s', ms - 1, '18446744073709551615'))
+  for _, entry in ipairs(read(of_tenants, text(count))) do
+    if found[entry[1]] == false then found[entry[1]] = entry else redis.call('XACK', of_tenants, group, entry[1]) end
   end
-  local from = 1
-  for n, entry in ipairs(entries) do
-    local after = entries[n + 1]
-    if not after or after[2] ~= entry[2] or after[3] ~= entry[3] + 1 then
-      if n - from < FEW then
-        for i = from, n do words[#words + 1] = entries[i][1] end
+end
+
+-- Claim them: nobody holds them. XCLAIM looks for each from the beginning of its block of the stream. Those that follow
+-- each other, as most do that came in one call, are read instead.
+local function claim_given()
+  local FEW = 3
+  local found, from, claimed = {}, 1, {}
+  for _, entry in ipairs(given) do found[entry] = false end
+  table.sort(places)
+  for n, place in ipairs(places) do
+    if places[n + 1] ~= place + 1 then
+      if n - from >= FEW then
+        read_row(found, places[from], n - from + 1)
       else
-        local _, ms, number = unpack(entries[from])
-        redis.call('XGROUP', 'SETID', of_tenants, group, number > 0 and string.format('%d-%d', ms, number - 1)
-          or string.format('%d-%s', ms - 1, LAST_NUMBER))
-        for _, one in ipairs(read(of_tenants, n - from + 1)) do
-          if places[one[1]] then found[places[one[1]]] = one else redis.call('XACK', of_tenants, group, one[1]) end
-        end
+        for i = from, n do far[#far + 1] = at_place[places[i]] end
       end
       from = n + 1
     end
   end
-  if #words > 0 then
-    words[#words + 1] = 'FORCE'
-    for _, one in ipairs(redis.call('XCLAIM', of_tenants, group, consumer, 0, unpack(words))) do found[places[one[1]]] = one end
+  if #far > 0 then
+    far[#far + 1] = 'FORCE'
+    for _, entry in ipairs(redis.call('XCLAIM', of_tenants, group, consumer, '0', unpack(far))) do found[entry[1]] = entry end
   end
-  local claimed = {}
-  for n = 1, #entries do claimed[#claimed + 1] = found[n] end
-  return claimed
+  -- Not those that somebody has deleted.
+  for _, entry in ipairs(given) do claimed[#claimed + 1] = found[entry] or nil end
+  if #claimed > 0 then add(of_tenants, claimed) end
 end
 
 -- Serve tenants, and jobs without one beside them, by virtual time. Returns whether parked jobs are left
 -- that nobody has looked at.
 local function serve_tenants()
   local MAX_ENDED = 100 -- parked jobs that need no slot any more
-  local turns, ended, entries, bytes = tenant_turns(book), 0, {}, 0
+  local turns, ended, bytes = tenant_turns(book), 0, 0
   local unnamed = waiting > 0 and turns.unnamed(load, running, owned[#streams])
   turns.begin(left)
-  while left > #entries and room > bytes and ended < MAX_ENDED do
+  while left > #given and room > bytes and ended < MAX_ENDED do
     local tenant, turn = turns.next()
     local level, due
     if waiting > 0 then level, due = first_passing() end
     if tenant and (waiting == 0 or turn <= (due or unnamed)) then
-      local job_id, entry, size, epoch, cancel, deadline = turns.give(tenant, now, ARGV[11], ARGV[10])
+      local job_id, entry, ms, number, size, epoch, cancel, deadline = turns.give(tenant, now, ARGV[11], ARGV[10])
       if job_id then
-        begin_given(job_id, entry[1], epoch, cancel, deadline)
-        entries[#entries + 1], bytes = entry, bytes + size
+        begin_given(job_id, entry, epoch, cancel, deadline)
+        note_given(entry, ms, number)
+        bytes = bytes + size
       else
         ended = ended + 1
       end
@@ -258,11 +267,9 @@ local function serve_tenants()
       break
     end
   end
-  local claimed = #entries > 0 and claim_parked(entries) or {}
-  if #claimed > 0 then add(of_tenants, claimed) end
+  if #given > 0 then claim_given() end
   give_back(load)
   book.close(load)
-  turns.note_waits()
   mended = book.mended(now)
   return ended == MAX_ENDED
 end
@@ -287,7 +294,7 @@ else
 end
 if listens and any_tenants then book = book or tenant_book(prefix) end
 for _, stream in ipairs({of_tenants, bell}) do
-  local last = listens and any_tenants and book.insist('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  local last = listens and any_tenants and book.insist('XREVRANGE', stream, '+', '-', 'COUNT', '1')[1]
   seen[#seen + 1] = last and last[1] or '0-0'
 end
 return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes})

@@ -34,12 +34,11 @@ local max_tokens, max_bytes = limit(ARGV[3], facts[4] or ''), limit(ARGV[4], fac
 local entries = 0
 for i = 3, streams + 2 do entries = entries + redis.call('XLEN', KEYS[i]) end
 local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelled_bytes', 'parked_high', 'parked_normal', 'parked_low')
--- Where a tenant's job was ever parked. Those that the version before has parked have no entry.
+-- Where a tenant's job was ever parked.
+if held[5] or held[6] or held[7] then entries = entries + (ask('XLEN', of_tenants) or 0) end
+-- Those that the version before has parked have no entry.
 local parked = 0
-if held[5] or held[6] or held[7] then
-  entries = entries + (ask('XLEN', of_tenants) or 0)
-  for i = 5, 7 do parked = parked + math.max(0, tonumber(held[i] or '0') or 0) end
-end
+for i = 5, entries == 0 and 7 or 0 do parked = parked + math.max(0, tonumber(held[i] or '0') or 0) end
 for i = 1, 4 do held[i] = tonumber(held[i] or '0') or 0 end
 
 -- A job has an entry until it has ended. Without one there is nothing to count, whatever a lost worker
@@ -90,11 +89,12 @@ local function exists(state)
 end
 
 -- The tenants of this call, and whether their jobs are parked.
-local book, parking, parks, now, in_a_row
+local book, parking, parks, now, in_a_row, id_at
 local MAX_UNPARKED = 100
 
 local function open_tenants()
-  book, now = tenant_book(prefix_of(load)), now_ms()
+  local prefix = prefix_of(load)
+  book, now, id_at = tenant_book(prefix), now_ms(), #prefix + #'state:' + 1
   in_a_row = string.format('%d-*', now)
   book.now, book.ageing, parking = now, facts[8] or '', tenant_parking(book)
   parks = parking.parks(KEYS[4])
@@ -104,37 +104,35 @@ local function open_tenants()
   book.open_all(names)
 end
 
+local function append_to(words, field, value)
+  words[#words + 1], words[#words + 2] = field, value
+end
+
 -- `share`: of a job that is parked. Its `attempts` and `tokens` are nil as long as they are 0.
 local function store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, tenant, share)
-  local fields
-  if share then
-    fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'tenant', tenant, 'share', share,
-      'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
-  else
-    fields = {'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', 'attempts', '0', 'tokens', '0',
-      'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+')}
-  end
-  local function add(field, value)
-    fields[#fields + 1], fields[#fields + 2] = field, value
-  end
-  if deadline_ms then add('deadline_ms', deadline_ms) end
-  if owner ~= '-' then add('owner', owner) end
-  if tenant and not share then add('tenant', tenant) end
-  if record ~= '' then add('record', record) end
+  local first, one, second, two = 'attempts', '0', 'tokens', '0'
+  if share then first, one, second, two = 'tenant', tenant, 'share', share end
+  local rest = {}
+  if deadline_ms then append_to(rest, 'deadline_ms', deadline_ms) end
+  if owner ~= '-' then append_to(rest, 'owner', owner) end
+  if tenant and not share then append_to(rest, 'tenant', tenant) end
+  if record ~= '' then append_to(rest, 'record', record) end
   if idempotency then
-    add('key', string.match(idempotency, ':idempotency:(.*)$'))
+    append_to(rest, 'key', string.match(idempotency, ':idempotency:(.*)$'))
     -- It expires with the job's result; this is for a worker of an older version, which leaves it.
     redis.call('SET', idempotency, id_of(state), 'EX', KEY_DAYS * 86400)
   end
-  redis.call('HSET', state, unpack(fields))
+  redis.call('HSET', state, 'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', first, one, second, two,
+    'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+'), unpack(rest))
 end
 
-local function submit(level, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, name, prompt,
+local function submit(level_text, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, name, prompt,
     adapter, job, record)
   local earlier = idempotency and ask('GET', idempotency)
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
   local known, cancelled = exists(state)
   if known then return {'EXISTS', id_of(state)} end
+  local level = tonumber(level_text)
   local size, stream, tenant = bytes_of(job) + #record, KEYS[level + 2], nil
   if name == '-' then
     name = nil
@@ -159,13 +157,13 @@ local function submit(level, state, idempotency, cost, prompt_tokens, prompt_byt
   end
   local deadline_ms = deadline_in ~= '-' and string.format('%d', now_ms() + deadline_in)
   if tenant then
-    parking.accept(tenant, tonumber(cost), size)
-    parking.park(tenant, id_of(state), level, now, deadline_ms)
+    parking.accept(tenant, cost, size)
+    parking.park(tenant, string.sub(state, id_at), level, now, deadline_ms)
   end
   if cancelled then redis.call('DEL', state) end
-  local size_text = text(size)
+  local size_text = string.format('%d', size)
   store(state, idempotency, stream, entry, cost, deadline_ms, size_text, owner, record, name,
-    tenant and prompt .. ' ' .. level .. ' ' .. size_text)
+    tenant and prompt .. ' ' .. level_text .. ' ' .. size_text)
   depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
 end
 
@@ -179,7 +177,7 @@ for i = 6, #ARGV, 3 do
     idempotency = KEYS[key]
     key = key + 1
   end
-  local outcome = submit(tonumber(level), state, idempotency, cost, prompt_tokens,
+  local outcome = submit(level, state, idempotency, cost, prompt_tokens,
     prompt_bytes, deadline_in, owner, name, prompt, adapter, ARGV[i + 1], ARGV[i + 2])
   if outcome then
     table.insert(outcome, 1, (i - 6) / 3)

@@ -47,7 +47,7 @@ local function release_unowned(stream, after)
   local entries, bytes, released = 0, 0, 0
   while last and after ~= last and entries < max_entries and bytes < max_bytes do
     -- One by one: together they may be large, and XRANGE has no way to leave out what they hold.
-    local entry = redis.call('XRANGE', stream, after == '' and '-' or '(' .. after, last, 'COUNT', 1)[1]
+    local entry = redis.call('XRANGE', stream, after == '' and '-' or '(' .. after, last, 'COUNT', '1')[1]
     if not entry then return released, '' end
     local job = job_of(entry) or ''
     after, entries, bytes = entry[1], entries + 1, bytes + #job

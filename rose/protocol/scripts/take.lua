@@ -68,7 +68,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
     if known[i] and not is_count(known[i]) then return 'MALFORMED' end
   end
   local logged = tonumber(known[4] or '0')
-  local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', 1)
+  local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', '1')
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
     return grant(known, known[8], known[7], logged)
@@ -113,10 +113,8 @@ local function take_alone(state, tokens, entry, take_id)
   -- Before the first fetch that finds this stream there is no group.
   local claimed = redis.pcall('XCLAIM', of_tenants, group, consumer, 0, entry, 'FORCE', 'JUSTID')
   if claimed.err or #claimed == 0 then return nil end
-  book.tick(tenant)
   book.give(tenant, prompt, level, id_of(state), known[8])
   tenant.taken, tenant.due = 1, nil
-  book.clock().waits = ''
   book.close(prefix .. 'load')
   return first_take(taker, take_id, state, known[8])
 end
@@ -135,7 +133,7 @@ local function take_unread(stream, state, tokens, listener, turn, waiting, entry
   local known = not fresh and read(state)
   local again = known and known[10] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
   if again then return {others, entry, job_of(again), take(stream, state, tokens, entry, take_id)} end
-  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', '1', 'STREAMS', stream, '>')
   if not reply or #reply == 0 then return {others} end
   local first = entries_of(reply)[1]
   local outcome = ''
