@@ -145,15 +145,18 @@ class Suite:
 
     def _quantized(self, model: str) -> None:
         folder = self._models[model]
+        # Before any engine takes memory: to write a file takes several times its size.
+        kinds = _LLAMA_CPP.values() if self._llama_cpp else ()
+        files = {kind: gguf_file(model, self._folder, kind) for kind in kinds}
         ours = [
             Ours(folder, _PLAIN, *_LIMITS, weights, name=weights or _PLAIN)
             for weights in (None, *_LLAMA_CPP)
         ]
         with ExitStack() as stack:
-            peers = []
-            for kind in _LLAMA_CPP.values() if self._llama_cpp else ():
-                file = gguf_file(model, self._folder, kind)
-                peers.append(self._start_llama_cpp(stack, f"llama.cpp {kind}", file))
+            peers = [
+                self._start_llama_cpp(stack, f"llama.cpp {kind}", file)
+                for kind, file in files.items()
+            ]
             title = f"Weights of 8 and 4 bits, {self._scale.requests} requests and one: {model}"
             asked = _ASKED + (_ASKED_LLAMA_CPP if peers else ())
             vocabulary = ours[0].engine.vocab_size

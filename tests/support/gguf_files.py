@@ -68,6 +68,7 @@ def _add_config(writer: GGUFWriter, config: Any) -> None:
     writer.add_vocab_size(config.vocab_size)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(head_dim)
     if (theta := config.rope_parameters.get("rope_theta")) is not None:
         writer.add_rope_freq_base(theta)
