@@ -180,7 +180,7 @@ local function tenant_book(prefix)
       -- It is new, or somebody has taken its record away.
       local waiting = ask('ZCARD', shares .. 'parked:' .. name) or 0
       tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = 0, last = 0, tokens = 0, bytes = 0,
-        served = 0, jobs = waiting, running = 0, parked = waiting, look = waiting > 0, had = 0}
+        served = 0, jobs = waiting, running = 0, parked = waiting, look = waiting > 0, had = nil}
     end
     return tenant
   end
@@ -196,9 +196,9 @@ local function tenant_book(prefix)
 
   -- Read what is known of tenants, all of them at once.
   function book.open_all(names)
-    local new = {}
+    local new, seen = {}, {}
     for _, name in ipairs(names) do
-      if opened[name] == nil then new[#new + 1], opened[name] = name, false end
+      if not opened[name] and not seen[name] then new[#new + 1], seen[name] = name, true end
     end
     if #new == 0 then return end
     local own = insist('HMGET', records, unpack(new))
@@ -340,7 +340,7 @@ local function tenant_book(prefix)
     local jobs, had = tenant.jobs, tenant.had
     if jobs == had then return end
     local score = bucket_of(jobs)
-    if score == bucket_of(had) and jobs > 0 then return end
+    if had and jobs > 0 and score == bucket_of(had) then return end
     if jobs == 0 then score = -floor((book.now or now_ms()) / 1000) end
     gather(all, 'jobs', string.format('%d', score), tenant.name)
   end

@@ -75,3 +75,20 @@ def test_a_key_of_one_tenant_that_somebody_has_written_over_stops_nobody_else(
         floor.end_first(3)
     floor.submit("ann")
     assert floor.begin(9) == ["ann"]
+
+
+def test_records_that_somebody_has_written_over_are_made_anew_where_running_jobs_end(
+    bench: Bench, floor: Floor
+) -> None:
+    # given: who is opened first is among those whose jobs run
+    floor.submit("ann", 2)
+    floor.submit("bob", 2)
+    assert sorted(floor.begin(3)) == ["ann", "ann", "bob"]
+    # when
+    bench.redis.set(bench.partition.load.removesuffix("load") + "shares:tenants", "somebody's")
+    floor.end_first(3)
+    # then
+    assert floor.begin(9) == ["bob"]
+    floor.end_first(1)
+    after = bench.client.tenants()
+    assert (after.waiting, after.count) == (0, 0)
