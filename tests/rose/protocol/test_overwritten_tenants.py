@@ -86,9 +86,10 @@ def test_records_that_somebody_has_written_over_are_made_anew_where_running_jobs
     assert sorted(floor.begin(3)) == ["ann", "ann", "bob"]
     # when
     bench.redis.set(bench.partition.load.removesuffix("load") + "shares:tenants", "somebody's")
-    floor.end_first(3)
+    assert floor.end_first(3) == "ann"
     # then
     assert floor.begin(9) == ["bob"]
-    floor.end_first(1)
+    while floor.leases:
+        floor.end_first(3)
     after = bench.client.tenants()
     assert (after.waiting, after.count) == (0, 0)
