@@ -11,6 +11,7 @@ quotes any of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -110,8 +111,10 @@ def _split(
     scheme: str, rest: str, *, default_port: int
 ) -> tuple[str, tuple[tuple[str, int], ...], str]:
     """A plain URL of the first of several hosts, all (host, port), and the path."""
-    parts = urlsplit(f"//{rest}")
-    credentials, at, hosts = parts.netloc.rpartition("@")
+    # Several hosts are no host: since Python 3.13 `urlsplit` refuses an IPv6 address among them.
+    where = re.split("[/?#]", rest, maxsplit=1)[0]
+    parts = urlsplit(f"//host{rest[len(where) :]}")
+    credentials, at, hosts = where.rpartition("@")
     nodes = tuple(_node(host, default_port) for host in hosts.split(","))
     query = f"?{parts.query}" if parts.query else ""
     first = hosts.split(",")[0]

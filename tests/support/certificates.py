@@ -17,6 +17,8 @@ class Certificates:
             self._openssl(
                 *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
                 *("-nodes", "-days", "2", "-subj", f"/CN=test {authority}"),
+                # Since Python 3.13 a client asks an authority's certificate what it is for.
+                *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
                 *("-keyout", f"{authority}.key", "-out", f"{authority}.crt"),
             )
         self._issue("server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
