@@ -54,13 +54,16 @@ class SessionFactory:
         return self._grammars.token_bytes()
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_kwargs: Mapping[str, Any] = tokenization.NOTHING,
     ) -> list[int]:
         """Token ids of a conversation (`role` and `content` each), ready for the answer.
 
         Raises InvalidParameter if the model has no chat template or it refuses the messages.
         """
-        return tokenization.encode_chat(self.tokenizer, messages, tools)
+        return tokenization.encode_chat(self.tokenizer, messages, tools, template_kwargs)
 
     def new_session(
         self,

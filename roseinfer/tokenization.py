@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rose.errors import InvalidParameter
 
 # Byte-level vocabularies write each byte as one printable character.
 _BYTE_ALPHABET_SIZE = 256
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def encode(tokenizer: Any | None, text: str) -> list[int]:
@@ -23,11 +27,13 @@ def encode_chat(
     tokenizer: Any | None,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
+    template_kwargs: Mapping[str, Any] = NOTHING,
 ) -> list[int]:
     """Token ids of a conversation, up to where the assistant's answer begins.
 
     `messages` and `tools` are as in OpenAI's API for chats. A template that mentions no tools
-    leaves them out.
+    leaves them out. `template_kwargs` are variables of the template beside them, such as
+    `enable_thinking`.
 
     Raises InvalidParameter if the model has no chat template or its template refuses `messages`.
     """
@@ -36,6 +42,9 @@ def encode_chat(
         raise InvalidParameter("this model has no chat template: send a plain prompt instead")
     if not messages:
         raise InvalidParameter("messages is empty: a chat needs at least one message")
+    own = inspect.signature(tokenizer.apply_chat_template).parameters
+    for name in own.keys() & template_kwargs.keys():
+        raise InvalidParameter(f"{name!r} is no variable that a chat template may be given")
     template = chat_template(tokenizer, tools)
     conversation = [_for_template(message, template) for message in messages]
     try:
@@ -45,6 +54,7 @@ def encode_chat(
             add_generation_prompt=True,
             tokenize=True,
             return_dict=False,
+            **template_kwargs,
         )
     except Exception as error:
         # Templates are programs of the model's authors: whatever they raise is about the messages.

@@ -48,6 +48,8 @@ class Submission:
     """the whole of it: no other caller can have it"""
     prompts: Sequence[PromptLike] = ()
     """of each choice, where they differ; `prompt` is the first then"""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """what the chat template is told beside"""
 
 
 class Desk:
@@ -228,6 +230,7 @@ class Desk:
             tools=submission.tools,
             adapter=submission.model.adapter,
             tenant=caller.tenant or None,
+            chat_template_kwargs=submission.chat_template_kwargs,
         )
 
 

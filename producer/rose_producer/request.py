@@ -56,6 +56,9 @@ class Request:
     `tools` are definitions of functions for the chat template, as OpenAI's API has them:
     `{"type": "function", "function": {"name": ..., "parameters": {...}}}`.
 
+    `chat_template_kwargs` are variables of the model's chat template beside messages and tools,
+    such as `{"enable_thinking": False}`.
+
     `adapter` names the LoRA adapter that answers, one of those that the workers serve.
 
     `record` (at most 1 MiB) and `owner` (1 to 80 letters, digits, `_`, `.` or `-`) are kept beside
@@ -77,6 +80,7 @@ class Request:
     tools: Sequence[Mapping[str, Any]] = ()
     tenant: str | None = None
     adapter: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare_all(
@@ -235,6 +239,7 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
             "traceparent": traceparent(settings.queue, job_id) if traced else None,
             "tools": tuple(request.tools),
             "adapter": request.adapter,
+            "chat_template_kwargs": dict(request.chat_template_kwargs),
         }
     )
 

@@ -1,9 +1,11 @@
-"""Chat messages, the tool calls in them, and the tools that a model may call."""
+"""Chat messages, the tool calls in them, the tools that a model may call, and what else its chat
+template is told."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,11 +16,24 @@ from rose.validation import describe
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 * 1024
 """of all tools of a job, as JSON text"""
+MAX_TEMPLATE_KWARGS_BYTES = 16 * 1024
+"""of all of a job, as JSON text"""
 MAX_TOOL_CALLS = 128
 """of one message"""
 _MAX_DEPTH = 32
 
 _FUNCTION_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+#: What `apply_chat_template` of transformers calls its own arguments and what a job says elsewhere.
+_TAKEN = frozenset(
+    (
+        *("add_generation_prompt", "chat_template", "continue_final_message", "conversation"),
+        *("conversations", "documents", "max_length", "messages", "padding", "return_dict"),
+        *("return_assistant_tokens_mask", "return_tensors", "sanitize_control_tokens", "self"),
+        *("tokenize", "tokenizer_kwargs", "tools", "truncation"),
+    )
+)
 
 
 class _Message(BaseModel):
@@ -123,6 +138,20 @@ def _definitions(tools: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...
     return tools
 
 
+def _template_kwargs(given: dict[str, Any]) -> dict[str, Any]:
+    if not given:
+        return given
+    _check_json(given)
+    if (size := len(json.dumps(given).encode())) > MAX_TEMPLATE_KWARGS_BYTES:
+        _refuse(f"must be at most {MAX_TEMPLATE_KWARGS_BYTES} bytes as JSON (they are {size})")
+    for name in given:
+        if not _VARIABLE.fullmatch(name):
+            _refuse(f"{name[:80]!r} can be no variable of a template")
+        if name in _TAKEN:
+            _refuse(f"{name!r} is no variable that a chat template may be given")
+    return given
+
+
 def tools_size(tools: tuple[dict[str, Any], ...]) -> int:
     """Bytes of the tools as JSON text."""
     return len(json.dumps(tools, ensure_ascii=False).encode(errors="replace"))
@@ -149,3 +178,6 @@ Tools = Annotated[
     AfterValidator(_definitions),
 ]
 """Definitions of functions: `{"type": "function", "function": {"name": ..., ...}}`."""
+
+TemplateKwargs = Annotated[dict[str, Any], AfterValidator(_template_kwargs)]
+"""Variables of the chat template beside messages and tools: `{"enable_thinking": False}`."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import PydanticCustomError
 
 from rose.errors import InvalidParameter
-from rose.protocol.chat import ChatMessage, Tools, tools_size
+from rose.protocol.chat import ChatMessage, TemplateKwargs, Tools, tools_size
 from rose.sampling import POSSIBLE, SamplingParams, TokenId
 from rose.validation import describe, lone_surrogate
 
@@ -59,11 +59,17 @@ class JobSpec(BaseModel):
     """What the chat template tells the model that it can call."""
     adapter: str | None = Field(default=None, pattern=ADAPTER_PATTERN)
     """The LoRA adapter that answers; None for the model itself."""
+    chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+    """What the chat template is told beside."""
 
     @model_validator(mode="after")
-    def _tools_are_for_a_chat(self) -> Self:
+    def _templates_are_for_a_chat(self) -> Self:
         if self.tools and not self.messages:
             raise PydanticCustomError("tools", "tools are only for a prompt of chat messages")
+        if self.chat_template_kwargs and not self.messages:
+            raise PydanticCustomError(
+                "template", "chat_template_kwargs are only for a prompt of chat messages"
+            )
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -38,6 +39,33 @@ def rendered(template: object, *chat: Any) -> str:
     made = tokenizer(template)
     text: str = made.decode(encode_chat(made, *chat))
     return text
+
+
+#: As Qwen 3's: a template may leave out what it was told nothing of.
+THINKING = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
+)
+
+
+def test_a_template_is_told_what_the_job_says_beside() -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    assert rendered(THINKING, chat) == "hi"
+    assert rendered(THINKING, chat, (), {"enable_thinking": False}) == "hi<think></think>"
+    assert rendered(THINKING, chat, (), {"enable_thinking": True, "other": 1}) == "hi"
+
+
+def test_no_argument_of_the_renderer_can_be_said() -> None:
+    """Of the transformers that is installed: a newer one may have more than a job is asked for."""
+    # given
+    made = tokenizer(THINKING)
+    own = inspect.signature(made.apply_chat_template).parameters.values()
+    # then
+    for name in [one.name for one in own if one.kind is not one.VAR_KEYWORD]:
+        with pytest.raises(InvalidParameter, match=name):
+            encode_chat(made, CHAT, (), {name: None})
+        with pytest.raises(InvalidParameter, match=name):
+            job_from({"id": "0-a", "prompt": CHAT, "chat_template_kwargs": {name: None}})
 
 
 def test_calls_and_tools_are_objects_to_the_template() -> None:

@@ -41,6 +41,9 @@ _TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|assistant|>\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think></think>' }}
+    {%- endif %}
 {%- endif %}
 """
 

@@ -47,6 +47,22 @@ def test_a_chat_with_tools_is_run_or_refused_by_the_models_template(
         answered.result(90)
 
 
+def test_the_models_template_is_told_what_the_job_says_beside(
+    client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given
+    model = str(write_chat_model(tmp_path))
+    start_worker(engine="rose", device="cpu", torch_threads=1, model=model)
+    asked = [{"role": "user", "content": "Where does the bear live?"}]
+    # when
+    plain, told = (
+        client.submit(asked, max_new_tokens=1, chat_template_kwargs=variables).result(90)
+        for variables in ({}, {"enable_thinking": False})
+    )
+    # then: its tokens are bytes
+    assert told.prompt_tokens == plain.prompt_tokens + len("<think></think>")
+
+
 def test_a_result_says_how_much_of_its_prompt_was_cached(
     client: Client, start_worker: StartWorker
 ) -> None:

@@ -47,7 +47,7 @@ def _prompt_ids(job: JobSpec, factory: SessionFactory) -> list[int]:
         return factory.encode(job.prompt)
     if job.messages:
         messages = [_for_template(message) for message in job.messages]
-        return factory.encode_chat(messages, job.tools)
+        return factory.encode_chat(messages, job.tools, job.chat_template_kwargs)
     return list(job.token_ids)
 
 

@@ -57,6 +57,7 @@ def _submission(question: Question, asked: ChatRequest, model: ServedModel) -> S
         ),
         sampling=_sampling(asked, model, tools),
         tools=tools.definitions,
+        chat_template_kwargs=asked.chat_template_kwargs or {},
         priority=priority,
         deadline_s=asked.deadline_s,
         idempotency_key=question.idempotency_key,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -46,6 +46,11 @@ class ChatRequest(DetailedSamplingRequest):
     parallel_tool_calls: bool | None = Field(
         default=None, description="true by default; false ends the answer after one call"
     )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        default=None,
+        description="vLLM's: variables of the model's chat template beside messages and tools, "
+        'such as {"enable_thinking": false}; at most 16 KiB',
+    )
     metadata: Metadata | None = Field(default=None, description="comes back with the answer")
     store: bool | None = Field(
         default=None,
@@ -68,7 +73,6 @@ class ChatRequest(DetailedSamplingRequest):
 UNSUPPORTED: Unsupported = {
     "add_generation_prompt": ((True,), "an answer always begins a new message"),
     "audio": ((), "this server's models write text alone"),
-    "chat_template_kwargs": (({},), "chat templates are given nothing beyond messages and tools"),
     "continue_final_message": ((False,), "an answer always begins a new message"),
     "function_call": (("none",), "is deprecated and not supported: use tool_choice"),
     "functions": (([],), "is deprecated and not supported: use tools"),

@@ -92,6 +92,7 @@ class AsyncClient:
         tools: Sequence[Mapping[str, Any]] = (),
         tenant: str | None = None,
         adapter: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -100,7 +101,8 @@ class AsyncClient:
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
         the caller, who reads them again with `AsyncJob.record`. `tenant`: on whose account it
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
-        answers, one of those that the workers serve (`model().adapters`).
+        answers, one of those that the workers serve (`model().adapters`). `chat_template_kwargs`
+        are variables of the chat template beside messages and tools.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -120,6 +122,7 @@ class AsyncClient:
             tools,
             tenant,
             adapter,
+            chat_template_kwargs or {},
         )
         return (await self.submit_many([request]))[0]
 

@@ -93,6 +93,7 @@ class Client:
         tools: Sequence[Mapping[str, Any]] = (),
         tenant: str | None = None,
         adapter: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Job:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -101,7 +102,8 @@ class Client:
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
         the caller, who reads them again with `Job.record`. `tenant`: on whose account it
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
-        answers, one of those that the workers serve (`model().adapters`).
+        answers, one of those that the workers serve (`model().adapters`). `chat_template_kwargs`
+        are variables of the chat template beside messages and tools.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -121,6 +123,7 @@ class Client:
             tools,
             tenant,
             adapter,
+            chat_template_kwargs or {},
         )
         return (self.submit_many([request]))[0]
 

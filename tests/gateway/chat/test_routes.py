@@ -96,6 +96,8 @@ def test_roles_and_parts_reach_the_model(ai: OpenAI) -> None:
         ({"nonsense": 1}, "nonsense"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "x" * 16_384}}, "chat_template_kwargs"),
         ({"metadata": {"x" * 65: "y"}}, "metadata"),
         ({"metadata": {"x": "y" * 513}}, "metadata.x"),
     ],
@@ -128,6 +130,7 @@ def test_what_means_nothing_is_accepted(door: RunningDoor) -> None:
         "logprobs": False,
         "response_format": {"type": "text"},
         "parallel_tool_calls": True,
+        "chat_template_kwargs": {"enable_thinking": False},
     }
 
     answer = post(door, {"model": "null", "messages": HI, "max_tokens": 1, **nothing})

@@ -10,7 +10,7 @@ import pytest
 
 from rose.errors import InvalidParameter
 from rose.protocol import JobSpec, decode_job, encode_job, job_from
-from rose.protocol.chat import MAX_TOOLS, MAX_TOOLS_BYTES
+from rose.protocol.chat import MAX_TEMPLATE_KWARGS_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -154,3 +154,39 @@ def test_no_binary_comes_in_a_tool() -> None:
     # then: before anything of it is looked at
     with pytest.raises(Exception, match="not msgpack"):
         decode_job(msgpack.packb(fields))
+
+
+def test_what_the_template_is_told_survives_the_wire() -> None:
+    # given
+    given = job(chat_template_kwargs={"enable_thinking": False, "about": [None, {"n": 1.5}]})
+    # then
+    assert decode_job(encode_job(given)) == given
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (5, "Input should be a valid dictionary"),
+        ({"tools": []}, "'tools' is no variable that a chat template may be given"),
+        ({"chat_template": "x"}, "'chat_template' is no variable that a chat template may be"),
+        ({"a-b": 1}, "'a-b' can be no variable of a template"),
+        ({"": 1}, "'' can be no variable of a template"),
+        ({"a": nested(40)}, "must not be nested more than 32 levels"),
+        ({"a": b"x"}, "must be JSON: it holds bytes"),
+        ({"a": float("nan")}, "must be JSON: a number is not finite"),
+        (
+            {"a": "x" * MAX_TEMPLATE_KWARGS_BYTES},
+            f"must be at most {MAX_TEMPLATE_KWARGS_BYTES} bytes as JSON",
+        ),
+    ],
+)
+def test_what_a_template_cannot_be_told_is_named(told: object, says: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        job(chat_template_kwargs=told)
+    assert str(caught.value).startswith("chat_template_kwargs")
+    assert says in str(caught.value)
+
+
+def test_a_plain_prompt_has_no_template_to_tell_anything() -> None:
+    with pytest.raises(InvalidParameter, match="chat_template_kwargs are only for a prompt of"):
+        job("text", chat_template_kwargs={"enable_thinking": False})
