@@ -42,9 +42,10 @@ def encode_chat(
         raise InvalidParameter("this model has no chat template: send a plain prompt instead")
     if not messages:
         raise InvalidParameter("messages is empty: a chat needs at least one message")
-    own = inspect.signature(tokenizer.apply_chat_template).parameters
-    for name in own.keys() & template_kwargs.keys():
-        raise InvalidParameter(f"{name!r} is no variable that a chat template may be given")
+    if template_kwargs:
+        own = inspect.signature(tokenizer.apply_chat_template).parameters
+        for name in own.keys() & template_kwargs.keys():
+            raise InvalidParameter(f"{name!r} is no variable that a chat template may be given")
     template = chat_template(tokenizer, tools)
     conversation = [_for_template(message, template) for message in messages]
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 from rose import transport
 from rose.errors import BrokerUnavailable, JobNotFound, RoseError, TenantLimited
 from rose.protocol import Priority, new_job_id
-from rose.protocol.jobs import JOB_ID_PATTERN
+from rose.protocol.status import check_job_id
 from rose_gateway.caller import Caller
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.errors import ApiError
@@ -117,8 +116,7 @@ class Desk:
             JobNotFound: there is none, it is another's, or it was not to be stored.
             BrokerUnavailable, MalformedMessage
         """
-        if not re.fullmatch(JOB_ID_PATTERN, job_id):
-            raise JobNotFound(f"no job {job_id[:80]!r}")
+        check_job_id(job_id)
         found = await asyncio.gather(
             *(_state_of(client.job(job_id)) for client in self._clients.values())
         )

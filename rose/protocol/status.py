@@ -183,8 +183,8 @@ def check_job_id(job_id: str) -> None:
     """Raises: JobNotFound: no job can have this id, and perhaps nothing can send it to Redis."""
     if not isinstance(job_id, str) or re.fullmatch(JOB_ID_PATTERN, job_id) is None:
         raise JobNotFound(
-            f"no job {job_id!r}: an id has 1 to 80 letters, digits, '_', '.' or '-', and begins "
-            "with a letter or a digit"
+            f"no job {repr(job_id)[:82]}: an id has 1 to 80 letters, digits, '_', '.' or '-', and "
+            "begins with a letter or a digit"
         )
 
 

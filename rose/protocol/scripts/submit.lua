@@ -110,9 +110,7 @@ end
 
 -- `share`: of a job that is parked. Its `attempts` and `tokens` are nil as long as they are 0.
 local function store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, tenant, share)
-  local first, one, second, two = 'attempts', '0', 'tokens', '0'
-  if share then first, one, second, two = 'tenant', tenant, 'share', share end
-  local rest = {}
+  local rest = share and {'tenant', tenant, 'share', share} or {'attempts', '0', 'tokens', '0'}
   if deadline_ms then append_to(rest, 'deadline_ms', deadline_ms) end
   if owner ~= '-' then append_to(rest, 'owner', owner) end
   if tenant and not share then append_to(rest, 'tenant', tenant) end
@@ -122,7 +120,7 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
     -- It expires with the job's result; this is for a worker of an older version, which leaves it.
     redis.call('SET', idempotency, id_of(state), 'EX', KEY_DAYS * 86400)
   end
-  redis.call('HSET', state, 'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0', first, one, second, two,
+  redis.call('HSET', state, 'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0',
     'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+'), unpack(rest))
 end
 
