@@ -63,6 +63,15 @@ class InvalidParameter(InvalidRequest):
 class PromptTooLong(InvalidRequest):
     code = "prompt_too_long"
 
+    @classmethod
+    def of(cls, tokens: int | str, context: int) -> PromptTooLong:
+        """In the words by which clients of OpenAI's API know it: those that compact a conversation
+        or ask a larger model look for them."""
+        return cls(
+            f"the prompt is too long: it has {tokens} tokens, and this model's maximum context "
+            f"length is {context} tokens: send at most {context - 1}"
+        )
+
 
 class JobTooLarge(InvalidRequest):
     code = "job_too_large"

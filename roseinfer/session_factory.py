@@ -124,10 +124,7 @@ class SessionFactory:
         if not prompt_ids:
             raise InvalidParameter("the prompt is empty: it must have at least one token")
         if len(prompt_ids) >= self.context_length:
-            raise PromptTooLong(
-                f"the prompt has {len(prompt_ids)} tokens, which leaves no room in a context of "
-                f"{self.context_length}: send at most {self.context_length - 1}"
-            )
+            raise PromptTooLong.of(len(prompt_ids), self.context_length)
         self._check_ids("prompt", prompt_ids)
 
     def _check_ids(self, name: str, ids: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.desk import Ticket
 from rose_gateway.door import DoorDependency
+from rose_gateway.errors import ApiError
 from rose_gateway.following import Chunks, Collector, collected, streamed
 from rose_gateway.question import Question, callers_key
 from rose_gateway.refusal import Refused
@@ -95,13 +96,23 @@ async def delivered(
     gone = when_gone(asking, ticket, store=store)
     if isinstance(output, Collector):
         work = collected(ticket, output)
-        answer = await while_connected(asking.request, work, on_disconnect=gone)
+        try:
+            answer = await while_connected(asking.request, work, on_disconnect=gone)
+        except ApiError:
+            if not store:
+                await ticket.delete()
+            raise
         if not store:
             await ticket.delete()
         return JSONResponse(answer)
-    chunks = streamed(ticket, output, with_ids=asking.resumes)
+    # Who means to come back is told the job at once.
+    held = not asking.continues
+    chunks = streamed(ticket, output, with_ids=asking.resumes, held=held)
     return EventStream(
-        kept(chunks, ticket, store=store), on_disconnect=gone, with_ids=asking.resumes
+        kept(chunks, ticket, store=store),
+        on_disconnect=gone,
+        with_ids=asking.resumes,
+        held=held,
     )
 
 
@@ -124,7 +135,11 @@ def kept(
 async def _then_deleted(
     chunks: AsyncGenerator[bytes, None], ticket: Ticket
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(chunks):
-        async for data in chunks:
-            yield data
+    try:
+        async with aclosing(chunks):
+            async for data in chunks:
+                yield data
+    except ApiError:
+        await ticket.delete()
+        raise
     await ticket.delete()

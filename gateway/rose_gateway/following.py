@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any, Protocol, runtime_checkable
 
 from rose.protocol import Event, FinishedEvent, TokenEvent, error_of
-from rose_gateway.desk import Ticket
+from rose_gateway.desk import Burst, Ticket
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.json_text import compact
 from rose_gateway.positions import Positions
@@ -41,31 +41,53 @@ class Collector(Protocol):
 
 
 async def streamed(
-    ticket: Ticket, chunks: Chunks, after: Positions | None = None, *, with_ids: bool = True
+    ticket: Ticket,
+    chunks: Chunks,
+    after: Positions | None = None,
+    *,
+    with_ids: bool = True,
+    held: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream, all or those after a position. What is ready together comes together.
 
     A failed choice ends it with an error that OpenAI's SDKs raise. `with_ids`: events have `id:`
-    lines, by which they can be resumed.
+    lines, by which they can be resumed. `held`: nothing comes before the first event of a job.
 
-    Raises: JobNotFound, BrokerUnavailable
+    Raises:
+        ApiError: `held`, and a choice failed before anything came.
+        JobNotFound, BrokerUnavailable
     """
     positions = after or Positions(len(ticket.jobs))
     event = _event_with_id if with_ids else _event
+    opening = b""
     if after is None and (first := chunks.begin()) is not None:
-        yield event(positions, first)
+        opening = event(positions, first)
+    if opening and not held:
+        yield opening
+        opening = b""
     if not positions.all_told:
         async with aclosing(ticket.bursts()) as bursts:
             async for burst in bursts:
+                if held:
+                    _check_begun(ticket, burst)
+                    held = False
                 lines, failed = _lines(ticket, chunks, positions, burst, event)
-                if lines:
-                    yield b"".join(lines)
+                if opening or lines:
+                    yield opening + b"".join(lines)
+                    opening = b""
                 if failed:
                     return
         if (usage := chunks.usage_chunk()) is not None:
             positions.told()
             yield event(positions, usage)
     yield DONE
+
+
+def _check_begun(ticket: Ticket, burst: Burst) -> None:
+    """Raises: ApiError: the first event of all says that its job has failed."""
+    choice, event = burst[0]
+    if not isinstance(event, _ANSWERS):
+        raise failure(event, ticket, choice)
 
 
 def _lines(

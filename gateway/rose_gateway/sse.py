@@ -59,6 +59,7 @@ class EventStream(Response):
     _metrics: Metrics
     _visit: Visit
     _loop: asyncio.AbstractEventLoop
+    _send: Send
 
     def __init__(
         self,
@@ -69,11 +70,15 @@ class EventStream(Response):
         headers: Mapping[str, str] | None = None,
         heartbeat_s: float | None = None,
         with_ids: bool = False,
+        held: bool = False,
     ) -> None:
         """`chunks` is closed in any case. `on_disconnect`: the client has gone before the end.
         `error_chunk`: what is written last where `chunks` raises. `with_ids`: events have
         `id:` lines.
-        `heartbeat_s`: of silence; the setting if not given."""
+        `heartbeat_s`: of silence; the setting if not given.
+        `held`: the answer begins with the first chunk or heartbeat. What `chunks` raises before it
+        is an answer with a status of its own, as OpenAI's API has it: its clients repeat, give up
+        or ask another model by the status."""
         self._chunks = chunks
         self._on_disconnect = on_disconnect
         self._error_chunk = error_chunk
@@ -84,6 +89,10 @@ class EventStream(Response):
         self._separator = b""
         self._written_at = 0.0
         self._stalled = False
+        self._held = held
+        self._begun = False
+        self._beginning = asyncio.Lock()
+        self._refusal: ApiError | None = None
         self.status_code = 200
         self.background = None
         self.init_headers({**_HEADERS, **(headers or {})})
@@ -94,18 +103,20 @@ class EventStream(Response):
             self._heartbeat_s = door.settings.heartbeat_s
         self._body, self._metrics = scope["stream_body"], door.metrics
         self._visit, self._loop = current_visit(), asyncio.get_running_loop()
-        self._visit.streaming = True
+        self._send = send
         self._body.begin()
         with door.metrics.open_streams.track_inprogress():
-            gone = await self._serve(receive, send, door.settings.write_timeout_s)
+            gone = await self._serve(receive, door.settings.write_timeout_s)
+        if self._refusal is not None and not gone:
+            await self._refusal.response()(scope, receive, send)
         if self._stalled:
             scope["abandon"]()  # a polite end would wait for the client, too
         if gone and self._on_disconnect is not None and not door.stopping.is_set():
             await self._on_disconnect()
 
-    async def _serve(self, receive: Receive, send: Send, patience_s: float) -> bool:
+    async def _serve(self, receive: Receive, patience_s: float) -> bool:
         """Returns whether the client has gone before the end."""
-        writing = asyncio.create_task(self._write(send))
+        writing = asyncio.create_task(self._write())
         watching = asyncio.create_task(self._watch(receive, patience_s))
         gone = await _ended_first(watching, writing)
         for task in (writing, watching):
@@ -113,20 +124,41 @@ class EventStream(Response):
                 task.result()
         return gone
 
-    async def _write(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+    async def _write(self) -> None:
         async with aclosing(self._chunks) as chunks:
-            await send(start)
+            if not self._held:
+                await self._begin()
             try:
                 async for chunk in chunks:
+                    if not self._begun:
+                        await self._begin()
                     if not self._put(self._separated(chunk)):
                         await self._body.flowing()
             except Exception as error:
                 answer = api_error(error)
-                if answer.status >= 500:
+                if answer.status >= 500 and not isinstance(error, ApiError):
                     log.exception("a stream failed")
+                if await self._refused(answer):
+                    return
                 self._put(self._separated(self._error_chunk(answer)))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._begin()
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _begin(self) -> bool:
+        """False: it is refused, and never begins."""
+        async with self._beginning:
+            if not self._begun and self._refusal is None:
+                head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                await self._send(head)
+                self._begun = self._visit.streaming = True
+        return self._begun
+
+    async def _refused(self, answer: ApiError) -> bool:
+        """Whether `answer` can still be the whole answer. It is sent when nobody else writes."""
+        async with self._beginning:
+            if not self._begun:
+                self._refusal = answer
+        return not self._begun
 
     def _separated(self, chunk: bytes) -> bytes:
         separator, self._separator = self._separator, b""
@@ -154,9 +186,12 @@ class EventStream(Response):
                 if self._loop.time() - self._written_at >= silence_s:
                     try:
                         async with asyncio.timeout(patience_s):
-                            self._put(self._heartbeat)
-                            self._separator = self._after_heartbeat
-                            await self._body.flowing()
+                            if await self._begin():
+                                self._put(self._heartbeat)
+                                self._separator = self._after_heartbeat
+                                await self._body.flowing()
+                            else:  # until `_write` has ended, too
+                                self._written_at = self._loop.time()
                     except TimeoutError:
                         self._stalled = True
                         return

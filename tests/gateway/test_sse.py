@@ -6,10 +6,14 @@ import json
 import signal
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from rose.errors import JobNotFound
+from rose_producer import Client
+from tests.support.bench import wait_until
 from tests.support.gateway import RunningDoor
 
 BODY = {"model": "null", "prompt": "ab", "max_tokens": 3, "stream": True}
@@ -88,6 +92,101 @@ def test_a_client_of_http_1_0_is_given_no_chunks(door: RunningDoor, connection: 
     assert b"transfer-encoding" not in headers
     assert all(line.startswith(b"data: ") for line in stream.split(b"\n") if line)
     assert stream.endswith(b"data: [DONE]\n\n")
+
+
+#: The null engine refuses it, when it takes the job.
+REFUSED = {"model": "null", "prompt": "ab", "stream": True, "logprobs": 1}
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_what_fails_before_a_stream_begins_is_answered_with_its_status(
+    door: RunningDoor, path: str
+) -> None:
+    # given
+    body: dict[str, Any] = REFUSED
+    if path == "chat/completions":
+        messages = [{"role": "user", "content": "ab"}]
+        body = {"model": "null", "messages": messages, "stream": True, "logprobs": True}
+    # when
+    answer = httpx.post(f"{door.url}/{path}", json=body, timeout=90)
+    # then: as one that is not streamed
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-should-retry"] == "false"
+    assert answer.json()["error"]["code"] == "invalid_parameter"
+    whole = httpx.post(f"{door.url}/{path}", json={**body, "stream": False}, timeout=90)
+    assert whole.status_code == 400
+
+
+def test_one_that_means_to_come_back_is_told_its_job_before_a_stream_begins(
+    start_door: Callable[..., RunningDoor],
+) -> None:
+    # given: nobody takes the job
+    door = start_door()
+    (worker,) = door.workers
+    worker.signal(signal.SIGSTOP)
+    headers = {"x-rose-on-disconnect": "continue"}
+    url = f"{door.url}/completions"
+    # when
+    with httpx.stream("POST", url, json=REFUSED, headers=headers, timeout=90) as answer:
+        # then: the answer has begun
+        assert answer.status_code == 200
+        assert answer.headers["x-rose-job-id"]
+        worker.signal(signal.SIGCONT)
+        # then: what goes wrong is told in it
+        last = [line for line in answer.iter_lines() if line.startswith("data: ")][-1]
+    assert json.loads(last[6:])["error"]["code"] == "invalid_parameter"
+
+
+def test_a_stream_that_has_begun_with_a_heartbeat_ends_with_the_error(
+    start_door: Callable[..., RunningDoor],
+) -> None:
+    # given: silence before the failure
+    door = start_door(heartbeat_s=0.1)
+    (worker,) = door.workers
+    worker.signal(signal.SIGSTOP)
+    with httpx.stream("POST", f"{door.url}/completions", json=REFUSED, timeout=90) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == ": keep-alive"
+        # when
+        worker.signal(signal.SIGCONT)
+        # then
+        data = [line for line in lines if line.startswith("data: ")]
+    (error,) = data
+    assert answer.status_code == 200
+    assert json.loads(error[6:])["error"]["code"] == "invalid_parameter"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_job_that_fails_and_is_not_to_be_stored_is_deleted(
+    door: RunningDoor, *, stream: bool
+) -> None:
+    # when
+    body = {**REFUSED, "store": False, "stream": stream}
+    answer = httpx.post(f"{door.url}/completions", json=body, timeout=90)
+    # then
+    assert answer.status_code == 400
+    with Client(redis_url=door.redis_url, queue=door.queue) as client, pytest.raises(JobNotFound):
+        client.job(answer.headers["x-rose-job-id"]).status()
+
+
+def test_a_client_that_goes_before_its_stream_begins_cancels_its_job(
+    start_door: Callable[..., RunningDoor],
+) -> None:
+    # given: a worker that has one slot, which is taken
+    door = start_door(worker={"max_batch_size": 1, "min_step_s": 0.05})
+    taken = {"model": "null", "input": "ab", "background": True}
+    long = httpx.post(f"{door.url}/responses", json=taken, timeout=90).json()["id"]
+    # when
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{door.url}/completions", json=BODY, timeout=1)
+    # then
+    def newest() -> Any:
+        return httpx.get(f"{door.url}/jobs", timeout=90).json()["data"][0]
+
+    assert newest()["face"] == "completion"
+    wait_until(lambda: newest()["choices"][0]["status"] == "cancelled")
+    httpx.post(f"{door.url}/responses/{long}/cancel", timeout=90)
 
 
 def test_nothing_between_may_keep_events_back(door: RunningDoor) -> None:

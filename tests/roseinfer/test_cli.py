@@ -72,7 +72,7 @@ def test_every_program_runs_with_prompts_or_without(
         (("--prompt", "x", "--max-new-tokens", "0"), "max_new_tokens=0"),
         (("--prompt", ""), "prompt is empty"),
         (("--prompt", "x", "--temperature", "0.7"), "need --do-sample"),
-        (("--prompt", "word " * 5000), "leaves no room"),
+        (("--prompt", "word " * 5000), "prompt is too long"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:

@@ -59,10 +59,7 @@ class NullEngine:
         prompt = list(job.token_ids or text.encode() or b"\0")
         room = self._context - len(prompt)
         if room < 1:
-            raise PromptTooLong(
-                f"the prompt has {len(prompt)} tokens, which leaves no room in a context of "
-                f"{self._context}: send at most {self._context - 1}"
-            )
+            raise PromptTooLong.of(len(prompt), self._context)
         wanted = job.sampling.max_new_tokens
         if wanted >= _CONTEXT == self._context:
             wanted = _UNLIMITED

@@ -191,10 +191,7 @@ def submitted_id(reply: list[bytes]) -> str:
 
 
 def _too_long(least: int, context: int) -> InvalidRequest:
-    return PromptTooLong(
-        f"the prompt is at least {least} tokens, the model's context is {context} and must hold "
-        "a new token too: shorten the prompt"
-    )
+    return PromptTooLong.of(f"at least {least}", context)
 
 
 def _no_adapter(adapter: str, engine: str, adapters: str) -> InvalidRequest:

@@ -8,11 +8,16 @@ from typing import Any
 import openai
 import pytest
 from openai import DefaultHttpxClient, OpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 from rose_cli.demo.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.gateway.sdk.doors import CHAT, ECHO, FULL, HI, SLOW, Door, openai_client
+from tests.support.chat_model import CONTEXT
 from tests.support.gateway import running_door
+
+#: With the chat template's tokens too long for the model, which only its worker knows.
+BEYOND = "a" * (CONTEXT - 1)
 
 
 def test_a_wrong_request_is_refused_with_the_field(client: OpenAI) -> None:
@@ -59,6 +64,16 @@ def test_a_prompt_beyond_the_context_is_refused(client: OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             ask("a" * 10_000)
         assert refused.value.code == "context_length_exceeded"
+        # by which LangChain and LiteLLM know it
+        assert "prompt is too long" in refused.value.message
+        assert "this model's maximum context length is" in refused.value.message
+
+
+def test_a_prompt_beyond_the_context_is_refused_as_a_stream_too(client: OpenAI) -> None:
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": BEYOND}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=CHAT, messages=messages, stream=True)
+    assert refused.value.code == "context_length_exceeded"
 
 
 def test_a_body_beyond_the_limit_is_refused(client: OpenAI) -> None:
