@@ -66,7 +66,9 @@ async def first_tokens(
 async def held_open(url: str, model: str, prompt: str, count: int, tokens: int) -> Any:
     """So many streams at once, and word when all are open, before any has an event."""
     async with AsyncExitStack() as stack:
-        sockets = [await DoorSocket.open(url) for _ in range(count)]
+        # Without it they would open with the first token.
+        at_once = "x-rose-on-disconnect: continue\r\n"
+        sockets = [await DoorSocket.open(url, at_once) for _ in range(count)]
         for socket in sockets:
             stack.callback(socket.close)
             socket.send(model, prompt, tokens)

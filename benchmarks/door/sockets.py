@@ -47,14 +47,14 @@ class DoorSocket(asyncio.BufferedProtocol):
         self._transport: asyncio.WriteTransport | None = None
 
     @classmethod
-    async def open(cls, url: str) -> DoorSocket:
-        """`url`: the base URL for OpenAI's SDKs."""
+    async def open(cls, url: str, headers: str = "") -> DoorSocket:
+        """`url`: the base URL for OpenAI's SDKs. `headers`: more of them, each with its end."""
         address = urlsplit(url)
         loop = asyncio.get_running_loop()
         _, socket = await loop.create_connection(cls, address.hostname or "", address.port or 80)
         socket._head = (
             f"POST {address.path}/completions HTTP/1.1\r\nhost: {address.netloc}\r\n"
-            "content-type: application/json\r\n"
+            f"content-type: application/json\r\n{headers}"
         )
         return socket
 

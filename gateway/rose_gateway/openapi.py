@@ -54,7 +54,9 @@ def stream_of(data: str) -> dict[str, Any]:
 
 
 def inlined(model: type[BaseModel], mode: Any = "validation") -> dict[str, Any]:
-    """The JSON schema of a model without references: none of our models contains itself."""
+    """The JSON schema of a model without references: none of our models contains itself. Generators
+    of clients make a class of each object, named by its title: what stands in two places has none.
+    """
     schema = model.model_json_schema(mode=mode)
     definitions = schema.pop("$defs", {})
 
@@ -66,7 +68,8 @@ def inlined(model: type[BaseModel], mode: Any = "validation") -> dict[str, Any]:
         if "$ref" in value:
             name = value["$ref"].removeprefix("#/$defs/")
             rest = {key: item for key, item in value.items() if key != "$ref"}
-            return resolved({**definitions[name], **rest})
+            definition = {key: item for key, item in definitions[name].items() if key != "title"}
+            return resolved({**definition, **rest})
         # A discriminator's mapping refers to definitions by name.
         return {
             key: resolved(item)

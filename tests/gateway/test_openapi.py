@@ -5,9 +5,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2 as httpx
 import pytest
 
 from tests.fuzz.http import answers, fuzz_door, keyed_door
+from tests.support.gateway import RunningDoor
 
 
 @pytest.mark.timeout(900)  # on a busy machine
@@ -23,3 +30,25 @@ def test_no_request_gets_an_answer_that_is_not_documented() -> None:
 
     assert {"200", "400", "401", "404"} <= set(counts), "not all that was meant to be tried"
     assert "500" not in counts
+
+
+def test_a_generator_of_clients_can_name_all_parameters_and_classes(door: RunningDoor) -> None:
+    # when
+    document = httpx.get(f"{door.origin}/openapi.json", timeout=90).json()
+    # then: as openapi-python-client names them
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            parameters = operation.get("parameters", ())
+            names = Counter((p["in"], re.sub(r"\W+", "", p["name"])) for p in parameters)
+            classes = Counter(titles_of_objects(operation))
+            assert set((names + classes).values()) <= {1}, f"{method} {path}: {names} {classes}"
+
+
+def titles_of_objects(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "properties" in value and isinstance(value.get("title"), str):
+            yield value["title"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from titles_of_objects(item)

@@ -38,7 +38,9 @@ _EVENTS = "response.* events in the order of their sequence_number, then [DONE]"
 ResponseId = Annotated[str, Path(max_length=128, description="resp_...")]
 _Include = Annotated[list[Includable] | None, Query(description="accepted; changes nothing")]
 _BracketInclude = Annotated[
-    list[Includable] | None, Query(alias="include[]", description="include, as SDKs write it")
+    list[Includable] | None,
+    # include, as SDKs write it: generators of clients would give both the same name
+    Query(alias="include[]", include_in_schema=False),
 ]
 
 
