@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from rose import transport
-from rose.errors import BrokerUnavailable, JobNotFound, RoseError, TenantLimited
+from rose.errors import BrokerUnavailable, JobNotFound, PromptTooLong, RoseError, TenantLimited
 from rose.protocol import Priority, new_job_id
 from rose.protocol.status import check_job_id
 from rose_gateway.caller import Caller
 from rose_gateway.catalogue import ServedModel
-from rose_gateway.errors import ApiError
+from rose_gateway.errors import ApiError, refused_prompt
 from rose_gateway.history import History
 from rose_gateway.limits import Limits
 from rose_gateway.metrics import Metrics
@@ -74,8 +74,9 @@ class Desk:
 
         Raises:
             InvalidRequest, QueueFull, TenantLimited, BrokerUnavailable
-            ApiError: 403: the caller may not use this model or priority; 409: the
-                idempotency key came with another body; 429: a limit of the caller's key.
+            ApiError: 400: the prompt is too long; 403: the caller may not use this model or
+                priority; 409: the idempotency key came with another body; 429: a limit of the
+                caller's key.
         """
         queue = submission.model.queue
         submission = _permitted(caller, submission)
@@ -102,6 +103,8 @@ class Desk:
         except TenantLimited:
             self._metrics.limit_hit("tenant")
             raise
+        except PromptTooLong as error:
+            raise refused_prompt(error, submission.record.face) from None
         finally:
             if ticket is None or ticket.repeated:
                 await self._forget(caller, counted)

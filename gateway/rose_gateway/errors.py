@@ -40,6 +40,9 @@ log = logging.getLogger("rose.gateway")
 _RETRY_FULL_S = 1.0
 _RETRY_AWAY_S = 2.0
 
+#: What a request of each face calls the prompt of its job.
+PROMPTS = {"response": "input", "chat": "messages", "completion": "prompt"}
+
 
 class ApiError(Exception):
     """An answer that is an error. Routes raise it, or a RoseError."""
@@ -141,6 +144,13 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, ConfigurationError):
         log.error("a request met a wrong setting: %s", error)
     return ApiError(500, "the server failed; the error is in its log", type="server_error")
+
+
+def refused_prompt(error: RoseError, face: str) -> ApiError:
+    """`api_error` of one that is about the prompt, by the name that the request has for it."""
+    answer = api_error(error)
+    answer.param = PROMPTS[face]
+    return answer
 
 
 def _retry_after_s(error: RoseError, meaning: _Meaning) -> float | None:
@@ -250,7 +260,8 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:  # no
     # may be a secret.
     first = error.errors()[0]
     param = ".".join(map(str, first["loc"][1:]))
-    return ApiError(400, f"{param}: {first['msg']}", param=param).response()
+    message = f"{param}: {first['msg']}"
+    return ApiError(400, message, param=param, code="invalid_value").response()
 
 
 def _route(request: Request) -> str:

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol, runtime_checkable
 
-from rose.protocol import Event, FinishedEvent, TokenEvent, error_of
+from rose.protocol import Event, FinishedEvent, TokenEvent
 from rose_gateway.desk import Burst, Ticket
-from rose_gateway.errors import ApiError, api_error
+from rose_gateway.job_failure import failure
 from rose_gateway.json_text import compact
 from rose_gateway.positions import Positions
 
@@ -132,11 +132,6 @@ async def collected(
                     raise failure(event, ticket, choice)
                 collector.feed(choice, event)
     return collector.answer()
-
-
-def failure(event: Any, ticket: Ticket, choice: int) -> ApiError:
-    """What the last event of a failed choice means to a client."""
-    return api_error(error_of(event, ticket.jobs[choice].id))
 
 
 def _event_with_id(positions: Positions, data: str) -> bytes:

@@ -93,6 +93,15 @@ def test_a_path_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor)
     assert answer.headers["x-should-retry"] == "false"
 
 
+def test_a_query_is_refused_as_a_body_is(door: RunningDoor) -> None:
+    query = {"stream": "true", "starting_after": "x"}
+    answer = httpx.get(f"{door.url}/responses/resp_0", params=query, timeout=90)
+
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("starting_after", "invalid_value")
+
+
 def test_a_method_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor) -> None:
     answer = httpx.delete(door.origin + "/healthz", timeout=90)
     assert answer.status_code == 405

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import Any
 
 from rose.errors import JobNotFound
-from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent, error_of
+from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_gateway.desk import Ticket
 from rose_gateway.door import Door
-from rose_gateway.errors import api_error
+from rose_gateway.job_failure import failure
 from rose_gateway.responses.events import (
     DONE,
     REQUEST_FAULTS,
@@ -79,7 +79,7 @@ async def answered(
     """
     response, last = await _to_the_end(ticket, events, pause_s)
     if isinstance(last, FailedEvent) and last.code in REQUEST_FAULTS:
-        raise api_error(error_of(last, ticket.id))
+        raise failure(last, ticket)
     return response
 
 

@@ -55,18 +55,38 @@ def test_an_unknown_model_and_an_unknown_response_are_not_found(client: OpenAI) 
 
 
 def test_a_prompt_beyond_the_context_is_refused(client: OpenAI) -> None:
-    for ask in (
-        lambda text: client.chat.completions.create(
-            model=CHAT, messages=[{"role": "user", "content": text}]
+    for param, ask in (
+        (
+            "messages",
+            lambda text: client.chat.completions.create(
+                model=CHAT, messages=[{"role": "user", "content": text}]
+            ),
         ),
-        lambda text: client.responses.create(model=CHAT, input=text),
+        ("input", lambda text: client.responses.create(model=CHAT, input=text)),
+        ("prompt", lambda text: client.completions.create(model=CHAT, prompt=text)),
     ):
+        # found by the worker; before that, by Redis
+        for text in ("a" * 10_000, "a" * 400_000):
+            with pytest.raises(openai.BadRequestError) as refused:
+                ask(text)
+            assert refused.value.code == "context_length_exceeded"
+            # by which LangChain and LiteLLM know it
+            assert "prompt is too long" in refused.value.message
+            assert "this model's maximum context length is" in refused.value.message
+            assert refused.value.param == param
+
+
+def test_a_token_that_the_model_lacks_is_refused_by_the_name_of_its_parameter(
+    client: OpenAI,
+) -> None:
+    wrong: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("prompt", {"prompt": [9_999_999]}),
+        ("logit_bias", {"prompt": "hi", "logit_bias": {"9999999": 1}}),
+    )
+    for param, asked in wrong:
         with pytest.raises(openai.BadRequestError) as refused:
-            ask("a" * 10_000)
-        assert refused.value.code == "context_length_exceeded"
-        # by which LangChain and LiteLLM know it
-        assert "prompt is too long" in refused.value.message
-        assert "this model's maximum context length is" in refused.value.message
+            client.completions.create(model=CHAT, **asked)
+        assert refused.value.param == param
 
 
 def test_a_prompt_beyond_the_context_is_refused_as_a_stream_too(client: OpenAI) -> None:
