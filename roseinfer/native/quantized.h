@@ -34,6 +34,7 @@ enum class Origin { Middle, Minimum, Zero };
 template <int BITS_, Origin ORIGIN_ = Origin::Middle, bool IS_K_ = false, bool WIDENED = false>
 struct Format {
     static constexpr int BITS = BITS_;
+    static constexpr int VALUE_BITS = WIDENED ? 4 : BITS;
     static constexpr Origin ORIGIN = ORIGIN_;
     static constexpr bool IS_K = IS_K_;
     static constexpr int MIDDLE = WIDENED ? 8 : 1 << (BITS - 1);
@@ -78,23 +79,19 @@ INLINE auto with_format(const Matrix &m, Use use) {
 typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 
 // How a build multiplies four bytes of each output with four activations:
-//     VNNI        one instruction, activations in 8 bits
-//     pmaddwd     bytes widened to 16 bits, even and odd ones apart; activations 0, 2, 1, 3
+//     VNNI        one instruction
+//     pmaddubsw   halves of bytes, whose products of a group fit sums of 16 bits
 //     floats      which hold these sums exactly
-#if VNNI
+#if X86_LANES
 using QuantizedValue = std::int8_t;
 using GroupSum = vint;
 using Whole = std::int32_t;
 #else
 using QuantizedValue = std::int16_t;
-#if X86_LANES
-using GroupSum = vint;
-using Whole = std::int32_t;
-#else
 using GroupSum = vfloat;
 using Whole = float;
 #endif
-#endif
+constexpr bool SUMS_OF_16_BITS = X86_LANES && !VNNI;
 
 // A group of a row of activations.
 struct __attribute__((may_alias)) QuantizedGroup {
@@ -134,18 +131,10 @@ INLINE float reduce_max(vbits v) {
     return reinterpret_cast<vfloat>(v)[0];
 }
 
-// The whole numbers of a vector, in the order in which `dot` wants them.
 INLINE void store_quantized(vint whole, QuantizedValue *to) {
     typedef QuantizedValue vvalues __attribute__((vector_size(sizeof(QuantizedValue) * LANES)));
-    if constexpr (X86_LANES && sizeof(QuantizedValue) == 2) {
-        vint order;
-        for (int i = 0; i < LANES; ++i) order[i] = (i & ~3) + ((i & 1) << 1) + ((i & 2) >> 1);
-        whole = __builtin_shuffle(whole, order);
-    }
-#if VNNI  // one instruction; the compiler makes dozens of it
+#if X86_LANES == 16  // one instruction; the compiler makes dozens of it
     const vvalues values = reinterpret_cast<vvalues>(_mm512_cvtepi32_epi8((__m512i)whole));
-#elif X86_LANES == 16
-    const vvalues values = reinterpret_cast<vvalues>(_mm512_cvtepi32_epi16((__m512i)whole));
 #else
     const vvalues values = __builtin_convertvector(whole, vvalues);
 #endif
@@ -219,61 +208,115 @@ INLINE GroupSum load_bytes(const char *from) {
 #endif
 }
 
-// Four bytes of each output, and four activations of a row, in the form that `dot` multiplies.
-#if VNNI
-using FourWeights = vint;
+// Four bytes of each output, and four activations of a row, in the form that `dot` multiplies. It adds
+// to `Sums` of a group, of weights that have BITS bits.
+#if X86_LANES
 using FourActivations = vint;
-
-INLINE vint widen_weights(vint bytes) { return bytes; }
 
 INLINE vint four_activations(const QuantizedValue *values) {
     std::int32_t four;
     __builtin_memcpy(&four, values, sizeof four);
     return four - vint{};
 }
+#endif
+
+#if VNNI
+template <int>
+using FourWeights = vint;
+template <int>
+using Sums = vint;
+
+template <int>
+INLINE vint widen_weights(vint bytes) {
+    return bytes;
+}
 
 INLINE vint dot(vint sums, vint weights, vint activations) {
     return reinterpret_cast<vint>(
         _mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)activations));
 }
+
+INLINE vint whole(vint sums) { return sums; }
 #elif X86_LANES
-struct FourWeights {
-    vint even, odd;
-};
-using FourActivations = FourWeights;
+// Each lane of 16 bits has half of the products of a group, none larger than 15 * 127.
+typedef std::int16_t vshort __attribute__((vector_size(4 * LANES)));
+static_assert(GROUP / 2 * 15 * 127 <= INT16_MAX);
 
-INLINE FourWeights widen_weights(vint bytes) {
-    return {bytes & 0x00FF00FF, (bytes >> 8) & 0x00FF00FF};
-}
-
-INLINE FourActivations four_activations(const QuantizedValue *values) {
-    std::int32_t pairs[2];
-    __builtin_memcpy(pairs, values, sizeof pairs);
-    return {pairs[0] - vint{}, pairs[1] - vint{}};
-}
-
-INLINE vint multiply_pairs(vint a, vint b) {
 #if X86_LANES == 16
-    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)a, (__m512i)b));
+INLINE vshort multiply_bytes(vint a, vint b) {
+    return reinterpret_cast<vshort>(_mm512_maddubs_epi16((__m512i)a, (__m512i)b));
+}
+INLINE vint add_pairs(vshort sums) {
+    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1)));
+}
 #else
-    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)a, (__m256i)b));
+INLINE vshort multiply_bytes(vint a, vint b) {
+    return reinterpret_cast<vshort>(_mm256_maddubs_epi16((__m256i)a, (__m256i)b));
+}
+INLINE vint add_pairs(vshort sums) {
+    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)));
+}
 #endif
+
+// Bytes of less than 16, and bytes as two of these.
+template <int BITS>
+struct FourWeights {
+    vint of;
+};
+template <>
+struct FourWeights<8> {
+    vint lower, upper;
+};
+template <int BITS>
+struct Sums {
+    vshort of;
+};
+template <>
+struct Sums<8> {
+    vshort lower, upper;
+};
+
+template <int BITS>
+INLINE FourWeights<BITS> widen_weights(vint bytes) {
+    if constexpr (BITS == 8)
+        return {bytes & 0x0F0F0F0F, bytes >> 4 & 0x0F0F0F0F};
+    else
+        return {bytes};
 }
 
-INLINE vint dot(vint sums, const FourWeights &weights, const FourActivations &activations) {
-    return sums + multiply_pairs(weights.even, activations.even) +
-           multiply_pairs(weights.odd, activations.odd);
+// The compiler would add in another order, for which all products would have to wait in memory.
+INLINE vshort add(vshort sums, vshort products) {
+    sums += products;
+    asm("" : "+x"(sums));
+    return sums;
+}
+
+INLINE Sums<4> dot(Sums<4> sums, const FourWeights<4> &weights, vint activations) {
+    return {add(sums.of, multiply_bytes(weights.of, activations))};
+}
+INLINE Sums<8> dot(Sums<8> sums, const FourWeights<8> &weights, vint activations) {
+    return {add(sums.lower, multiply_bytes(weights.lower, activations)),
+            add(sums.upper, multiply_bytes(weights.upper, activations))};
+}
+
+INLINE vint whole(const Sums<4> &sums) { return add_pairs(sums.of); }
+INLINE vint whole(const Sums<8> &sums) {
+    return add_pairs(sums.lower) + (add_pairs(sums.upper) << 4);
 }
 #else
+template <int>
 struct FourWeights {
     vfloat of[4];
 };
 struct FourActivations {
     float of[4];
 };
+template <int>
+using Sums = vfloat;
 
-INLINE FourWeights widen_weights(vint bytes) {
-    FourWeights four;
+template <int BITS>
+INLINE FourWeights<BITS> widen_weights(vint bytes) {
+    FourWeights<BITS> four;
     for (int i = 0; i < 4; ++i)
         four.of[i] = __builtin_convertvector((bytes >> 8 * i) & 0xFF, vfloat);
     return four;
@@ -285,10 +328,14 @@ INLINE FourActivations four_activations(const QuantizedValue *values) {
     return four;
 }
 
-INLINE vfloat dot(vfloat sums, const FourWeights &weights, const FourActivations &activations) {
+template <int BITS>
+INLINE vfloat dot(vfloat sums, const FourWeights<BITS> &weights,
+                  const FourActivations &activations) {
     for (int i = 0; i < 4; ++i) sums += weights.of[i] * activations.of[i];
     return sums;
 }
+
+INLINE vfloat whole(vfloat sums) { return sums; }
 #endif
 
 INLINE vfloat to_float(vfloat value) { return value; }

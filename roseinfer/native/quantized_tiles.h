@@ -14,7 +14,8 @@ constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4
 template <int R, int P, class F>
 INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, const char *weights,
                              std::int64_t panel, const QuantizedGroup *a) {
-    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS, PARTS = F::PARTS;
+    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS, PARTS = F::PARTS,
+                  VALUE_BITS = F::VALUE_BITS;
     // Where a vector has its part of the array of float16 numbers or bytes that has this number.
     const auto halves_of = [&](int v, int array) {
         return halves + v / PANEL_VECTORS * panel + 2 * (array * PANEL_WIDTH + v % PANEL_VECTORS * LANES);
@@ -32,74 +33,88 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
 #pragma GCC unroll 40
         for (int i = 0; i < P * F::GROUP_BYTES; i += 64)
             __builtin_prefetch(weights + i / F::GROUP_BYTES * panel + i % F::GROUP_BYTES + AHEAD);
-    GroupSum sums[PARTS][R][VECTORS];
+    // What the products of a group are added to: less what weights are counted from.
+    const auto origin = [&](int r, int v, int part) -> GroupSum {
+        const std::int32_t sum = PARTS == 1  ? a[r].sum
+                                 : part == 1 ? a[r].upper_sum
+                                             : a[r].sum - a[r].upper_sum;
+        if constexpr (F::ORIGIN == Origin::Middle && PARTS == 1)
+            return static_cast<Whole>(a[r].minus_8_sum) * (F::MIDDLE / 8) - GroupSum{};
+        else if constexpr (F::ORIGIN == Origin::Zero)
+            return load_bytes(bytes_of(v, 2)) * static_cast<Whole>(-sum);
+        else if constexpr (F::ORIGIN == Origin::Middle)
+            return static_cast<Whole>(-F::MIDDLE * sum) - GroupSum{};
+        else
+            return GroupSum{};
+    };
+    // Two sums of 16 bits for each of 8 bits leave registers for one vector at a time.
+    constexpr int AT_ONCE = !SUMS_OF_16_BITS || VALUE_BITS == 4 || R * VECTORS <= 4 ? VECTORS
+                            : R == 1                                                ? 4
+                                                                                    : 1;
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; ++v) {
-        GroupSum origins = {};
-        if constexpr (F::ORIGIN == Origin::Zero) origins = load_bytes(bytes_of(v, 2));
+    for (int first = 0; first < VECTORS; first += AT_ONCE) {
+        Sums<VALUE_BITS> sums[PARTS][R][AT_ONCE];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
+        for (int v = 0; v < AT_ONCE; ++v)
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-            for (int part = 0; part < PARTS; ++part) {
-                const std::int32_t sum = PARTS == 1  ? a[r].sum
-                                         : part == 1 ? a[r].upper_sum
-                                                     : a[r].sum - a[r].upper_sum;
-                if constexpr (F::ORIGIN == Origin::Middle && PARTS == 1)
-                    sums[part][r][v] =
-                        static_cast<Whole>(a[r].minus_8_sum) * (F::MIDDLE / 8) - GroupSum{};
-                else if constexpr (F::ORIGIN == Origin::Zero)
-                    sums[part][r][v] = origins * static_cast<Whole>(-sum);
-                else if constexpr (F::ORIGIN == Origin::Middle)
-                    sums[part][r][v] = static_cast<Whole>(-F::MIDDLE * sum) - GroupSum{};
-                else
-                    sums[part][r][v] = GroupSum{};
+                for (int part = 0; part < PARTS; ++part)
+                    if constexpr (SUMS_OF_16_BITS)
+                        sums[part][r][v] = Sums<VALUE_BITS>{};
+                    else
+                        sums[part][r][v] = origin(r, first + v, part);
+#pragma GCC unroll 8
+        for (int unit = 0; unit < BITS; ++unit) {
+            vint bytes[AT_ONCE];
+#pragma GCC unroll 8
+            for (int v = 0; v < AT_ONCE; ++v) {
+                const char *from = vector(first + v) + unit * UNIT_BYTES;
+                bytes[v] = *reinterpret_cast<const vint_unaligned *>(from);
             }
-    }
-#pragma GCC unroll 8
-    for (int unit = 0; unit < BITS; ++unit) {
-        vint bytes[VECTORS];
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v) {
-            const char *from = vector(v) + unit * UNIT_BYTES;
-            bytes[v] = *reinterpret_cast<const vint_unaligned *>(from);
-        }
 #pragma GCC unroll 2
-        for (int step = 0; step < STEPS; ++step) {
-            FourWeights four[VECTORS];
+            for (int step = 0; step < STEPS; ++step) {
+                FourWeights<VALUE_BITS> four[AT_ONCE];
 #pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; ++v)
-                four[v] = widen_weights(
-                    BITS == 8 ? bytes[v]
-                              : (step ? bytes[v] >> 4 : bytes[v]) & 0x0F0F0F0F);
+                for (int v = 0; v < AT_ONCE; ++v)
+                    four[v] = widen_weights<VALUE_BITS>(
+                        BITS == 8 ? bytes[v]
+                                  : (step ? bytes[v] >> 4 : bytes[v]) & 0x0F0F0F0F);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const FourActivations x =
-                    four_activations(a[r].values + 4 * (unit * STEPS + step));
+                for (int r = 0; r < R; ++r) {
+                    const FourActivations x =
+                        four_activations(a[r].values + 4 * (unit * STEPS + step));
 #pragma GCC unroll 8
-                for (int v = 0; v < VECTORS; ++v) {
-                    GroupSum &sum = sums[(unit * STEPS + step) * PARTS / 8][r][v];
-                    sum = dot(sum, four[v], x);
+                    for (int v = 0; v < AT_ONCE; ++v) {
+                        Sums<VALUE_BITS> &sum = sums[(unit * STEPS + step) * PARTS / 8][r][v];
+                        sum = dot(sum, four[v], x);
+                    }
                 }
             }
         }
-    }
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; ++v) {
-        vfloat scales = load_scales(halves_of(v, 0)), minimums = {};
-        if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(halves_of(v, 1));
-        if constexpr (F::IS_K && PARTS == 1) {
-            scales *= to_float(load_bytes(bytes_of(v, 0)));
-            minimums *= to_float(load_bytes(bytes_of(v, 1)));
-        }
+        for (int in = 0; in < AT_ONCE; ++in) {
+            const int v = first + in;
+            vfloat scales = load_scales(halves_of(v, 0)), minimums = {};
+            if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(halves_of(v, 1));
+            if constexpr (F::IS_K && PARTS == 1) {
+                scales *= to_float(load_bytes(bytes_of(v, 0)));
+                minimums *= to_float(load_bytes(bytes_of(v, 1)));
+            }
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            GroupSum sum = sums[0][r][v];
-            if constexpr (PARTS == 2)
-                sum = sum * load_bytes<true>(bytes_of(v, 0)) +
-                      sums[1][r][v] * load_bytes<true>(bytes_of(v, 1));
-            totals.of[r][v] += to_float(sum) * (scales * a[r].scale);
-            if constexpr (F::ORIGIN == Origin::Minimum)
-                totals.of[r][v] += minimums * (a[r].scale * a[r].sum);
+            for (int r = 0; r < R; ++r) {
+                const auto products = [&](int part) {
+                    const GroupSum sum = whole(sums[part][r][in]);
+                    return SUMS_OF_16_BITS ? sum + origin(r, v, part) : sum;
+                };
+                GroupSum sum = products(0);
+                if constexpr (PARTS == 2)
+                    sum = sum * load_bytes<true>(bytes_of(v, 0)) +
+                          products(1) * load_bytes<true>(bytes_of(v, 1));
+                totals.of[r][v] += to_float(sum) * (scales * a[r].scale);
+                if constexpr (F::ORIGIN == Origin::Minimum)
+                    totals.of[r][v] += minimums * (a[r].scale * a[r].sum);
+            }
         }
     }
 }
