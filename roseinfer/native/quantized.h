@@ -287,7 +287,7 @@ INLINE FourWeights<BITS> widen_weights(vint bytes) {
 // The compiler would add in another order, for which all products would have to wait in memory.
 INLINE vshort add(vshort sums, vshort products) {
     sums += products;
-    asm("" : "+x"(sums));
+    asm("" : "+v"(sums));
     return sums;
 }
 
