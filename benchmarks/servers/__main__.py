@@ -1,7 +1,8 @@
 """Our door beside vLLM's own server, the same model and load tool (`vllm bench serve`), one run.
 
     python -m benchmarks.servers --vllm PYTHON_OF_VLLM --model FOLDER [--rounds N] [--requests N]
-        [--prompt-tokens N] [--new-tokens N] [--concurrency N] [--write PAGE] [--json FILE]
+        [--prompt-tokens N] [--new-tokens N] [--concurrency N] [--dtype TYPE] [--write PAGE]
+        [--json FILE]
 
 The servers take turns: between its turns a server is stopped. Behind the door stand Redis and a
 worker, and every token goes through the log. Prompts are random tokens; greedy, and no answer ends
@@ -28,8 +29,9 @@ def main() -> None:
     facts = environment("benchmarks.servers", ("torch", "transformers", "fastapi", "uvicorn"), {})
     batch, lengths = args.concurrency, (args.prompt_tokens, args.new_tokens)
     with ExitStack() as stack:
-        ours = stack.enter_context(Ours(args.model, batch, _CONTEXT))
-        theirs = stack.enter_context(Vllm(args.vllm, args.model, batch, _CONTEXT))
+        ours = stack.enter_context(Ours(args.model, batch, _CONTEXT, args.dtype))
+        vllm = Vllm(args.vllm, args.model, batch, _CONTEXT, args.dtype)
+        theirs = stack.enter_context(vllm)
         runner = Runner(facts, args.rounds or 3, args.json, base=Vllm.name)
         sizes = {"many": (args.requests, batch), "one": (max(1, args.requests // 16), 1)}
         for name in args.only:
@@ -50,6 +52,7 @@ def _arguments() -> argparse.Namespace:
     add("--prompt-tokens", type=int, default=64)
     add("--new-tokens", type=int, default=64)
     add("--concurrency", type=int, default=32)
+    add("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of both")
     return parser.parse_args()
 
 
