@@ -2,7 +2,9 @@
 
 A parser is a pure function of the text: wherever it is cut, the parts are the same once neighbours
 of one kind are joined. What is no call, or turns out to be none, is text, every character of it.
-Only what wraps a call (names of fields, brackets, tags and the white space around them) is neither.
+Only what wraps a call (names of fields, brackets, tags and the white space around them) is neither,
+nor is what there is of a further call where there are calls alone and the output ends before its
+arguments.
 
     named        {"place": "Oslo"}                                      a known function's arguments
     required     {"name": "weather", "arguments": {"place": "Oslo"}}    a call a line
@@ -170,11 +172,11 @@ class CallsParser:
         if state is _State.TAIL:
             return []
         raw = self._take_raw()
+        if state is _State.HEAD and self._calls and not self._open:
+            return []  # another call, which has not come as far as its arguments
         if state is _State.WHOLE and (call := self._whole_call(raw)):
             return call
-        if not raw or (self._calls and raw.isspace()):
-            return []
-        return [Text(raw)]
+        return [Text(raw)] if raw and not (self._calls and raw.isspace()) else []
 
     def _take_raw(self) -> str:
         raw = "".join(self._raw)

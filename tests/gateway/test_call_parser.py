@@ -102,6 +102,13 @@ def test_text_after_a_required_call_is_kept() -> None:
     assert parts == [*call(0, "f-2", "{}"), Text(" and more")]
 
 
+@pytest.mark.parametrize("rest", ["\n", '\n{"na', '\n{"name": "weather", "argum'])
+def test_a_further_required_call_that_was_cut_off_is_no_text(rest: str) -> None:
+    parts = run(CallsParser(NAMES), '{"name": "f-2", "arguments": {}}' + rest)
+
+    assert parts == call(0, "f-2", "{}")
+
+
 def test_a_required_call_is_told_while_its_arguments_are_written() -> None:
     parser = CallsParser(NAMES)
 
