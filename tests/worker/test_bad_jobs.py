@@ -85,7 +85,7 @@ def test_what_only_the_worker_can_know_reaches_the_caller_as_its_own_error(
     # when / then
     with pytest.raises(PromptTooLong, match="60 tokens"):
         job.result(90)
-    with pytest.raises(PromptTooLong, match="context is 50"):
+    with pytest.raises(PromptTooLong, match="context length is 50"):
         client.submit("x" * 60)
     # and the caller's mistake is nobody else's: it is no dead letter
     assert has_no_jobs(raw, partition)
