@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -96,14 +96,8 @@ async def delivered(
     gone = when_gone(asking, ticket, store=store)
     if isinstance(output, Collector):
         work = collected(ticket, output)
-        try:
+        async with delivery(ticket, store=store):
             answer = await while_connected(asking.request, work, on_disconnect=gone)
-        except ApiError:
-            if not store:
-                await ticket.delete()
-            raise
-        if not store:
-            await ticket.delete()
         return JSONResponse(answer)
     # Who means to come back is told the job at once.
     held = not asking.continues
@@ -125,21 +119,24 @@ def when_gone(
     return ticket.cancel if store else ticket.delete
 
 
-def kept(
+@asynccontextmanager
+async def delivery(ticket: Ticket, *, store: bool) -> AsyncGenerator[None, None]:
+    """What is not to be stored is deleted at the end, be it the answer or why there is none. A
+    client that goes away before, and a Redis that does, end nothing."""
+    try:
+        yield
+    except ApiError:
+        if not store:
+            await ticket.delete()
+        raise
+    if not store:
+        await ticket.delete()
+
+
+async def kept(
     chunks: AsyncGenerator[bytes, None], ticket: Ticket, *, store: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of a stream. What is not to be stored is deleted after the last one."""
-    return chunks if store else _then_deleted(chunks, ticket)
-
-
-async def _then_deleted(
-    chunks: AsyncGenerator[bytes, None], ticket: Ticket
-) -> AsyncGenerator[bytes, None]:
-    try:
-        async with aclosing(chunks):
-            async for data in chunks:
-                yield data
-    except ApiError:
-        await ticket.delete()
-        raise
-    await ticket.delete()
+    """The chunks of a stream, as its delivery."""
+    async with delivery(ticket, store=store), aclosing(chunks):
+        async for data in chunks:
+            yield data

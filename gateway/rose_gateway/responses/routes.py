@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
-from rose_gateway.asking import Asking, AskingDependency, check_kept, kept, when_gone
+from rose_gateway.asking import Asking, AskingDependency, check_kept, delivery, kept, when_gone
 from rose_gateway.authentication import Caller, CallerDependency
 from rose_gateway.desk import Ticket
 from rose_gateway.door import Door, DoorDependency
@@ -193,12 +193,9 @@ async def _delivered(asking: Asking, ticket: Ticket, request: CreateResponse) ->
     events = await reading.events_of(asking.door, ticket)
     if request.background:
         return JSONResponse(await reading.current(ticket, events))
-    try:
-        work = reading.answered(ticket, events)
+    work = reading.answered(ticket, events)
+    async with delivery(ticket, store=store):
         response = await while_connected(asking.request, work, on_disconnect=gone)
-    finally:
-        if not store and events.ended is not None:
-            await ticket.delete()
     return JSONResponse(response)
 
 

@@ -8,6 +8,8 @@ import httpx2 as httpx
 import pytest
 from openai.types.responses import Response
 
+from rose.errors import JobNotFound
+from rose_producer import Client
 from tests.gateway.responses.calls import (
     create,
     created,
@@ -186,6 +188,15 @@ def test_what_is_not_stored_cannot_be_retrieved(door: RunningDoor, stream: bool)
     for path in ("", "?stream=true", "/input_items"):
         refused(httpx.get(f"{door.url}/responses/resp_{job_id}{path}", timeout=90), 404)
     refused(create(door.url, previous_response_id=f"resp_{job_id}"), 404)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_fails_and_is_not_stored_is_deleted(door: RunningDoor, stream: bool) -> None:
+    answer = create(door.url, store=False, stream=stream, top_logprobs=1)  # refused by the worker
+
+    assert answer.status_code == (200 if stream else 400)
+    with Client(redis_url=door.redis_url, queue=door.queue) as client, pytest.raises(JobNotFound):
+        client.job(answer.headers["x-rose-job-id"]).status()
 
 
 @pytest.mark.parametrize("path", ["", "/cancel", "/input_items"])
