@@ -138,6 +138,12 @@ class JsonObjectFormat(RequestModel):
     type: Literal["json_object"]
 
 
+class JsonValueFormat(JsonObjectFormat):
+    """As Hugging Face's clients say it: the schema stands beside the type."""
+
+    value: dict[str, Any] | None = None
+
+
 class JsonSchema(RequestModel):
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     description: str | None = None
@@ -153,7 +159,7 @@ class JsonSchemaFormat(RequestModel):
 
 
 ResponseFormat = Annotated[
-    TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
+    TextFormat | JsonValueFormat | JsonSchemaFormat, Field(discriminator="type")
 ]
 
 
@@ -282,10 +288,10 @@ def constraints(fields: Mapping[str, Any]) -> Iterator[str]:
 def format_fields(wanted: ResponseFormat | None) -> dict[str, Any]:
     """The grammar of chat's `response_format`. Raises: Refused"""
     match wanted:
-        case JsonObjectFormat():
-            return json_grammar({"type": "object"}, "response_format")
-        case JsonSchemaFormat(json_schema=schema):
-            return json_grammar(schema.schema_, "response_format.json_schema.schema")
+        case JsonValueFormat(value=schema):
+            return json_grammar(schema, "response_format.value")
+        case JsonSchemaFormat(json_schema=named):
+            return json_grammar(named.schema_, "response_format.json_schema.schema")
     return {}
 
 

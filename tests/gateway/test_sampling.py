@@ -96,6 +96,7 @@ def test_top_p_of_zero_leaves_the_likeliest_token() -> None:
     ("wanted", "schema"),
     [
         ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_object", "value": {"enum": [1]}}, {"enum": [1]}),
         (
             {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [1]}}},
             {"enum": [1]},
@@ -169,6 +170,10 @@ def test_the_text_format_is_no_grammar() -> None:
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"min_tokens": 101}, "min_tokens"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
+        (
+            {"response_format": {"type": "json_object", "value": {"enum": ["x" * 70_000]}}},
+            "response_format.value",
+        ),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},

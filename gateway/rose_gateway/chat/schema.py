@@ -40,7 +40,11 @@ class ChatRequest(DetailedSamplingRequest):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: ResponseFormat | None = None
+    response_format: ResponseFormat | None = Field(
+        default=None,
+        description="a `json_object` may have a schema as its `value`, as Hugging Face's clients "
+        "send it",
+    )
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = Field(
