@@ -53,7 +53,16 @@ class RoseError(Exception):
 
 
 class InvalidRequest(RoseError, ValueError):
+    """`param` is the field of the job that is wrong, such as `prompt` or `logit_bias`; None where
+    it is none alone, or where only the message says it."""
+
     code = "invalid_request"
+    param: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        if param is not None:
+            self.param = param
 
 
 class InvalidParameter(InvalidRequest):
@@ -62,6 +71,7 @@ class InvalidParameter(InvalidRequest):
 
 class PromptTooLong(InvalidRequest):
     code = "prompt_too_long"
+    param = "prompt"
 
     @classmethod
     def of(cls, tokens: int | str, context: int) -> PromptTooLong:

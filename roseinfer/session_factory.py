@@ -87,7 +87,9 @@ class SessionFactory:
         self._check_prompt(prompt_ids)
         self._check_ids("generated_ids", generated_ids)
         if params.stop and self.tokenizer is None:
-            raise InvalidParameter("stop needs a tokenizer: use stop_token_ids instead")
+            raise InvalidParameter(
+                "stop needs a tokenizer: use stop_token_ids instead", param="stop"
+            )
         self._check_ids("logit_bias", [token_id for token_id, _ in params.logit_bias])
         session = InferenceSession(
             request_id if request_id is not None else uuid.uuid4().hex,
@@ -122,7 +124,9 @@ class SessionFactory:
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
         if not prompt_ids:
-            raise InvalidParameter("the prompt is empty: it must have at least one token")
+            raise InvalidParameter(
+                "the prompt is empty: it must have at least one token", param="prompt"
+            )
         if len(prompt_ids) >= self.context_length:
             raise PromptTooLong.of(len(prompt_ids), self.context_length)
         self._check_ids("prompt", prompt_ids)
@@ -131,5 +135,7 @@ class SessionFactory:
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
                 raise InvalidParameter(
-                    f"{name} holds the token id {token_id}: ids run from 0 to {self.vocab_size - 1}"
+                    f"{name} holds the token id {token_id}: "
+                    f"ids run from 0 to {self.vocab_size - 1}",
+                    param=name,
                 )

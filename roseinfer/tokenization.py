@@ -39,13 +39,20 @@ def encode_chat(
     """
     tokenizer = _required(tokenizer)
     if not getattr(tokenizer, "chat_template", None):
-        raise InvalidParameter("this model has no chat template: send a plain prompt instead")
+        raise InvalidParameter(
+            "this model has no chat template: send a plain prompt instead", param="prompt"
+        )
     if not messages:
-        raise InvalidParameter("messages is empty: a chat needs at least one message")
+        raise InvalidParameter(
+            "messages is empty: a chat needs at least one message", param="prompt"
+        )
     if template_kwargs:
         own = inspect.signature(tokenizer.apply_chat_template).parameters
         for name in own.keys() & template_kwargs.keys():
-            raise InvalidParameter(f"{name!r} is no variable that a chat template may be given")
+            raise InvalidParameter(
+                f"{name!r} is no variable that a chat template may be given",
+                param="chat_template_kwargs",
+            )
     template = chat_template(tokenizer, tools)
     conversation = [_for_template(message, template) for message in messages]
     try:
@@ -60,7 +67,9 @@ def encode_chat(
     except Exception as error:
         # Templates are programs of the model's authors: whatever they raise is about the messages.
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InvalidParameter(f"the chat template refused the messages: {reason}") from error
+        raise InvalidParameter(
+            f"the chat template refused the messages: {reason}", param="prompt"
+        ) from error
     return ids
 
 
@@ -98,7 +107,9 @@ def _number(text: str) -> float | str:
 
 def _required(tokenizer: Any | None) -> Any:
     if tokenizer is None:
-        raise InvalidParameter("this engine has no tokenizer: give token ids instead of text")
+        raise InvalidParameter(
+            "this engine has no tokenizer: give token ids instead of text", param="prompt"
+        )
     return tokenizer
 
 

@@ -15,7 +15,7 @@ from rose.protocol import Priority, new_job_id
 from rose.protocol.status import check_job_id
 from rose_gateway.caller import Caller
 from rose_gateway.catalogue import ServedModel
-from rose_gateway.errors import ApiError, refused_prompt
+from rose_gateway.errors import ApiError, job_error
 from rose_gateway.history import History
 from rose_gateway.limits import Limits
 from rose_gateway.metrics import Metrics
@@ -104,7 +104,7 @@ class Desk:
             self._metrics.limit_hit("tenant")
             raise
         except PromptTooLong as error:
-            raise refused_prompt(error, submission.record.face) from None
+            raise job_error(error, submission.record.face) from None
         finally:
             if ticket is None or ticket.repeated:
                 await self._forget(caller, counted)

@@ -41,7 +41,15 @@ _RETRY_FULL_S = 1.0
 _RETRY_AWAY_S = 2.0
 
 #: What a request of each face calls the prompt of its job.
-PROMPTS = {"response": "input", "chat": "messages", "completion": "prompt"}
+_PROMPTS = {"response": "input", "chat": "messages", "completion": "prompt"}
+#: What all of them call other parameters of a job. Not told is what several of theirs may have
+#: said, as a grammar.
+_PARAMETERS = {
+    "adapter": "model",
+    "chat_template_kwargs": "chat_template_kwargs",
+    "logit_bias": "logit_bias",
+    "stop": "stop",
+}
 
 
 class ApiError(Exception):
@@ -146,11 +154,20 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed; the error is in its log", type="server_error")
 
 
-def refused_prompt(error: RoseError, face: str) -> ApiError:
-    """`api_error` of one that is about the prompt, by the name that the request has for it."""
+def job_error(error: RoseError, face: str) -> ApiError:
+    """`api_error` of one about a job, by the names that its request has for parameters."""
     answer = api_error(error)
-    answer.param = PROMPTS[face]
+    answer.param = parameter(error, face)
     return answer
+
+
+def parameter(error: RoseError, face: str) -> str | None:
+    """What a request calls the parameter of its job that is wrong. None: nobody knows, or it may
+    be any of several."""
+    if not isinstance(error, InvalidRequest):
+        return None
+    names = {"prompt": _PROMPTS[face], **_PARAMETERS}
+    return names.get(error.param or "")
 
 
 def _retry_after_s(error: RoseError, meaning: _Meaning) -> float | None:

@@ -11,6 +11,7 @@ from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.errors import (
     DeadlineExceeded,
     InvalidParameter,
+    InvalidRequest,
     JobCancelled,
     JobFailed,
     PromptTooLong,
@@ -89,11 +90,19 @@ class FailedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="failed"):
 
     code: str
     message: str
+    param: str | None = None
+    """The field of the job that is wrong; None if it is none alone. Older workers say none."""
+
+    @classmethod
+    def of(cls, error: RoseError, index: int) -> FailedEvent:
+        """What `error_of` undoes."""
+        param = error.param if isinstance(error, InvalidRequest) else None
+        return cls(index=index, code=error.code, message=str(error), param=param)
 
 
 Event = TokenEvent | FinishedEvent | CancelledEvent | FailedEvent
 
-_BY_CODE: dict[str, type[RoseError]] = {
+_BY_CODE: dict[str, type[InvalidRequest]] = {
     PromptTooLong.code: PromptTooLong,
     InvalidParameter.code: InvalidParameter,
 }
@@ -107,5 +116,5 @@ def error_of(event: FailedEvent | CancelledEvent, job_id: str) -> RoseError:
     if event.code == DeadlineExceeded.code:
         return DeadlineExceeded(message, job_id=job_id)
     if event.code in _BY_CODE:
-        return _BY_CODE[event.code](message)
+        return _BY_CODE[event.code](message, param=event.param)
     return JobFailed(message, job_id=job_id, code=event.code)

@@ -219,7 +219,7 @@ class Admission:
         if grant.cancel_requested:
             self._publisher.cancel(job.spec.id)
         else:
-            self._publisher.fail(job.spec.id, error.code, str(error))
+            self._publisher.fail(job.spec.id, error)
 
     def _set_deadline(self, job: HeldJob, deadline_ms: int, grant: Taken) -> bool:
         """Start the timer of the deadline. False if it has passed already.
@@ -234,18 +234,14 @@ class Admission:
         return left_s > 0
 
     def _miss_deadline(self, job_id: str) -> None:
-        self._publisher.fail(job_id, DeadlineExceeded.code, "its deadline has passed")
+        self._publisher.fail(job_id, DeadlineExceeded("its deadline has passed"))
 
     async def _give_up(self, refused: dict[Claim, RoseError]) -> None:
         letters = [
             DeadLetter(
                 claim.entry,
                 readable_job_id(claim.entry.raw or b""),
-                FailedEvent(
-                    index=claim.logged,
-                    code=error.code,
-                    message=str(error),
-                ),
+                FailedEvent.of(error, claim.logged),
             )
             for claim, error in refused.items()
         ]

@@ -93,5 +93,6 @@ def check_no_adapter(job: JobSpec, model: ModelInfo) -> None:
     if job.adapter:
         raise InvalidParameter(
             f"adapter: the engine {model.engine} has no LoRA adapters, so not {job.adapter!r} "
-            "either: leave it out, or serve the queue by `rose worker --engine vllm`"
+            "either: leave it out, or serve the queue by `rose worker --engine vllm`",
+            param="adapter",
         )

@@ -17,10 +17,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rose.engine_records import StepOutput
-from rose.errors import InvalidParameter
+from rose.errors import InvalidParameter, RoseError
 from rose.protocol import (
     CancelledEvent,
     EntryKey,
@@ -144,8 +145,8 @@ class Publisher:
     def cancel(self, job_id: str) -> None:
         self._end(job_id, lambda index: CancelledEvent(index=index))
 
-    def fail(self, job_id: str, code: str, message: str) -> None:
-        self._end(job_id, lambda index: FailedEvent(index=index, code=code, message=message))
+    def fail(self, job_id: str, error: RoseError) -> None:
+        self._end(job_id, partial(FailedEvent.of, error))
 
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
         """End a held job early. Its slot is free within one step."""
@@ -175,7 +176,7 @@ class Publisher:
             lane.append(job, event, len(output.token_ids))
         reason = output.finish_reason
         if reason == "error":
-            self.fail(output.request_id, InvalidParameter.code, output.error or "")
+            self.fail(output.request_id, InvalidParameter(output.error or ""))
         elif reason is not None:
             self._table.pop(output.request_id)
             finished = FinishedEvent(

@@ -38,7 +38,8 @@ def _check_one_event_holds(session: InferenceSession) -> None:
     if session.prompt_length > most:
         raise InvalidParameter(
             f"prompt_logprobs: the prompt has {session.prompt_length} tokens, and with "
-            f"top_logprobs={top} an event holds those of {most}: ask for fewer, or send less"
+            f"top_logprobs={top} an event holds those of {most}: ask for fewer, or send less",
+            param="prompt_logprobs",
         )
 
 

@@ -46,9 +46,7 @@ class Sweep:
             "or Redis has lost it: submit the job again"
         )
         ends = [
-            Append(
-                lease, tokens, end=FailedEvent(index=tokens, code=error.code, message=str(error))
-            )
+            Append(lease, tokens, end=FailedEvent.of(error, tokens))
             for lease, tokens in zip(swept.lost, swept.tokens, strict=True)
         ]
         for item, outcome in zip(ends, await self._broker.publish(partition, ends), strict=True):

@@ -15,7 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
+from rose.protocol import (
+    CancelledEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    TokenEvent,
+    error_of,
+)
+from rose_gateway.errors import parameter
 from rose_gateway.json_text import compact, json_string
 from rose_gateway.responses.output import (
     CallItem,
@@ -285,7 +293,8 @@ def _usage(event: FinishedEvent) -> dict[str, Any]:
 def _error(event: FailedEvent) -> dict[str, Any]:
     """`code` is one of OpenAI's; `type` is this project's own, as in `rose.errors`."""
     code = "invalid_prompt" if event.code in REQUEST_FAULTS else "server_error"
-    return {"code": code, "message": event.message, "param": None, "type": event.code}
+    param = parameter(error_of(event, ""), "response")
+    return {"code": code, "message": event.message, "param": param, "type": event.code}
 
 
 def error_frame(number: int, message: str, code: str | None, param: str | None = None) -> bytes:

@@ -15,9 +15,7 @@ from rose.protocol.scripts import load
 MAX_FETCH_BYTES = 4 * 2**20
 
 #: The end of a job whose deadline has passed before it began.
-DEADLINE_PASSED = encode_event(
-    FailedEvent(index=0, code=DeadlineExceeded.code, message="its deadline has passed")
-)
+DEADLINE_PASSED = encode_event(FailedEvent.of(DeadlineExceeded("its deadline has passed"), index=0))
 
 #: How long the name of a listener stands without a word from it, and the note that others wait: as
 #: in common.lua.

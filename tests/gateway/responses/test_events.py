@@ -222,7 +222,7 @@ def test_the_end_says_why() -> None:
     assert failed["error"] == {
         "code": "invalid_prompt",
         "message": "it went wrong",
-        "param": None,
+        "param": "input",
         "type": "prompt_too_long",
     }
     assert failed["output"] == []

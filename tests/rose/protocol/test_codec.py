@@ -6,7 +6,13 @@ import msgpack
 import pytest
 
 from rose.engine_records import PromptLogprobs, TokenLogprob
-from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
+from rose.errors import (
+    InvalidParameter,
+    InvalidRequest,
+    JobTooLarge,
+    MalformedMessage,
+    PromptTooLong,
+)
 from rose.protocol import (
     MAX_JOB_BYTES,
     MAX_METADATA_BYTES,
@@ -20,6 +26,7 @@ from rose.protocol import (
     encode_event,
     encode_job,
     encode_tokens,
+    error_of,
     most_prompt_logprobs,
     readable_job_id,
 )
@@ -80,6 +87,7 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
         FinishedEvent(index=2, reason="eos", prompt_tokens=7, cached_tokens=0),
         CancelledEvent(index=0),
         FailedEvent(index=0, code="x", message="m"),
+        FailedEvent(index=0, code="invalid_parameter", message="m", param="stop"),
     ],
 )
 def test_an_event_survives_the_wire(event: TokenEvent) -> None:
@@ -99,6 +107,46 @@ def test_an_end_without_cached_tokens_has_the_bytes_it_always_had() -> None:
     assert encode_event(FinishedEvent(index=2, reason="eos", prompt_tokens=7)) == msgpack.packb(
         fields
     )
+
+
+def test_a_failure_of_no_single_parameter_has_the_bytes_it_always_had() -> None:
+    fields = {"index": 2, "type": "failed", "code": "crash_loop", "message": "m"}
+    assert encode_event(FailedEvent(index=2, code="crash_loop", message="m")) == msgpack.packb(
+        fields
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidParameter("stop: too many", param="stop"),
+        InvalidParameter("a grammar that nothing fits"),
+        PromptTooLong.of(60, 50),
+    ],
+)
+def test_an_error_survives_its_event(error: InvalidRequest) -> None:
+    # when
+    event = decode_event(encode_event(FailedEvent.of(error, index=3)))
+    # then
+    assert isinstance(event, FailedEvent)
+    again = error_of(event, "0-job")
+    assert type(again) is type(error)
+    assert str(again) == f"job 0-job: {error}"
+    assert isinstance(again, InvalidRequest)
+    assert again.param == error.param
+
+
+def test_a_failure_of_an_older_worker_names_what_its_code_does() -> None:
+    def param_of(code: str) -> str | None:
+        fields = {"index": 0, "type": "failed", "code": code, "message": "m"}
+        event = decode_event(msgpack.packb(fields))
+        assert isinstance(event, FailedEvent)
+        error = error_of(event, "0-job")
+        assert isinstance(error, InvalidRequest)
+        return error.param
+
+    assert param_of("prompt_too_long") == "prompt"
+    assert param_of("invalid_parameter") is None
 
 
 def test_logprobs_are_small_on_the_wire() -> None:

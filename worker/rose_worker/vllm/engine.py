@@ -159,7 +159,9 @@ class VllmEngine:
             return None
         if name not in self._loras:
             known = ", ".join(self._loras) or "none"
-            raise InvalidParameter(f"adapter: there is no {name!r} here, only: {known}")
+            raise InvalidParameter(
+                f"adapter: there is no {name!r} here, only: {known}", param="adapter"
+            )
         return self._loras[name]
 
     def _begin(self, request: _Request) -> None:
