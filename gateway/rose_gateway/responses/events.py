@@ -48,8 +48,12 @@ DONE = b"data: [DONE]\n\n"
 _TEXT_DELTA = "response.output_text.delta"
 _ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 
-#: What the request itself has brought about. OpenAI's list of codes has no better one.
-REQUEST_FAULTS = ("prompt_too_long", "invalid_parameter")
+#: What the request itself has brought about, and OpenAI's codes for it. The list of its document
+#: lacks the first; its server sends that one, and agents compact a conversation by it.
+REQUEST_FAULTS = {
+    "prompt_too_long": "context_length_exceeded",
+    "invalid_parameter": "invalid_prompt",
+}
 
 
 def response_id(job_id: str) -> str:
@@ -292,7 +296,7 @@ def _usage(event: FinishedEvent) -> dict[str, Any]:
 
 def _error(event: FailedEvent) -> dict[str, Any]:
     """`code` is one of OpenAI's; `type` is this project's own, as in `rose.errors`."""
-    code = "invalid_prompt" if event.code in REQUEST_FAULTS else "server_error"
+    code = REQUEST_FAULTS.get(event.code, "server_error")
     param = parameter(error_of(event, ""), "response")
     return {"code": code, "message": event.message, "param": param, "type": event.code}
 

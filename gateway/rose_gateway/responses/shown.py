@@ -30,7 +30,7 @@ class ResponseUsage(BaseModel):
 
 
 class ResponseError(BaseModel):
-    code: Literal["server_error", "invalid_prompt"]
+    code: Literal["server_error", "invalid_prompt", "context_length_exceeded"]
     message: str
     param: str | None
     type: str = Field(description="what happened, such as deadline_exceeded or crash_loop")

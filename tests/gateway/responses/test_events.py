@@ -220,7 +220,7 @@ def test_the_end_says_why() -> None:
 
     assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
     assert failed["error"] == {
-        "code": "invalid_prompt",
+        "code": "context_length_exceeded",
         "message": "it went wrong",
         "param": "input",
         "type": "prompt_too_long",
