@@ -12,8 +12,6 @@ from rose_gateway.job_failure import failure
 from rose_gateway.json_text import compact
 from rose_gateway.positions import Positions
 
-DONE = b"data: [DONE]\n\n"
-
 _ANSWERS = (TokenEvent, FinishedEvent)
 
 
@@ -80,7 +78,8 @@ async def streamed(
         if (usage := chunks.usage_chunk()) is not None:
             positions.told()
             yield event(positions, usage)
-    yield DONE
+    positions.done()
+    yield event(positions, "[DONE]")
 
 
 def _check_begun(ticket: Ticket, burst: Burst) -> None:
@@ -106,6 +105,7 @@ def _lines(
         if not isinstance(event, _ANSWERS):
             if is_news:
                 error = failure(event, ticket, choice)
+                positions.done()
                 lines.append(line(positions, compact(error.body())))
             return lines, True
         data = chunks.feed(choice, event)

@@ -19,7 +19,7 @@ from rose_gateway.door import Door, DoorDependency
 from rose_gateway.following import streamed
 from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.json_text import compact
-from rose_gateway.openapi import stream_of
+from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
 from rose_gateway.record import Face
 from rose_gateway.refusal import Refused
@@ -66,7 +66,7 @@ async def cancel_job(job_id: _JobId, door: DoorDependency, caller: CallerDepende
             "after an event. Of a job that did not come through here: its token events.",
             "content": {"text/event-stream": stream_of("as its face has it")},
         },
-        204: {"description": "The reader has it all, and need not come again."},
+        204: FOLLOWED,
     },
 )
 async def follow_job(
@@ -93,13 +93,16 @@ async def follow_job(
 
 async def _choice_events(
     face: ChoiceFace[Any], door: Door, ticket: Ticket, last: str | None
-) -> Events:
+) -> Events | None:
     assert ticket.record is not None  # noqa: S101 - the follower was chosen by its face
+    after = _after(ticket, last)
+    if after is not None and after.all_done:
+        return None
     chunks = await face.chunks(door, ticket, ticket.record)
-    return streamed(ticket, chunks, _after(ticket, last))
+    return streamed(ticket, chunks, after)
 
 
-async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Events:
+async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Events | None:
     after = -1
     if last is not None:
         if not (last.isascii() and last.isdigit() and len(last) <= 15):
@@ -108,7 +111,7 @@ async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Even
                 "last_event_id",
             )
         after = int(last)
-    return reading.streamed(ticket, await reading.events_of(door, ticket, after))
+    return await reading.unread(ticket, await reading.events_of(door, ticket, after))
 
 
 async def _plain_events(door: Door, ticket: Ticket, last: str | None) -> Events | None:  # noqa: ARG001

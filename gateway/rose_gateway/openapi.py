@@ -8,6 +8,9 @@ from pydantic import BaseModel
 
 from rose_gateway.visit import JOB_ID_HEADER
 
+#: For the 204 of a stream that a reader resumes.
+FOLLOWED = {"description": "The reader has it all, and need not come again."}
+
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
     """For a route's `openapi_extra`: the schema of the body stands where it is used."""

@@ -2,7 +2,8 @@
 
 The position in a choice is the id of the last entry of its log that was delivered: `12-0` after
 twelve tokens, `12-1` after the end. `12-2` means that the usage was delivered too, which follows
-when all choices have ended. Positions of several choices stand beside each other: `12-1,7-0`.
+when all choices have ended, and `12-3` that nothing follows: an `EventSource` that asks again is
+sent away. Positions of several choices stand beside each other: `12-1,7-0`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import re
 from rose.protocol import Event
 from rose_gateway.refusal import Refused
 
-_POSITION = re.compile(r"(\d{1,10})-([012])")
+_POSITION = re.compile(r"(\d{1,10})-([0-3])")
 
-_ENDED, _TOLD = 1, 2
+_ENDED, _TOLD, _DONE = 1, 2, 3
 
-#: Tokens, and a rank: 1 after the end of the choice, 2 after the usage.
+#: Tokens, and a rank: 1 after the end of the choice, 2 after the usage, 3 after the stream.
 _Position = tuple[int, int]
 
 
@@ -37,6 +38,10 @@ class Positions:
     def all_told(self) -> bool:
         return all(rank >= _TOLD for _, rank in self._positions)
 
+    @property
+    def all_done(self) -> bool:
+        return all(rank >= _DONE for _, rank in self._positions)
+
     def passes(self, choice: int, event: Event) -> bool:
         """Moves past the event, unless the reader has it."""
         position = (event.cursor, _ENDED if event.is_terminal else 0)
@@ -47,7 +52,14 @@ class Positions:
 
     def told(self) -> None:
         """The usage was delivered."""
-        self._positions = [(tokens, _TOLD) for tokens, _ in self._positions]
+        self._reach(_TOLD)
+
+    def done(self) -> None:
+        """Nothing follows."""
+        self._reach(_DONE)
+
+    def _reach(self, rank: int) -> None:
+        self._positions = [(tokens, rank) for tokens, _ in self._positions]
 
     @classmethod
     def read(cls, text: str, choices: int, param: str = "last_event_id") -> Positions:

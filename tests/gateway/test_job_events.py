@@ -16,6 +16,8 @@ from tests.support.gateway import RunningDoor
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
 COMPLETION = {"model": "null", "prompt": "Hi", "max_tokens": 5}
 RESPONSE = {"model": "null", "input": "Hi", "max_output_tokens": 16}
+#: By the null engine, when it takes the job.
+REFUSED = {**RESPONSE, "top_logprobs": 1}
 USAGE = {"stream_options": {"include_usage": True}}
 
 
@@ -62,6 +64,46 @@ def test_a_stream_goes_on_after_any_of_its_events(
     assert followed(door, job_id, None) == sent
     for number, last in enumerate(ids):
         assert followed(door, job_id, last, query=query) == sent[number + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", CHAT),
+        ("chat/completions", {**CHAT, **USAGE, "n": 2}),
+        ("completions", COMPLETION),
+        ("responses", RESPONSE),
+        ("responses", REFUSED),
+    ],
+)
+def test_a_reader_who_has_the_end_is_told_that_nothing_follows(
+    door: RunningDoor, path: str, body: Any
+) -> None:
+    job_id, sent = made(door, path, body)
+    urls = [f"{door.url}/jobs/{job_id}/events"]
+    if path == "responses":
+        urls.append(f"{door.url}/responses/resp_{job_id}?stream=true")
+
+    for url in urls:
+        headers = {"Last-Event-ID": str(sent[-1].id)}
+        assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
+
+
+def test_a_reader_who_has_the_failure_is_told_that_nothing_follows(
+    start_door: Any,
+) -> None:
+    door = start_door(worker=SLOW)
+    body = {**CHAT, "max_tokens": 100_000, "stream": True, "n": 2}
+    with event_stream("POST", f"{door.url}/chat/completions", body=body) as (response, events):
+        job_id = response.headers["x-rose-job-id"]
+        next(events)
+        httpx2.post(f"{door.url}/jobs/{job_id}/cancel", timeout=60)
+        last = list(events)[-1]
+
+    assert "error" in last.json
+    url = f"{door.url}/jobs/{job_id}/events"
+    headers = {"Last-Event-ID": str(last.id)}
+    assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
 
 
 def test_several_choices_go_on_each_where_it_was(door: RunningDoor) -> None:
@@ -113,7 +155,7 @@ def test_a_job_of_anybody_s_comes_as_its_own_events(door: RunningDoor) -> None:
     assert done.status_code == 204
 
 
-@pytest.mark.parametrize("last", ["x", "1", "1-3", "1-0,2-0", "-1-0", "1" * 11 + "-0", "²-0"])
+@pytest.mark.parametrize("last", ["x", "1", "1-4", "1-0,2-0", "-1-0", "1" * 11 + "-0", "²-0"])
 def test_what_is_no_position_is_refused(door: RunningDoor, last: str) -> None:
     job_id, _ = made(door, "chat/completions", CHAT)
 

@@ -42,9 +42,6 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 #: The entries of a token event's log-probabilities, one for each of its tokens.
 LogprobEntries = Callable[[TokenEvent], Sequence[Any]]
 
-#: After the last event of a stream.
-DONE = b"data: [DONE]\n\n"
-
 _TEXT_DELTA = "response.output_text.delta"
 _ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 
@@ -127,6 +124,13 @@ class ResponseEvents:
         else:
             self._finish(event, ended_at)
         return self._taken()
+
+    def done(self) -> bytes:
+        """The last frame of a stream. It has the number after the last event's, by which a reader
+        who has it is known."""
+        if not self._wanted():
+            return b""
+        return f"id: {self._number - 1}\ndata: [DONE]\n\n".encode()
 
     def response(self, status: ResponseStatus, **settled: Any) -> dict[str, Any]:
         """The response object with what its output is so far."""

@@ -12,7 +12,6 @@ from rose_gateway.desk import Ticket
 from rose_gateway.door import Door
 from rose_gateway.job_failure import failure
 from rose_gateway.responses.events import (
-    DONE,
     REQUEST_FAULTS,
     LogprobEntries,
     ResponseEvents,
@@ -46,7 +45,8 @@ def terms_of(ticket: Ticket) -> Terms:
 
 
 async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
-    """The frames of a stream up to its end; those that are ready together come together.
+    """The frames of a stream up to its end; those that are ready together come together. None where
+    the reader has its end.
 
     Raises: JobNotFound, BrokerUnavailable
     """
@@ -56,7 +56,29 @@ async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[byt
         async for burst in bursts:
             if data := b"".join([await _fed(events, ticket, event) for _, event in burst]):
                 yield data
-    yield DONE
+    if end := events.done():
+        yield end
+
+
+async def unread(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[bytes, None] | None:
+    """`streamed` for a reader who comes back. None: the response has ended, and all of it is read.
+
+    Raises: JobNotFound, BrokerUnavailable
+    """
+    frames = streamed(ticket, events)
+    if ticket.status not in TERMINAL_STATUSES:
+        return frames
+    first = await anext(frames, None)
+    return None if first is None else _chained(first, frames)
+
+
+async def _chained(
+    first: bytes, frames: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(frames):
+        yield first
+        async for frame in frames:
+            yield frame
 
 
 async def ended(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:

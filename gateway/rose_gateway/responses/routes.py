@@ -17,7 +17,7 @@ from rose_gateway.authentication import Caller, CallerDependency
 from rose_gateway.desk import Ticket
 from rose_gateway.door import Door, DoorDependency
 from rose_gateway.errors import ApiError
-from rose_gateway.openapi import answer_of, body_of
+from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import face, reading
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
@@ -64,7 +64,7 @@ async def create_response(asking: AskingDependency) -> Response:
 @router.get(
     "/{response_id}",
     summary="Retrieve a response, or follow its events",
-    responses=answer_of(ResponseObject, stream=_EVENTS),
+    responses={**answer_of(ResponseObject, stream=_EVENTS), 204: FOLLOWED},
     response_model=None,
 )
 async def retrieve_response(
@@ -96,7 +96,8 @@ async def retrieve_response(
         return JSONResponse(await reading.current(ticket, events))
     after = last_event_id if starting_after is None else starting_after
     events = await reading.events_of(door, ticket, -1 if after is None else after)
-    return _stream(reading.streamed(ticket, events), events)
+    frames = await reading.unread(ticket, events)
+    return Response(status_code=204) if frames is None else _stream(frames, events)
 
 
 @router.delete("/{response_id}", summary="Delete a response", response_model=DeletedResponse)

@@ -60,7 +60,7 @@ def test_events_carry_the_position_and_the_job(door: RunningDoor) -> None:
 
     assert response.headers["content-type"].startswith("text/event-stream")
     job_id = response.headers["x-rose-job-id"]
-    assert [event.id for event in sent] == ["0-0", "1-0", "2-0", "2-1", None]
+    assert [event.id for event in sent] == ["0-0", "1-0", "2-0", "2-1", "2-3"]
     assert sent[-1].data == "[DONE]"
     assert {event.json["id"] for event in sent[:-1]} == {f"chatcmpl-{job_id}"}
 

@@ -44,8 +44,9 @@ def followed(url: str, response_id: str, starting_after: int | None = None) -> b
 
 
 def events_of(frames: bytes) -> list[dict[str, Any]]:
-    assert frames.endswith(DONE)
-    return parsed(frames.removesuffix(DONE))
+    end = frames.rindex(b"id: ")
+    assert frames[end:].endswith(DONE)
+    return parsed(frames[:end])
 
 
 def text_of(response: dict[str, Any]) -> str:
