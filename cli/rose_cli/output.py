@@ -7,26 +7,28 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 from rose.errors import RoseError
 
 
-def print_text(text: str, end: str = "\n") -> None:
-    """Flushes: whoever reads a pipe sees each piece as it comes."""
-    print(text, end=end, flush=True)
+def print_text(text: str, end: str = "\n", *, file: TextIO | None = None) -> None:
+    """Flushes: whoever reads a pipe sees each piece as it comes. `file`: stdout if not given."""
+    print(text, end=end, file=file, flush=True)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    print_text(json.dumps(value, ensure_ascii=False))
+def print_json(value: Mapping[str, Any], *, file: TextIO | None = None) -> None:
+    print_text(json.dumps(value, ensure_ascii=False), file=file)
 
 
-def print_result(facts: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+def print_result(
+    facts: Mapping[str, Any], text: str, *, as_json: bool, file: TextIO | None = None
+) -> None:
     """The facts for a program, or the text for a person."""
     if as_json:
-        print_json(facts)
+        print_json(facts, file=file)
     else:
-        print_text(text)
+        print_text(text, file=file)
 
 
 def print_error(error: RoseError) -> None:

@@ -185,6 +185,70 @@ def test_ctrl_c_says_how_to_go_on(
     assert batch().returncode == 0
 
 
+def to_stdout(folder: Path, broker: EmbeddedBroker, queue: str) -> subprocess.Popen[bytes]:
+    """`-o -`, in the folder of `in.jsonl`."""
+    command = [sys.executable, "-m", "rose_cli", "batch", "run", "in.jsonl", "-o", "-"]
+    command += ["-e", "errors.jsonl", "--redis-url", broker.url, "--queue", queue]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder)
+
+
+def test_answers_may_go_to_stdout(
+    folder: Path, broker: EmbeddedBroker, queue: str, start_worker: Any
+) -> None:
+    # given
+    start_worker()
+    with (folder / "in.jsonl").open("ab") as lines:
+        lines.write(b"\nno JSON\n")
+    # when
+    answers, said = to_stdout(folder, broker, queue).communicate()
+    # then
+    ids = [json.loads(line)["custom_id"] for line in answers.splitlines()]
+    assert ids == [f"c{number}" for number in range(1, 9)]
+    assert "9 lines: 8 answered, 1 failed" in said.decode()
+    assert [record["line"] for record in records(folder / "errors.jsonl")] == [9]
+    assert {path.name for path in folder.iterdir()} == {"in.jsonl", "errors.jsonl"}
+
+
+def test_a_reader_of_stdout_may_leave_early(
+    folder: Path, broker: EmbeddedBroker, queue: str, start_worker: Any
+) -> None:
+    # given: nobody answers, and nobody reads
+    process = to_stdout(folder, broker, queue)
+    assert process.stdout is not None
+    process.stdout.close()
+    # when
+    start_worker()
+    # then: it ends without a word
+    assert process.stderr is not None
+    with process.stderr as said:
+        assert said.read() == b""
+    assert process.wait(90) == 1
+
+
+def test_stdout_needs_a_place_for_lines_without_an_answer(folder: Path) -> None:
+    # when
+    ended = run_rose("batch", "run", str(folder / "in.jsonl"), "-o", "-")
+    # then
+    assert ended.returncode == 2
+    assert "say with -e" in ended.stderr
+
+
+def test_stdout_s_error_file_is_not_written_over(folder: Path) -> None:
+    # given
+    errors = folder / "errors.jsonl"
+    errors.write_text("mine")
+    # when
+    words = ("batch", "run", str(folder / "in.jsonl"), "-o", "-", "-e", str(errors))
+    ended = subprocess.run(
+        [sys.executable, "-m", "rose_cli", *words], capture_output=True, text=True, check=False
+    )
+    # then
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "say --overwrite" in ended.stderr
+    assert errors.read_text() == "mine"
+
+
 def test_what_was_written_behind_the_checkpoint_is_cut_off(
     folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
 ) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rose.errors import ConfigurationError
+from rose_gateway.batches.line import Line
 
 _VERSION = 1
 
@@ -36,6 +37,18 @@ class Checkpoint:
     def lines(self) -> int:
         """Without those that are blank."""
         return self.succeeded + self.failed
+
+    def after(self, line: Line, size: int, *, succeeded: bool) -> Checkpoint:
+        """With the answer to the next line, of `size` bytes."""
+        return replace(
+            self,
+            line=line.number,
+            input_bytes=line.end,
+            output_bytes=self.output_bytes + (size if succeeded else 0),
+            error_bytes=self.error_bytes + (0 if succeeded else size),
+            succeeded=self.succeeded + succeeded,
+            failed=self.failed + (not succeeded),
+        )
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint | None:

@@ -18,6 +18,8 @@ from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.line import Line, read_lines
 
 _CHUNK = 1024 * 1024
+#: An output that is no file.
+STDOUT = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class Paths:
     @property
     def checkpoint(self) -> Path:
         return self.output.with_name(f"{self.output.name}.progress")
+
+    @property
+    def to_stdout(self) -> bool:
+        return self.output == STDOUT
 
     def check(self) -> None:
         """Raises: ConfigurationError: two of them are one file."""
@@ -129,19 +135,12 @@ class OutputFiles:
         """The answer to the next line. Raises: OSError"""
         record = answer.record + b"\n"
         (self._output if answer.succeeded else self._errors).write(record)
-        done, good = self.done, answer.succeeded
-        self.done = Checkpoint(
-            done.batch_id,
-            done.input_sha256,
-            line=line.number,
-            input_bytes=line.end,
-            output_bytes=done.output_bytes + (len(record) if good else 0),
-            error_bytes=done.error_bytes + (0 if good else len(record)),
-            succeeded=done.succeeded + good,
-            failed=done.failed + (not good),
-        )
+        self.done = self.done.after(line, len(record), succeeded=answer.succeeded)
         if answer.unkept is not None:
             self._unkept.append(answer)
+
+    async def flowing(self) -> None:
+        """At once: a file takes what is written."""
 
     async def save(self) -> list[Answer]:
         """Write the checkpoint. Returns answers that were not safe before, and whose jobs are to
@@ -170,7 +169,7 @@ def open_output(paths: Paths) -> Iterator[OutputFiles]:
         ConfigurationError: somebody does.
         OSError
     """
-    with _opened(paths.output) as output, _opened(paths.errors) as errors:
+    with opened(paths.output) as output, opened(paths.errors) as errors:
         try:
             fcntl.flock(output.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -179,7 +178,7 @@ def open_output(paths: Paths) -> Iterator[OutputFiles]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedRandom]:
+def opened(path: Path) -> Iterator[BufferedRandom]:
     """For reading and writing; made where there is none."""
     with suppress(FileExistsError):
         path.open("xb").close()

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
 
 from rose.errors import BrokerUnavailable
 from rose_cli.batch.files import InputFile, OutputFiles, Paths, open_output
 from rose_cli.batch.progress import View, make_view
+from rose_cli.batch.standard_output import StandardOutput, standard_output
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
@@ -52,7 +53,7 @@ async def run_batch(
     began = time.monotonic()
     paths.check()
     source = await InputFile.examine(paths.input, settings.max_body_bytes)
-    with open_output(paths) as files:
+    with _outputs(paths) as files:
         files.begin(source.sha256, overwrite=overwrite)
         before = files.done
         if before.lines < source.lines:
@@ -66,11 +67,20 @@ async def run_batch(
     return Outcome(done.lines, done.succeeded, done.failed, before.lines, seconds)
 
 
+def _outputs(paths: Paths) -> AbstractContextManager[OutputFiles | StandardOutput]:
+    return standard_output(paths.errors) if paths.to_stdout else open_output(paths)
+
+
 class _Pass:
     """Over the lines that are left."""
 
     def __init__(
-        self, door: Door, source: InputFile, files: OutputFiles, view: View, window: int
+        self,
+        door: Door,
+        source: InputFile,
+        files: OutputFiles | StandardOutput,
+        view: View,
+        window: int,
     ) -> None:
         self._source, self._files, self._view = source, files, view
         self._asker = Asker(door, Caller(), files.done.batch_id)
@@ -92,6 +102,7 @@ class _Pass:
                 async for answer in answers:
                     self._waiting[answer.number] = answer
                     self._write()
+                    await self._files.flowing()
                     if keeping.done():
                         break  # it cannot write
         finally:

@@ -39,7 +39,10 @@ def run(
         Path, typer.Argument(metavar="INPUT", help="JSON lines: custom_id, method, url, body.")
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where answers go, in the order of the lines.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="Where answers go, in the order of the lines; - for stdout."
+        ),
     ],
     errors: Annotated[
         Path | None,
@@ -60,21 +63,32 @@ def run(
     """Answer each line of a file, without a gateway.
 
     Whenever it was interrupted, by Ctrl-C or worse, the same command goes on where it was. Exit
-    code 3: all lines are through, and some are in the error file.
+    code 3: all lines are through, and some are in the error file. With -o - it begins anew, and
+    needs -e.
     """
     require(*GATEWAY, extra="gateway")
-    from rose_cli.batch.files import Paths
+    from rose_cli.batch.files import STDOUT, Paths
     from rose_cli.batch.run import run_batch
     from rose_gateway.settings import GatewaySettings
 
+    if output == STDOUT and errors is None:
+        raise ConfigurationError("-o - is stdout: say with -e where lines without an answer go")
     paths = Paths(source, output, errors or _errors_beside(output))
     settings = GatewaySettings(**given(redis_url=redis_url, queue=queue))
     try:
-        outcome = _run(run_batch(settings, paths, window=window, overwrite=overwrite))
+        outcome = _run(
+            run_batch(settings, paths, window=window, overwrite=overwrite),
+            "interrupted"
+            if paths.to_stdout
+            else "interrupted: the same command goes on from there",
+        )
+    except BrokenPipeError:
+        raise  # whoever reads stdout has seen enough
     except OSError as error:
         raise ConfigurationError(f"{error.filename or output}: {error.strerror or error}") from None
     facts = {"output": str(output), "errors": str(paths.errors), **asdict(outcome)}
-    print_result(facts, _told(outcome, paths.errors), as_json=as_json)
+    told_to = sys.stderr if paths.to_stdout else None
+    print_result(facts, _told(outcome, paths.errors), as_json=as_json, file=told_to)
     if outcome.failed:
         raise typer.Exit(_SOME_FAILED)
 
@@ -83,8 +97,9 @@ def _errors_beside(output: Path) -> Path:
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
 
 
-def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """SIGINT and SIGTERM end it with everything in its place; a second one ends it at once."""
+def _run(work: Coroutine[Any, Any, Outcome], interrupted: str) -> Outcome:
+    """SIGINT and SIGTERM end it with everything in its place; a second one ends it at once.
+    `interrupted`: what is said then."""
     import uvloop
 
     caught: list[signal.Signals] = []
@@ -109,7 +124,7 @@ def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
     except asyncio.CancelledError:
         if not caught:
             raise
-        print("interrupted: the same command goes on from there", file=sys.stderr)
+        print(interrupted, file=sys.stderr)
         raise typer.Exit(128 + caught[0]) from None
 
 
