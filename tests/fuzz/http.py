@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.processes import leave_at_signals
 from tests.support.command import run_rose
 from tests.support.gateway import RunningDoor, running_door
 
@@ -155,6 +156,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="Have a run again; else a new one.")] = None,
 ) -> None:
     """Rounds of schemathesis against a gateway and a worker with the null engine."""
+    leave_at_signals()
     seed = secrets.randbits(32) if seed is None else seed
     done = 0
     with keyed_door() as (door, secret):

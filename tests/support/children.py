@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -52,18 +53,19 @@ class Child:
 
 def adopt_orphans() -> None:
     """A process whose parent dies becomes ours, if one of ours began it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def fork_orphan() -> int:
-    """As `os.fork`, but the child's parent is whoever adopts orphans. Gives its id; 0 in it."""
+    """As `os.fork`, but the child's parent is whoever adopts orphans: when that dies, however it
+    does, the child is killed. Gives its id; 0 in it."""
     told, tell = os.pipe()
     between = os.fork()
     if between == 0:
+        first_parent = os.getpid()
         child = os.fork()
         if child == 0:
+            _end_with_the_next(first_parent)
             return 0
         os.write(tell, str(child).encode())
         os._exit(0)
@@ -72,6 +74,21 @@ def fork_orphan() -> int:
     os.close(told)
     os.close(tell)
     return pid
+
+
+def _end_with_the_next(parent: int) -> None:
+    """Linux kills this process when its parent after `parent` dies."""
+    while (adopter := os.getppid()) == parent:
+        time.sleep(0.0005)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != adopter:
+        os._exit(1)  # it has died meanwhile
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
 def redirect(log: str) -> None:

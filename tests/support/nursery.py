@@ -70,13 +70,14 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         self._server.close()
 
-    def fork(self, words: Sequence[str], log: Path) -> Child:
+    def fork(self, words: Sequence[str], log: Path, *, program: bool = False) -> Child:
         """As `python -m WORDS` here and now: with these variables, in this folder, its output in
-        `log`."""
+        `log`. `program`: as WORDS, which need no Python."""
         log.touch()  # it may be read at once
         return self._server.fork(
             {
                 "words": words,
+                "program": program,
                 "variables": dict(os.environ),
                 "folder": str(Path.cwd()),
                 "log": str(log),
@@ -100,15 +101,23 @@ class Nurseries:
         modules: tuple[str, ...] = LIGHT
         if any(words[: len(worker)] == worker for worker in _WORKERS):
             modules = _ENGINES.get(engine.removeprefix("--engine="), LIGHT)
+        return self._with(modules).fork(words, log)
+
+    def execute(self, command: Sequence[str], log: Path) -> Child:
+        """A program that is no Python. It ends with the tests, however those do."""
+        return self._with(()).fork(command, log, program=True)
+
+    def _with(self, modules: tuple[str, ...]) -> Nursery:
         if modules not in self._begun:
             self._begun[modules] = self._stack.enter_context(Nursery(modules))
-        return self._begun[modules].fork(words, log)
+        return self._begun[modules]
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Meanwhile services, and stand-ins for Redis, are forked instead of started."""
-    start_service, begin_broker = ServiceProcess.start, EmbeddedBroker.begin
+    """Meanwhile services, Redis and stand-ins for it are forked instead of started: they end with
+    this process, even where a time limit kills it."""
+    start_service = ServiceProcess.start
 
     def start(service: ServiceProcess) -> None:
         child = nurseries.fork(service._command, service._log)
@@ -119,7 +128,7 @@ def forking() -> Iterator[None]:
 
     def begin(broker: EmbeddedBroker, command: Sequence[str], log: Path) -> Any:
         child = nurseries.fork(command, log) if broker.kind == "fakeredis" else None
-        return child or begin_broker(broker, command, log)
+        return child or nurseries.execute(command, log)
 
     with ExitStack() as stack:
         nurseries = Nurseries(stack)
@@ -148,6 +157,8 @@ def _main() -> None:
     if asked is not None:
         _become(asked)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if asked["program"]:
+            os.execv(asked["words"][0], asked["words"])
         runpy.run_module(asked["words"][0], run_name="__main__", alter_sys=True)
 
 
