@@ -53,16 +53,27 @@ class ToolCall(ReturnedModel):
     function: CalledFunction
 
 
-class SystemMessage(RequestModel):
+class _GivenMessage(RequestModel):
+    """Clients with one type for all roles write null for what only an assistant's message has."""
+
+    refusal: None = None
+    tool_calls: None = None
+    audio: None = None
+    function_call: None = None
+
+
+class SystemMessage(_GivenMessage):
     role: Literal["system", "developer"]
     content: Content
     name: _Speaker | None = None
+    tool_call_id: None = None
 
 
-class UserMessage(RequestModel):
+class UserMessage(_GivenMessage):
     role: Literal["user"]
     content: Content
     name: _Speaker | None = None
+    tool_call_id: None = None
 
 
 class AssistantMessage(ReturnedModel):
@@ -75,7 +86,7 @@ class AssistantMessage(ReturnedModel):
     function_call: None = None
 
 
-class ToolMessage(RequestModel):
+class ToolMessage(_GivenMessage):
     role: Literal["tool"]
     content: Content
     tool_call_id: _CallId

@@ -66,7 +66,7 @@ def refusal_of(
     )
     item, path = details[number], paths[number]
     param = _written(path)
-    if item["type"] == "extra_forbidden":
+    if item["type"] in ("extra_forbidden", "none_required"):
         _, reason = (unsupported or {}).get(param, ((), ""))
         if reason:
             return Refused(f"{param}: {reason}", param, code="unsupported_parameter")

@@ -39,6 +39,21 @@ def test_every_role_arrives() -> None:
     assert converted(*messages) == messages
 
 
+@pytest.mark.parametrize("role", ["system", "developer", "user"])
+def test_what_belongs_to_other_roles_may_be_null(role: str) -> None:
+    nothing = dict.fromkeys(("name", "refusal", "tool_calls", "tool_call_id", "function_call"))
+
+    assert converted({"role": role, "content": "a", **nothing}) == [{"role": role, "content": "a"}]
+
+
+def test_what_belongs_to_other_roles_is_refused() -> None:
+    with pytest.raises(Refused) as caught:
+        converted({"role": "user", "content": "a", "tool_calls": [CALL]})
+
+    assert str(caught.value) == "messages[0].tool_calls: no such parameter"
+    assert caught.value.param == "messages[0].tool_calls"
+
+
 def test_parts_of_text_become_lines() -> None:
     parts = [
         {"type": "text", "text": "a"},
