@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -45,7 +46,8 @@ def parse(
 def _object(body: bytes, name: str) -> dict[str, Any]:
     """Raises: Refused"""
     try:
-        fields = from_json(body, allow_inf_nan=False)
+        # Programs of Windows write a mark of the byte order before the text of a file.
+        fields = from_json(body.removeprefix(BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
         raise Refused(f"{name} is not JSON: {error}"[:_MAX_MESSAGE]) from None
     if not isinstance(fields, dict):

@@ -41,6 +41,10 @@ def test_a_body_becomes_its_model() -> None:
     assert zoo == Zoo(name="Z", pets=[Cat(kind="cat", lives=9)], note=["a"])
 
 
+def test_a_body_may_begin_with_a_byte_order_mark() -> None:
+    assert parse(Zoo, '{"name": "é"}'.encode("utf-8-sig")) == Zoo(name="é")
+
+
 @pytest.mark.parametrize("more", [{"audio": None}, {"kinds": None}, {"kinds": ["text"]}])
 def test_what_asks_for_nothing_is_accepted(more: dict[str, Any]) -> None:
     assert read({"name": "Z", **more}) == Zoo(name="Z")
