@@ -80,7 +80,9 @@ typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), align
 
 // How a build multiplies four bytes of each output with four activations:
 //     VNNI        one instruction
-//     pmaddubsw   halves of bytes, whose products of a group fit sums of 16 bits
+//     pmaddubsw   in sums of 16 bits, which the products of a group fit where one of both is half a
+//                 byte: weights of 4 bits; of 8 bits halves of the weights, or on AVX2 of the
+//                 activations, which are taken apart once for all outputs
 //     floats      which hold these sums exactly
 #if X86_LANES
 using QuantizedValue = std::int8_t;
@@ -92,6 +94,7 @@ using GroupSum = vfloat;
 using Whole = float;
 #endif
 constexpr bool SUMS_OF_16_BITS = X86_LANES && !VNNI;
+constexpr bool HALVED_ACTIVATIONS = X86_LANES == 8;
 
 // A group of a row of activations.
 struct __attribute__((may_alias)) QuantizedGroup {
@@ -99,6 +102,8 @@ struct __attribute__((may_alias)) QuantizedGroup {
     std::int32_t sum, upper_sum;  // of the values, and of the upper half of them
     std::int32_t minus_8_sum;
     QuantizedValue values[GROUP];
+    // With HALVED_ACTIVATIONS a value is 16 * upper + lower, both from -8 to 8.
+    QuantizedValue lower[HALVED_ACTIVATIONS * GROUP], upper[HALVED_ACTIVATIONS * GROUP];
 };
 
 struct RowTile {
@@ -131,14 +136,26 @@ INLINE float reduce_max(vbits v) {
     return reinterpret_cast<vfloat>(v)[0];
 }
 
-INLINE void store_quantized(vint whole, QuantizedValue *to) {
-    typedef QuantizedValue vvalues __attribute__((vector_size(sizeof(QuantizedValue) * LANES)));
-#if X86_LANES == 16  // one instruction; the compiler makes dozens of it
-    const vvalues values = reinterpret_cast<vvalues>(_mm512_cvtepi32_epi8((__m512i)whole));
+// The values of a group, each of which fits.
+INLINE void store_quantized(const vint (&whole)[GROUP / LANES], QuantizedValue *to) {
+#if X86_LANES == 8  // seven instructions; the compiler makes dozens of it
+    const __m256i lower = _mm256_packs_epi32((__m256i)whole[0], (__m256i)whole[1]);
+    const __m256i upper = _mm256_packs_epi32((__m256i)whole[2], (__m256i)whole[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packs works on halves
+    const __m256i values =
+        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lower, upper), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), values);
 #else
-    const vvalues values = __builtin_convertvector(whole, vvalues);
+    typedef QuantizedValue vvalues __attribute__((vector_size(sizeof(QuantizedValue) * LANES)));
+    for (int v = 0; v < GROUP / LANES; ++v) {
+#if X86_LANES == 16  // one instruction; the compiler makes dozens of it
+        const vvalues values = reinterpret_cast<vvalues>(_mm512_cvtepi32_epi8((__m512i)whole[v]));
+#else
+        const vvalues values = __builtin_convertvector(whole[v], vvalues);
 #endif
-    __builtin_memcpy(to, &values, sizeof values);
+        __builtin_memcpy(to + v * LANES, &values, sizeof values);
+    }
+#endif
 }
 
 INLINE void quantize_group(const float *from, QuantizedGroup &to) {
@@ -150,13 +167,24 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
     }
     const float largest = reduce_max(most);
     const vfloat inverse = broadcast(largest > 1e-36f ? 127.0f / largest : 0.0f);  // finite
-    vint lower_sum = {}, upper_sum = {};
+    vint lower_sum = {}, upper_sum = {}, rounded[VECTORS];
+#pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
         const vfloat shifted = load(from + v * LANES) * inverse + 12582912.0f;  // rounds: see exp
         const vint whole = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
-        const vint rounded = shifted == shifted ? whole : vint{};  // the scale says that it is none
-        (v < VECTORS / 2 ? lower_sum : upper_sum) += rounded;
-        store_quantized(rounded, to.values + v * LANES);
+        rounded[v] = shifted == shifted ? whole : vint{};  // the scale says that it is none
+        (v < VECTORS / 2 ? lower_sum : upper_sum) += rounded[v];
+    }
+    store_quantized(rounded, to.values);
+    if constexpr (HALVED_ACTIVATIONS) {
+        vint lower[VECTORS], upper[VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; ++v) {
+            upper[v] = (rounded[v] + 8) >> 4;
+            lower[v] = rounded[v] - (upper[v] << 4);
+        }
+        store_quantized(lower, to.lower);
+        store_quantized(upper, to.upper);
     }
     to.scale = largest / 127.0f + (largest - largest);
     to.upper_sum = reduce_sum(upper_sum);
@@ -211,9 +239,7 @@ INLINE GroupSum load_bytes(const char *from) {
 // Four bytes of each output, and four activations of a row, in the form that `dot` multiplies. It adds
 // to `Sums` of a group, of weights that have BITS bits.
 #if X86_LANES
-using FourActivations = vint;
-
-INLINE vint four_activations(const QuantizedValue *values) {
+INLINE vint broadcast_four(const QuantizedValue *values) {
     std::int32_t four;
     __builtin_memcpy(&four, values, sizeof four);
     return four - vint{};
@@ -224,11 +250,18 @@ INLINE vint four_activations(const QuantizedValue *values) {
 template <int>
 using FourWeights = vint;
 template <int>
+using FourActivations = vint;
+template <int>
 using Sums = vint;
 
 template <int>
 INLINE vint widen_weights(vint bytes) {
     return bytes;
+}
+
+template <int>
+INLINE vint four_activations(const QuantizedGroup &group, int input) {
+    return broadcast_four(group.values + input);
 }
 
 INLINE vint dot(vint sums, vint weights, vint activations) {
@@ -238,33 +271,28 @@ INLINE vint dot(vint sums, vint weights, vint activations) {
 
 INLINE vint whole(vint sums) { return sums; }
 #elif X86_LANES
-// Each lane of 16 bits has half of the products of a group, none larger than 15 * 127.
+// Each lane of 16 bits has half of the products of a group.
 typedef std::int16_t vshort __attribute__((vector_size(4 * LANES)));
-static_assert(GROUP / 2 * 15 * 127 <= INT16_MAX);
+static_assert(GROUP / 2 * 15 * 127 <= INT16_MAX && GROUP / 2 * 255 * 8 <= INT16_MAX);
 
 #if X86_LANES == 16
 INLINE vshort multiply_bytes(vint a, vint b) {
     return reinterpret_cast<vshort>(_mm512_maddubs_epi16((__m512i)a, (__m512i)b));
 }
-INLINE vint add_pairs(vshort sums) {
-    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1)));
+INLINE vint add_pairs(vshort sums, std::int16_t times) {
+    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(times)));
 }
 #else
 INLINE vshort multiply_bytes(vint a, vint b) {
     return reinterpret_cast<vshort>(_mm256_maddubs_epi16((__m256i)a, (__m256i)b));
 }
-INLINE vint add_pairs(vshort sums) {
-    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)));
+INLINE vint add_pairs(vshort sums, std::int16_t times) {
+    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(times)));
 }
 #endif
 
-// Bytes of less than 16, and bytes as two of these.
-template <int BITS>
-struct FourWeights {
-    vint of;
-};
-template <>
-struct FourWeights<8> {
+// Bytes as two of four bits each.
+struct HalvedBytes {
     vint lower, upper;
 };
 template <int BITS>
@@ -277,11 +305,24 @@ struct Sums<8> {
 };
 
 template <int BITS>
+using FourWeights = std::conditional_t<BITS == 8 && !HALVED_ACTIVATIONS, HalvedBytes, vint>;
+template <int BITS>
+using FourActivations = std::conditional_t<BITS == 8 && HALVED_ACTIVATIONS, HalvedBytes, vint>;
+
+template <int BITS>
 INLINE FourWeights<BITS> widen_weights(vint bytes) {
-    if constexpr (BITS == 8)
+    if constexpr (BITS == 8 && !HALVED_ACTIVATIONS)
         return {bytes & 0x0F0F0F0F, bytes >> 4 & 0x0F0F0F0F};
     else
-        return {bytes};
+        return bytes;
+}
+
+template <int BITS>
+INLINE FourActivations<BITS> four_activations(const QuantizedGroup &group, int input) {
+    if constexpr (BITS == 8 && HALVED_ACTIVATIONS)
+        return {broadcast_four(group.lower + input), broadcast_four(group.upper + input)};
+    else
+        return broadcast_four(group.values + input);
 }
 
 // The compiler would add in another order, for which all products would have to wait in memory.
@@ -291,23 +332,28 @@ INLINE vshort add(vshort sums, vshort products) {
     return sums;
 }
 
-INLINE Sums<4> dot(Sums<4> sums, const FourWeights<4> &weights, vint activations) {
-    return {add(sums.of, multiply_bytes(weights.of, activations))};
+INLINE Sums<4> dot(Sums<4> sums, vint weights, vint activations) {
+    return {add(sums.of, multiply_bytes(weights, activations))};
 }
-INLINE Sums<8> dot(Sums<8> sums, const FourWeights<8> &weights, vint activations) {
+INLINE Sums<8> dot(Sums<8> sums, const HalvedBytes &weights, vint activations) {
     return {add(sums.lower, multiply_bytes(weights.lower, activations)),
             add(sums.upper, multiply_bytes(weights.upper, activations))};
 }
+INLINE Sums<8> dot(Sums<8> sums, vint weights, const HalvedBytes &activations) {
+    return {add(sums.lower, multiply_bytes(weights, activations.lower)),
+            add(sums.upper, multiply_bytes(weights, activations.upper))};
+}
 
-INLINE vint whole(const Sums<4> &sums) { return add_pairs(sums.of); }
+INLINE vint whole(const Sums<4> &sums) { return add_pairs(sums.of, 1); }
 INLINE vint whole(const Sums<8> &sums) {
-    return add_pairs(sums.lower) + (add_pairs(sums.upper) << 4);
+    return add_pairs(sums.lower, 1) + add_pairs(sums.upper, 16);
 }
 #else
 template <int>
 struct FourWeights {
     vfloat of[4];
 };
+template <int>
 struct FourActivations {
     float of[4];
 };
@@ -322,15 +368,16 @@ INLINE FourWeights<BITS> widen_weights(vint bytes) {
     return four;
 }
 
-INLINE FourActivations four_activations(const QuantizedValue *values) {
-    FourActivations four;
-    for (int i = 0; i < 4; ++i) four.of[i] = values[i];
+template <int BITS>
+INLINE FourActivations<BITS> four_activations(const QuantizedGroup &group, int input) {
+    FourActivations<BITS> four;
+    for (int i = 0; i < 4; ++i) four.of[i] = group.values[input + i];
     return four;
 }
 
 template <int BITS>
 INLINE vfloat dot(vfloat sums, const FourWeights<BITS> &weights,
-                  const FourActivations &activations) {
+                  const FourActivations<BITS> &activations) {
     for (int i = 0; i < 4; ++i) sums += weights.of[i] * activations.of[i];
     return sums;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <omp.h>
+#include <type_traits>
 
 #if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ROSE_X86

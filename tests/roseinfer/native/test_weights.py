@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,6 +100,21 @@ def test_a_quantized_product_is_right_for_any_number_of_rows(
     torch.testing.assert_close(whole, expected, atol=1e-4, rtol=1e-4)
     for rows in (1, 2, 3, 5, 8, 9, 13, 31):  # and the same bits, however many there are
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_largest_products_of_a_group_are_summed_exactly(build: str, form: Form) -> None:
+    weight = random_weight(form, (16, 256))
+    weight = replace(weight, values=torch.full_like(weight.values, 2**form.bits - 1))
+    # Rounded to 8 bits: all 127; of 16 inputs one 127, the others where a half of it is largest.
+    x = torch.ones(6, 256)
+    for row, value in ((1, 120), (2, 119), (3, 8), (4, 7), (5, -120)):
+        x[row] = value / 127
+        x[row, ::16] = 1
+    for signed in (x, -x):
+        expected = (_in_8_bits(signed) @ weight.dequantize().double().T).float()
+        found = QuantizedMatrix(weight).multiply(signed)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
