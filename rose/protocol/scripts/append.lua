@@ -18,13 +18,17 @@ local generated, generated_tenants = 0, 0
 local prefix = prefix_of(load)
 local of_tenants = prefix .. 'jobs:tenants'
 
--- Of a job that ends also what `end_job` and `settle` have to know.
+-- Of a job that ends also what `end_job` and `note_ended` have to know. A field that a state does not have costs most:
+-- it is compared with all that are there.
 local function read(state, ends, moved)
   if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged') end
   if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
-  if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted') end
-  return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'deleted',
-    'tenant', 'share', 'charged')
+  if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key') end
+  return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'tenant', 'share')
+end
+
+local function field_of(state, field)
+  return (ask('HMGET', state, field) or {})[1]
 end
 
 local function open_book()
@@ -35,7 +39,7 @@ end
 -- A tenant's job that runs has `logged` tokens.
 local function charge(state, charged, logged)
   charged = tonumber(charged or '') or ADVANCE
-  local tenant = logged > charged and (ask('HMGET', state, 'tenant') or {})[1]
+  local tenant = logged > charged and field_of(state, 'tenant')
   if tenant then open_book().charge(state, tenant, charged, logged) end
 end
 
@@ -83,9 +87,23 @@ local function log_events(state, tokens, known, index, counts, number, ends)
   return placed, first ~= nil, index == logged and logged, logged - before
 end
 
--- What the jobs that end leave behind: their ids, their entries by stream, and of tenants' jobs what `read` has read, with
--- the tokens that they have in the end.
-local ended, entries, settled = {}, {}, {}
+-- What the jobs that end leave behind: their ids, their entries by stream, the names of their tenants, and by these what
+-- `settle_all` has to know.
+local ended, entries, tenants, totals = {}, {}, {}, {}
+
+-- A tenant's job has ended with `logged` tokens.
+local function note_ended(state, name, share, cost, bytes, logged)
+  if not name or not share then return end
+  local own = totals[name]
+  if not own then
+    own = {jobs = 0, held = 0, charged = 0, shares = {}, cost = 0, bytes = 0, logged = 0}
+    totals[name], tenants[#tenants + 1] = own, name
+  end
+  -- More than the advance was charged only for what was logged beyond it.
+  local charged = logged > ADVANCE and tonumber(field_of(state, 'charged') or '') or ADVANCE
+  own.jobs, own.held, own.charged, own.shares[#own.shares + 1] = own.jobs + 1, own.held + 1, own.charged + charged, share
+  own.cost, own.bytes, own.logged = own.cost + cost, own.bytes + bytes, own.logged + logged
+end
 
 -- Returns the outcome, and how many KEYS and ARGV the item has.
 local function append(key, arg)
@@ -108,12 +126,11 @@ local function append(key, arg)
       outcome = 'GAP'
     elseif ends and not is_terminal(known[4]) and complete then
       now = now or string.format('%d', now_ms())
-      local held = {string.format('%d', complete), unpack(known, 5, 8)}
-      end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
-      if moved then
-        known[2] = complete
-        settled[#settled + 1] = known
-      end
+      -- Who deletes a job that runs cancels it, too.
+      local deleted = known[3] and field_of(state, 'deleted')
+      local held = {string.format('%d', complete), known[5], known[6], known[7], deleted}
+      local cost, bytes = end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
+      if moved then note_ended(state, known[8], known[9], cost, bytes, complete) end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -144,14 +161,9 @@ while key < #KEYS do
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
-if #settled > 0 then
-  local names = {}
-  for _, known in ipairs(settled) do names[#names + 1] = known[9] or nil end
-  open_book().open_all(names)
-  for _, known in ipairs(settled) do
-    local charged = tonumber(known[11] or '') or ADVANCE
-    book.settle(known[9], known[10], known[5], known[6], charged, known[2])
-  end
+if #tenants > 0 then
+  open_book().open_all(tenants)
+  for _, name in ipairs(tenants) do book.settle_all(name, totals[name]) end
 end
 if book then
   book.now = tonumber(now or '')

@@ -13,7 +13,7 @@
 --   key       its idempotency key               deadline_ms, enqueued_ms, started_ms, ended_ms
 --   tombstone bytes of its entry, once it was cancelled while it waited
 --   owner     whose job it is                   record  its submitter's, for nobody else to read
---   deleted   "1" once asked for: it goes soon after its end
+--   deleted   "1" once asked for: it goes soon after its end; before that it has `cancel`, too
 --   tenant    on whose account it runs; see common_tenants.lua
 --   share     "<estimated tokens of its prompt> <level of its priority, from 1> <bytes>": only in the stream of
 --             tenants' jobs, where it counts for its tenant until its end
@@ -229,7 +229,7 @@ end
 
 -- End a job: log the terminal event, then note what the job held. The caller acknowledges the entry
 -- afterwards, never before, and calls `give_back` once for all jobs. Without `ttl_s` nothing of the job
--- expires yet. `...`: other fields of its state that change.
+-- expires yet. `...`: other fields of its state that change. Returns what it gives back: tokens, bytes.
 local function end_job(state, tokens, held, status, event, now, ttl_s, ...)
   local logged, cost, bytes, key, deleted = unpack(held, 1, 5)
   local last = (is_count(logged) and logged or '0') .. '-1'
@@ -240,9 +240,10 @@ local function end_job(state, tokens, held, status, event, now, ttl_s, ...)
   end
   redis.call('HSET', state, 'status', status, 'ended_ms', now, ...)
   if ttl_s then expire(state, tokens, key, ttl_s, deleted) end
-  if is_count(cost) then given_back.tokens = given_back.tokens + cost end
-  if is_count(bytes) then given_back.bytes = given_back.bytes + bytes end
+  cost, bytes = is_count(cost) and cost + 0 or 0, is_count(bytes) and bytes + 0 or 0
+  given_back.tokens, given_back.bytes = given_back.tokens + cost, given_back.bytes + bytes
   publish(channel_of(state), event)
+  return cost, bytes
 end
 
 -- The entry of a job that has ended goes: its state, log and key may expire now. If the job was

@@ -62,7 +62,8 @@ local function tenant_book(prefix)
   -- whose turn it is. All are named at once, since a table that grows is costly.
   local book = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
     undue = nil, heard = nil, now = nil, turns = nil, insist = nil, gather = nil, clock = nil, open_all = nil, open = nil,
-    passes = nil, uncount = nil, release = nil, give = nil, settle = nil, settle_job = nil, charge = nil, mended = nil, close = nil}
+    passes = nil, uncount = nil, release = nil, give = nil, settle_all = nil, settle = nil,
+    settle_job = nil, charge = nil, mended = nil, close = nil}
   local opened, order, clock, rings, more_ready = {}, {}, nil, false, 0
   local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
   local tonumber, floor = tonumber, math.floor
@@ -137,8 +138,8 @@ local function tenant_book(prefix)
       words = {}
       one[list] = words
     end
-    words[#words + 1] = word
-    if other then words[#words + 1] = other end
+    local n = #words
+    words[n + 1], words[n + 2] = word, other
   end
 
   book.gather = gather
@@ -258,21 +259,29 @@ local function tenant_book(prefix)
     tenant.running, tenant.vtime = running + 1, vtime + (prompt + ADVANCE) / weight
   end
 
-  -- A job of a tenant has ended with `logged` tokens: what was charged in advance makes room for what it used.
-  -- Nobody calls it twice: whoever ends a job sees that it has not ended.
-  function book.settle(name, share, cost, bytes, charged, logged)
-    local tenant = name and share and book.open(name)
-    if not tenant then return end
-    if charged then
-      if tenant.running > 0 then tenant.running = tenant.running - 1 end
-      tenant.vtime = tenant.vtime + (logged - charged) / tenant.weight
+  -- Jobs of a tenant have ended: what was charged in advance makes room for what they used. `ended`: how many jobs,
+  -- how many of them workers held and what these were charged, their shares, and of all of them together cost, bytes
+  -- and logged tokens. Nobody calls it twice for a job: whoever ends one sees that it has not ended.
+  function book.settle_all(name, ended)
+    local tenant, logged = book.open(name), ended.logged
+    if ended.held > 0 then
+      tenant.running = math.max(0, tenant.running - ended.held)
+      tenant.vtime = tenant.vtime + (logged - ended.charged) / tenant.weight
     end
-    if tenant.jobs > 0 then tenant.jobs = tenant.jobs - 1 end
-    tenant.served, tenant.dirty = tenant.served + logged, true
-    tenant.tokens, tenant.bytes = math.max(0, tenant.tokens - count_of(cost)), math.max(0, tenant.bytes - count_of(bytes))
+    tenant.jobs, tenant.served, tenant.dirty = math.max(0, tenant.jobs - ended.jobs), tenant.served + logged, true
+    tenant.tokens, tenant.bytes = math.max(0, tenant.tokens - ended.cost), math.max(0, tenant.bytes - ended.bytes)
     if tenant.max_allowance and tenant.allowance then
-      tenant.allowance = math.min(tenant.max_allowance, tenant.allowance + count_of(cost) - share_of(share) - logged)
+      local left = tenant.allowance + ended.cost - logged
+      for _, share in ipairs(ended.shares) do left = left - share_of(share) end
+      tenant.allowance = math.min(tenant.max_allowance, left)
     end
+  end
+
+  -- One has ended; without `charged` no worker held it.
+  function book.settle(name, share, cost, bytes, charged, logged)
+    if not name or not share then return end
+    book.settle_all(name, {jobs = 1, held = charged and 1 or 0, charged = charged, shares = {share}, cost = count_of(cost),
+      bytes = count_of(bytes), logged = logged})
   end
 
   -- The same where the caller knows nothing of the job.

@@ -65,16 +65,18 @@ local function begin_new(stream, entry, job)
   return fresh and first_take(taker, take_id, state, deadline) or ''
 end
 
--- A tenant's job is this worker's from now on.
-local given_outcomes = {}
-local function begin_given(job_id, entry, epoch, cancel, deadline)
+-- A tenant's job is this worker's from now on. Returns what `take` would reply; "" if that must be called.
+local function begin_given(job_id, epoch, cancel, deadline)
   local state = prefix .. 'state:' .. job_id
   if take_id ~= '' and epoch == '0' and not cancel and nothing_logged(prefix .. 'tokens:' .. job_id) then
-    given_outcomes[entry] = first_take(taker, take_id, state, deadline)
-  else
-    redis.call('HSET', state, 'charged', text(ADVANCE))
+    return first_take(taker, take_id, state, deadline)
   end
+  redis.call('HSET', state, 'charged', text(ADVANCE))
+  return ''
 end
+
+-- The entries of tenants' jobs that this call gives, in this order, with what `begin_given` has replied.
+local given, given_outcomes, number_of = {}, {}, {}
 
 -- How many entries fit into the reply though each is as large as a job can be.
 local function portion()
@@ -96,7 +98,7 @@ local function add(stream, entries, new)
     list[#list + 1] = job
     local outcome = ''
     if stream == of_tenants then
-      outcome = given_outcomes[entry[1]] or ''
+      outcome = given_outcomes[number_of[entry[1]]] or ''
     elseif new and take_id ~= '' then
       outcome = begin_new(stream, entry[1], job)
     end
@@ -191,12 +193,13 @@ local function first_passing()
   if first then return first, heads[first] * 1024 + 1023 - PASSING end
 end
 
--- The entries of tenants' jobs that this call gives, in this order; by a number that is one more for the next of a
--- millisecond, which of them there are; and those whose own number is too large for that.
+-- Where they stand in the stream: a number that is one more for the next of a millisecond; and those whose own number is
+-- too large for that.
 local BASE = 1024
-local given, places, at_place, far = {}, {}, {}, {}
-local function note_given(entry, ms, number)
-  given[#given + 1] = entry
+local places, at_place, far = {}, {}, {}
+local function note_given(entry, ms, number, outcome)
+  local n = #given + 1
+  given[n], given_outcomes[n], number_of[entry] = entry, outcome, n
   local place = ms * BASE + number
   if place < 2 ^ 53 and number + 0 < BASE then
     places[#places + 1], at_place[place] = place, entry
@@ -205,13 +208,17 @@ local function note_given(entry, ms, number)
   end
 end
 
+-- Those of them that are claimed, by their place among `given`.
+local claimed = {}
+
 -- Read a row of `count` entries. What had come between them is let go again.
-local function read_row(found, first, count)
+local function read_row(first, count)
   local ms, number = math.floor(first / BASE), first % BASE
   redis.call('XGROUP', 'SETID', of_tenants, group, number > 0 and string.format('%d-%d', ms, number - 1)
     or string.format('%d-%s', ms - 1, '18446744073709551615'))
   for _, entry in ipairs(read(of_tenants, text(count))) do
-    if found[entry[1]] == false then found[entry[1]] = entry else redis.call('XACK', of_tenants, group, entry[1]) end
+    local n = number_of[entry[1]]
+    if n then claimed[n] = entry else redis.call('XACK', of_tenants, group, entry[1]) end
   end
 end
 
@@ -219,26 +226,27 @@ end
 -- each other, as most do that came in one call, are read instead.
 local function claim_given()
   local FEW = 3
-  local found, from, claimed = {}, 1, {}
-  for _, entry in ipairs(given) do found[entry] = false end
-  table.sort(places)
-  for n, place in ipairs(places) do
-    if places[n + 1] ~= place + 1 then
-      if n - from >= FEW then
-        read_row(found, places[from], n - from + 1)
+  for _, place in ipairs(places) do
+    if not at_place[place - 1] then
+      local after = place + 1
+      while at_place[after] do after = after + 1 end
+      if after - place > FEW then
+        read_row(place, after - place)
       else
-        for i = from, n do far[#far + 1] = at_place[places[i]] end
+        for one = place, after - 1 do far[#far + 1] = at_place[one] end
       end
-      from = n + 1
     end
   end
   if #far > 0 then
     far[#far + 1] = 'FORCE'
-    for _, entry in ipairs(redis.call('XCLAIM', of_tenants, group, consumer, '0', unpack(far))) do found[entry[1]] = entry end
+    for _, entry in ipairs(redis.call('XCLAIM', of_tenants, group, consumer, '0', unpack(far))) do
+      claimed[number_of[entry[1]]] = entry
+    end
   end
   -- Not those that somebody has deleted.
-  for _, entry in ipairs(given) do claimed[#claimed + 1] = found[entry] or nil end
-  if #claimed > 0 then add(of_tenants, claimed) end
+  local entries = {}
+  for n = 1, #given do entries[#entries + 1] = claimed[n] end
+  if #entries > 0 then add(of_tenants, entries) end
 end
 
 -- Serve tenants, and jobs without one beside them, by virtual time. Returns whether parked jobs are left
@@ -255,8 +263,7 @@ local function serve_tenants()
     if tenant and (waiting == 0 or turn <= (due or unnamed)) then
       local job_id, entry, ms, number, size, epoch, cancel, deadline = turns.give(tenant, now, ARGV[11], ARGV[10])
       if job_id then
-        begin_given(job_id, entry, epoch, cancel, deadline)
-        note_given(entry, ms, number)
+        note_given(entry, ms, number, begin_given(job_id, epoch, cancel, deadline))
         bytes = bytes + size
       else
         ended = ended + 1

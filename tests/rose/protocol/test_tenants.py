@@ -21,7 +21,7 @@ from rose.protocol import (
 )
 from rose.protocol.calls import Lease, NotTaken
 from rose.protocol.tenants import TenantLimits
-from rose_producer import Tenants
+from rose_producer import Request, Tenants
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import Bench, dead_letter, wait_until
 from tests.support.floor import Floor
@@ -221,6 +221,29 @@ def test_a_parked_job_that_somebody_takes_away_costs_no_other_its_turn(
     fetched = bench.fetch("w", 30)
     # then
     assert [entry.job_id for entry in fetched] == [job.id for job in jobs]
+
+
+def test_a_worker_owns_all_that_it_was_given_though_entries_beside_them_are_gone(
+    bench: Bench, floor: Floor, tenants: Tenants
+) -> None:
+    # given: two rows of entries, and between them one of a tenant that may run no more
+    tenants.set("full", TenantLimits(max_running_jobs=1))
+    floor.submit("full")
+    assert floor.begin(1) == ["full"]
+    whose = ["t"] * 6 + ["full"] + ["t"] * 5
+    jobs = bench.client.submit_many([Request("x", tenant=name) for name in whose])
+    # and somebody has deleted as many of the first row as let a read of it reach the second one
+    (_, running), entries = floor.leases[0], bench.redis.xrange(bench.partition.tenant_jobs)
+    waiting = [entry for entry, _ in entries if entry.decode() != running.entry.id]
+    bench.redis.xdel(bench.partition.tenant_jobs, *waiting[1:3])
+    # when
+    fetched = bench.fetch("w", 20)
+    # then
+    own = [job.id for job, name in zip(jobs, whose, strict=True) if name == "t"]
+    assert [entry.job_id for entry in fetched] == own[:1] + own[3:]
+    pending = bench.redis.xpending_range(bench.partition.tenant_jobs, GROUP, "-", "+", 20, "w")
+    held = {one["message_id"].decode() for one in pending}
+    assert held == {running.entry.id} | {entry.entry.id for entry in fetched}
 
 
 def test_jobs_of_several_streams_end_in_one_call(bench: Bench, floor: Floor) -> None:
