@@ -78,8 +78,9 @@ _MAX_QUEUED_BYTES = 2**30
 _LOG_CHUNK = 1000
 
 #: Events per append call; the events of one job may exceed it. A step brings one event per slot,
-#: but after an outage there may be thousands, and Redis serves nobody else while a script runs.
-_MAX_EVENTS = 500
+#: or two if its job ends: of 256 slots all fit. But after an outage there may be thousands, and
+#: Redis serves nobody else while a script runs.
+_MAX_EVENTS = 512
 
 #: A call that is not answered within a third of a lease is given up, so that another follows while
 #: the lease lasts. Networks are not slower than this, however short the lease is.
