@@ -12,11 +12,11 @@ from typing import Any
 
 from rose.settings import QueueSettings
 from rose.transport import slots
-from rose.transport.async_server import AsyncServer, ConnectionLimit, without_errors
+from rose.transport.async_server import AsyncServer, ConnectionLimit
 from rose.transport.connection import address_of, connect_node_async
 from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST, Closable
 from rose.transport.multiplexed import SharedAttempt
-from rose.transport.pipeline import Command
+from rose.transport.pipeline import Command, without_errors
 from rose.transport.redis_internals import AsyncConnector, async_connector
 from rose.transport.slots import Destination, Exchange, Node, SlotTable
 

@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from rose.transport.event_loop import Home
 from rose.transport.failures import TURNED_AWAY, Closable, closed
-from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack
+from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack, without_errors
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import CONNECTION
 
@@ -289,12 +289,3 @@ class _Connection:
         else:
             left_s = self._timeout_s - quiet_s if self.due else self._timeout_s
             self._timer = self._loop.call_later(min(left_s, IDLE_S), self._watch)
-
-
-def without_errors(replies: list[Any]) -> list[Any]:
-    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
-    prompt."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

@@ -10,7 +10,7 @@ CONNECTION_LOST, or by None, which means: read the log.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import redis.asyncio
@@ -20,7 +20,9 @@ from rose.transport.async_cluster import AsyncSlots, open_slots_async
 from rose.transport.connection import address_of, connect_async
 from rose.transport.event_loop import Home
 from rose.transport.failures import CONNECTION_LOST, Closable, closed
-from rose.transport.multiplexed import Inbox, MultiplexedConnection
+from rose.transport.inbox import Inbox
+from rose.transport.multiplexed import MultiplexedConnection
+from rose.transport.pipeline import Command
 from rose.transport.redis_internals import AsyncConnector, async_connector
 from rose.transport.slots import Node, doubt, slot_of_key
 from rose.transport.urls import Kind
@@ -46,9 +48,10 @@ class AsyncSubscriptions(Closable):
         self._home = Home()
 
     @asynccontextmanager
-    async def listen(self, channel: str) -> AsyncIterator[Inbox]:
+    async def listen(self, channel: str, look: Sequence[Command] = ()) -> AsyncIterator[Inbox]:
         """Subscribed, and confirmed by Redis, while the context lasts. Any number may listen to
-        the same channel.
+        the same channel. `look`: what to ask for with it, on keys of the channel's slot; the
+        replies, unless they are None, are in `Inbox.found`.
 
         Raises:
             CONNECTION_LOST: try again; how often and how fast is the caller's, but however many
@@ -59,7 +62,7 @@ class AsyncSubscriptions(Closable):
         inbox = Inbox(self._inbox_size)
         try:
             connection = await self._connection(channel)
-            subscription = await connection.subscribe(channel, inbox)
+            subscription = await connection.subscribe(channel, inbox, look)
         except CONNECTION_LOST as error:
             doubt(self._slots, error)
             raise

@@ -17,11 +17,10 @@ import redis
 
 from rose.settings import QueueSettings
 from rose.transport import slots
-from rose.transport.async_server import without_errors
 from rose.transport.blocking_pool import BlockingPool
 from rose.transport.connection import address_of, connect_node
 from rose.transport.failures import BROKER_ERRORS, CONNECTION_LOST, Closable
-from rose.transport.pipeline import Command, pack
+from rose.transport.pipeline import Command, pack, without_errors
 from rose.transport.redis_internals import connector, round_trips
 from rose.transport.slots import Exchange, Node, SlotTable
 

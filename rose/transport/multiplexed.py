@@ -8,100 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import redis
+from hiredis import PushNotification
 from redis.exceptions import ResponseError
 
 from rose.transport.failures import CONNECTION_LOST, closed
-from rose.transport.pipeline import IDLE_S, PipelinedConnection
+from rose.transport.inbox import Inbox
+from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, without_errors
 from rose.transport.redis_internals import AsyncConnector
 from rose.transport.retry import SUBSCRIPTION
 
 _MESSAGES = (b"message", b"smessage")
 
+#: Asks for RESP3, in which a connection with subscriptions takes other commands, too.
+_HELLO = "HELLO"
 
-class Inbox:
-    """The messages of one listener; memory is bounded, since the log has them all."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._messages: deque[bytes] = deque()
-        self._overflowed = False
-        self._lost: str | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        # Set anew only when it has fired: a message comes much earlier than it, nearly always.
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
-
-    def put(self, message: bytes) -> None:
-        if len(self._messages) >= self._size:
-            self._messages.clear()
-            self._overflowed = True
-        self._messages.append(message)
-        self._wake()
-
-    def lose(self, reason: str) -> None:
-        self._lost = reason
-        self._wake()
-
-    async def get(self, timeout_s: float) -> bytes | None:
-        """The next message. None: look into the log; either nothing came for so long, or more
-        came than is kept.
-
-        Raises:
-            redis.ConnectionError: the subscription is lost; listen again.
-        """
-        if not (self._messages or self._overflowed or self._lost is not None):
-            self._waiter = asyncio.get_running_loop().create_future()
-            self._wake_after(timeout_s)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        if self._overflowed:
-            self._overflowed = False
-            return None
-        if self._messages:
-            return self._messages.popleft()
-        if self._lost is not None:
-            raise redis.ConnectionError(f"the subscription is lost: {self._lost}")
-        return None
-
-    def get_ready(self) -> bytes | None:
-        """The next message if it is there already, in its turn. None: call `get`."""
-        if self._overflowed or not self._messages:
-            return None
-        return self._messages.popleft()
-
-    def close(self) -> None:
-        """Nobody listens any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _wake_after(self, timeout_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.time() + timeout_s
-        if self._timer is None or self._timer.when() > self._deadline:
-            self.close()
-            self._timer = loop.call_at(self._deadline, self._look, loop)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        if self._waiter is None:
-            return
-        if loop.time() < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._look, loop)
-        else:
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+#: Looks in flight. What they find shares the buffer in which Redis keeps messages for this
+#: connection, and Redis closes a connection of which that is full.
+_MAX_LOOKS = 32
 
 
 class SharedAttempt:
@@ -165,8 +94,24 @@ class _Sent:
     subscription: Subscription | None = None
 
     @property
-    def words(self) -> tuple[str | bytes, ...]:
-        return (self.verb, self.subscription.channel) if self.subscription else (self.verb,)
+    def commands(self) -> Sequence[Command]:
+        if self.verb == _HELLO:
+            return [(_HELLO, 3)]
+        return [(self.verb, self.subscription.channel) if self.subscription else (self.verb,)]
+
+
+@dataclass(slots=True)
+class _Look:
+    """Commands behind a subscription, whose replies are due in their turn."""
+
+    commands: Sequence[Command]
+    done: asyncio.Future[list[Any] | None]
+    """None: the connection was lost"""
+    replies: list[Any] = field(default_factory=list)
+
+    def end(self, replies: list[Any] | None) -> None:
+        if not self.done.done():  # its caller may have given up
+            self.done.set_result(replies)
 
 
 class MultiplexedConnection:
@@ -182,12 +127,19 @@ class MultiplexedConnection:
         self._left_at = 0.0
         """when it had its last subscription"""
         self._timer: asyncio.TimerHandle | None = None
-        self._outgoing: list[_Sent] = []
-        self._due: deque[_Sent] = deque()
+        self._outgoing: list[_Sent | _Look] = []
+        self._due: deque[_Sent | _Look] = deque()
+        self._looks = 0
+        self._greets = True
+        self._push_type: type[list[Any]] = list
+        """of messages and confirmations: a server may accept RESP3 and send lists all the same"""
         self._heard = False
 
-    async def subscribe(self, channel: str, inbox: Inbox) -> Subscription:
-        """Returns once Redis has confirmed it.
+    async def subscribe(
+        self, channel: str, inbox: Inbox, look: Sequence[Command] = ()
+    ) -> Subscription:
+        """Returns once Redis has confirmed it, and carried out the commands of `look`, if this
+        connection takes them: see `Inbox.found`.
 
         Raises:
             CONNECTION_LOST, redis.ResponseError
@@ -200,11 +152,15 @@ class MultiplexedConnection:
         subscription = self._channels.get(key)
         if subscription is None:
             subscription = self._channels[key] = Subscription(key)
-            self._send(f"{self._prefix}SUBSCRIBE", subscription)
+            self._send(_Sent(f"{self._prefix}SUBSCRIBE", subscription))
         subscription.inboxes.append(inbox)
+        replies = self._look(look)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await subscription.settled.wait()
+                if replies is not None and subscription.error is None:
+                    found = await replies
+                    inbox.found = None if found is None else without_errors(found)
         except TimeoutError:
             self.leave(subscription, inbox)
             raise redis.TimeoutError("no confirmation of the subscription") from None
@@ -224,7 +180,7 @@ class MultiplexedConnection:
         if current is subscription and not subscription.inboxes:
             del self._channels[subscription.channel]
             self._left_at = asyncio.get_running_loop().time()
-            self._send(f"{self._prefix}UNSUBSCRIBE", subscription)
+            self._send(_Sent(f"{self._prefix}UNSUBSCRIBE", subscription))
 
     async def close(self) -> None:
         await self._connecting.cancel()
@@ -234,7 +190,9 @@ class MultiplexedConnection:
         if self._connection is None:
             connection = PipelinedConnection(self._hear, lambda why: self._lose(connection, why))
             await connection.open(self._connector(), self._timeout_s)
-            self._connection = connection
+            self._connection, self._push_type = connection, list
+            if self._greets:
+                self._send(_Sent(_HELLO))
             self._heard = True
             self._left_at = asyncio.get_running_loop().time()
             self._watch(connection)
@@ -249,7 +207,10 @@ class MultiplexedConnection:
         if connection is not self._connection:
             return
         lost = list(self._channels.values())
-        self._connection = None
+        unanswered = (*self._due, *self._outgoing)
+        self._connection, self._looks = None, 0
+        # A proxy may hang up on a command that it does not know.
+        self._greets = not any(isinstance(one, _Sent) and one.verb == _HELLO for one in unanswered)
         if self._timer is not None:
             self._timer.cancel()
         self._channels.clear()
@@ -259,11 +220,19 @@ class MultiplexedConnection:
             subscription.refuse(redis.ConnectionError(f"the connection is lost: {reason}"))
             for inbox in subscription.inboxes:
                 inbox.lose(reason)
+        for one in unanswered:
+            if isinstance(one, _Look):
+                one.end(None)
 
     def _hear(self, reply: Any) -> None:
         self._heard = True
-        if type(reply) is list and reply[0] in _MESSAGES:
+        if type(reply) is PushNotification:
+            self._push_type = PushNotification
+        is_push = type(reply) is self._push_type
+        if is_push and reply[0] in _MESSAGES:
             self._deliver(reply[1], reply[2])
+        elif not is_push and self._due and isinstance(look := self._due[0], _Look):
+            self._found(look, reply)
         elif isinstance(reply, CONNECTION_LOST):
             raise reply
         elif isinstance(reply, ResponseError):
@@ -277,12 +246,22 @@ class MultiplexedConnection:
             for inbox in subscription.inboxes:
                 inbox.put(message)
 
+    def _found(self, look: _Look, reply: Any) -> None:
+        look.replies.append(reply)
+        if len(look.replies) == len(look.commands):
+            self._due.popleft()
+            self._looks -= 1
+            look.end(look.replies)
+
     def _accept(self, reply: Any) -> None:
-        if not isinstance(reply, list):  # the PONG of a connection without subscriptions
+        due = self._due[0] if self._due else None
+        if isinstance(reply, dict) and isinstance(due, _Sent) and due.verb == _HELLO:
+            self._due.popleft()
+            return
+        if not isinstance(reply, list):  # a PONG: in RESP3, or without subscriptions
             reply = [b"pong", reply]
         kind, channel, *_ = reply
-        due = self._due[0] if self._due else None
-        if due is None or not _answers(kind, channel, due):
+        if not isinstance(due, _Sent) or not _answers(kind, channel, due):
             # A cluster ends the subscriptions of a slot that moves to another node.
             raise redis.ConnectionError("Redis has ended a subscription")
         self._due.popleft()
@@ -291,25 +270,37 @@ class MultiplexedConnection:
 
     def _refused(self, error: ResponseError) -> None:
         """Of one command: it concerns no other channel."""
-        subscription = self._due.popleft().subscription if self._due else None
+        due = self._due.popleft() if self._due else None
+        if isinstance(due, _Sent) and due.verb == _HELLO:
+            return
+        subscription = due.subscription if isinstance(due, _Sent) else None
         if subscription is None:
             raise redis.ConnectionError(f"Redis answers {error}")
         if self._channels.get(subscription.channel) is subscription:
             del self._channels[subscription.channel]
         subscription.refuse(error)
 
-    def _send(self, verb: str, subscription: Subscription | None = None) -> None:
+    def _look(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None] | None:
+        """Sends them behind what was sent before. None: this connection does not take them."""
+        if not commands or self._push_type is list or self._looks >= _MAX_LOOKS:
+            return None
+        self._looks += 1
+        done = asyncio.get_running_loop().create_future()
+        self._send(_Look(commands, done))
+        return done
+
+    def _send(self, sent: _Sent | _Look) -> None:
         if self._connection is None:
             return
         if not self._outgoing:  # one write sends all commands of a turn of the event loop
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outgoing.append(_Sent(verb, subscription))
+        self._outgoing.append(sent)
 
     def _flush(self) -> None:
         batch, self._outgoing = self._outgoing, []
         if batch and self._connection is not None:
             self._due.extend(batch)
-            self._connection.send([sent.words for sent in batch])
+            self._connection.send([words for sent in batch for words in sent.commands])
 
     def _watch(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
         """Ping a silent connection: it may be dead. Close one that nobody needs."""
@@ -322,7 +313,7 @@ class MultiplexedConnection:
             return
         silent, self._heard = not self._heard, False
         if silent:
-            self._send("PING")
+            self._send(_Sent("PING"))
         self._timer = loop.call_later(
             self._timeout_s, partial(self._watch, connection, pinged=silent)
         )

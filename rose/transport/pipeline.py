@@ -118,3 +118,12 @@ def field_of(fields: Sequence[bytes], name: bytes) -> bytes | None:
     if len(fields) == 2:  # as in a log
         return fields[1] if fields[0] == name else None
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(name)
+
+
+def without_errors(replies: list[Any]) -> list[Any]:
+    """Raised here and not by a pipeline of redis-py, which would quote the call and with it the
+    prompt."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

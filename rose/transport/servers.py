@@ -14,12 +14,12 @@ import redis.asyncio
 
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncCluster, open_slots_async
-from rose.transport.async_server import AsyncServer, ConnectionLimit, without_errors
+from rose.transport.async_server import AsyncServer, ConnectionLimit
 from rose.transport.blocking_pool import BlockingPool
 from rose.transport.cluster import Cluster, open_slots
 from rose.transport.connection import address_of, connect, connect_async
 from rose.transport.failures import Closable
-from rose.transport.pipeline import Command, pack
+from rose.transport.pipeline import Command, pack, without_errors
 from rose.transport.redis_internals import async_connector, connector, reply_timeout_s, round_trips
 from rose.transport.urls import Kind
 

@@ -10,7 +10,7 @@ listener has a connection while it listens.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from rose.transport.blocking_pool import IdleConnections
 from rose.transport.cluster import Slots, open_slots
 from rose.transport.connection import address_of, connect
 from rose.transport.failures import CONNECTION_LOST, Closable
+from rose.transport.pipeline import Command
 from rose.transport.redis_internals import Connector, connector, open_blocking, read_reply
 from rose.transport.slots import Node, doubt, slot_of_key
 from rose.transport.urls import Kind
@@ -30,6 +31,9 @@ from rose.transport.urls import Kind
 
 class BlockingInbox:
     """A connection with one subscription at most, and the messages of it."""
+
+    found: None = None
+    """It asks for nothing with its subscription."""
 
     def __init__(self, connection: AbstractConnection, timeout_s: float, *, sharded: bool) -> None:
         self._connection = connection
@@ -112,8 +116,8 @@ class Subscriptions(Closable):
         self._idle: dict[Node | None, IdleConnections[BlockingInbox]] = {}
 
     @contextmanager
-    def listen(self, channel: str) -> Iterator[BlockingInbox]:
-        """Subscribed, and confirmed by Redis, while the context lasts.
+    def listen(self, channel: str, look: Sequence[Command] = ()) -> Iterator[BlockingInbox]:  # noqa: ARG002
+        """Subscribed, and confirmed by Redis, while the context lasts. `look` is not asked for.
 
         Raises:
             BrokerUnavailable: it is closed.

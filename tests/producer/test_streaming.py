@@ -119,6 +119,25 @@ def test_a_late_subscriber_reads_the_log_once(own_redis: EmbeddedBroker, queue: 
         assert log_reads(bench.redis) == before + 2
 
 
+@pytest.mark.parametrize("count", [99, 100, 101, 250, 1100])
+async def test_a_log_of_any_length_is_read_whole_by_a_client_that_has_listened_before(
+    bench: Bench, count: int
+) -> None:
+    """What goes with the subscription brings the first hundred events."""
+    # given
+    job, lease = bench.begin()
+    bench.append(lease, *(token(index) for index in range(count)))
+    bench.finish(lease, count)
+    async with AsyncClient(bench.client.settings) as client:
+        for _ in range(2):
+            # when
+            events = [event async for event in client.job(job.id).stream(timeout_s=90)]
+            # then
+            assert [event.index for event in events] == list(range(count + 1))
+        later = [event async for event in client.job(job.id).stream(count - 50, timeout_s=90)]
+        assert [event.index for event in later] == list(range(count - 50, count + 1))
+
+
 def test_a_consumer_that_stops_early_leaves_no_subscription(bench: Bench) -> None:
     # given
     job, lease = bench.begin()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
 from rose.errors import JobNotFound
-from rose.protocol import Event, Partition, Priority, decode_event, partition_of
+from rose.protocol import Partition, Priority, partition_of
 from rose.protocol.calls import cancel, delete, queue_status, tenant_status
 from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
@@ -23,13 +24,13 @@ from rose.protocol.status import (
     job_not_found,
     read_queue_status,
     read_queues,
-    read_standing,
     read_status,
 )
 from rose.protocol.tenants import TenantsStatus, read_tenants
 from rose.protocol.vocabulary import decode_vocabulary
 from rose_producer._async.concurrency import Home, Once, read_limits, sent_ahead
 from rose_producer.cursor import LogCursor, Patience
+from rose_producer.look import CHUNK, FIRST_CHUNK, Look
 from rose_producer.request import (
     Batch,
     Enqueued,
@@ -42,9 +43,6 @@ from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilde
 
 if TYPE_CHECKING:
     from rose_producer.settings import ProducerSettings
-
-#: Log entries per read.
-_CHUNK = 1000
 
 
 class AsyncClient:
@@ -245,19 +243,9 @@ class AsyncClient:
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))
 
-    async def _log_after(self, cursor: LogCursor, job_id: str) -> list[Event]:
-        """What the log holds after the cursor, at most a chunk of it."""
-        partition = self._partition(job_id)
-        async with self._reads[partition.index]:
-            standing, entries = await self._redis.exchange(
-                [
-                    ("HMGET", partition.state(job_id), "status", "tokens"),
-                    ("XRANGE", partition.tokens(job_id), cursor.log_start, "+", "COUNT", _CHUNK),
-                ]
-            )
-        if not entries:
-            cursor.check_silence(*read_standing(job_id, standing), job_id)
-        return [decode_event(transport.field_of(fields, b"event") or b"") for _, fields in entries]
+    async def _carry_out(self, look: Look) -> list[Any]:
+        async with self._reads[look.partition.index]:
+            return await self._redis.exchange(look.commands)
 
 
 class AsyncJob:
@@ -298,14 +286,17 @@ class AsyncJob:
             self.id, timeout_s, settings.poll_interval_s, settings.max_poll_interval_s
         )
         outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
-        channel = self._client._partition(self.id).channel(self.id)
+        partition = self._client._partition(self.id)
+        look, channel = Look(partition, self.id, position), partition.channel(self.id)
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    async with self._client._subscriptions.listen(channel) as inbox:
-                        async for burst in self._replay(position):
-                            outage.end()
-                            yield burst
+                    first = replace(look, count=FIRST_CHUNK)
+                    async with self._client._subscriptions.listen(channel, first.commands) as inbox:
+                        async with aclosing(self._replay(first, inbox.found)) as log:
+                            async for burst in log:
+                                outage.end()
+                                yield burst
                         # It works again, though the job may have nothing to say for long.
                         outage.end()
                         patience.heard()
@@ -318,8 +309,9 @@ class AsyncJob:
                                 yield news
                             if gap:
                                 before = position.position
-                                async for burst in self._replay(position):
-                                    yield burst
+                                async with aclosing(self._replay(look)) as log:
+                                    async for burst in log:
+                                        yield burst
                                 if position.position > before:
                                     patience.heard()
                                 elif message is None:
@@ -390,11 +382,15 @@ class AsyncJob:
             outcome = await self._client._redis.run(call)
         return bool(outcome != b"UNKNOWN")
 
-    async def _replay(self, position: LogCursor) -> AsyncBursts:
-        """What the log has after the position. What comes while it is read comes live, too."""
-        while events := await self._client._log_after(position, self.id):
-            if news := position.judge_all_logged(events):
+    async def _replay(self, look: Look, found: list[Any] | None = None) -> AsyncBursts:
+        """What the log has after the cursor. `found`: what the look has found already. What comes
+        while the log is read comes live, too."""
+        is_all = False
+        while not is_all:
+            if found is None:
+                look = replace(look, count=CHUNK)
+                found = await self._client._carry_out(look)
+            news, is_all = look.news(found)
+            found = None
+            if news:
                 yield news
-            is_all = len(events) < _CHUNK and position.position == events[-1].cursor
-            if is_all or position.ended:
-                return

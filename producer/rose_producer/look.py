@@ -1,0 +1,50 @@
+"""A look into a job's log: what to ask Redis, and what the replies say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rose import transport
+from rose.protocol import Event, Partition, decode_event
+from rose.protocol.status import read_standing
+from rose_producer.cursor import LogCursor
+
+#: Events of a look. One that goes with a subscription asks for few: what it finds is kept with the
+#: messages for all who listen.
+CHUNK = 1000
+FIRST_CHUNK = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    partition: Partition
+    job_id: str
+    cursor: LogCursor
+    count: int = CHUNK
+
+    @property
+    def commands(self) -> Sequence[tuple[str | int, ...]]:
+        """How the job stands, and then what its log has after the cursor."""
+        log = self.partition.tokens(self.job_id)
+        return [
+            ("HMGET", self.partition.state(self.job_id), "status", "tokens"),
+            ("XRANGE", log, self.cursor.log_start, "+", "COUNT", self.count),
+        ]
+
+    def news(self, replies: Sequence[Any]) -> tuple[list[Event], bool]:
+        """What is new, which moves the cursor, and whether that is all that the log has.
+
+        Raises: JobNotFound, InvalidCursor, MalformedMessage
+        """
+        standing, entries = replies
+        if not entries:
+            self.cursor.check_silence(*read_standing(self.job_id, standing), self.job_id)
+            return [], True
+        events = [
+            decode_event(transport.field_of(fields, b"event") or b"") for _, fields in entries
+        ]
+        news = self.cursor.judge_all_logged(events)
+        is_all = len(events) < self.count and self.cursor.position == events[-1].cursor
+        return news, is_all or self.cursor.ended
