@@ -22,18 +22,16 @@ class Look:
     partition: Partition
     job_id: str
     cursor: LogCursor
-    count: int = CHUNK
 
-    @property
-    def commands(self) -> Sequence[tuple[str | int, ...]]:
-        """How the job stands, and then what its log has after the cursor."""
+    def commands(self, count: int) -> Sequence[tuple[str | int, ...]]:
+        """How the job stands, and then at most `count` events that its log has after the cursor."""
         log = self.partition.tokens(self.job_id)
         return [
             ("HMGET", self.partition.state(self.job_id), "status", "tokens"),
-            ("XRANGE", log, self.cursor.log_start, "+", "COUNT", self.count),
+            ("XRANGE", log, self.cursor.log_start, "+", "COUNT", count),
         ]
 
-    def news(self, replies: Sequence[Any]) -> tuple[list[Event], bool]:
+    def news(self, replies: Sequence[Any], count: int) -> tuple[list[Event], bool]:
         """What is new, which moves the cursor, and whether that is all that the log has.
 
         Raises: JobNotFound, InvalidCursor, MalformedMessage
@@ -46,5 +44,5 @@ class Look:
             decode_event(transport.field_of(fields, b"event") or b"") for _, fields in entries
         ]
         news = self.cursor.judge_all_logged(events)
-        is_all = len(events) < self.count and self.cursor.position == events[-1].cursor
+        is_all = len(events) < count and self.cursor.position == events[-1].cursor
         return news, is_all or self.cursor.ended

@@ -26,7 +26,7 @@ from rose.transport.retry import SUBSCRIPTION
 _MESSAGES = (b"message", b"smessage")
 
 #: Asks for RESP3, in which a connection with subscriptions takes other commands, too.
-_HELLO = "HELLO"
+_HELLO: Command = ("HELLO", 3)
 
 #: Looks in flight. What they find shares the buffer in which Redis keeps messages for this
 #: connection, and Redis closes a connection of which that is full.
@@ -95,14 +95,12 @@ class _Sent:
 
     @property
     def commands(self) -> Sequence[Command]:
-        if self.verb == _HELLO:
-            return [(_HELLO, 3)]
         return [(self.verb, self.subscription.channel) if self.subscription else (self.verb,)]
 
 
 @dataclass(slots=True)
-class _Look:
-    """Commands behind a subscription, whose replies are due in their turn."""
+class _Asked:
+    """Commands that concern no subscription, and their replies, which are due in their turn."""
 
     commands: Sequence[Command]
     done: asyncio.Future[list[Any] | None]
@@ -127,10 +125,12 @@ class MultiplexedConnection:
         self._left_at = 0.0
         """when it had its last subscription"""
         self._timer: asyncio.TimerHandle | None = None
-        self._outgoing: list[_Sent | _Look] = []
-        self._due: deque[_Sent | _Look] = deque()
-        self._looks = 0
+        self._outgoing: list[_Sent | _Asked] = []
+        self._due: deque[_Sent | _Asked] = deque()
+        self._asked = 0
         self._greets = True
+        self._greeted: asyncio.Future[Any] | None = None
+        """done when HELLO was answered"""
         self._push_type: type[list[Any]] = list
         """of messages and confirmations: a server may accept RESP3 and send lists all the same"""
         self._heard = False
@@ -192,7 +192,7 @@ class MultiplexedConnection:
             await connection.open(self._connector(), self._timeout_s)
             self._connection, self._push_type = connection, list
             if self._greets:
-                self._send(_Sent(_HELLO))
+                self._greeted = self._ask([_HELLO])
             self._heard = True
             self._left_at = asyncio.get_running_loop().time()
             self._watch(connection)
@@ -208,9 +208,9 @@ class MultiplexedConnection:
             return
         lost = list(self._channels.values())
         unanswered = (*self._due, *self._outgoing)
-        self._connection, self._looks = None, 0
+        self._connection, self._asked = None, 0
         # A proxy may hang up on a command that it does not know.
-        self._greets = not any(isinstance(one, _Sent) and one.verb == _HELLO for one in unanswered)
+        self._greets = self._greeted is None or self._greeted.done()
         if self._timer is not None:
             self._timer.cancel()
         self._channels.clear()
@@ -221,7 +221,7 @@ class MultiplexedConnection:
             for inbox in subscription.inboxes:
                 inbox.lose(reason)
         for one in unanswered:
-            if isinstance(one, _Look):
+            if isinstance(one, _Asked):
                 one.end(None)
 
     def _hear(self, reply: Any) -> None:
@@ -231,8 +231,8 @@ class MultiplexedConnection:
         is_push = type(reply) is self._push_type
         if is_push and reply[0] in _MESSAGES:
             self._deliver(reply[1], reply[2])
-        elif not is_push and self._due and isinstance(look := self._due[0], _Look):
-            self._found(look, reply)
+        elif not is_push and self._due and isinstance(asked := self._due[0], _Asked):
+            self._answer(asked, reply)
         elif isinstance(reply, CONNECTION_LOST):
             raise reply
         elif isinstance(reply, ResponseError):
@@ -246,18 +246,15 @@ class MultiplexedConnection:
             for inbox in subscription.inboxes:
                 inbox.put(message)
 
-    def _found(self, look: _Look, reply: Any) -> None:
-        look.replies.append(reply)
-        if len(look.replies) == len(look.commands):
+    def _answer(self, asked: _Asked, reply: Any) -> None:
+        asked.replies.append(reply)
+        if len(asked.replies) == len(asked.commands):
             self._due.popleft()
-            self._looks -= 1
-            look.end(look.replies)
+            self._asked -= 1
+            asked.end(asked.replies)
 
     def _accept(self, reply: Any) -> None:
         due = self._due[0] if self._due else None
-        if isinstance(reply, dict) and isinstance(due, _Sent) and due.verb == _HELLO:
-            self._due.popleft()
-            return
         if not isinstance(reply, list):  # a PONG: in RESP3, or without subscriptions
             reply = [b"pong", reply]
         kind, channel, *_ = reply
@@ -271,8 +268,6 @@ class MultiplexedConnection:
     def _refused(self, error: ResponseError) -> None:
         """Of one command: it concerns no other channel."""
         due = self._due.popleft() if self._due else None
-        if isinstance(due, _Sent) and due.verb == _HELLO:
-            return
         subscription = due.subscription if isinstance(due, _Sent) else None
         if subscription is None:
             raise redis.ConnectionError(f"Redis answers {error}")
@@ -282,14 +277,17 @@ class MultiplexedConnection:
 
     def _look(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None] | None:
         """Sends them behind what was sent before. None: this connection does not take them."""
-        if not commands or self._push_type is list or self._looks >= _MAX_LOOKS:
+        if not commands or self._push_type is list or self._asked >= _MAX_LOOKS:
             return None
-        self._looks += 1
+        return self._ask(commands)
+
+    def _ask(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None]:
+        self._asked += 1
         done = asyncio.get_running_loop().create_future()
-        self._send(_Look(commands, done))
+        self._send(_Asked(commands, done))
         return done
 
-    def _send(self, sent: _Sent | _Look) -> None:
+    def _send(self, sent: _Sent | _Asked) -> None:
         if self._connection is None:
             return
         if not self._outgoing:  # one write sends all commands of a turn of the event loop

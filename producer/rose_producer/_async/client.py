@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -245,7 +244,7 @@ class AsyncClient:
 
     async def _carry_out(self, look: Look) -> list[Any]:
         async with self._reads[look.partition.index]:
-            return await self._redis.exchange(look.commands)
+            return await self._redis.exchange(look.commands(CHUNK))
 
 
 class AsyncJob:
@@ -291,9 +290,9 @@ class AsyncJob:
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    first = replace(look, count=FIRST_CHUNK)
-                    async with self._client._subscriptions.listen(channel, first.commands) as inbox:
-                        async with aclosing(self._replay(first, inbox.found)) as log:
+                    first = look.commands(FIRST_CHUNK)
+                    async with self._client._subscriptions.listen(channel, first) as inbox:
+                        async with aclosing(self._replay(look, inbox.found)) as log:
                             async for burst in log:
                                 outage.end()
                                 yield burst
@@ -383,14 +382,13 @@ class AsyncJob:
         return bool(outcome != b"UNKNOWN")
 
     async def _replay(self, look: Look, found: list[Any] | None = None) -> AsyncBursts:
-        """What the log has after the cursor. `found`: what the look has found already. What comes
-        while the log is read comes live, too."""
-        is_all = False
+        """What the log has after the cursor. `found`: what its first chunk was, where that is known
+        already. What comes while the log is read comes live, too."""
+        count, is_all = FIRST_CHUNK, False
         while not is_all:
             if found is None:
-                look = replace(look, count=CHUNK)
-                found = await self._client._carry_out(look)
-            news, is_all = look.news(found)
+                count, found = CHUNK, await self._client._carry_out(look)
+            news, is_all = look.news(found, count)
             found = None
             if news:
                 yield news

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -245,7 +244,7 @@ class Client:
 
     def _carry_out(self, look: Look) -> list[Any]:
         with self._reads[look.partition.index]:
-            return self._redis.exchange(look.commands)
+            return self._redis.exchange(look.commands(CHUNK))
 
 
 class Job:
@@ -290,9 +289,9 @@ class Job:
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    first = replace(look, count=FIRST_CHUNK)
-                    with self._client._subscriptions.listen(channel, first.commands) as inbox:
-                        with closing(self._replay(first, inbox.found)) as log:
+                    first = look.commands(FIRST_CHUNK)
+                    with self._client._subscriptions.listen(channel, first) as inbox:
+                        with closing(self._replay(look, inbox.found)) as log:
                             for burst in log:
                                 outage.end()
                                 yield burst
@@ -382,14 +381,13 @@ class Job:
         return bool(outcome != b"UNKNOWN")
 
     def _replay(self, look: Look, found: list[Any] | None = None) -> Bursts:
-        """What the log has after the cursor. `found`: what the look has found already. What comes
-        while the log is read comes live, too."""
-        is_all = False
+        """What the log has after the cursor. `found`: what its first chunk was, where that is known
+        already. What comes while the log is read comes live, too."""
+        count, is_all = FIRST_CHUNK, False
         while not is_all:
             if found is None:
-                look = replace(look, count=CHUNK)
-                found = self._client._carry_out(look)
-            news, is_all = look.news(found)
+                count, found = CHUNK, self._client._carry_out(look)
+            news, is_all = look.news(found, count)
             found = None
             if news:
                 yield news
