@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
 
+from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.chat.face import FACE as CHAT
 from rose_gateway.choices import ChoiceFace
@@ -88,7 +89,8 @@ async def follow_job(
     events = await _FOLLOWERS[face](door, ticket, last)
     if events is None:
         return Response(status_code=204)
-    return EventStream(events, headers={JOB_ID_HEADER: ticket.id}, with_ids=True)
+    held = ticket.status in TERMINAL_STATUSES
+    return EventStream(events, headers={JOB_ID_HEADER: ticket.id}, with_ids=True, held=held)
 
 
 async def _choice_events(
@@ -102,7 +104,7 @@ async def _choice_events(
     return streamed(ticket, chunks, after)
 
 
-async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Events | None:
+async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Events:
     after = -1
     if last is not None:
         if not (last.isascii() and last.isdigit() and len(last) <= 15):
@@ -111,7 +113,7 @@ async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Even
                 "last_event_id",
             )
         after = int(last)
-    return await reading.unread(ticket, await reading.events_of(door, ticket, after))
+    return reading.streamed(ticket, await reading.events_of(door, ticket, after))
 
 
 async def _plain_events(door: Door, ticket: Ticket, last: str | None) -> Events | None:  # noqa: ARG001

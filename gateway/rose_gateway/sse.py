@@ -78,7 +78,8 @@ class EventStream(Response):
         `heartbeat_s`: of silence; the setting if not given.
         `held`: the answer begins with the first chunk or heartbeat. What `chunks` raises before it
         is an answer with a status of its own, as OpenAI's API has it: its clients repeat, give up
-        or ask another model by the status."""
+        or ask another model by the status. Where `chunks` end before it, that is 204: an
+        `EventSource` stops then."""
         self._chunks = chunks
         self._on_disconnect = on_disconnect
         self._error_chunk = error_chunk
@@ -92,7 +93,7 @@ class EventStream(Response):
         self._held = held
         self._begun = False
         self._beginning = asyncio.Lock()
-        self._refusal: ApiError | None = None
+        self._instead: Response | None = None
         self.status_code = 200
         self.background = None
         self.init_headers({**_HEADERS, **(headers or {})})
@@ -107,8 +108,8 @@ class EventStream(Response):
         self._body.begin()
         with door.metrics.open_streams.track_inprogress():
             gone = await self._serve(receive, door.settings.write_timeout_s)
-        if self._refusal is not None and not gone:
-            await self._refusal.response()(scope, receive, send)
+        if self._instead is not None and not gone:
+            await self._instead(scope, receive, send)
         if self._stalled:
             scope["abandon"]()  # a polite end would wait for the client, too
         if gone and self._on_disconnect is not None and not door.stopping.is_set():
@@ -138,26 +139,26 @@ class EventStream(Response):
                 answer = api_error(error)
                 if answer.status >= 500 and not isinstance(error, ApiError):
                     log.exception("a stream failed")
-                if await self._refused(answer):
+                if await self._replaced(answer.response()):
                     return
                 self._put(self._separated(self._error_chunk(answer)))
-        await self._begin()
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not await self._replaced(Response(status_code=204)):
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _begin(self) -> bool:
-        """False: it is refused, and never begins."""
+        """False: another answer has taken its place, and it never begins."""
         async with self._beginning:
-            if not self._begun and self._refusal is None:
+            if not self._begun and self._instead is None:
                 head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await self._send(head)
                 self._begun = self._visit.streaming = True
         return self._begun
 
-    async def _refused(self, answer: ApiError) -> bool:
-        """Whether `answer` can still be the whole answer. It is sent when nobody else writes."""
+    async def _replaced(self, instead: Response) -> bool:
+        """Whether `instead` can still be the whole answer. It is sent when nobody else writes."""
         async with self._beginning:
             if not self._begun:
-                self._refusal = answer
+                self._instead = instead
         return not self._begun
 
     def _separated(self, chunk: bytes) -> bytes:

@@ -45,8 +45,8 @@ def terms_of(ticket: Ticket) -> Terms:
 
 
 async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
-    """The frames of a stream up to its end; those that are ready together come together. None where
-    the reader has its end.
+    """The frames of a stream up to its end; those that are ready together come together. There are
+    none where the reader has its end.
 
     Raises: JobNotFound, BrokerUnavailable
     """
@@ -58,27 +58,6 @@ async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[byt
                 yield data
     if end := events.done():
         yield end
-
-
-async def unread(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[bytes, None] | None:
-    """`streamed` for a reader who comes back. None: the response has ended, and all of it is read.
-
-    Raises: JobNotFound, BrokerUnavailable
-    """
-    frames = streamed(ticket, events)
-    if ticket.status not in TERMINAL_STATUSES:
-        return frames
-    first = await anext(frames, None)
-    return None if first is None else _chained(first, frames)
-
-
-async def _chained(
-    first: bytes, frames: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(frames):
-        yield first
-        async for frame in frames:
-            yield frame
 
 
 async def ended(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:

@@ -96,8 +96,8 @@ async def retrieve_response(
         return JSONResponse(await reading.current(ticket, events))
     after = last_event_id if starting_after is None else starting_after
     events = await reading.events_of(door, ticket, -1 if after is None else after)
-    frames = await reading.unread(ticket, events)
-    return Response(status_code=204) if frames is None else _stream(frames, events)
+    frames = reading.streamed(ticket, events)
+    return _stream(frames, events, held=ticket.status in TERMINAL_STATUSES)
 
 
 @router.delete("/{response_id}", summary="Delete a response", response_model=DeletedResponse)
