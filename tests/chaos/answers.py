@@ -11,6 +11,7 @@ from rose_producer import AsyncClient, Request
 from tests.chaos.engines import settings_of
 from tests.chaos.job_record import Answer
 from tests.chaos.plan import JobPlan
+from tests.support.echo import echoed, echoed_text
 
 _AT_ONCE = 64
 #: vLLM takes its time.
@@ -18,15 +19,15 @@ _START_S = 600.0
 
 
 def null_answer(job: JobPlan) -> Answer:
-    """The null engine says the prompt's bytes, or its token ids, again and again."""
+    """Of the null engine."""
     prompt: list[int] = []
     for part in [job.prompt] if isinstance(job.prompt, str) else job.prompt:
         if isinstance(part, int):
             prompt.append(part)
         else:
             prompt += (part if isinstance(part, str) else dict(part)["content"]).encode()
-    tokens = tuple(prompt[i % len(prompt)] for i in range(job.sampling["max_new_tokens"]))
-    return Answer(tokens, "".join(f"{token} " for token in tokens))
+    count = job.sampling["max_new_tokens"]
+    return Answer(echoed(prompt, count), echoed_text(prompt, count))
 
 
 async def model_answers(jobs: Iterable[JobPlan], engine: str) -> dict[int, Answer]:

@@ -12,7 +12,7 @@ import redis
 
 from rose.protocol import JobSpec, Priority, encode_job
 from tests.support.bench import Bench, token
-from tests.support.echo import echoed
+from tests.support.echo import echoed_text
 
 #: What EVAL is given beside it.
 TTL_S = 86_400
@@ -36,7 +36,7 @@ def test_the_code_in_the_protocol_page_runs(
     prompt = b"Once upon a time"
     end = {"type": "finished", "index": 40, "reason": "length", "prompt_tokens": len(prompt)}
     text, brace, last = capsys.readouterr().out.partition("{")
-    assert text == "".join(f"{token} " for token in echoed(prompt, 40))
+    assert text == echoed_text(prompt, 40)
     assert ast.literal_eval(brace + last) == end
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,9 +29,15 @@ def serving(name: str, url: str, *, ready: bool = True, **settings: Any) -> Iter
         yield worker
 
 
-def echoed(prompt: bytes, count: int) -> tuple[int, ...]:
-    """What the null engine answers."""
+def echoed(prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """What the null engine answers: the prompt's bytes or token ids, again and again."""
     return tuple(prompt[i % len(prompt)] for i in range(count))
+
+
+def echoed_text(prompt: str | Sequence[int], count: int) -> str:
+    """The same as text."""
+    ids = prompt.encode() if isinstance(prompt, str) else prompt
+    return "".join(f"{token_id} " for token_id in echoed(ids, count))
 
 
 def running(job: Job, tokens: int = 1) -> bool:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rose_producer import AsyncClient, Client, Event, FinishedEvent, ProducerSettings, TokenEvent
-from tests.support.echo import echoed
+from tests.support.echo import echoed, echoed_text
 
 
 class Listeners:
@@ -72,5 +72,5 @@ def assert_echo_until(events: Sequence[Event], prompt: str, end: type[Event]) ->
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     expected = list(echoed(prompt.encode(), events[-1].index))
     assert [token_id for event in tokens for token_id in event.token_ids] == expected
-    assert "".join(event.text for event in tokens) == "".join(f"{t} " for t in expected)
+    assert "".join(event.text for event in tokens) == echoed_text(prompt, events[-1].index)
     assert [type(event) for event in events if event.is_terminal] == [end]

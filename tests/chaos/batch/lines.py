@@ -7,6 +7,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tests.support.echo import echoed_text
+
 Kind = Literal["good", "not JSON", "another endpoint", "unknown model"]
 
 ENDPOINT: Literal["/v1/completions"] = "/v1/completions"
@@ -42,9 +44,8 @@ class DrawnLine:
 
     @property
     def text(self) -> str:
-        """The engine says the prompt's bytes again and again."""
-        said = self.prompt.encode()
-        return "".join(f"{said[i % len(said)]} " for i in range(self.tokens))
+        """What the engine says."""
+        return echoed_text(self.prompt, self.tokens)
 
 
 def draw(seed: int, number: int) -> DrawnLine:

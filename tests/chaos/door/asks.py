@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tests.support.echo import echoed_text
+
 Face = Literal["response", "chat"]
 
 _OPENINGS = (
@@ -59,9 +61,8 @@ class Ask:
 
     @property
     def text(self) -> str:
-        """The engine says the prompt's bytes again and again."""
-        said = self.prompt.encode()
-        return "".join(f"{said[i % len(said)]} " for i in range(self.tokens))
+        """What the engine says."""
+        return echoed_text(self.prompt, self.tokens)
 
 
 @dataclass(slots=True)

@@ -15,15 +15,11 @@ from rose.protocol import Partition
 from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW
+from tests.support.echo import echoed_text as echo
 from tests.support.event_stream import event_stream, leave_when
 from tests.support.gateway import RunningDoor
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
-
-
-def echo(text: str, count: int) -> str:
-    data = text.encode()
-    return "".join(f"{data[i % len(data)]} " for i in range(count))
 
 
 def post(door: RunningDoor, body: Any, **headers: str) -> httpx2.Response:

@@ -8,11 +8,8 @@ import httpx2
 import pytest
 from openai import OpenAI
 
+from tests.support.echo import echoed_text as echo
 from tests.support.gateway import RunningDoor
-
-
-def echo(ids: list[int] | bytes, count: int) -> str:
-    return "".join(f"{ids[i % len(ids)]} " for i in range(count))
 
 
 def test_sixteen_tokens_are_the_default(ai: OpenAI) -> None:

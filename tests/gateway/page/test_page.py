@@ -17,18 +17,13 @@ from selenium.webdriver.common.keys import Keys
 from tests.gateway.page.conftest import WORKERS, Trial
 from tests.support.browser import Browser, needs_chromium
 from tests.support.command import run_rose
-from tests.support.echo import echoed
+from tests.support.echo import echoed_text as echo
 
 pytestmark = needs_chromium
 
 Visit = Callable[[Trial], Browser]
 
 SAYING = "the quick brown fox jumps over the lazy dog, "
-
-
-def echo(prompt: str, tokens: int) -> str:
-    """The text that the null engine makes of it: its bytes as numbers."""
-    return "".join(f"{byte} " for byte in echoed(prompt.encode(), tokens))
 
 
 def ask(page: Browser, text: str = SAYING, tokens: int = 150) -> None:

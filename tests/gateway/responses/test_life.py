@@ -23,7 +23,7 @@ from tests.gateway.responses.calls import (
     text_of,
     wait_for,
 )
-from tests.support.echo import SLOW
+from tests.support.echo import SLOW, echoed_text
 from tests.support.event_stream import event_stream, leave_when
 from tests.support.gateway import RunningDoor, running_door, running_gateway
 
@@ -200,7 +200,7 @@ def test_a_stream_outlives_its_worker_and_its_gateway(
     assert [*seen, *rest] == whole
     assert [event["sequence_number"] for event in whole] == list(range(len(whole)))
     text = "".join(event["delta"] for event in whole if event["type"].endswith("text.delta"))
-    assert text == "".join(f"{b'hello'[i % 5]} " for i in range(200))
+    assert text == echoed_text("hello", 200)
     assert text_of(whole[-1]["response"]) == text
 
 
