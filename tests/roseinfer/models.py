@@ -24,6 +24,10 @@ from roseinfer.sampled_tokens import SampledTokens
 from roseinfer.sampling import sample_tokens
 from roseinfer.session import SamplingRequest
 
+needs_decoder = pytest.mark.skipif(
+    not native.available(), reason="the installation could not compile the decoder"
+)
+
 VOCAB = 300
 WAYS = ("compiled", "torch")  # to sample on a CPU
 
@@ -305,6 +309,23 @@ def logits_of(engine: InferenceEngine, run: Callable[[], Any]) -> dict[str, list
         del engine.sample
     forget_prefixes(engine)
     return seen
+
+
+def first_logits(engine: InferenceEngine, max_step_tokens: int = 16) -> Tensor:
+    """Those behind prompts that share steps."""
+    asked, limits = prompts(9, 30, 17), {"max_batch_size": 4, "max_step_tokens": max_step_tokens}
+    seen = logits_of(engine, lambda: answers(engine, asked, 1, **limits))
+    return torch.cat([row.float() for rows in seen.values() for row in rows])
+
+
+def check_logits(found: InferenceEngine, expected: InferenceEngine) -> None:
+    """They are the same but for activations that are rounded to 8 bits."""
+    own, others = first_logits(found), first_logits(expected)
+    assert ((own - others).norm(dim=-1) / others.norm(dim=-1)).mean() < 0.04
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def random_weight(form: Form, shape: tuple[int, int], seed: int = 0) -> QuantizedWeight:

@@ -9,17 +9,13 @@ from transformers.pytorch_utils import Conv1D
 
 from roseinfer import InferenceEngine
 from roseinfer.packed_linear import PackedLinear, pack_linears
-from tests.roseinfer.models import answers, build, prompts, reference
+from tests.roseinfer.models import answers, build, prompts, random, reference
 
 # Packing bfloat16 takes instructions that not every processor has.
 DTYPES = [
     torch.float32,
     *([torch.bfloat16] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []),
 ]
-
-
-def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -14,13 +14,8 @@ from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer import InferenceEngine, native
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.loading import load
-from tests.roseinfer.models import answers, logits_of, prompts, tiny_llama
+from tests.roseinfer.models import check_logits, needs_decoder, tiny_llama
 from tests.support import published_checkpoints as writing
-
-compiled = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
-PROMPTS = prompts(9, 30, 17)
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
@@ -104,7 +99,7 @@ def test_every_number_is_that_of_the_files(tmp_path: Path, config: dict[str, Any
     assert kept.fingerprint != plain.fingerprint
 
 
-@compiled
+@needs_decoder
 @pytest.mark.parametrize("case", ["gptq", "awq", "compressed-tensors, 8 bits"])
 def test_the_engine_computes_the_dequantized_model(tmp_path: Path, case: str) -> None:
     # given
@@ -113,15 +108,9 @@ def test_the_engine_computes_the_dequantized_model(tmp_path: Path, case: str) ->
     # when
     plain = InferenceEngine(folder, str(MODEL_PATH), dtype="bfloat16", **options)  # type: ignore[arg-type]
     kept = InferenceEngine(folder, str(MODEL_PATH), weights="file", **options)  # type: ignore[arg-type]
-    # then: all that is lost is the rounding of activations to 8 bits
+    # then
     assert kept.decoder_description == f"compiled ({native.build_name()}), file weights"
-    expected, found = _logits(plain), _logits(kept)
-    assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).mean() < 0.04
-
-
-def _logits(engine: InferenceEngine) -> Tensor:
-    seen = logits_of(engine, lambda: answers(engine, PROMPTS, 1, max_batch_size=4))
-    return torch.cat([row.float() for rows in seen.values() for row in rows])
+    check_logits(kept, plain)
 
 
 def test_when_a_text_ends_is_read_too(tmp_path: Path) -> None:

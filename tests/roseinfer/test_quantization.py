@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer import InferenceEngine, native
@@ -15,17 +14,7 @@ from roseinfer.families import find_parts
 from roseinfer.loading import load
 from roseinfer.probe import find_layers
 from roseinfer.quantization import FORMATS, GROUP, quantize, quantize_model
-from tests.roseinfer.models import answers, build, logits_of, prompts
-
-compiled = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
-PROMPTS = prompts(9, 30, 17)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
+from tests.roseinfer.models import answers, build, check_logits, needs_decoder, prompts, random
 
 # The numbers
 
@@ -64,7 +53,7 @@ def test_what_is_exactly_in_the_format_stays_as_it_is() -> None:
 # The model
 
 
-@compiled
+@needs_decoder
 @pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gpt2"])
 def test_the_engine_computes_the_dequantized_model(architecture: str, weights: str) -> None:
@@ -80,13 +69,12 @@ def test_the_engine_computes_the_dequantized_model(architecture: str, weights: s
     # when
     dequantized = InferenceEngine.from_model(plain, kv_cache_tokens=1024)
     quantized = InferenceEngine.from_model(model(), kv_cache_tokens=1024, weights=weights)
-    # then: all that is lost is the rounding of activations to 8 bits
+    # then
     assert quantized.decoder_description == f"compiled ({native.build_name()}), {weights} weights"
-    expected, found = _logits(dequantized), _logits(quantized)
-    assert ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).mean() < 0.04
+    check_logits(quantized, dequantized)
 
 
-@compiled
+@needs_decoder
 @pytest.mark.parametrize("weights", FORMATS)
 def test_a_request_s_tokens_do_not_depend_on_its_neighbours(weights: str) -> None:
     model = build("llama").bfloat16()
@@ -96,15 +84,10 @@ def test_a_request_s_tokens_do_not_depend_on_its_neighbours(weights: str) -> Non
     assert together == [answers(engine, [prompt], 12)[0] for prompt in asked]
 
 
-def _logits(engine: InferenceEngine) -> Tensor:
-    seen = logits_of(engine, lambda: answers(engine, PROMPTS, 1, max_batch_size=4))
-    return torch.cat([row.float() for rows in seen.values() for row in rows])
-
-
 # Refusals
 
 
-@compiled
+@needs_decoder
 def test_a_decoder_that_differs_from_the_dequantized_model_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,7 +103,7 @@ def test_a_decoder_that_differs_from_the_dequantized_model_is_refused(
         InferenceEngine.from_model(build("llama").bfloat16(), weights="int8")
 
 
-@compiled
+@needs_decoder
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -133,7 +116,7 @@ def test_a_model_that_cannot_have_them_is_refused(model: Any, reason: str) -> No
         InferenceEngine.from_model(model, weights="int4")
 
 
-@compiled
+@needs_decoder
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e9])
 def test_numbers_without_a_scale_are_refused(number: float) -> None:
     model = build("llama").bfloat16()

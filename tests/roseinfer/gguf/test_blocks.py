@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
 
@@ -22,14 +21,10 @@ from roseinfer.demo_model import MODEL_PATH
 from roseinfer.gguf.blocks import stored_weights
 from roseinfer.gguf.checkpoint import load_once
 from roseinfer.loading import load_model
-from tests.roseinfer.models import answers, build, logits_of, prompts, tiny_llama
+from tests.roseinfer.models import build, check_logits, needs_decoder, tiny_llama
 from tests.support.gguf_files import write_gguf
 
-compiled = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
 KEPT = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K]
-PROMPTS = prompts(9, 30, 17)
 
 Write = Callable[..., Path]
 
@@ -87,7 +82,7 @@ def test_the_ends_of_a_block_s_range_are_kept(write: Write) -> None:
     assert torch.equal(kept[name].dequantize(), dict(model.named_parameters())[name])
 
 
-@compiled
+@needs_decoder
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [*(("llama", kind) for kind in KEPT), ("qwen3", Type.Q4_1), ("qwen3", Type.Q4_K)],
@@ -103,21 +98,11 @@ def test_the_engine_computes_the_dequantized_model(
     kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
     # then: all that is lost is the rounding of activations to 8 bits
     assert kept.decoder_description == f"compiled ({native.build_name()}), file weights"
-    _check_logits(kept, dequantized)
+    check_logits(kept, dequantized)
     assert kept.fingerprint != dequantized.fingerprint
 
 
-def _check_logits(found: InferenceEngine, expected: InferenceEngine) -> None:
-    own, others = _logits(found), _logits(expected)
-    assert ((own - others).norm(dim=-1) / others.norm(dim=-1)).mean() < 0.04
-
-
-def _logits(engine: InferenceEngine) -> Tensor:
-    seen = logits_of(engine, lambda: answers(engine, PROMPTS, 1, max_batch_size=4))
-    return torch.cat([row.float() for rows in seen.values() for row in rows])
-
-
-@compiled
+@needs_decoder
 def test_matrices_side_by_side_may_be_of_several_types(write: Write) -> None:
     # given: as llama.cpp's Q4_K_M mixes them, and a third type
     others = {"attn_v": Type.Q6_K, "ffn_down": Type.Q6_K, "token_embd": Type.Q6_K}
@@ -126,10 +111,10 @@ def test_matrices_side_by_side_may_be_of_several_types(write: Write) -> None:
     kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
     # then
     dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
-    _check_logits(kept, dequantized)
+    check_logits(kept, dequantized)
 
 
-@compiled
+@needs_decoder
 def test_matrices_of_other_types_stay_in_bfloat16(
     write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +128,7 @@ def test_matrices_of_other_types_stay_in_bfloat16(
     # then: gate and up become one matrix, which is quantized or not
     assert f"{2 * model.config.num_hidden_layers} of F16" in caplog.text
     dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
-    _check_logits(kept, dequantized)
+    check_logits(kept, dequantized)
 
 
 def test_a_file_without_blocks_that_can_be_kept_is_refused(write: Write) -> None:

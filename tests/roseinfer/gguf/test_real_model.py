@@ -17,9 +17,9 @@ from gguf import GGMLQuantizationType as Type
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from benchmarks.quality import Score, logits_of, windows_of
-from roseinfer import InferenceEngine, native
+from roseinfer import InferenceEngine
 from roseinfer.gguf.checkpoint import load_once
-from tests.roseinfer.models import answers, reference
+from tests.roseinfer.models import answers, needs_decoder, reference
 from tests.support.gguf_files import write_gguf
 from tests.support.real_model import real_model
 
@@ -72,7 +72,7 @@ def test_eight_chats_of_200_tokens(kind: Type, tmp_path: Path) -> None:
     check(of_type(kind, tmp_path), QUESTIONS, 200)
 
 
-@pytest.mark.skipif(not native.available(), reason="the installation could not compile the decoder")
+@needs_decoder
 @pytest.mark.parametrize("kind", [Type.Q4_1, pytest.param(Type.Q8_0, marks=pytest.mark.sweep)])
 def test_kept_blocks_read_a_text_as_the_dequantized_model_does(kind: Type, tmp_path: Path) -> None:
     # given

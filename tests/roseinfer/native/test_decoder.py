@@ -16,12 +16,10 @@ from roseinfer.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from roseinfer.probe import AttentionLayers
-from tests.roseinfer.models import answers, build, logits_of, prompts, reference
+from tests.roseinfer.models import answers, build, first_logits, needs_decoder, prompts, reference
 from tests.roseinfer.native.builds import choose, emulated_amx
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
+pytestmark = needs_decoder
 
 
 def is_compiled(engine: InferenceEngine) -> bool:
@@ -105,10 +103,7 @@ def _logits(architecture: str, dtype: torch.dtype) -> Tensor:
     """Logits of prompts computed in chunks, of which some are a single token."""
     model: Any = build(architecture).to(torch.bfloat16).to(dtype)
     engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
-    asked = prompts(9, 30, 17)
-    limits = {"max_batch_size": 4, "max_step_tokens": 8}
-    seen = logits_of(engine, lambda: answers(engine, asked, 1, **limits))
-    return torch.cat([row.float() for rows in seen.values() for row in rows])
+    return first_logits(engine, max_step_tokens=8)
 
 
 def test_a_decoder_that_differs_is_not_used(

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer import native
+from tests.roseinfer.models import needs_decoder
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
+pytestmark = needs_decoder
 
 # Several sequences, long and short, in one step: greedy ids, as text.
 GENERATE = """

@@ -16,12 +16,10 @@ from roseinfer.batch import Chunk
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
-from tests.roseinfer.models import build
+from tests.roseinfer.models import build, needs_decoder
 from tests.roseinfer.native.builds import INSTEAD
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
+pytestmark = needs_decoder
 
 
 @pytest.fixture

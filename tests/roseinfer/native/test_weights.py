@@ -19,12 +19,10 @@ from roseinfer.native.weights import (
     concatenate_quantized,
 )
 from roseinfer.quantization import Form, quantize
-from tests.roseinfer.models import random_weight
+from tests.roseinfer.models import needs_decoder, random, random_weight
 from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason="the installation could not compile the decoder"
-)
+pytestmark = needs_decoder
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -43,10 +41,6 @@ def build(
                 pytest.skip(f"this processor has no {request.param}")
             stack.enter_context(emulated_amx(tmp_path_factory.getbasetemp()))
         yield request.param
-
-
-def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
