@@ -107,6 +107,13 @@ def own_redis() -> Iterator[EmbeddedBroker]:
         yield server
 
 
+@pytest.fixture
+def admin(own_redis: EmbeddedBroker) -> Iterator[redis.Redis]:
+    """A plain Redis client of `own_redis`."""
+    with redis.Redis(port=own_redis.port, protocol=2) as client:
+        yield client
+
+
 @pytest.fixture(scope="session")
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     given: Path | None = request.config.getoption("--wheel")

@@ -63,17 +63,16 @@ async def test_thousands_of_submits_and_streams_share_a_few_connections(
 
 
 async def test_a_redis_that_allows_few_clients_serves_thousands_of_callers(
-    own_redis: EmbeddedBroker, queue: str
+    own_redis: EmbeddedBroker, admin: redis.Redis, queue: str
 ) -> None:
-    with redis.Redis(port=own_redis.port, protocol=2) as admin:
-        # given: room for two connections beside this one
-        admin.config_set("maxclients", 3)
-        url = own_redis.url
-        async with AsyncClient(redis_url=url, queue=queue) as client:
-            # when
-            jobs = await asyncio.gather(*(client.submit(PROMPT) for _ in range(CALLERS)))
-            async with asyncio.timeout(200):
-                statuses = await asyncio.gather(*(job.status() for job in jobs))
-        # then
-        assert {status.status for status in statuses} == {"queued"}
-        assert admin.info("stats")["rejected_connections"] > 0
+    # given: room for two connections beside this one
+    admin.config_set("maxclients", 3)
+    url = own_redis.url
+    async with AsyncClient(redis_url=url, queue=queue) as client:
+        # when
+        jobs = await asyncio.gather(*(client.submit(PROMPT) for _ in range(CALLERS)))
+        async with asyncio.timeout(200):
+            statuses = await asyncio.gather(*(job.status() for job in jobs))
+    # then
+    assert {status.status for status in statuses} == {"queued"}
+    assert admin.info("stats")["rejected_connections"] > 0

@@ -28,12 +28,6 @@ LIMITS = {"max_queued_bytes": 2**40}
 
 
 @pytest.fixture
-def admin(own_redis: EmbeddedBroker) -> Iterator[redis.Redis]:
-    with redis.Redis(port=own_redis.port, protocol=2) as admin:
-        yield admin
-
-
-@pytest.fixture
 def client(own_redis: EmbeddedBroker) -> Iterator[Client]:
     with Client(redis_url=own_redis.url, queue=QUEUE, redis_retries=1, **LIMITS) as client:
         yield client

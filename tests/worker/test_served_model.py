@@ -105,7 +105,7 @@ def test_a_vocabulary_that_somebody_else_wrote_is_told(
 
 @needs_redis_server
 async def test_a_vocabulary_is_stored_where_it_is_lacking_and_there_is_room(
-    own_redis: EmbeddedBroker, raw: redis.Redis
+    own_redis: EmbeddedBroker, admin: redis.Redis
 ) -> None:
     # given: two partitions, and a Redis at its limit
     settings = WorkerSettings(redis_url=SecretStr(own_redis.url), queue="q", partitions=2)
@@ -116,23 +116,22 @@ async def test_a_vocabulary_is_stored_where_it_is_lacking_and_there_is_room(
     for partition in broker.partitions:
         assert (await broker.announce(partition, engine.model, "join")).lacks_vocabulary
     running = asyncio.create_task(keeper.run())
-    with redis.Redis(port=own_redis.port, protocol=2) as admin:
-        with out_of_memory(admin):
-            # when
-            keeper.lacks(first)
-            await until(lambda: engine.asked == 1 and not keeper._lacking)
-            # then: it goes on without
-            assert not admin.exists(first.vocabulary("0a"))
-        # and stores it at the next announcement
+    with out_of_memory(admin):
+        # when
         keeper.lacks(first)
-        await until(lambda: admin.exists(first.vocabulary("0a")))
-        assert decode_vocabulary(admin.get(first.vocabulary("0a"))) == tuple(TOKENS)
-        assert not (await broker.announce(first, engine.model, "keep")).lacks_vocabulary
-        # and what is there stays
-        admin.set(second.vocabulary("0a"), "another worker's")
-        keeper.lacks(second)
-        await until(lambda: engine.asked == 3 and not keeper._lacking)
-        assert admin.get(second.vocabulary("0a")) == b"another worker's"
+        await until(lambda: engine.asked == 1 and not keeper._lacking)
+        # then: it goes on without
+        assert not admin.exists(first.vocabulary("0a"))
+    # and stores it at the next announcement
+    keeper.lacks(first)
+    await until(lambda: admin.exists(first.vocabulary("0a")))
+    assert decode_vocabulary(admin.get(first.vocabulary("0a"))) == tuple(TOKENS)
+    assert not (await broker.announce(first, engine.model, "keep")).lacks_vocabulary
+    # and what is there stays
+    admin.set(second.vocabulary("0a"), "another worker's")
+    keeper.lacks(second)
+    await until(lambda: engine.asked == 3 and not keeper._lacking)
+    assert admin.get(second.vocabulary("0a")) == b"another worker's"
     assert not running.done()
     await cancel_all([running])
     await broker.close()

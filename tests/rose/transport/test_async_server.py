@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from unittest import mock
 
@@ -34,12 +34,6 @@ async def serving(
     server = AsyncServer(connector, timeout_s, ConnectionLimit(most), blocking=blocking)
     yield server
     await server.aclose()
-
-
-@pytest.fixture
-def admin(own_redis: EmbeddedBroker) -> Iterator[redis.Redis]:
-    with redis.Redis(port=own_redis.port, protocol=2) as admin:
-        yield admin
 
 
 def connections(admin: redis.Redis) -> int:

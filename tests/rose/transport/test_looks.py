@@ -63,39 +63,39 @@ async def test_it_is_looked_for_after_the_subscription(
 
 
 @needs_redis_server
-async def test_what_is_found_may_look_like_a_message(own_redis: EmbeddedBroker, key: str) -> None:
+async def test_what_is_found_may_look_like_a_message(
+    own_redis: EmbeddedBroker, admin: redis.Redis, key: str
+) -> None:
     # given: somebody has written what Redis says of messages
     subscriptions = subscriptions_at(own_redis.url)
     async with subscriptions.listen("first"):
         pass
-    with redis.Redis(port=own_redis.port, protocol=2) as client:
-        client.hset(key, mapping={"a": "message", "b": "first", "c": "text"})
-        # when
-        async with subscriptions.listen(key, [("HMGET", key, "a", "b", "c")]) as inbox:
-            # then
-            assert inbox.found == [[b"message", b"first", b"text"]]
-            assert inbox.get_ready() is None
+    admin.hset(key, mapping={"a": "message", "b": "first", "c": "text"})
+    # when
+    async with subscriptions.listen(key, [("HMGET", key, "a", "b", "c")]) as inbox:
+        # then
+        assert inbox.found == [[b"message", b"first", b"text"]]
+        assert inbox.get_ready() is None
     await subscriptions.aclose()
 
 
 @needs_redis_server
 async def test_a_look_that_is_refused_concerns_no_other(
-    own_redis: EmbeddedBroker, key: str
+    own_redis: EmbeddedBroker, admin: redis.Redis, key: str
 ) -> None:
     # given
     subscriptions = subscriptions_at(own_redis.url)
-    with redis.Redis(port=own_redis.port, protocol=2) as client:
-        client.set(key, "text")
-        async with subscriptions.listen("other") as other:
-            # when
-            with pytest.raises(ResponseError, match="WRONGTYPE"):
-                async with subscriptions.listen(key, [("HGET", key, "a"), ("GET", key)]):
-                    pass
-            # then: the replies behind it are nobody else's
-            async with subscriptions.listen(key, [("GET", key)]) as inbox:
-                assert inbox.found == [b"text"]
-            client.publish("other", "x")
-            assert await other.get(60) == b"x"
+    admin.set(key, "text")
+    async with subscriptions.listen("other") as other:
+        # when
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            async with subscriptions.listen(key, [("HGET", key, "a"), ("GET", key)]):
+                pass
+        # then: the replies behind it are nobody else's
+        async with subscriptions.listen(key, [("GET", key)]) as inbox:
+            assert inbox.found == [b"text"]
+        admin.publish("other", "x")
+        assert await other.get(60) == b"x"
     await subscriptions.aclose()
 
 

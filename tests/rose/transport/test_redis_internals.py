@@ -89,17 +89,14 @@ async def test_an_open_connection_gives_its_transport_and_reads_errors(
 
 @needs_redis_server
 def test_a_pooled_connection_takes_packed_commands_and_gives_raw_replies(
-    own_redis: EmbeddedBroker,
+    admin: redis.Redis,
 ) -> None:
-    with redis.Redis(port=own_redis.port, protocol=2) as client:
-        connection = client.connection_pool.get_connection()
-        # when
-        packed = hiredis.pack_command(("XADD", "s", "1-1", "name", b"value"))
-        connection.send_packed_command([packed + hiredis.pack_command(("XRANGE", "s", "-", "+"))])
-        # then
-        assert connection.read_response() == b"1-1"
-        assert connection.read_response(disconnect_on_error=False) == [
-            [b"1-1", [b"name", b"value"]]
-        ]
-        assert not connection.can_read(0)
-        client.connection_pool.release(connection)
+    connection = admin.connection_pool.get_connection()
+    # when
+    packed = hiredis.pack_command(("XADD", "s", "1-1", "name", b"value"))
+    connection.send_packed_command([packed + hiredis.pack_command(("XRANGE", "s", "-", "+"))])
+    # then
+    assert connection.read_response() == b"1-1"
+    assert connection.read_response(disconnect_on_error=False) == [[b"1-1", [b"name", b"value"]]]
+    assert not connection.can_read(0)
+    admin.connection_pool.release(connection)

@@ -158,11 +158,10 @@ async def test_a_listener_that_does_not_keep_up_is_told_and_costs_no_memory(
 
 @needs_redis_server
 async def test_a_killed_connection_is_told_to_all_and_opened_once(
-    own_redis: EmbeddedBroker,
+    own_redis: EmbeddedBroker, admin: redis.Redis
 ) -> None:
     settings = ProducerSettings(redis_url=own_redis.url)  # type: ignore[arg-type]
     subscriptions = AsyncSubscriptions(settings)
-    admin = redis.Redis(port=own_redis.port, protocol=2)
     async with AsyncExitStack() as stack:
         inboxes = [
             await stack.enter_async_context(subscriptions.listen(f"c{n}")) for n in range(50)
@@ -184,13 +183,13 @@ async def test_a_killed_connection_is_told_to_all_and_opened_once(
         admin.publish("c49", "after")
         assert await inboxes[49].get(60) == b"after"
     await subscriptions.aclose()
-    admin.close()
 
 
 @needs_redis_server
-async def test_a_channel_that_is_forbidden_concerns_no_other(own_redis: EmbeddedBroker) -> None:
+async def test_a_channel_that_is_forbidden_concerns_no_other(
+    own_redis: EmbeddedBroker, admin: redis.Redis
+) -> None:
     # given
-    admin = redis.Redis(port=own_redis.port, protocol=2)
     rights = ("on", "nopass", "~*", "&mine*", "+@all")
     admin.execute_command("ACL", "SETUSER", "limited", *rights)
     url = f"redis://limited:x@127.0.0.1:{own_redis.port}"
@@ -204,7 +203,6 @@ async def test_a_channel_that_is_forbidden_concerns_no_other(own_redis: Embedded
         admin.publish("mine", "x")
         assert await inbox.get(60) == b"x"
     await subscriptions.aclose()
-    admin.close()
 
 
 @needs_redis_server
@@ -279,25 +277,24 @@ def test_threads_do_not_share_a_connection(
 
 
 @needs_redis_server
-def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker) -> None:
+def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker, admin: redis.Redis) -> None:
     # given
     pool = Subscriptions(ProducerSettings(redis_url=own_redis.url))  # type: ignore[arg-type]
-    with redis.Redis(port=own_redis.port, protocol=2) as admin:
-        # when: in use
-        with pool.listen("c") as inbox:
-            admin.client_kill_filter(_type="pubsub")
-            with pytest.raises(CONNECTION_LOST):
-                inbox.get(60)
-        # and when: idle
-        with pool.listen("c") as first:
-            pass
-        wait_until(lambda: listeners(admin, "c") == 0)
-        admin.client_kill_filter(_type="normal", skipme=True)
-        # then
-        with pool.listen("c") as second:
-            assert second is not first
-            admin.publish("c", "x")
-            assert second.get(60) == b"x"
+    # when: in use
+    with pool.listen("c") as inbox:
+        admin.client_kill_filter(_type="pubsub")
+        with pytest.raises(CONNECTION_LOST):
+            inbox.get(60)
+    # and when: idle
+    with pool.listen("c") as first:
+        pass
+    wait_until(lambda: listeners(admin, "c") == 0)
+    admin.client_kill_filter(_type="normal", skipme=True)
+    # then
+    with pool.listen("c") as second:
+        assert second is not first
+        admin.publish("c", "x")
+        assert second.get(60) == b"x"
     pool.close()
 
 
