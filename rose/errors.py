@@ -13,7 +13,7 @@ A message says what was wrong, with which value, and what to do about it.
     ├── MalformedMessage           bytes from Redis that are not what the protocol says
     ├── QueueFull                  back-pressure: try again later
     ├── TenantLimited              the tenant has as much as it may: try again later
-    ├── JobNotFound                no such job, or its result has expired
+    ├── JobNotFound                no such job, or what it wrote has expired or is gone
     ├── DeadLetterNotFound         retried, purged or trimmed before
     ├── FileNotFound               no such file, or it has expired
     │   └── FileGone               the file is known, but the storage does not have its content

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
 from rose.errors import ConfigurationError, InvalidRequest, RoseError
-from rose_cli.commands import CommandGroup
+from rose_cli.commands import CommandGroup, ReaderGone
 from rose_cli.output import print_error
 
 #: Where output goes has no room, or has failed.
@@ -48,18 +49,33 @@ def _rose(
 def main() -> None:
     """Run `rose`: a mistake of the user's is one line on stderr, never a traceback."""
     try:
-        app()
+        _run()
     except RoseError as error:
         _fail(error)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)  # the reader has seen enough, as with `rose stream ID | head`
+    except (BrokenPipeError, ReaderGone):
+        _end_as_by_sigpipe()
     except OSError as error:
         if error.errno not in _FULL:
             raise
         print(f"rose: cannot write: {error.strerror}", file=sys.stderr)
         os._exit(1)  # what is left in buffers cannot be written either, and would be a traceback
+
+
+def _run() -> None:
+    try:
+        app()
+    finally:
+        if sys.stdout is not None:  # None: the caller has closed it
+            sys.stdout.flush()
+
+
+def _end_as_by_sigpipe() -> NoReturn:
+    """Without a word, as other tools before `head`. Python ignores the signal itself, so that a
+    peer's end does not end it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left in buffers
+    sys.exit(128 + signal.SIGPIPE)
 
 
 def _fail(error: RoseError) -> NoReturn:

@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
-from rose.errors import InvalidCursor, JobNotFound, MalformedMessage, ResultTimeout
+from rose.errors import (
+    InvalidCursor,
+    InvalidParameter,
+    JobNotFound,
+    MalformedMessage,
+    ResultTimeout,
+)
 from rose.protocol import TERMINAL_STATUSES, Event, decode_event
 from rose.protocol.status import job_not_found
 
@@ -27,10 +33,11 @@ class LogCursor:
     """Where a subscriber stands. Invariant: it has tokens 0 to `position` - 1, each once."""
 
     def __init__(self, position: int = 0) -> None:
-        if not isinstance(position, int) or position < 0:
+        if type(position) is not int or position < 0:
             raise InvalidCursor(f"a cursor counts tokens and cannot be {position!r}")
         self.position = position
         self.ended = False
+        self._asked_for = position
 
     @property
     def log_start(self) -> str:
@@ -41,7 +48,9 @@ class LogCursor:
         """Moves past the event if it is news.
 
         Raises:
-            InvalidCursor: the position lies inside an event; text cannot be cut there.
+            InvalidCursor: the position lies inside an event, where text cannot be cut, or behind
+                the job's end.
+            JobNotFound: what was delivered is not there any more.
         """
         if event.index == self.position and not self.ended:  # as nearly all are
             self.position = event.cursor
@@ -51,9 +60,11 @@ class LogCursor:
             return Verdict.REPEAT
         if event.index > self.position:
             return Verdict.GAP
-        raise InvalidCursor(
-            f"cursor {self.position} lies inside the event of tokens {event.index} to "
-            f"{event.cursor}: use the cursor of an event"
+        if event.is_terminal:
+            raise self._not_there(f"the job has ended after {event.index} tokens")
+        raise self._not_there(
+            f"it lies inside the event of tokens {event.index} to {event.cursor}, and must be the "
+            "cursor of an event"
         )
 
     def judge_live(self, raw: bytes | None) -> tuple[Verdict, Event | None]:
@@ -62,7 +73,7 @@ class LogCursor:
         Anybody may publish there. What cannot be read says no more than None does, which stands
         for silence and for messages that were lost: look into the log.
 
-        Raises: InvalidCursor
+        Raises: InvalidCursor, JobNotFound
         """
         if raw is None:
             return Verdict.GAP, None
@@ -79,7 +90,7 @@ class LogCursor:
         """The news among this message and those that are there already, and whether something is
         missing after them: look into the log.
 
-        Raises: InvalidCursor
+        Raises: InvalidCursor, JobNotFound
         """
         news: list[Event] = []
         while True:
@@ -128,15 +139,24 @@ class LogCursor:
         `status` and `logged` are from the job's state, read before the log.
 
         Raises:
-            JobNotFound: no such job, or what it wrote has expired.
+            JobNotFound: no such job, or what it wrote is gone.
             InvalidCursor: the job has not as many tokens.
         """
         if status is None:
             raise job_not_found(job_id)
         if self.position > logged:
-            raise InvalidCursor(f"cursor {self.position}: job {job_id} has only {logged} tokens")
+            raise self._not_there(f"job {job_id} has only {logged} tokens")
         if status in TERMINAL_STATUSES and not self.ended:
             raise JobNotFound(f"job {job_id} is {status}, and its tokens have expired")
+
+    def _not_there(self, what: str) -> InvalidCursor | JobNotFound:
+        """The caller asked for a position that is none, or Redis had it when it was delivered."""
+        if self.position == self._asked_for:
+            return InvalidCursor(f"cursor {self.position}: {what}")
+        return JobNotFound(
+            f"{self.position} tokens were delivered, and are not in Redis any more: {what}. The "
+            "job's state was deleted, or a failover has forgotten it"
+        )
 
 
 class Patience:
@@ -154,6 +174,10 @@ class Patience:
         poll_interval_s: float,
         max_poll_interval_s: float,
     ) -> None:
+        if not isinstance(timeout_s, int | float | None):
+            raise InvalidParameter(
+                f"timeout_s: must be a number of seconds (got {timeout_s!r:.100})"
+            )
         self._job_id = job_id
         self._first_s = self._interval_s = poll_interval_s
         self._longest_s = max(poll_interval_s, max_poll_interval_s)

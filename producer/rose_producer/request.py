@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from rose.errors import InvalidParameter, MalformedMessage, RedisFull, RoseError
@@ -83,16 +84,34 @@ class Request:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: What can be iterated over, and is one prompt or one request all the same.
+_ONE = (str, bytes, Mapping, Request)
+
+#: Of what is used before the job is validated: what it must be, and in words.
+_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("deadline_s", (int, float, NoneType), "a number of seconds"),
+    ("metadata", (Mapping,), "a mapping"),
+    ("job_id", (str, NoneType), "text"),
+    ("sampling", (Mapping,), "a mapping of sampling parameters"),
+    ("owner", (str,), "text"),
+    ("tools", (Sequence,), "a list of definitions"),
+    ("chat_template_kwargs", (Mapping,), "a mapping"),
+)
+
+
 def prepare_all(
     requests: Iterable[Request | PromptLike], settings: ProducerSettings
 ) -> list[Submission]:
     """Raises:
     InvalidParameter, JobTooLarge: nothing was sent.
     """
+    if isinstance(requests, _ONE) or not isinstance(requests, Iterable):
+        raise InvalidParameter(f"requests: must be several, in a list (got {requests!r:.100})")
     now, traced = now_ms(), is_traced()
     prepared: list[Submission] = []
     for given in requests:
         request = given if isinstance(given, Request) else Request(given)
+        _check_types(request)
         job = _spec(request, settings, now, traced)
         check_record(request.record, request.owner)
         tenant = settings.tenant if request.tenant is None else request.tenant
@@ -110,6 +129,13 @@ def prepare_all(
             )
         )
     return prepared
+
+
+def _check_types(request: Request) -> None:
+    """Raises: InvalidParameter"""
+    for name, types, words in _TYPES:
+        if not isinstance(value := getattr(request, name), types):
+            raise InvalidParameter(f"{name}: must be {words} (got {value!r:.100})", param=name)
 
 
 @dataclass(slots=True)

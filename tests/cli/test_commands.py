@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -283,6 +284,26 @@ def test_output_without_room_is_one_line(place: dict[str, str], words: list[str]
         )
     assert ended.stderr == b"rose: cannot write: No space left on device\n"
     assert ended.returncode == 1
+
+
+@pytest.mark.parametrize("words", [["status"], ["--version"], ["--help"]])
+def test_a_reader_who_is_gone_ends_a_command_without_a_word(
+    place: dict[str, str], words: list[str]
+) -> None:
+    # given
+    reading, writing = os.pipe()
+    os.close(reading)
+    # when
+    ended = subprocess.run(
+        [sys.executable, "-m", "rose_cli", *words],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **place},
+        timeout=240,
+    )
+    os.close(writing)
+    # then
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_a_picture_that_cannot_be_written_is_a_mistake(rose: Rose) -> None:

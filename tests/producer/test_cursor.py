@@ -40,6 +40,23 @@ def test_a_cursor_inside_an_event_is_refused() -> None:
         LogCursor(-1)
 
 
+def test_a_cursor_behind_the_end_of_the_job_is_refused() -> None:
+    with pytest.raises(InvalidCursor, match="has ended after 3 tokens"):
+        LogCursor(9).judge(end(3))
+
+
+@pytest.mark.parametrize("event", [end(0), token(1, count=3)])
+def test_what_was_delivered_and_is_gone_is_no_mistake_of_the_caller(event: Event) -> None:
+    # given: two tokens were delivered
+    cursor = LogCursor()
+    assert cursor.judge_all_logged([token(0), token(1)]) == [token(0), token(1)]
+    # when / then: the job began anew with another text, or was given up
+    with pytest.raises(JobNotFound, match="2 tokens were delivered"):
+        cursor.judge(event)
+    with pytest.raises(JobNotFound, match="2 tokens were delivered"):
+        cursor.check_silence("running", 1, "0-a")
+
+
 def test_a_hole_in_the_log_is_an_error_and_no_endless_search() -> None:
     with pytest.raises(MalformedMessage, match="lacks tokens 0 to 1"):
         LogCursor().judge_logged(token(2))
@@ -151,7 +168,7 @@ def test_no_event_is_delivered_twice_or_out_of_order(messages: list[bytes], star
     for raw in messages:
         try:
             _, news = cursor.judge_live(raw)
-        except InvalidCursor:
+        except (InvalidCursor, JobNotFound):
             continue
         # then
         if news is not None:

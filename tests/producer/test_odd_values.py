@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rose.errors import ConfigurationError, InvalidCursor, InvalidParameter, JobNotFound, RoseError
-from rose_producer import Client
+from rose_producer import Client, Request
 
 _HALF = "half \udc80"
 _NOWHERE = "redis://127.0.0.1:1"
@@ -28,6 +28,50 @@ def test_settings() -> None:
     assert "nosuch: no such parameter" in message
 
 
+def test_an_address_in_the_place_of_settings_is_not_shown() -> None:
+    settings: Any = "redis://user:secret@host"
+    message = refusal(ConfigurationError, lambda: Client(settings))
+    assert "redis_url=" in message
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": None},
+        {"prompt": 3},
+        {"deadline_s": "soon"},
+        {"metadata": 5},
+        {"job_id": 5},
+        {"sampling": [5]},
+        {"owner": b"me"},
+        {"tools": 5},
+        {"tenant": 5},
+        {"adapter": 5},
+        {"chat_template_kwargs": "x"},
+    ],
+)
+def test_values_of_another_type(given: dict[str, Any]) -> None:
+    request = Request(**{"prompt": "a", **given})
+    with Client(redis_url=_NOWHERE) as client:
+        message = refusal(InvalidParameter, lambda: client.submit_many([request]))
+        assert next(iter(given)) in message
+
+
+@pytest.mark.parametrize("requests", [None, 5, "a prompt", {"prompt": "a"}, Request("a")])
+def test_one_request_in_the_place_of_many(requests: Any) -> None:
+    with Client(redis_url=_NOWHERE) as client:
+        message = refusal(InvalidParameter, lambda: client.submit_many(requests))
+        assert "in a list" in message
+
+
+def test_a_time_that_is_no_number() -> None:
+    timeout_s: Any = "soon"
+    with Client(redis_url=_NOWHERE) as client:
+        message = refusal(InvalidParameter, lambda: client.job("a").result(timeout_s))
+        assert "'soon'" in message
+
+
 def test_text_that_is_no_unicode() -> None:
     with Client(redis_url=_NOWHERE) as client:
         assert "prompt" in (message := refusal(InvalidParameter, lambda: client.submit(_HALF)))
@@ -42,7 +86,7 @@ def test_ids_that_no_job_can_have(job_id: Any) -> None:
         assert "an id has" in refusal(JobNotFound, lambda: client.job(job_id))
 
 
-@pytest.mark.parametrize("cursor", ["x", 2.5, -1])
+@pytest.mark.parametrize("cursor", ["x", 2.5, -1, True])
 def test_cursors(cursor: Any) -> None:
     with Client(redis_url=_NOWHERE) as client:
         message = refusal(InvalidCursor, lambda: list(client.job("a").stream(cursor)))

@@ -237,6 +237,19 @@ def test_after_a_flush_new_jobs_run_and_old_subscribers_are_told(
     assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
+def test_subscribers_are_told_that_somebody_has_deleted_the_state_of_a_job(
+    admin: redis.Redis, client: Client, partition: Partition, stream: Callable[..., Stream]
+) -> None:
+    # given
+    running = stream(100_000)
+    # when
+    admin.delete(partition.state(running.job.id))
+    # then
+    running.listeners.join()
+    assert [type(error) for error in running.listeners.errors] == [JobNotFound, JobNotFound]
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
+
+
 def test_jobs_complete_after_their_group_was_destroyed(
     admin: redis.Redis, client: Client, partition: Partition, stream: Callable[..., Stream]
 ) -> None:

@@ -5,6 +5,8 @@ A command's module is imported when that command runs, so that `rose --help` loa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -48,6 +50,19 @@ COMMANDS = {
 }
 
 
+class ReaderGone(Exception):
+    """Whoever reads stdout has seen enough, as `head` has after ten lines."""
+
+
+@contextmanager
+def _reader_may_go() -> Iterator[None]:
+    """Raises: ReaderGone: of a BrokenPipeError typer would make the exit code 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
 class CommandGroup(TyperGroup):
     """The commands above. Until one of them runs, a placeholder with its summary stands for it."""
 
@@ -59,6 +74,16 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, placeholder, rest = super().resolve_command(ctx, args)
         return name, import_command(name) if name in COMMANDS else placeholder, rest
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Raises: ReaderGone: `--help` and `--version` print here."""
+        with _reader_may_go():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Raises: ReaderGone"""
+        with _reader_may_go():
+            return super().invoke(ctx)
 
 
 def import_command(name: str) -> Any:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
-from rose.errors import JobNotFound
+from rose.errors import ConfigurationError, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
 from rose.protocol.calls import cancel, delete, queue_status, tenant_status
 from rose.protocol.keys import QUEUES
@@ -59,6 +59,11 @@ class Client:
             from rose_producer.settings import ProducerSettings
 
             settings = ProducerSettings(**overrides)
+        elif not hasattr(settings, "redis_url"):
+            raise ConfigurationError(
+                f"settings: must be ProducerSettings, not {type(settings).__name__}; single ones "
+                "have names, as redis_url=..."
+            )
         self.settings = settings
         self._home = Home()
         self._redis = transport.RedisClient(self.settings)
@@ -117,7 +122,7 @@ class Client:
             sampling,
             record,
             owner,
-            tools,
+            tools or (),
             tenant,
             adapter,
             chat_template_kwargs or {},
