@@ -10,6 +10,7 @@ from rose_gateway.app import create_app
 from rose_gateway.batches import schema as batches
 from rose_gateway.chat import schema as chat
 from rose_gateway.completions import schema as completions
+from rose_gateway.elsewhere import OF_OTHER_SERVERS
 from rose_gateway.errors import ERROR_RESPONSES as ERRORS
 from rose_gateway.openapi import inlined
 from rose_gateway.parsing import Unsupported
@@ -39,6 +40,7 @@ def tables() -> dict[str, str]:
                 "responses": responses.UNSUPPORTED,
                 "chat": chat.UNSUPPORTED,
                 "completions": completions.UNSUPPORTED,
+                "all": OF_OTHER_SERVERS,
             }
         ),
     }
@@ -75,6 +77,7 @@ def _refused(endpoints: Mapping[str, Unsupported]) -> str:
         f"| {endpoint} | `{name}` | {', '.join(map(_code, accepted))} | {_cell(reason)} |"
         for endpoint, unsupported in endpoints.items()
         for name, (accepted, reason) in sorted(unsupported.items())
+        if endpoint == "all" or name not in OF_OTHER_SERVERS
     )
     head = "| endpoint | parameter | accepted | why nothing else |\n| --- | --- | --- | --- |"
     return _table(head, rows)

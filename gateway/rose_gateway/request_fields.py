@@ -8,7 +8,6 @@ from pydantic import Field
 
 from rose.protocol import Priority
 from rose_gateway.caller import Caller
-from rose_gateway.parsing import Unsupported
 from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel
 
@@ -30,12 +29,6 @@ _PRIORITIES = {
     "fast": Priority.HIGH,
 }
 _TIERS = {Priority.LOW: "flex", Priority.NORMAL: "default", Priority.HIGH: "priority"}
-
-#: What clients of vLLM send beside, and asks for what happens here in any case.
-UNSUPPORTED_OF_VLLM: Unsupported = {
-    "include_stop_str_in_output": ((False,), "a stop string is always cut from the text"),
-    "skip_special_tokens": ((True,), "special tokens are never part of the text"),
-}
 
 #: What is asked for where nobody has announced how long the model's context is.
 _UNKNOWN_CONTEXT = 4096

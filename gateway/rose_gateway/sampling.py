@@ -34,7 +34,10 @@ _LEAST_TOP_P = 1e-9
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Source = Annotated[str, Field(min_length=1)]
-_StopText = Annotated[str, Field(min_length=1, max_length=256)]
+_StopText = Annotated[str, Field(max_length=256)]
+
+_Choice = Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS)]
+_OLDER_NAME = "as `structured_outputs`, by its older name in vLLM"
 
 
 class RequestModel(BaseModel):
@@ -59,7 +62,7 @@ class StructuredOutputs(RequestModel):
     )
     json_object: bool | None = None
     regex: _Source | None = None
-    choice: Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS)] | None = None
+    choice: _Choice | None = None
     grammar: _Source | None = None
 
 
@@ -109,6 +112,10 @@ class SamplingRequest(RequestModel):
         description="vLLM's: one of `json` (a schema), `json_object`, `regex`, `choice` (texts of "
         "which it is one) and `grammar`",
     )
+    guided_json: dict[str, Any] | _Source | None = Field(default=None, description=_OLDER_NAME)
+    guided_regex: _Source | None = Field(default=None, description=_OLDER_NAME)
+    guided_choice: _Choice | None = Field(default=None, description=_OLDER_NAME)
+    guided_grammar: _Source | None = Field(default=None, description=_OLDER_NAME)
     deadline_s: Annotated[_Number, Field(ge=0.001, le=1e8)] | None = Field(
         default=None,
         description="seconds after which nobody wants the answer any more: whatever still waits "
@@ -123,7 +130,9 @@ class DetailedSamplingRequest(SamplingRequest):
         default=None, description="makes drawing repeatable; choice i draws with seed + i"
     )
     stop: _StopText | Annotated[list[_StopText], Field(max_length=16)] | None = Field(
-        default=None, description="texts that end the output and are cut from it: 16 at most"
+        default=None,
+        description="texts that end the output and are cut from it: 16 at most; an empty one is "
+        "none",
     )
     logit_bias: dict[str, Annotated[_Number, Field(ge=-100, le=100)]] | None = Field(
         default=None, description="numbers that are added to the logits of tokens, by token id"
@@ -209,14 +218,11 @@ def _text_fields(request: SamplingRequest) -> dict[str, Any]:
         "regex": bounded(request.regex, "regex"),
         "grammar": bounded(request.grammar, "grammar"),
     }
-    wanted, param = request.structured_outputs, "structured_outputs"
-    if wanted is None:
+    if (found := _structured(request)) is None:
         return own
-    if len(given := [name for name, value in wanted if value not in (None, False)]) != 1:
-        raise Refused(f"{param}: give one of json, json_object, regex, choice and grammar", param)
+    wanted, param = found
     if request.regex or request.grammar:
-        raise Refused(f"{param} cannot go with regex or grammar", param)
-    param += f".{given[0].rstrip('_')}"
+        raise Refused(f"{param.split('.')[0]} cannot go with regex or grammar", param.split(".")[0])
     if wanted.json_object:
         return json_grammar(None, param)
     if isinstance(wanted.json_, dict):
@@ -226,6 +232,26 @@ def _text_fields(request: SamplingRequest) -> dict[str, Any]:
     if wanted.choice is not None:
         return {"regex": bounded("|".join(map(_escaped, wanted.choice)), param)}
     return {"regex": bounded(wanted.regex, param), "grammar": bounded(wanted.grammar, param)}
+
+
+def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | None:
+    """With the name of the parameter that says it. Raises: Refused"""
+    older = {
+        kind: value
+        for kind in ("json", "regex", "choice", "grammar")
+        if (value := getattr(request, f"guided_{kind}")) is not None
+    }
+    names = [f"guided_{kind}" for kind in older]
+    wanted, param = request.structured_outputs, "structured_outputs"
+    if len(older) + (wanted is not None) > 1:
+        raise Refused(f"{names[-1]} cannot go with another that says what the text is", names[-1])
+    if older:
+        return StructuredOutputs(**older), names[0]
+    if wanted is None:
+        return None
+    if len(given := [name for name, value in wanted if value not in (None, False)]) != 1:
+        raise Refused(f"{param}: give one of json, json_object, regex, choice and grammar", param)
+    return wanted, f"{param}.{given[0].rstrip('_')}"
 
 
 def _escaped(text: str) -> str:
@@ -324,7 +350,7 @@ def bounded(source: str | None, param: str) -> str | None:
 def _stops(stop: str | list[str] | None) -> tuple[str, ...] | None:
     if not stop:
         return None
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+    return (stop,) if isinstance(stop, str) else tuple(text for text in stop if text)
 
 
 def _biases(biases: Mapping[str, float] | None) -> tuple[tuple[int, float], ...] | None:

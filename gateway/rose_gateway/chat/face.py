@@ -89,9 +89,8 @@ def _sampling(asked: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict[s
         )
     if asked.top_logprobs and not asked.logprobs:
         raise Refused("top_logprobs needs logprobs: true", "top_logprobs")
-    own = sampling_fields(
-        asked, max_new_tokens=token_limit(next(iter(limits), None), model.context_tokens)
-    )
+    most = token_limit(next(iter(limits - {-1}), None), model.context_tokens)
+    own = sampling_fields(asked, max_new_tokens=most)
     if asked.logprobs:
         own |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
     if tools.stop:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from rose_gateway.conversation import Message
+from rose_gateway.elsewhere import OF_OTHER_SERVERS
 from rose_gateway.parsing import Unsupported
 from rose_gateway.request_fields import (
     MAX_CHOICES,
-    UNSUPPORTED_OF_VLLM,
     Metadata,
     ServiceTier,
     StreamOptions,
@@ -19,7 +19,8 @@ from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
 from rose_gateway.tools import MAX_TOOLS, ChatTool, ChatToolChoice
 from rose_gateway.usage import Usage
 
-_TokenCount = Annotated[int, Field(ge=1, le=2**31 - 1)]
+#: -1 as LM Studio's clients say it: no limit.
+_TokenCount = Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal[-1]
 
 
 class ChatRequest(DetailedSamplingRequest):
@@ -28,7 +29,8 @@ class ChatRequest(DetailedSamplingRequest):
     model: Annotated[str, Field(min_length=1, description="a name of GET /v1/models")]
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: _TokenCount | None = Field(
-        default=None, description="the most tokens to generate; by default what the context holds"
+        default=None,
+        description="the most tokens to generate; by default, and with -1, what the context holds",
     )
     max_tokens: _TokenCount | None = Field(
         default=None, description="the older name of max_completion_tokens"
@@ -88,7 +90,7 @@ UNSUPPORTED: Unsupported = {
     "reasoning_effort": (("none",), "this server's models have no effort that can be chosen"),
     "verbosity": (("medium",), "this server's models have no verbosity that can be chosen"),
     "web_search_options": ((), "this server searches nothing"),
-    **UNSUPPORTED_OF_VLLM,
+    **OF_OTHER_SERVERS,
 }
 
 

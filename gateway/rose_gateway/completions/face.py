@@ -99,7 +99,8 @@ async def _echo(door: Door, model: ServedModel, prompt: str | list[int]) -> str:
 def _sampling(asked: CompletionRequest, model: ServedModel) -> dict[str, Any]:
     """Raises: Refused"""
     limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    own = sampling_fields(asked, max_new_tokens=token_limit(limit, model.context_tokens))
+    most = token_limit(None if limit == -1 else limit, model.context_tokens)
+    own = sampling_fields(asked, max_new_tokens=most)
     own["max_new_tokens"] = max(own["max_new_tokens"], 1)  # the least that a job generates
     if asked.logprobs is not None:
         own |= {"logprobs": True, "top_logprobs": asked.logprobs}

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from rose_gateway.elsewhere import OF_OTHER_SERVERS
 from rose_gateway.parsing import Unsupported
 from rose_gateway.request_fields import (
     MAX_CHOICES,
-    UNSUPPORTED_OF_VLLM,
     ServiceTier,
     StreamOptions,
 )
@@ -35,10 +35,10 @@ class CompletionRequest(DetailedSamplingRequest):
         | _TokenIds
         | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="a text or its token ids, or several of one kind")
-    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | Literal[-1] | None = Field(
         default=None,
-        description=f"the most tokens to generate; {DEFAULT_MAX_TOKENS} by default. 0 is for "
-        "`echo`: the prompt alone comes back",
+        description=f"the most tokens to generate; {DEFAULT_MAX_TOKENS} by default, with -1 what "
+        "the context holds. 0 is for `echo`: the prompt alone comes back",
     )
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         default=None, description="answers to each prompt"
@@ -68,7 +68,7 @@ class CompletionRequest(DetailedSamplingRequest):
 
 UNSUPPORTED: Unsupported = {
     "suffix": (("",), "this server's models write on, they do not fill gaps"),
-    **UNSUPPORTED_OF_VLLM,
+    **OF_OTHER_SERVERS,
 }
 
 

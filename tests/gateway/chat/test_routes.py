@@ -89,6 +89,7 @@ def test_roles_and_parts_reach_the_model(ai: OpenAI) -> None:
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"nonsense": 1}, "nonsense"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -133,6 +134,49 @@ def test_what_means_nothing_is_accepted(door: RunningDoor) -> None:
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["service_tier"] == "flex"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "ours"),
+    [
+        ("repeat_penalty", 1.1, "repetition_penalty"),
+        ("n_predict", 20, "max_tokens"),
+        ("enable_thinking", False, "chat_template_kwargs"),
+        ("options", {"num_predict": 20}, "beside model"),
+        ("json_schema", {"type": "object"}, "structured_outputs"),
+        ("lora_path", "x", "NAME:ADAPTER"),
+    ],
+)
+def test_what_another_server_calls_otherwise_is_refused_with_our_name(
+    door: RunningDoor, name: str, value: Any, ours: str
+) -> None:
+    answer = post(door, {"model": "null", "messages": HI, name: value})
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, name)
+    assert error["code"] == "unsupported_parameter"
+    assert ours in error["message"]
+
+
+def test_other_servers_way_of_asking_for_nothing_is_accepted(door: RunningDoor) -> None:
+    # given: what programs for LM Studio, llama.cpp and vLLM send
+    nothing = {
+        "max_tokens": -1,
+        "stop": "",
+        "repeat_penalty": 1.0,
+        "top_k": 0,
+        "min_p": 0,
+        "cache_prompt": True,
+        "n_predict": -1,
+        "skip_special_tokens": True,
+        "use_beam_search": False,
+    }
+    # when
+    answer = post(door, {"model": "null", "messages": HI, **nothing})
+    # then: it ends where an answer without a limit does
+    assert answer.status_code == 200, answer.text
+    usage = post(door, {"model": "null", "messages": HI}).json()["usage"]
+    assert answer.json()["usage"]["completion_tokens"] == usage["completion_tokens"]
 
 
 def test_what_only_the_worker_can_refuse_is_refused_too(ai: OpenAI) -> None:
