@@ -209,12 +209,17 @@ def test_the_commands_show_and_revoke_keys(own_broker: EmbeddedBroker) -> None:
     assert "open to all" in rose("keys", "list", *place).stdout
     secret = rose("keys", "create", "ci", "--tokens-per-minute", "100", *place).stdout.strip()
     key_id = secret.split("-")[1]
+    other_id = rose("keys", "create", "other", *place).stdout.split("-")[1]
+    assert rose("keys", "revoke", other_id, *place).stdout == f"revoked {other_id}\n"
     listed = rose("keys", "list", *place).stdout
     assert all(word in listed for word in (key_id, "ci", "tokens_per_minute=100"))
     assert secret.split("-", 2)[2] not in listed
-    assert rose("keys", "revoke", key_id, *place).stdout.strip() == f"revoked {key_id}"
-    facts = json.loads(rose("keys", "list", "--json", *place).stdout)
-    assert facts["revoked"] is not None
-    assert "secret_sha256" not in facts
+    last = rose("keys", "revoke", key_id, *place).stdout
+    assert last.startswith(f"revoked {key_id}, the last one: gateways go on asking for a key")
+    facts = [
+        json.loads(line) for line in rose("keys", "list", "--json", *place).stdout.splitlines()
+    ]
+    assert all(fact["revoked"] is not None for fact in facts)
+    assert all("secret_sha256" not in fact for fact in facts)
     refused = rose("keys", "revoke", "0", *place)
     assert refused.returncode == 1

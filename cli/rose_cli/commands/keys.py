@@ -90,8 +90,20 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Refuse a key from now on. Gateways notice within a few seconds; its jobs go on."""
-    revoked = _run(redis_url, lambda keys: keys.revoke(key))
-    print_result(_facts(revoked), f"revoked {revoked.id}", as_json=as_json)
+    revoked, left = _run(redis_url, lambda keys: _revoke(keys, key))
+    text = f"revoked {revoked.id}"
+    if not left:
+        text += (
+            ", the last one: gateways go on asking for a key; make one (rose keys create NAME), or "
+            "say ROSE_GATEWAY_OPEN=true to serve everybody"
+        )
+    print_result(_facts(revoked), text, as_json=as_json)
+
+
+async def _revoke(keys: Keys, key_id: str) -> tuple[ApiKey, int]:
+    """The key, and how many are left."""
+    revoked = await keys.revoke(key_id)
+    return revoked, sum(key.revoked is None for key in await keys.list())
 
 
 @keys.command()
