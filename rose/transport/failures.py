@@ -62,6 +62,9 @@ BROKER_ERRORS = (RedisError, RedisClusterException)
 #: Redis on a command inside a script for which the user lacks a right: 7.0, and since 7.2.
 _SCRIPT_REFUSED = ("The user executing the script can't", "ACL failure in script")
 
+#: Our scripts compile, and their commands are known, from Redis 7.0 on.
+_TOO_OLD = ("Error compiling script", "unknown command")
+
 
 @contextmanager
 def broker_errors() -> Iterator[None]:
@@ -86,6 +89,11 @@ def broker_errors() -> Iterator[None]:
             ) from error
         if isinstance(named(error), _ANSWERED):
             raise BrokerUnavailable(f"Redis cannot serve now, and says: {reason}") from error
+        if any(text in reason for text in _TOO_OLD):
+            raise BrokerUnavailable(
+                f"Redis cannot be used: {reason} (it must be Redis 7.0, Valkey 8.1 or newer, and a "
+                "proxy before it must let every command pass)"
+            ) from error
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
         ) from error

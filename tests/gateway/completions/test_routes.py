@@ -100,7 +100,7 @@ def test_no_token_may_be_asked_for(ai: OpenAI, stream: bool, echo: bool, text: s
         ({"prompt": ["a"] * 65}, "prompt"),
         ({"prompt": ["a"] * 33, "n": 2}, "prompt"),
         ({"prompt": None}, "prompt"),
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"max_tokens": 0, "min_tokens": 1}, "min_tokens"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 2}, "best_of"),
@@ -142,11 +142,12 @@ def test_a_benchmark_may_ask_for_the_usage_so_far(ai: OpenAI) -> None:
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (1, 2)
 
 
-def test_more_tokens_than_fit_are_no_load(start_door: Any) -> None:
+@pytest.mark.parametrize("max_tokens", [1_000_000, -1])
+def test_more_tokens_than_fit_are_no_load(start_door: Any, max_tokens: int) -> None:
     door = start_door(worker={"max_context": 10, "max_queued_tokens": 20})
 
     with door.openai() as ai:
-        answer = ai.completions.create(model="null", prompt="x", max_tokens=1_000_000)
+        answer = ai.completions.create(model="null", prompt="x", max_tokens=max_tokens)
 
     assert answer.choices[0].finish_reason == "length"
     assert answer.choices[0].text == echo(b"x", 9)
