@@ -43,17 +43,6 @@ def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
     assert all(len(s["workers"]) == 2 for s in moved)
 
 
-def test_without_a_terminal_it_prints_plain_lines() -> None:
-    ended = subprocess.run(
-        [*ROSE, "demo", "--full-speed", "--fake-redis"], capture_output=True, text=True, timeout=280
-    )
-    assert "\x1b" not in ended.stdout
-    assert "compared with an undisturbed run" in ended.stdout
-    *_, curl, request = ended.stdout.splitlines()
-    assert "curl -N http://127.0.0.1:" in curl
-    assert max(len(curl), len(request)) < 80
-
-
 def test_on_a_terminal_it_draws_the_streams_and_on_a_stand_in_for_redis_they_are_whole() -> None:
     # given
     master, slave = pty.openpty()
@@ -185,17 +174,27 @@ def program(path: Path, does: str) -> Path:
     return path
 
 
-def test_a_demo_that_is_kept_up_answers_the_curl_line_that_it_prints() -> None:
-    # given
+def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_among_them() -> None:
+    # given: no terminal
     words = [*ROSE, "demo", "--full-speed", "--keep"]
     demo = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert demo.stdout is not None
-    line = next(line for line in demo.stdout if "curl" in line)
-    command = line.rstrip("\\\n") + next(demo.stdout)
+    lines = []
+    for line in demo.stdout:
+        lines.append(line)
+        if "curl -N http://127.0.0.1:" in line:
+            break
+    lines.append(next(demo.stdout))
+    curl, request = lines[-2:]
+    command = curl.rstrip("\\\n") + request
     # when
     asked = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=120)
     demo.send_signal(signal.SIGINT)
     # then
     assert "response.completed" in asked.stdout, asked.stderr
     assert demo.wait(60) == 0
+    printed = "".join(lines)
+    assert "\x1b" not in printed
+    assert "compared with an undisturbed run" in printed
+    assert max(len(curl), len(request)) <= 80  # with the end of the line
     demo.stdout.close()

@@ -133,9 +133,8 @@ def test_a_released_wheel_has_the_compiled_decoder(
 
 
 @needs_redis_server
-@pytest.mark.parametrize("engine", ["null", "rose"])
 def test_it_installs_beside_a_service_with_modules_of_the_same_names_as_its_folders(
-    wheel: Path, tmp_path: Path, own_redis: EmbeddedBroker, engine: str
+    wheel: Path, tmp_path: Path, own_redis: EmbeddedBroker
 ) -> None:
     # given: an environment that has such modules of its own
     site = new_environment(tmp_path / "venv")
@@ -145,7 +144,7 @@ def test_it_installs_beside_a_service_with_modules_of_the_same_names_as_its_fold
     # when: the wheel is installed, a worker starts, and the service submits a job
     install(wheel, tmp_path / "venv")
     programs = tmp_path / "venv" / "bin"
-    options = ["--redis-url", own_redis.url, "--engine", engine, "--http-port", "0"]
+    options = ["--redis-url", own_redis.url, "--http-port", "0"]
     log = tmp_path / "worker.log"
     with log.open("wb") as output:
         worker = subprocess.Popen(

@@ -28,8 +28,8 @@ def sampled_by_kernel(logits: torch.Tensor, rows: list[SamplingRequest]) -> list
     return [int(i) for i in ids.tolist()]
 
 
-@pytest.mark.parametrize("block", [sampling._MAX_BLOCK, 64], ids=["one block", "several"])
-@settings(max_examples=40, derandomize=True, deadline=None)
+@pytest.mark.parametrize("block", [sampling._MAX_BLOCK, 128], ids=["one block", "several"])
+@settings(max_examples=25, derandomize=True, deadline=None)
 @given(
     rows=st.lists(knobs, min_size=1, max_size=4),
     seed=st.integers(-(2**63), 2**63 - 1),

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.roseinfer.models import needs_decoder
+from roseinfer import InferenceEngine
+from tests.roseinfer.models import answers, build, needs_decoder, prompts
 
 pytestmark = needs_decoder
 
 # Several sequences, long and short, in one step: greedy ids, as text.
 GENERATE = """
 import torch
-torch.set_num_threads(1)
+torch.set_num_threads({threads})
 from roseinfer import InferenceEngine, native
 from tests.roseinfer.models import answers, build, prompts
 assert native.available()
@@ -42,7 +43,8 @@ def run(code: str, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def usual() -> str:
-    return run(GENERATE)
+    engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=1024)
+    return str(answers(engine, prompts(3, 20, 9, 61), 8, max_batch_size=4))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
@@ -52,7 +54,7 @@ def test_items_may_come_in_any_order(tmp_path: Path, usual: str) -> None:
     source = Path(__file__).with_name("descending.c")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", descending], check=True)
     # when, then
-    assert run(GENERATE, LD_PRELOAD=str(descending)) == usual
+    assert run(GENERATE.format(threads=1), LD_PRELOAD=str(descending)) == usual
 
 
 def test_openmp_may_count_its_threads_as_it_likes() -> None:
@@ -72,7 +74,7 @@ print((weights[1:] == -7.0).all().item(), all(0 <= r.id < ids for r in requests)
 
 
 def test_a_step_takes_as_many_threads_as_torch_says(usual: str) -> None:
-    assert run(GENERATE.replace("threads(1)", "threads(3)"), OMP_NUM_THREADS="1") == usual
+    assert run(GENERATE.format(threads=3), OMP_NUM_THREADS="1") == usual
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
