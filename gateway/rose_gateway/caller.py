@@ -24,5 +24,4 @@ class Caller:
         return self.limits.models is None or model in self.limits.models
 
     def may_have(self, priority: Priority) -> bool:
-        order = list(Priority)
-        return order.index(priority) >= order.index(self.limits.max_priority)
+        return priority.level >= self.limits.max_priority.level

@@ -250,7 +250,8 @@ def _permitted(caller: Caller, submission: Submission) -> Submission:
             type="permission_error",
         )
     if submission.priority is None:
-        normal_or_less = max(Priority.NORMAL, caller.limits.max_priority, key=list(Priority).index)
+        highest = caller.limits.max_priority
+        normal_or_less = max(Priority.NORMAL, highest, key=lambda priority: priority.level)
         return replace(submission, priority=normal_or_less)
     if not caller.may_have(submission.priority):
         raise ApiError(

@@ -31,6 +31,14 @@ class Priority(StrEnum):
     NORMAL = "normal"
     LOW = "low"
 
+    @property
+    def level(self) -> int:
+        """1 for the most urgent."""
+        return _LEVELS[self]
+
+
+_LEVELS = {priority: level for level, priority in enumerate(Priority, 1)}
+
 
 _Messages = Annotated[tuple[ChatMessage, ...], Field(strict=False, fail_fast=True)]
 _MESSAGES: TypeAdapter[tuple[ChatMessage, ...]] = TypeAdapter(_Messages)

@@ -24,9 +24,9 @@ RELEASED = "released"
 #: Hash: how many partitions each queue has that workers have joined, by its name.
 QUEUES = "rose:queues"
 
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_PRODUCER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_FINGERPRINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: Of a queue, a tenant, a user of Redis, a model's fingerprint.
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
 _PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
 
 
@@ -52,7 +52,7 @@ class Partition:
     index: int = 0
 
     def __post_init__(self) -> None:
-        if not _QUEUE_NAME.fullmatch(self.queue):
+        if not NAME.fullmatch(self.queue):
             raise ConfigurationError(
                 f"queue name {self.queue!r}: use 1 to 64 letters, digits, '_', '.' or '-'"
             )
@@ -93,7 +93,7 @@ class Partition:
         # The caller's key may have any length and hold any character, so it is hashed.
         name = _digest(key)
         if producer not in ("", "default"):
-            own = producer if _PRODUCER_NAME.fullmatch(producer) else _digest(producer)
+            own = producer if NAME.fullmatch(producer) else _digest(producer)
             name = f"{own}:{name}"
         return self._key(f"idempotency:{name}")
 
@@ -178,7 +178,7 @@ class Partition:
 
     def vocabulary(self, fingerprint: str) -> str:
         """String: the bytes of each token of the model with this fingerprint."""
-        known = _FINGERPRINT.fullmatch(fingerprint)
+        known = NAME.fullmatch(fingerprint)
         return self._key(f"vocabulary:{fingerprint if known else _digest(fingerprint)}")
 
 

@@ -7,16 +7,15 @@ work. Limits are kept in Redis, each partition its share of them.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rose.errors import InvalidParameter
 from rose.protocol.jobs import Priority
+from rose.protocol.keys import NAME
 from rose.protocol.status import written_by_us
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_WEIGHT = 1000.0
 
 
@@ -144,7 +143,7 @@ class TenantsStatus:
 
 def check_tenant(name: str) -> None:
     """Raises: InvalidParameter"""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidParameter(
             f"tenant: {name!r} must be 1 to 64 letters, digits, '_', '.' or '-'; leave it out for "
             "none"
@@ -219,13 +218,13 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def encode_passing(classes: Collection[Priority]) -> str:
     """As `tenants:limits` holds them."""
-    return " ".join(str(level) for level, one in enumerate(Priority, 1) if one in classes)
+    return " ".join(str(one.level) for one in Priority if one in classes)
 
 
 def decode_passing(texts: Iterable[bytes | None]) -> tuple[Priority, ...]:
     """Of all partitions: what passes in one of them."""
     levels = {word for text in texts for word in (text or b"").split()}
-    return tuple(one for level, one in enumerate(Priority, 1) if b"%d" % level in levels)
+    return tuple(one for one in Priority if b"%d" % one.level in levels)
 
 
 def merged_limits(replies: Iterable[Mapping[bytes, bytes]]) -> dict[str, TenantLimits]:

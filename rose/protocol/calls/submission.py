@@ -19,9 +19,6 @@ from rose.protocol.jobs import JobSpec, Priority
 from rose.protocol.keys import Partition
 from rose.protocol.scripts import load
 
-#: The number of a priority's stream among those of a partition.
-_LEVEL = {priority: number for number, priority in enumerate(Priority, 1)}
-
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
@@ -134,7 +131,7 @@ def submit(
         if job.idempotency_key is not None:
             keys.append(partition.idempotency(job.idempotency_key, producer))
         args += (
-            f"{_LEVEL[job.priority]} {job.cost} {value_or(job.prompt_tokens, '-')} "
+            f"{job.priority.level} {job.cost} {value_or(job.prompt_tokens, '-')} "
             f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
             f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'} "
             f"{job.prompt_estimate} {job.adapter or '-'}",
