@@ -19,6 +19,7 @@ from rose_gateway.positions import Positions
 from rose_gateway.refusal import Refused
 from rose_gateway.ticket import Burst, Ticket
 from rose_gateway.tools import CallForm
+from rose_gateway.vocabulary import Vocabulary
 from tests.support.event_stream import SentEvent, events_of
 
 
@@ -61,7 +62,7 @@ def sent(
     terms: ChatTerms, logs: list[list[Event]], order: list[int], last: str | None = None
 ) -> list[SentEvent]:
     ticket = Logged(logs, order)
-    chunks = ChatChunks(terms, Head([job.id for job in ticket.jobs], "m", 1))
+    chunks = ChatChunks(terms, Head([job.id for job in ticket.jobs], "m", 1), Vocabulary())
     after = None if last is None else Positions.read(last, len(logs))
 
     async def run() -> bytes:

@@ -13,11 +13,11 @@ from rose_gateway.vocabulary import Vocabulary
 
 
 class ChatCollector(UsageCounter):
-    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary) -> None:
         super().__init__(len(head.job_ids))
-        names = vocabulary or Vocabulary()
         self._terms, self._head = terms, head
-        self._choices = [_Choice(ChoiceOutput(terms, job_id, names)) for job_id in head.job_ids]
+        outputs = (ChoiceOutput(terms, job_id, vocabulary) for job_id in head.job_ids)
+        self._choices = [_Choice(output) for output in outputs]
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
         self._choices[choice].feed(event)

@@ -17,12 +17,11 @@ from rose_gateway.vocabulary import Vocabulary
 
 
 class ChatChunks(ChunkMaker):
-    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary) -> None:
         more = {"service_tier": terms.tier, "system_fingerprint": None}
         fields = head.fields("chatcmpl", "chat.completion.chunk") | more
         super().__init__(fields, len(head.job_ids), include_usage=terms.include_usage)
-        names = vocabulary or Vocabulary()
-        self._outputs = [ChoiceOutput(terms, job_id, names) for job_id in head.job_ids]
+        self._outputs = [ChoiceOutput(terms, job_id, vocabulary) for job_id in head.job_ids]
         # What must be a call has no content. The others may have some.
         self._content = None if terms.form.kind in ("named", "required") else ""
         # Text that is just told needs no parser.

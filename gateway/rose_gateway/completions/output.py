@@ -91,13 +91,13 @@ def empty_columns(top: int) -> dict[str, Any]:
 
 
 def _writers(
-    terms: CompletionTerms, choices: int, vocabulary: Vocabulary | None
+    terms: CompletionTerms, choices: int, vocabulary: Vocabulary
 ) -> list[_LogprobsWriter] | None:
     """Of each choice; None where nobody asked."""
     if terms.logprobs is None:
         return None
-    names = vocabulary or Vocabulary()
-    return [_LogprobsWriter(terms.logprobs, names, terms.echo(choice)) for choice in range(choices)]
+    top = terms.logprobs
+    return [_LogprobsWriter(top, vocabulary, terms.echo(choice)) for choice in range(choices)]
 
 
 def _shown(terms: CompletionTerms, event: AnyEvent) -> AnyEvent:
@@ -118,9 +118,7 @@ def finish_reason(event: FinishedEvent) -> str:
 class CompletionChunks(ChunkMaker):
     """An entry of a log makes one."""
 
-    def __init__(
-        self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary | None = None
-    ) -> None:
+    def __init__(self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary) -> None:
         fields = head.fields("cmpl", "text_completion") | {"system_fingerprint": None}
         super().__init__(fields, terms.choices_of_a_prompt, include_usage=terms.include_usage)
         self._terms = terms
@@ -160,9 +158,7 @@ def _choice(
 class CompletionCollector(UsageCounter):
     """A whole completion."""
 
-    def __init__(
-        self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary | None = None
-    ) -> None:
+    def __init__(self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary) -> None:
         super().__init__(terms.choices_of_a_prompt)
         self._terms = terms
         self._head, count = head, len(head.job_ids)

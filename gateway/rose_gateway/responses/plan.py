@@ -58,21 +58,10 @@ def submission(
     messages = chat_messages([*history, *items], request.instructions)
     tools = _tool_plan(request, model)
     priority = question.priority_of(request.service_tier)
-    logprobs = _wants_logprobs(request)
-    if logprobs and tools.form.kind != "text":
-        raise Refused(
-            "top_logprobs: answers that may call functions have no log-probabilities",
-            "top_logprobs" if request.top_logprobs else "include",
-            code="unsupported_parameter",
-        )
+    logprobs = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
     form = {} if tools.form.kind in ("named", "required") else _format_grammar(request.text)
-    if form and tools.form.kind != "text":
-        raise Refused(
-            "text.format: what must be JSON cannot call functions of its own accord: say "
-            "tool_choice 'none' or 'required', or leave the format out",
-            "text.format",
-            code="unsupported_parameter",
-        )
+    if tools.form.kind != "text":
+        _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
     terms = Terms(
         _shown(request, sampling, priority),
@@ -102,6 +91,23 @@ def submission(
     )
 
 
+def _check_calls(request: CreateResponse, *, logprobs: bool, has_format: bool) -> None:
+    """Raises: Refused: what an answer that may call functions cannot have."""
+    if logprobs:
+        raise Refused(
+            "top_logprobs: answers that may call functions have no log-probabilities",
+            "top_logprobs" if request.top_logprobs else "include",
+            code="unsupported_parameter",
+        )
+    if has_format:
+        raise Refused(
+            "text.format: what must be JSON cannot call functions of its own accord: say "
+            "tool_choice 'none' or 'required', or leave the format out",
+            "text.format",
+            code="unsupported_parameter",
+        )
+
+
 def _sampling(
     request: CreateResponse,
     model: ServedModel,
@@ -117,10 +123,6 @@ def _sampling(
     if tools.stop:
         fields["stop"] = (*fields.get("stop", ()), *tools.stop)
     return checked(fields, **{"tool_choice": tools.sampling, "text.format": form})
-
-
-def _wants_logprobs(request: CreateResponse) -> bool:
-    return bool(request.top_logprobs) or LOGPROBS in (request.include or ())
 
 
 def _format_grammar(text: TextConfig | None) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def test_usage_comes_last_if_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ['"\\\n\r\t\x00', "ü🦊", "a\u2028b\u2029\x85c"])
 def test_any_text_arrives_on_one_line(text: str) -> None:
-    chunks = ChatChunks(ChatTerms(), Head(["0-a"], "m\u2028", 0))
+    chunks = ChatChunks(ChatTerms(), Head(["0-a"], "m\u2028", 0), Vocabulary())
 
     data = chunks.feed(0, tokens(text)[0])
 

@@ -16,7 +16,7 @@ from rose_gateway.vocabulary import Vocabulary
 
 def test_a_token_whose_text_is_not_certain_yet_brings_a_chunk() -> None:
     """So whoever measures the time between tokens, or resumes after one, sees each of them."""
-    chunks = CompletionChunks(CompletionTerms(), Head(["0-a"], "m", 1_700_000_000))
+    chunks = CompletionChunks(CompletionTerms(), Head(["0-a"], "m", 1_700_000_000), Vocabulary())
     tokens = [
         TokenEvent(index=n, token_ids=(7,), text=text) for n, text in enumerate(("a", "", "é"))
     ]
