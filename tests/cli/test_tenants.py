@@ -13,7 +13,7 @@ from rich.console import Console
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.top.frames import Top
 from rose_cli.top.view import draw, export
-from rose_producer import Client
+from rose_producer import Client, Tenants
 from tests.support.bench import wait_until
 from tests.support.command import run_rose
 
@@ -155,14 +155,17 @@ def test_who_has_waited_longest_is_seen_beside_the_largest(client: Client) -> No
 
 
 def test_over_partitions_a_tenant_is_one(broker: EmbeddedBroker, queue: str) -> None:
-    # given: the jobs of one are in both partitions
+    # given: the jobs of one are in both partitions, in one of them behind another's
     with Client(redis_url=broker.url, queue=queue, partitions=2) as client:
+        for number in range(3):
+            client.submit("ab", tenant="lab", job_id=f"1-lab-{number}")
         for number in range(4):
             client.submit("ab", tenant="mail", job_id=f"{number % 2}-{number}")
-        client.submit("ab", tenant="lab", job_id="1-x")
         # when
-        wait_until(lambda: client.queue_status().waiting["normal"] == 5)
-        status = client.tenants(1)
+        wait_until(lambda: client.queue_status().waiting["normal"] == 7)
+        with Tenants(client.settings) as tenants:
+            looks = client.tenants(1), tenants.top(1)
     # then: of each partition the first, each with all of its jobs
-    assert {one.name: one.waiting for one in status.top}["mail"] == 4
-    assert status.waiting == 5
+    for status in looks:
+        assert {one.name: one.waiting for one in status.top} == {"mail": 4, "lab": 3}
+        assert status.waiting == 7
