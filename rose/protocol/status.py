@@ -222,15 +222,10 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         # What stands in the stream of tenants' jobs and no worker holds was handed back.
         for number, (entries, oldest, consumers) in enumerate(streams):
             priority = levels[number] if number < len(levels) else Priority.NORMAL
-            held = 0
-            for name, jobs, silent_ms, slots in consumers:
-                worker = name.decode(errors="replace")
-                if worker == RELEASED:
-                    continue
-                held += int(jobs)
-                with written_by_us(f"what worker {worker} says of itself"):
-                    here = WorkerStatus(int(jobs), int_or_none(slots or None), int(silent_ms))
-                workers[worker] = _together(workers.get(worker), here)
+            here = _read_workers(consumers)
+            for name, worker in here.items():
+                workers[name] = _together(workers.get(name), worker)
+            held = sum(worker.jobs for worker in here.values())
             if held:
                 began.append(int(oldest.partition(b"-")[0]))
             waiting[priority.value] += entries - held
@@ -261,6 +256,18 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         generated_tokens=generated,
         tenants_have_jobs=of_tenants > 0,
     )
+
+
+def _read_workers(consumers: Sequence[Any]) -> dict[str, WorkerStatus]:
+    """Those of one stream, by name."""
+    workers: dict[str, WorkerStatus] = {}
+    for raw, jobs, silent_ms, slots in consumers:
+        name = raw.decode(errors="replace")
+        if name != RELEASED:
+            with written_by_us(f"what worker {name} says of itself"):
+                status = WorkerStatus(int(jobs), int_or_none(slots or None), int(silent_ms))
+            workers[name] = _together(workers.get(name), status)
+    return workers
 
 
 def _together(before: WorkerStatus | None, more: WorkerStatus) -> WorkerStatus:
