@@ -85,7 +85,7 @@ def load(
     target, precision = _target(device, dtype, weights)
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
-        model, quantized = _load_model(source, target, precision)
+        model, quantized = load_model(source, target, precision)
         tokenizer = load_tokenizer(tokenizer_source)
         stored = _stored_weights(source, model, quantized) if weights == FROM_FILE else None
     own = fingerprint(source, tokenizer_source, model, weights)
@@ -140,19 +140,15 @@ def parse_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
     return _DTYPES[name]
 
 
-def load_model(source: str, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """The causal language model at `source`, in evaluation mode, with the engine's attention.
-
-    Quantized weights become what they stand for, in `dtype`. Raises ModelNotFound if there is none
-    to load, UnsupportedModel if it is no such model or its weights are incomplete.
-    """
-    return _load_model(source, device, dtype)[0]
-
-
-def _load_model(
+def load_model(
     source: str, device: torch.device, dtype: torch.dtype | None
 ) -> tuple[Any, Mapping[str, QuantizedWeight] | None]:
-    """The model, and the quantized matrices of its safetensors by their names, if it has such."""
+    """The causal language model at `source`, in evaluation mode, with the engine's attention; and
+    the quantized matrices of its safetensors by their names, if it has such.
+
+    In the model they are what they stand for, in `dtype`. Raises ModelNotFound if there is none to
+    load, UnsupportedModel if it is no such model or its weights are incomplete.
+    """
     source = resolve(source)
     with _place(source) as place:
         config = _load_config(place)
@@ -231,7 +227,7 @@ def _load_weights(
         chosen = dtype or torch.bfloat16
         arguments |= gguf.MODEL_ARGUMENTS
     with _quiet():
-        try:
+        with _weight_errors(place.source, config):
             model, info = loader.from_pretrained(
                 folder,
                 config=config,
@@ -246,20 +242,27 @@ def _load_weights(
                 device_map={"": device} if device.type == "cuda" and _has_accelerate() else None,
                 **arguments,
             )
-        except OSError as error:
-            raise ModelNotFound(
-                f"no safetensors weights at {place.source!r}: {_first_line(error)}"
-            ) from error
-        except SafetensorError as error:
-            raise UnsupportedModel(
-                f"the safetensors at {place.source!r} cannot be read ({_first_line(error)}): they "
-                "are cut off or damaged, or pointers of Git LFS (`git lfs pull` fetches the files)"
-            ) from error
-        except Exception as error:
-            raise _unsupported(config, _first_line(error)) from error
         if split is not None:
             _add_generation_config(model, place.folder)
     return model, info
+
+
+@contextmanager
+def _weight_errors(source: str, config: Any) -> Iterator[None]:
+    """What transformers raises where it reads weights, as ModelNotFound or UnsupportedModel."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelNotFound(
+            f"no safetensors weights at {source!r}: {_first_line(error)}"
+        ) from error
+    except SafetensorError as error:
+        raise UnsupportedModel(
+            f"the safetensors at {source!r} cannot be read ({_first_line(error)}): they are cut "
+            "off or damaged, or pointers of Git LFS (`git lfs pull` fetches the files)"
+        ) from error
+    except Exception as error:
+        raise _unsupported(config, _first_line(error)) from error
 
 
 def _add_generation_config(model: Any, folder: str) -> None:
