@@ -228,8 +228,11 @@ def plan_tools(
             code="unsupported_tool_choice",
         )
     form = CallForm.from_record([tool_format, *names])
-    if parallel:
-        return ToolPlan(form, definitions)
+    return ToolPlan(form, definitions, stop=() if parallel else (_end_of_call(tool_format),))
+
+
+def _end_of_call(tool_format: str) -> str:
+    """Where it stops the text, the first call ends the output. Raises: Refused: it has none."""
     end = FORMATS[tool_format].close
     if not end:
         raise Refused(
@@ -238,8 +241,7 @@ def plan_tools(
             "parallel_tool_calls",
             code="unsupported_parameter",
         )
-    # The first call ends the output.
-    return ToolPlan(form, definitions, stop=(end,))
+    return end
 
 
 def _allowed(functions: Sequence[Function], choice: Choice) -> list[Function]:
