@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from benchmarks.engine.contenders import Streaming
 from benchmarks.process_group import ProcessGroup
 
 #: What this process has set for its own threads.
 _OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LD_PRELOAD", "OMP_NUM_THREADS")
 
 
-class FrozenProcess:
+class FrozenProcess(Streaming):
     """`with` starts and ends it. It says a line of JSON about itself, then answers each line."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -51,6 +53,10 @@ class FrozenProcess:
             return self._answer()
         finally:
             self._group.freeze()
+
+    def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
+        times = self.ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]
+        return [later - sooner for sooner, later in itertools.pairwise(times)]
 
     def _answer(self) -> Any:
         """Raises: RuntimeError: it ended instead."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.contenders import Run, Streaming
+from benchmarks.engine.contenders import Run
 from benchmarks.engine.contenders.frozen import FrozenProcess, plain_environment
 from benchmarks.workload import Workload
 
@@ -14,7 +13,7 @@ _CONTEXT = 512
 """tokens of a request, and of a window"""
 
 
-class LlamaCpp(FrozenProcess, Streaming):
+class LlamaCpp(FrozenProcess):
     def __init__(self, name: str, python: Path, model: Path, threads: int, batch: int) -> None:
         self.name = name
         command = [str(python), "-m", "benchmarks.peers.with_llama_cpp", "--model", str(model)]
@@ -25,10 +24,6 @@ class LlamaCpp(FrozenProcess, Streaming):
     def run(self, work: Workload) -> Run:
         answer = self.ask({"prompts": work.prompts, "new_tokens": work.new_tokens})
         return Run(answer["seconds"], answer["outputs"])
-
-    def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
-        times = self.ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]
-        return [later - sooner for sooner, later in itertools.pairwise(times)]
 
     def loss(self, windows: Sequence[Sequence[int]]) -> float:
         """Minus the sum of the logarithms of the probabilities of all tokens but the first ones."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.engine.contenders import Course, Run, Streaming, Traffic
+from benchmarks.engine.contenders import Course, Run, Traffic
 from benchmarks.engine.contenders.frozen import FrozenProcess, plain_environment
 from benchmarks.workload import Workload
 
@@ -18,7 +17,7 @@ _PRELOADS = ("libiomp5.so", "libtcmalloc_minimal.so.4")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
 
 
-class Vllm(FrozenProcess, Streaming):
+class Vllm(FrozenProcess):
     name = "vLLM, compiled"
 
     def __init__(
@@ -57,10 +56,6 @@ class Vllm(FrozenProcess, Streaming):
 
     def serve(self, traffic: Traffic) -> Course:
         return Course(**self.ask(asdict(traffic)))
-
-    def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
-        times = self.ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]
-        return [later - sooner for sooner, later in itertools.pairwise(times)]
 
 
 def preloads(python: Path) -> list[Path]:
