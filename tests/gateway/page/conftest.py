@@ -57,8 +57,8 @@ def trial() -> Iterator[Trial]:
 
 
 @pytest.fixture
-def own_trial() -> Iterator[Trial]:
-    with EmbeddedBroker() as broker, running_trial(broker) as trial:
+def own_trial(own_broker: EmbeddedBroker) -> Iterator[Trial]:
+    with running_trial(own_broker) as trial:
         yield trial
 
 
