@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -63,7 +63,7 @@ async def job_answer(ticket: Ticket, *, characters: bool = False) -> JobAnswer:
         model=ticket.record.model if ticket.record else None,
         title=_title(ticket.record),
         created_at=_seconds(statuses[0].enqueued_ms),
-        started_at=_first(statuses, "started_ms"),
+        started_at=_first_start(statuses),
         ended_at=_last_end(statuses),
         choices=[
             ChoiceAnswer.model_validate(
@@ -123,15 +123,14 @@ def _title(record: Record | None) -> str | None:
     return None
 
 
-def _first(statuses: list[JobStatus], name: str) -> float | None:
-    times: list[Any] = [getattr(status, name) for status in statuses]
-    return _seconds(min((time for time in times if time is not None), default=None))
+def _first_start(statuses: list[JobStatus]) -> float | None:
+    known = [status.started_ms for status in statuses if status.started_ms is not None]
+    return _seconds(min(known, default=None))
 
 
 def _last_end(statuses: list[JobStatus]) -> float | None:
-    times = [status.ended_ms for status in statuses]
-    known = [time for time in times if time is not None]
-    return _seconds(max(known)) if len(known) == len(times) else None
+    known = [status.ended_ms for status in statuses if status.ended_ms is not None]
+    return _seconds(max(known)) if len(known) == len(statuses) else None
 
 
 def _seconds(time_ms: int | None) -> float | None:

@@ -145,14 +145,14 @@ class ToolPlan:
     """stop texts beside those of the request"""
 
 
-def chat_functions(tools: Sequence[ChatTool], param: str = "tools") -> list[Function]:
+def chat_functions(tools: Sequence[ChatTool]) -> list[Function]:
     """Raises: Refused"""
     return checked_functions(
         Function(
             tool.function.name,
             tool.function.description,
             tool.function.parameters,
-            f"{param}[{number}].function",
+            f"tools[{number}].function",
         )
         for number, tool in enumerate(tools)
     )

@@ -59,7 +59,7 @@ class Sigkill(AsyncCase):
         board.add(Ours.name, await self._ours())
         for peer in self.peers if turn == 0 else ():
             try:
-                board.add(peer.name, await _kill_and_restart(peer, JOBS, _TIMEOUT_S))
+                board.add(peer.name, await _kill_and_restart(peer))
             except RuntimeError as error:
                 board.notes.append(str(error))
 
@@ -153,7 +153,7 @@ def _resumed(listener: Listener, logged: int) -> float | None:
     return next(times, None)
 
 
-async def _kill_and_restart(peer: Peer, jobs: int, patience_s: float) -> dict[str, float]:
+async def _kill_and_restart(peer: Peer) -> dict[str, float]:
     """The same for another queue: jobs that sleep for 5 s, with its own defaults.
 
     Kill the worker, and all its children, half-way; start it again at once.
@@ -161,20 +161,20 @@ async def _kill_and_restart(peer: Peer, jobs: int, patience_s: float) -> dict[st
     Raises:
         RuntimeError: the jobs never ran all at once, so there is nothing to compare.
     """
-    with fresh_redis() as broker, peer.sleeping_worker(broker.url, jobs) as worker:
+    with fresh_redis() as broker, peer.sleeping_worker(broker.url, JOBS) as worker:
         await asyncio.to_thread(worker.wait_ready)
-        await peer.sleepers(broker.url, jobs)
+        await peer.sleepers(broker.url, JOBS)
         async with connect(broker.url) as client:
             limit = time.monotonic() + _START_LIMIT_S
-            while (started := await client.scard(STARTED)) < jobs:
+            while (started := await client.scard(STARTED)) < JOBS:
                 if time.monotonic() > limit or await client.zcard(SLEPT):
-                    raise RuntimeError(f"{peer.name}: only {started} of {jobs} jobs run at once")
+                    raise RuntimeError(f"{peer.name}: only {started} of {JOBS} jobs run at once")
                 await asyncio.sleep(_POLL_S)
             await asyncio.sleep(SLEEP_S / 2)
             worker.kill()
             killed, killed_at = time.monotonic(), time.time()
             worker.start()
-            while await client.zcard(SLEPT) < jobs and time.monotonic() < killed + patience_s:
+            while await client.zcard(SLEPT) < JOBS and time.monotonic() < killed + _TIMEOUT_S:
                 await asyncio.sleep(_POLL_S)
             last: Any = await client.zrange(SLEPT, -1, -1, withscores=True)
             completed = await client.zcard(SLEPT)

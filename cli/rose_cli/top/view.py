@@ -42,10 +42,10 @@ def draw(frame: Frame, width: int, height: int | None = None) -> RenderableType:
     )
 
 
-def export(frame: Frame, width: int = _PICTURE_WIDTH) -> str:
+def export(frame: Frame) -> str:
     """An SVG."""
-    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
-    console.print(draw(frame, width))
+    console = Console(record=True, width=_PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
+    console.print(draw(frame, _PICTURE_WIDTH))
     return picture(console, "rose top")
 
 
