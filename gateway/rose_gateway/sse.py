@@ -19,6 +19,7 @@ from rose_gateway.visit import Visit, current_visit
 if TYPE_CHECKING:
     from rose_gateway.connections import StreamBody
     from rose_gateway.metrics import Metrics
+    from rose_gateway.settings import GatewaySettings
 
 T = TypeVar("T")
 
@@ -68,14 +69,12 @@ class EventStream(Response):
         on_disconnect: Callable[[], Awaitable[object]] | None = None,
         error_chunk: Callable[[ApiError], bytes] = error_event,
         headers: Mapping[str, str] | None = None,
-        heartbeat_s: float | None = None,
         with_ids: bool = False,
         held: bool = False,
     ) -> None:
         """`chunks` is closed in any case. `on_disconnect`: the client has gone before the end.
         `error_chunk`: what is written last where `chunks` raises. `with_ids`: events have
         `id:` lines.
-        `heartbeat_s`: of silence; the setting if not given.
         `held`: the answer begins with the first chunk or heartbeat. What `chunks` raises before it
         is an answer with a status of its own, as OpenAI's API has it: its clients repeat, give up
         or ask another model by the status. Where `chunks` end before it, that is 204: an
@@ -83,7 +82,6 @@ class EventStream(Response):
         self._chunks = chunks
         self._on_disconnect = on_disconnect
         self._error_chunk = error_chunk
-        self._heartbeat_s = heartbeat_s
         self._heartbeat, self._after_heartbeat = _HEARTBEAT, _AFTER_HEARTBEAT
         if with_ids:
             self._heartbeat, self._after_heartbeat = _HEARTBEAT_ALONE, b""
@@ -100,14 +98,12 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         door = scope["app"].state.door
-        if self._heartbeat_s is None:
-            self._heartbeat_s = door.settings.heartbeat_s
         self._body, self._metrics = scope["stream_body"], door.metrics
         self._visit, self._loop = current_visit(), asyncio.get_running_loop()
         self._send = send
         self._body.begin()
         with door.metrics.open_streams.track_inprogress():
-            gone = await self._serve(receive, door.settings.write_timeout_s)
+            gone = await self._serve(receive, door.settings)
         if self._instead is not None and not gone:
             await self._instead(scope, receive, send)
         if self._stalled:
@@ -115,10 +111,12 @@ class EventStream(Response):
         if gone and self._on_disconnect is not None and not door.stopping.is_set():
             await self._on_disconnect()
 
-    async def _serve(self, receive: Receive, patience_s: float) -> bool:
+    async def _serve(self, receive: Receive, settings: GatewaySettings) -> bool:
         """Returns whether the client has gone before the end."""
         writing = asyncio.create_task(self._write())
-        watching = asyncio.create_task(self._watch(receive, patience_s))
+        watching = asyncio.create_task(
+            self._watch(receive, settings.heartbeat_s, settings.write_timeout_s)
+        )
         gone = await _ended_first(watching, writing)
         for task in (writing, watching):
             if not task.cancelled():
@@ -173,10 +171,9 @@ class EventStream(Response):
         self._written_at = self._loop.time()
         return flows
 
-    async def _watch(self, receive: Receive, patience_s: float) -> None:
-        """Until the client has gone. Speaks up in a silence, for those who close silent streams; a
-        client that does not take that within `patience_s` counts as gone."""
-        silence_s = self._heartbeat_s or 15.0
+    async def _watch(self, receive: Receive, silence_s: float, patience_s: float) -> None:
+        """Until the client has gone. Speaks up after `silence_s`, for those who close silent
+        streams; a client that does not take that within `patience_s` counts as gone."""
         self._written_at = self._loop.time()
         while True:
             try:
