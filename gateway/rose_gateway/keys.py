@@ -92,8 +92,7 @@ class Keys:
         """Oldest first, the revoked among them. Raises: BrokerUnavailable"""
         with transport.broker_errors():
             flat = await self._redis.execute("HGETALL", KEYS)
-        values = flat.values() if isinstance(flat, dict) else flat[1::2]
-        keys = [key for raw in values if (key := _read(raw)) is not None]
+        keys = [key for raw in flat[1::2] if (key := _read(raw)) is not None]
         return sorted(keys, key=lambda key: (key.created, key.id))
 
     async def revoke(self, key_id: str) -> ApiKey:

@@ -150,8 +150,6 @@ class Tenants(AllPartitions):
             cursor, flat = self._redis.execute(
                 "HSCAN", partition.tenant_limits, cursor, "COUNT", _CHUNK
             )
-            found |= (
-                flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-            )
+            found |= zip(flat[::2], flat[1::2], strict=True)
             if int(cursor) == 0:
                 return found

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -302,8 +302,6 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
     return int(fields[name]) if fields.get(name) else None
 
 
-def _pairs(flat: Any) -> Sequence[tuple[bytes, bytes]]:
+def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Of HGETALL's reply."""
-    if isinstance(flat, dict):
-        return list(flat.items())
-    return list(zip(flat[::2], flat[1::2], strict=True))
+    return zip(flat[::2], flat[1::2], strict=True)
