@@ -15,7 +15,6 @@ from rose_gateway.desk import Submission, Ticket
 from rose_gateway.door import Door
 from rose_gateway.following import Chunks, Collector, collected
 from rose_gateway.question import Question
-from rose_gateway.record import Record
 
 Made = TypeVar("Made")
 
@@ -51,34 +50,29 @@ class ChoiceFace(Generic[Request]):
     async def respond(self, asking: Asking, asked: Request) -> Response:
         """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
         check_kept(asking, asked.store)
-        submission = await self.plan(asking, asked)
-        ticket = await asking.door.desk.submit(asking.caller, submission)
-        record = ticket.record or submission.record
-        make = self.chunks if self.terms(record.request).stream else self.collector
-        output = await make(asking.door, ticket, record)
-        return await delivered(asking, ticket, output, store=record.store)
+        ticket = await asking.door.desk.submit(asking.caller, await self.plan(asking, asked))
+        make = self.chunks if self.terms(ticket.own_record.request).stream else self.collector
+        output = await make(asking.door, ticket)
+        return await delivered(asking, ticket, output, store=ticket.own_record.store)
 
-    async def answer(
-        self, door: Door, ticket: Ticket, record: Record, *, pause_s: float = 0.0
-    ) -> dict[str, Any]:
+    async def answer(self, door: Door, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
         """The whole answer, when it has ended. `pause_s`: as for `Ticket.bursts`.
 
         Raises: ApiError, JobNotFound, BrokerUnavailable
         """
-        collector = await self.collector(door, ticket, record)
+        collector = await self.collector(door, ticket)
         return await collected(ticket, collector, pause_s=pause_s)
 
-    async def collector(self, door: Door, ticket: Ticket, record: Record) -> Collector:
+    async def collector(self, door: Door, ticket: Ticket) -> Collector:
         """Raises: MalformedMessage, BrokerUnavailable"""
-        return await self._made(self.make_collector, door, ticket, record)
+        return await self._made(self.make_collector, door, ticket)
 
-    async def chunks(self, door: Door, ticket: Ticket, record: Record) -> Chunks:
+    async def chunks(self, door: Door, ticket: Ticket) -> Chunks:
         """The stream, however it was asked for. Raises: MalformedMessage, BrokerUnavailable"""
-        return await self._made(self.make_chunks, door, ticket, record)
+        return await self._made(self.make_chunks, door, ticket)
 
-    async def _made(
-        self, make: Callable[..., Made], door: Door, ticket: Ticket, record: Record
-    ) -> Made:
+    async def _made(self, make: Callable[..., Made], door: Door, ticket: Ticket) -> Made:
+        record = ticket.own_record
         terms = self.terms(record.request)
         names = await door.vocabularies.get(terms.vocabulary)
         head = Head([job.id for job in ticket.jobs], record.model, ticket.created_at)

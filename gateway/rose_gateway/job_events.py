@@ -96,11 +96,10 @@ async def follow_job(
 async def _choice_events(
     face: ChoiceFace[Any], door: Door, ticket: Ticket, last: str | None
 ) -> Events | None:
-    assert ticket.record is not None  # noqa: S101 - the follower was chosen by its face
     after = _after(ticket, last)
     if after is not None and after.all_done:
         return None
-    chunks = await face.chunks(door, ticket, ticket.record)
+    chunks = await face.chunks(door, ticket)
     return streamed(ticket, chunks, after)
 
 

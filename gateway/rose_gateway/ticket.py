@@ -49,6 +49,12 @@ class Ticket:
         self._metrics = metrics
 
     @property
+    def own_record(self) -> Record:
+        """`record`, of jobs that came through here."""
+        assert self.record is not None  # noqa: S101 - they were asked for here, or have a face
+        return self.record
+
+    @property
     def created_at(self) -> int:
         """Unix seconds; the same whoever asks and whenever."""
         return (self.state.enqueued_ms or 0) // 1000

@@ -60,7 +60,7 @@ class _Face:
     unsupported: Unsupported
     plan: Callable[[Question, Any], Awaitable[Submission]]
     answer: Callable[..., Awaitable[dict[str, Any]]]
-    """of a door, a ticket and its record, with `pause_s` as for `Ticket.bursts`"""
+    """of a door and a ticket, with `pause_s` as for `Ticket.bursts`"""
 
 
 _FACES = {
@@ -122,8 +122,7 @@ class Asker:
                 ticket = await self._door.desk.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with stop.cancels(ticket):
-                    record = ticket.record or submission.record
-                    body = await face.answer(self._door, ticket, record, pause_s=_PAUSE_S)
+                    body = await face.answer(self._door, ticket, pause_s=_PAUSE_S)
                 return self._succeeded(line, request, body, ticket, stop)
             except (QueueFull, BrokerUnavailable) as error:
                 self._note(str(error))

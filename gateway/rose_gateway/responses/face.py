@@ -7,7 +7,6 @@ from typing import Any
 from rose_gateway.desk import Submission, Ticket
 from rose_gateway.door import Door
 from rose_gateway.question import Question
-from rose_gateway.record import Record
 from rose_gateway.responses import reading
 from rose_gateway.responses.history import before, referred
 from rose_gateway.responses.plan import submission
@@ -23,13 +22,7 @@ async def plan(question: Question, request: CreateResponse) -> Submission:
     return submission(question, request, model, history, items)
 
 
-async def answer(
-    door: Door,
-    ticket: Ticket,
-    record: Record,  # noqa: ARG001 - the other faces need it
-    *,
-    pause_s: float = 0.0,
-) -> dict[str, Any]:
+async def answer(door: Door, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
     """The response when it has ended. `pause_s`: as for `Ticket.bursts`.
 
     Raises: ApiError, JobNotFound, BrokerUnavailable

@@ -121,7 +121,7 @@ async def cancel_response(
 ) -> Response:
     """Answers with the response as it ended: a repeat, or one that comes too late, does no harm."""
     ticket = await _found(door, caller, response_id)
-    if ticket.record is None or not ticket.record.background:
+    if not ticket.own_record.background:
         raise Refused(
             "only a background response can be cancelled: close the connection of another one",
             "response_id",
