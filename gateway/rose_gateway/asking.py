@@ -86,43 +86,35 @@ def check_kept(asking: Asking, store: bool | None) -> None:
         )
 
 
-async def delivered(
-    asking: Asking, ticket: Ticket, output: Chunks | Collector, *, store: bool
-) -> Response:
+async def delivered(asking: Asking, ticket: Ticket, output: Chunks | Collector) -> Response:
     """The answer to a request, as a stream or as a whole.
 
     Raises: ApiError, ClientGone, JobNotFound, BrokerUnavailable
     """
-    gone = when_gone(asking, ticket, store=store)
+    gone = when_gone(asking, ticket)
     if isinstance(output, Collector):
         work = collected(ticket, output)
-        async with delivery(ticket, store=store):
+        async with delivery(ticket):
             answer = await while_connected(asking.request, work, on_disconnect=gone)
         return JSONResponse(answer)
     # Who means to come back is told the job at once.
     held = not asking.continues
     chunks = streamed(ticket, output, with_ids=asking.resumes, held=held)
-    return EventStream(
-        kept(chunks, ticket, store=store),
-        on_disconnect=gone,
-        with_ids=asking.resumes,
-        held=held,
-    )
+    return EventStream(kept(chunks, ticket), on_disconnect=gone, with_ids=asking.resumes, held=held)
 
 
-def when_gone(
-    asking: Asking, ticket: Ticket, *, store: bool
-) -> Callable[[], Awaitable[object]] | None:
+def when_gone(asking: Asking, ticket: Ticket) -> Callable[[], Awaitable[object]] | None:
     """What happens if the client goes away before the end."""
     if asking.continues:
         return None
-    return ticket.cancel if store else ticket.delete
+    return ticket.cancel if ticket.own_record.store else ticket.delete
 
 
 @asynccontextmanager
-async def delivery(ticket: Ticket, *, store: bool) -> AsyncGenerator[None, None]:
+async def delivery(ticket: Ticket) -> AsyncGenerator[None, None]:
     """What is not to be stored is deleted at the end, be it the answer or why there is none. A
     client that goes away before, and a Redis that does, end nothing."""
+    store = ticket.own_record.store
     try:
         yield
     except ApiError:
@@ -133,10 +125,8 @@ async def delivery(ticket: Ticket, *, store: bool) -> AsyncGenerator[None, None]
         await ticket.delete()
 
 
-async def kept(
-    chunks: AsyncGenerator[bytes, None], ticket: Ticket, *, store: bool
-) -> AsyncGenerator[bytes, None]:
+async def kept(chunks: AsyncGenerator[bytes, None], ticket: Ticket) -> AsyncGenerator[bytes, None]:
     """The chunks of a stream, as its delivery."""
-    async with delivery(ticket, store=store), aclosing(chunks):
+    async with delivery(ticket), aclosing(chunks):
         async for data in chunks:
             yield data

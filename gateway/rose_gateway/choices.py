@@ -53,7 +53,7 @@ class ChoiceFace(Generic[Request]):
         ticket = await asking.door.desk.submit(asking.caller, await self.plan(asking, asked))
         make = self.chunks if self.terms(ticket.own_record.request).stream else self.collector
         output = await make(asking.door, ticket)
-        return await delivered(asking, ticket, output, store=ticket.own_record.store)
+        return await delivered(asking, ticket, output)
 
     async def answer(self, door: Door, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
         """The whole answer, when it has ended. `pause_s`: as for `Ticket.bursts`.

@@ -56,7 +56,7 @@ class AnswerWriter:
             "request_id": f"req_{ticket.id}" if ticket else self.request_id(line),
             "body": body,
         }
-        kept = ticket is None or ticket.record is None or ticket.record.store
+        kept = ticket is None or ticket.own_record.store
         unkept = None if kept else ticket
         return self._answer(line, custom_id, succeeded, unkept, response=response, error=None)
 

@@ -185,17 +185,16 @@ async def _found(door: Door, caller: Caller, given: str) -> Ticket:
 
 async def _delivered(asking: Asking, ticket: Ticket, request: CreateResponse) -> Response:
     """The answer to whoever has created it."""
-    store = request.store is not False
-    gone = None if request.background else when_gone(asking, ticket, store=store)
+    gone = None if request.background else when_gone(asking, ticket)
     if request.stream:
         events = await reading.events_of(asking.door, ticket, -1)
-        frames = kept(reading.streamed(ticket, events), ticket, store=store)
+        frames = kept(reading.streamed(ticket, events), ticket)
         return _stream(frames, events, on_disconnect=gone)
     events = await reading.events_of(asking.door, ticket)
     if request.background:
         return JSONResponse(await reading.current(ticket, events))
     work = reading.answered(ticket, events)
-    async with delivery(ticket, store=store):
+    async with delivery(ticket):
         response = await while_connected(asking.request, work, on_disconnect=gone)
     return JSONResponse(response)
 
