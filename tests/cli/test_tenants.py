@@ -157,15 +157,15 @@ def test_who_has_waited_longest_is_seen_beside_the_largest(client: Client) -> No
 def test_over_partitions_a_tenant_is_one(broker: EmbeddedBroker, queue: str) -> None:
     # given: the jobs of one are in both partitions, in one of them behind another's
     with Client(redis_url=broker.url, queue=queue, partitions=2) as client:
-        for number in range(3):
+        for number in range(8):
             client.submit("ab", tenant="lab", job_id=f"1-lab-{number}")
         for number in range(4):
             client.submit("ab", tenant="mail", job_id=f"{number % 2}-{number}")
         # when
-        wait_until(lambda: client.queue_status().waiting["normal"] == 7)
+        wait_until(lambda: client.queue_status().waiting["normal"] == 12)
         with Tenants(client.settings) as tenants:
             looks = client.tenants(1), tenants.top(1)
     # then: of each partition the first, each with all of its jobs
     for status in looks:
-        assert {one.name: one.waiting for one in status.top} == {"mail": 4, "lab": 3}
-        assert status.waiting == 7
+        assert {one.name: one.waiting for one in status.top} == {"mail": 4, "lab": 8}
+        assert status.waiting == 12
