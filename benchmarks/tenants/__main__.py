@@ -47,10 +47,11 @@ class Scale:
     arrivals: int
     tenants: tuple[int, int]
     fetches: int
+    blocks: int
     submitted: int
     drained: int
     long_jobs: int
-    round_trips: int
+    round_trips: tuple[int, int]
     many_jobs: int
     many_tenants: int
 
@@ -65,10 +66,11 @@ _SCALES = {
         arrivals=1000,
         tenants=(10, 100_000),
         fetches=2000,
-        submitted=20_000,
+        blocks=16,
+        submitted=10_000,
         drained=10_000,
         long_jobs=1000,
-        round_trips=300,
+        round_trips=(20, 100),
         many_jobs=1_000_000,
         many_tenants=100_000,
     ),
@@ -81,10 +83,11 @@ _SCALES = {
         arrivals=200,
         tenants=(10, 10_000),
         fetches=500,
-        submitted=10_000,
+        blocks=8,
+        submitted=5_000,
         drained=5_000,
         long_jobs=500,
-        round_trips=100,
+        round_trips=(20, 40),
         many_jobs=100_000,
         many_tenants=10_000,
     ),
@@ -97,10 +100,11 @@ _SCALES = {
         arrivals=3,
         tenants=(2, 20),
         fetches=5,
+        blocks=1,
         submitted=100,
         drained=100,
         long_jobs=10,
-        round_trips=5,
+        round_trips=(5, 1),
         many_jobs=200,
         many_tenants=20,
     ),
@@ -109,10 +113,12 @@ _SCALES = {
 
 def build(scale: Scale, old: str | None) -> dict[str, Callable[[], Case]]:
     figures = (
-        Figure("submit", "bulk submit, jobs/s", scale.submitted, True, 0.9),
-        Figure("drain", "drain of one-token jobs, jobs/s", scale.drained, True, 0.9),
-        Figure("tokens", "tokens/s of jobs of 50 tokens", scale.long_jobs, True, 0.98),
-        Figure("latency", "submit to result, p50 ms", scale.round_trips, False, 0.9),
+        Figure("submit", "bulk submit, jobs/s", scale.submitted, scale.blocks, True, 0.9),
+        Figure("drain", "drain of one-token jobs, jobs/s", scale.drained, scale.blocks, True, 0.9),
+        Figure(
+            "tokens", "tokens/s of jobs of 50 tokens", scale.long_jobs, scale.blocks, True, 0.98
+        ),
+        Figure("latency", "submit to result, p50 ms", *scale.round_trips, False, 0.9),
     )
     fair = {
         name: partial(shares.Shares, settings, scale.share_seconds, scale.windows_s)

@@ -1,4 +1,4 @@
-"""One figure of the queue, for `cases.cost`.
+"""One figure of the queue, for `cases.cost`: a block of it for each line of standard input.
 
     python -m benchmarks.tenants.probe submit|drain|tokens|latency COUNT TENANTS
 
@@ -8,9 +8,11 @@ It also runs beside an older version of the product, where nobody has a tenant.
 from __future__ import annotations
 
 import asyncio
+import signal
 import statistics
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 from benchmarks.queue.cases.compared import rate
@@ -27,53 +29,59 @@ from benchmarks.queue.stage import fresh_redis
 from rose_producer import AsyncClient, Request
 
 _SLOTS = 256
-_WARM_UP = 500
 _TIMEOUT_S = 300.0
 _LONG = 50
-_POLL_S = 0.05
+_POLL_S = 0.02
 
 
-async def submit(count: int, tenants: int) -> float:
-    """Jobs a second."""
+async def submit(count: int, tenants: int) -> AsyncIterator[float]:
+    """Jobs a second into an empty queue."""
     with fresh_redis() as broker:
-        async with open_client(broker.url) as client:
-            await client.submit_many(_requests(_WARM_UP, tenants))
-            requests = _requests(count, tenants)
-            began = time.perf_counter()
-            await client.submit_many(requests)
-            return count / (time.perf_counter() - began)
+        async with open_client(broker.url) as client, connect(broker.url) as direct:
+            while True:
+                requests = _requests(count, tenants)
+                began = time.perf_counter()
+                await client.submit_many(requests)
+                yield count / (time.perf_counter() - began)
+                await direct.flushall()
 
 
-async def drain(count: int, tenants: int) -> float:
+async def drain(count: int, tenants: int) -> AsyncIterator[float]:
     """Jobs of one token a second."""
-    return rate([job.ended for job in await _drained(count, tenants, 1)])
+    async for ended in _drained(count, tenants, 1):
+        yield rate([job.ended for job in ended])
 
 
-async def tokens(count: int, tenants: int) -> float:
+async def tokens(count: int, tenants: int) -> AsyncIterator[float]:
     """Tokens a second of long jobs."""
-    ended = await _drained(count, tenants, _LONG)
-    seconds = max(job.ended for job in ended) - min(job.started for job in ended)
-    return sum(job.tokens for job in ended) / seconds
+    async for ended in _drained(count, tenants, _LONG):
+        seconds = max(job.ended for job in ended) - min(job.started for job in ended)
+        yield sum(job.tokens for job in ended) / seconds
 
 
-async def latency(count: int, tenants: int) -> float:
+async def latency(count: int, tenants: int) -> AsyncIterator[float]:
     """Milliseconds from submit to result, median."""
     with fresh_redis() as broker, start_worker(broker.url) as worker:
         worker.wait_ready()
         async with open_client(broker.url) as client:
-            seconds = [await _round_trip(client, n, tenants) for n in range(50 + count)]
-    return statistics.median(seconds[50:]) * 1000
+            while True:
+                seconds = [await _round_trip(client, n, tenants) for n in range(count)]
+                yield statistics.median(seconds) * 1000
 
 
-async def _drained(count: int, tenants: int, new_tokens: int) -> list[Ended]:
-    with fresh_redis() as broker:
-        async with open_client(broker.url) as client:
-            ids = [j.id for j in await client.submit_many(_requests(count, tenants, new_tokens))]
-        with start_worker(broker.url, max_batch_size=_SLOTS):
-            async with asyncio.timeout(_TIMEOUT_S), connect(broker.url) as direct:
-                while int(await direct.hget(PARTITION.load, "tokens") or 0):
-                    await asyncio.sleep(_POLL_S)
-                return await read_ended(direct, ids)
+async def _drained(count: int, tenants: int, new_tokens: int) -> AsyncIterator[list[Ended]]:
+    """The worker stands still while jobs are submitted."""
+    with fresh_redis() as broker, start_worker(broker.url, max_batch_size=_SLOTS) as worker:
+        worker.wait_ready()
+        async with open_client(broker.url) as client, connect(broker.url) as direct:
+            while True:
+                worker.signal(signal.SIGSTOP)
+                jobs = await client.submit_many(_requests(count, tenants, new_tokens))
+                worker.signal(signal.SIGCONT)
+                async with asyncio.timeout(_TIMEOUT_S):
+                    while int(await direct.hget(PARTITION.load, "tokens") or 0):
+                        await asyncio.sleep(_POLL_S)
+                yield await read_ended(direct, [job.id for job in jobs])
 
 
 async def _round_trip(client: AsyncClient, number: int, tenants: int) -> float:
@@ -93,8 +101,13 @@ def _request(number: int, tenants: int, new_tokens: int = 1) -> Request:
     return Request(PROMPT, sampling={"max_new_tokens": new_tokens}, **whose)
 
 
+async def _serve(blocks: AsyncIterator[float]) -> None:
+    while await asyncio.to_thread(sys.stdin.readline):
+        print(await anext(blocks), flush=True)
+
+
 _PROBES = {"submit": submit, "drain": drain, "tokens": tokens, "latency": latency}
 
 if __name__ == "__main__":
     what, count, tenants = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    print(asyncio.run(_PROBES[what](count, tenants)))
+    asyncio.run(_serve(_PROBES[what](count, tenants)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -10,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from benchmarks.board import Board, Target, at_least, at_most
+from benchmarks.process_group import ProcessGroup
 from benchmarks.runner import Case, in_turn
 
 _ROOT = Path(__file__).parents[3]
@@ -24,6 +27,9 @@ class Figure:
     what: str
     name: str
     count: int
+    """jobs of a block"""
+    blocks: int
+    """in a round"""
     more_is_better: bool
     with_tenants: float
     """at least so much of what it is without, or at most so many times"""
@@ -34,7 +40,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Cost(Case):
-    """Each figure in a process of its own, in turns; ratios are taken round by round."""
+    """All contenders are up at once, each with a server and a worker of its own, and measure
+    blocks of jobs in turns: a machine's speed drifts by more than what is looked for here."""
 
     figures: tuple[Figure, ...]
     tenants: tuple[int, ...]
@@ -44,15 +51,28 @@ class Cost(Case):
 
     def round(self, board: Board, turn: int) -> None:
         with ExitStack() as stack:
-            environments: dict[str, tuple[int, Mapping[str, str] | None]] = {}
-            if self.old is not None:
-                environments[BEFORE] = 0, stack.enter_context(_older(self.old))
-            environments[WITHOUT] = 0, None
-            environments |= {_name(count): (count, None) for count in self.tenants}
+            older = stack.enter_context(_older(self.old)) if self.old is not None else None
             for figure in self.figures:
-                for who in in_turn(list(environments), turn):
-                    tenants, environment = environments[who]
-                    board.add(who, {figure.name: _probe(figure, tenants, environment)})
+                for who, values in self._blocks(figure, older, turn).items():
+                    board.add(who, {figure.name: statistics.median(values)})
+
+    def _blocks(
+        self, figure: Figure, older: Mapping[str, str] | None, turn: int
+    ) -> dict[str, list[float]]:
+        """What each contender reached in each block."""
+        with ExitStack() as stack:
+            probes = {} if older is None else {BEFORE: _Probe(figure, 0, older)}
+            probes[WITHOUT] = _Probe(figure, 0)
+            probes |= {_name(count): _Probe(figure, count) for count in self.tenants}
+            for probe in probes.values():
+                stack.enter_context(probe)
+            values: dict[str, list[float]] = {who: [] for who in probes}
+            for block in range(-1, figure.blocks):
+                for who in in_turn(list(probes), turn + block):
+                    value = probes[who].measure()
+                    if block >= 0:  # that before warms up
+                        values[who].append(value)
+            return values
 
     def judge(self, board: Board) -> None:
         for figure in self.figures:
@@ -69,19 +89,36 @@ def _name(tenants: int) -> str:
     return f"{tenants} tenant{'s' * (tenants > 1)}"
 
 
-def _probe(figure: Figure, tenants: int, environment: Mapping[str, str] | None) -> float:
-    command = [sys.executable, "-m", "benchmarks.tenants.probe", figure.what]
-    run = subprocess.run(
-        [*command, str(figure.count), str(tenants)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=_ROOT if environment is None else environment["PROBE_FOLDER"],
-    )
-    if run.returncode != 0:
-        raise RuntimeError(f"the probe of {figure.what} failed: {run.stderr[-1500:]}")
-    return float(run.stdout)
+class _Probe:
+    """A process of `benchmarks.tenants.probe`."""
+
+    def __init__(
+        self, figure: Figure, tenants: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`environment`: of an older version."""
+        self._what = figure.what
+        module = [sys.executable, "-m", "benchmarks.tenants.probe"]
+        command = [*module, figure.what, str(figure.count), str(tenants)]
+        self._group = ProcessGroup(command, os.environ if environment is None else environment)
+
+    def __enter__(self) -> Self:
+        process = self._group.start(talks=True)
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError(f"the probe of {self._what} does not talk")
+        self._questions, self._answers = process.stdin, process.stdout
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._group.end()
+
+    def measure(self) -> float:
+        """A block of it. Raises: RuntimeError: it ended instead."""
+        self._questions.write("\n")
+        self._questions.flush()
+        answer = self._answers.readline()
+        if not answer:
+            raise RuntimeError(f"the probe of {self._what} ended: {self._group.last_words}")
+        return float(answer)
 
 
 @contextmanager
@@ -99,10 +136,6 @@ def _older(commit: str) -> Iterator[Mapping[str, str]]:
             (harness / "benchmarks").symlink_to(_ROOT / "benchmarks")
             paths = [harness, *(tree / part for part in _PARTS)]
             path = os.pathsep.join(map(str, paths))
-            yield os.environ | {
-                "PYTHONPATH": path,
-                "PYTHONSAFEPATH": "1",
-                "PROBE_FOLDER": str(harness),
-            }
+            yield os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
