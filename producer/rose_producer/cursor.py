@@ -136,17 +136,19 @@ class LogCursor:
     def check_silence(self, status: str | None, logged: int, job_id: str) -> None:
         """Check that the log may have nothing after this position.
 
-        `status` and `logged` are from the job's state, read before the log.
+        `status` and `logged` are from the job's state, read before the log. A failover may have
+        forgotten tokens that were delivered: while the job lives, a worker writes them again.
 
         Raises:
             JobNotFound: no such job, or what it wrote is gone.
-            InvalidCursor: the job has not as many tokens.
+            InvalidCursor: the job has not as many tokens as the caller says.
         """
         if status is None:
             raise job_not_found(job_id)
-        if self.position > logged:
+        has_ended = status in TERMINAL_STATUSES
+        if self.position > logged and (has_ended or self.position == self._asked_for):
             raise self._not_there(f"job {job_id} has only {logged} tokens")
-        if status in TERMINAL_STATUSES and not self.ended:
+        if has_ended and not self.ended:
             raise JobNotFound(f"job {job_id} is {status}, and its tokens have expired")
 
     def _not_there(self, what: str) -> InvalidCursor | JobNotFound:

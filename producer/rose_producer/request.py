@@ -106,7 +106,8 @@ def prepare_all(
     InvalidParameter, JobTooLarge: nothing was sent.
     """
     if isinstance(requests, _ONE) or not isinstance(requests, Iterable):
-        raise InvalidParameter(f"requests: must be several, in a list (got {requests!r:.100})")
+        given_type = type(requests).__name__  # the value may be a prompt
+        raise InvalidParameter(f"requests: must be several, in a list (got {given_type})")
     now, traced = now_ms(), is_traced()
     prepared: list[Submission] = []
     for given in requests:
@@ -135,7 +136,8 @@ def _check_types(request: Request) -> None:
     """Raises: InvalidParameter"""
     for name, types, words in _TYPES:
         if not isinstance(value := getattr(request, name), types):
-            raise InvalidParameter(f"{name}: must be {words} (got {value!r:.100})", param=name)
+            given = type(value).__name__
+            raise InvalidParameter(f"{name}: must be {words} (got {given})", param=name)
 
 
 @dataclass(slots=True)

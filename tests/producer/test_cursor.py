@@ -54,7 +54,17 @@ def test_what_was_delivered_and_is_gone_is_no_mistake_of_the_caller(event: Event
     with pytest.raises(JobNotFound, match="2 tokens were delivered"):
         cursor.judge(event)
     with pytest.raises(JobNotFound, match="2 tokens were delivered"):
-        cursor.check_silence("running", 1, "0-a")
+        cursor.check_silence("failed", 1, "0-a")
+
+
+def test_tokens_that_a_failover_has_forgotten_are_waited_for() -> None:
+    # given: two tokens were delivered
+    cursor = LogCursor()
+    cursor.judge_all_logged([token(0), token(1)])
+    # when: the heir knows of one
+    cursor.check_silence("running", 1, "0-a")
+    # then: what is written again comes to nobody twice
+    assert cursor.judge_all_logged([token(1), token(2)]) == [token(2)]
 
 
 def test_a_hole_in_the_log_is_an_error_and_no_endless_search() -> None:

@@ -250,6 +250,24 @@ def test_subscribers_are_told_that_somebody_has_deleted_the_state_of_a_job(
     assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
 
 
+def test_tokens_that_a_failover_has_forgotten_are_written_again(
+    admin: redis.Redis, partition: Partition, stream: Callable[..., Stream]
+) -> None:
+    # given: what the heir of a primary knows of a job, and tokens that came after it
+    running = stream()
+    keys = [partition.state(running.job.id), partition.tokens(running.job.id)]
+    known = [admin.dump(key) for key in keys]
+    delivered = max(map(len, running.listeners.seen))
+    wait_until(lambda: running.listeners.have(delivered + 10))
+    # when
+    with admin.pipeline(transaction=True) as heir:
+        for key, value in zip(keys, known, strict=True):
+            heir.restore(key, 0, value, replace=True)
+        heir.execute()
+    # then
+    running.assert_complete()
+
+
 def test_jobs_complete_after_their_group_was_destroyed(
     admin: redis.Redis, client: Client, partition: Partition, stream: Callable[..., Stream]
 ) -> None:
