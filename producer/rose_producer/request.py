@@ -87,13 +87,14 @@ class Request:
 #: What can be iterated over, and is one prompt or one request all the same.
 _ONE = (str, bytes, Mapping, Request)
 
-#: Of what is used before the job is validated: what it must be, and in words.
+#: Of what is used where pydantic does not look: what it must be, and in words.
 _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("deadline_s", (int, float, NoneType), "a number of seconds"),
     ("metadata", (Mapping,), "a mapping"),
     ("job_id", (str, NoneType), "text"),
     ("sampling", (Mapping,), "a mapping of sampling parameters"),
     ("owner", (str,), "text"),
+    ("tenant", (str, NoneType), "text"),
     ("tools", (Sequence,), "a list of definitions"),
     ("chat_template_kwargs", (Mapping,), "a mapping"),
 )
@@ -109,27 +110,36 @@ def prepare_all(
         given_type = type(requests).__name__  # the value may be a prompt
         raise InvalidParameter(f"requests: must be several, in a list (got {given_type})")
     now, traced = now_ms(), is_traced()
-    prepared: list[Submission] = []
+    prepared, tenants = list[Submission](), set[str]()
     for given in requests:
         request = given if isinstance(given, Request) else Request(given)
-        _check_types(request)
-        job = _spec(request, settings, now, traced)
-        check_record(request.record, request.owner)
-        tenant = settings.tenant if request.tenant is None else request.tenant
-        if tenant:
-            check_tenant(tenant)
-        prepared.append(
-            Submission.of(
-                job,
-                encode_job(job),
-                _priority(request.priority),
-                request.idempotency_key,
-                record=request.record,
-                owner=request.owner,
-                tenant=tenant,
-            )
-        )
+        try:
+            tenant = settings.tenant if request.tenant is None else request.tenant
+            if tenant and tenant not in tenants:
+                check_tenant(tenant)
+                tenants.add(tenant)
+            prepared.append(_prepare(request, tenant, settings, now, traced))
+        except (AttributeError, TypeError, ValueError):
+            _check_types(request)  # only now: it takes longer than all other checks of a job
+            raise
     return prepared
+
+
+def _prepare(
+    request: Request, tenant: str, settings: ProducerSettings, now: int, traced: bool
+) -> Submission:
+    """`tenant`: checked. Raises: InvalidParameter, JobTooLarge"""
+    job = _spec(request, settings, now, traced)
+    check_record(request.record, request.owner)
+    return Submission.of(
+        job,
+        encode_job(job),
+        _priority(request.priority),
+        request.idempotency_key,
+        record=request.record,
+        owner=request.owner,
+        tenant=tenant,
+    )
 
 
 def _check_types(request: Request) -> None:

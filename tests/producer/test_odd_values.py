@@ -47,6 +47,7 @@ def test_an_address_in_the_place_of_settings_is_not_shown() -> None:
         {"owner": b"me"},
         {"tools": 5},
         {"tenant": 5},
+        {"tenant": ["a"]},
         {"adapter": 5},
         {"chat_template_kwargs": "x"},
     ],
