@@ -1,1 +1,1 @@
-"""The door: OpenAI's API over the queue. Every fact is in Redis, none in a gateway."""
+"""The HTTP gateway: OpenAI's API over the queue. Every fact is in Redis, none in a gateway."""

@@ -17,11 +17,11 @@ from rose_gateway.batches.runner import running_batches
 from rose_gateway.body import BodyLimit
 from rose_gateway.chat import routes as chat
 from rose_gateway.completions import routes as completions
-from rose_gateway.door import opened
 from rose_gateway.files import routes as files
 from rose_gateway.files.files import swept
 from rose_gateway.page import routes as page
 from rose_gateway.responses import routes as responses
+from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
 
 _DESCRIPTION = """
@@ -45,18 +45,18 @@ class _Application(FastAPI):
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:
-    """`app.state.door` is there while the application runs, `app.state.metrics` always.
+    """`app.state.services` is there while the application runs, `app.state.metrics` always.
     `app.state.demo`: whoever makes this a trial sets it, and adds POST /v1/demo/kill-worker."""
     own_metrics = metrics.Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with (
-            opened(settings, own_metrics) as door,
-            swept(door.files),
-            running_batches(door),
+            open_services(settings, own_metrics) as services,
+            swept(services.files),
+            running_batches(services),
         ):
-            app.state.door = door
+            app.state.services = services
             yield
 
     app = _Application(

@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse, Response
 
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.desk import Ticket
-from rose_gateway.door import DoorDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.following import Chunks, Collector, collected, streamed
 from rose_gateway.question import Question, callers_key
 from rose_gateway.refusal import Refused
+from rose_gateway.services import ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 
 
@@ -38,7 +38,7 @@ class Asking(Question):
 
 async def _asking(
     request: Request,
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     idempotency_key: Annotated[
         str | None,
@@ -63,7 +63,7 @@ async def _asking(
     )
     body = await request.body()
     return Asking(
-        door=door,
+        services=services,
         caller=caller,
         body=body,
         sha256=hashlib.sha256(body).hexdigest(),

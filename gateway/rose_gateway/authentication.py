@@ -31,11 +31,11 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(_GUARDED):
             visit: Visit = scope["visit"]
-            door = scope["app"].state.door
+            services = scope["app"].state.services
             headers = Headers(scope=scope)
             try:
-                visit.caller = await identify(_bearer(headers), door.keys, door.settings)
-                if not visit.caller.key_id and not door.settings.open:
+                visit.caller = await identify(_bearer(headers), services.keys, services.settings)
+                if not visit.caller.key_id and not services.settings.open:
                     _check_local(headers)
             except (ApiError, RoseError) as error:
                 answer = api_error(error)
@@ -46,7 +46,7 @@ class Authentication:
 
 
 async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) -> Caller:
-    """Who brings no key is let in where the door is open: on loopback that is so until the first
+    """Who brings no key is let in where the gateway is open: on loopback that is so until the first
     key is made.
 
     Raises:
@@ -79,9 +79,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_local(headers: Headers) -> None:
-    """A door that asks for no key on loopback is for programs of this machine. A browser here also
-    carries requests of any page that it shows, which say so by `Origin`, or by a `Host` where a
-    foreign name was bent to this address.
+    """A gateway that asks for no key on loopback is for programs of this machine. A browser here
+    also carries requests of any page that it shows, which say so by `Origin`, or by a `Host` where
+    a foreign name was bent to this address.
 
     Raises: ApiError: 403
     """

@@ -15,7 +15,7 @@ class Caller:
     """Whose jobs a request may see, and what it may ask for."""
 
     key_id: str = ""
-    """"" where the door is open to all"""
+    """"" where the gateway is open to all"""
     limits: KeyLimits = _NO_LIMITS
     tenant: str = ""
     """whose share its jobs come out of; "" for that of the gateway's setting, if it has one"""

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from rose_gateway.answers import Head
 from rose_gateway.asking import Asking, check_kept, delivered
 from rose_gateway.desk import Submission, Ticket
-from rose_gateway.door import Door
 from rose_gateway.following import Chunks, Collector, collected
 from rose_gateway.question import Question
+from rose_gateway.services import Services
 
 Made = TypeVar("Made")
 
@@ -50,30 +50,32 @@ class ChoiceFace(Generic[Request]):
     async def respond(self, asking: Asking, asked: Request) -> Response:
         """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
         check_kept(asking, asked.store)
-        ticket = await asking.door.desk.submit(asking.caller, await self.plan(asking, asked))
+        ticket = await asking.services.desk.submit(asking.caller, await self.plan(asking, asked))
         make = self.chunks if self.terms(ticket.own_record.request).stream else self.collector
-        output = await make(asking.door, ticket)
+        output = await make(asking.services, ticket)
         return await delivered(asking, ticket, output)
 
-    async def answer(self, door: Door, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
+    async def answer(
+        self, services: Services, ticket: Ticket, *, pause_s: float = 0.0
+    ) -> dict[str, Any]:
         """The whole answer, when it has ended. `pause_s`: as for `Ticket.bursts`.
 
         Raises: ApiError, JobNotFound, BrokerUnavailable
         """
-        collector = await self.collector(door, ticket)
+        collector = await self.collector(services, ticket)
         return await collected(ticket, collector, pause_s=pause_s)
 
-    async def collector(self, door: Door, ticket: Ticket) -> Collector:
+    async def collector(self, services: Services, ticket: Ticket) -> Collector:
         """Raises: MalformedMessage, BrokerUnavailable"""
-        return await self._made(self.make_collector, door, ticket)
+        return await self._made(self.make_collector, services, ticket)
 
-    async def chunks(self, door: Door, ticket: Ticket) -> Chunks:
+    async def chunks(self, services: Services, ticket: Ticket) -> Chunks:
         """The stream, however it was asked for. Raises: MalformedMessage, BrokerUnavailable"""
-        return await self._made(self.make_chunks, door, ticket)
+        return await self._made(self.make_chunks, services, ticket)
 
-    async def _made(self, make: Callable[..., Made], door: Door, ticket: Ticket) -> Made:
+    async def _made(self, make: Callable[..., Made], services: Services, ticket: Ticket) -> Made:
         record = ticket.own_record
         terms = self.terms(record.request)
-        names = await door.vocabularies.get(terms.vocabulary)
+        names = await services.vocabularies.get(terms.vocabulary)
         head = Head([job.id for job in ticket.jobs], record.model, ticket.created_at)
         return make(terms, head, names)

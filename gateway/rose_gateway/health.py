@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from rose.errors import RoseError
-from rose_gateway.door import DoorDependency
+from rose_gateway.services import ServicesDependency
 from rose_producer import AsyncClient
 
 router = APIRouter(tags=["health"])
@@ -33,14 +33,14 @@ async def healthz() -> str:
     response_class=PlainTextResponse,
     responses={503: {"description": "Redis cannot be reached."}},
 )
-async def readyz(door: DoorDependency) -> PlainTextResponse:
+async def readyz(services: ServicesDependency) -> PlainTextResponse:
     """Redis can be reached, for every queue; a line for each says what serves it.
 
     A queue without workers takes jobs all the same: they wait.
     """
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            lines = await asyncio.gather(*(_line(client) for client in door.clients.values()))
+            lines = await asyncio.gather(*(_line(client) for client in services.clients.values()))
     except (RoseError, TimeoutError) as error:
         return PlainTextResponse(f"{error or 'Redis does not answer'}\n", 503)
     return PlainTextResponse("ok\n" + "".join(lines))

@@ -16,7 +16,6 @@ from rose_gateway.chat.face import FACE as CHAT
 from rose_gateway.choices import ChoiceFace
 from rose_gateway.completions.face import FACE as COMPLETION
 from rose_gateway.desk import Ticket
-from rose_gateway.door import Door, DoorDependency
 from rose_gateway.following import streamed
 from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.json_text import compact
@@ -25,6 +24,7 @@ from rose_gateway.positions import Positions
 from rose_gateway.record import Face
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import reading
+from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream
 from rose_gateway.visit import JOB_ID_HEADER
 
@@ -38,20 +38,22 @@ _JobId = Annotated[str, Path(description="as x-rose-job-id told it")]
 @router.get("/v1/jobs/{job_id}", summary="How a job stands")
 async def retrieve_job(
     job_id: _JobId,
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     characters: Annotated[
         bool, Query(description="say for each worker at which character its text begins, too")
     ] = False,
 ) -> JobAnswer:
-    ticket = await door.desk.find(caller, job_id)
+    ticket = await services.desk.find(caller, job_id)
     return await job_answer(ticket, characters=characters)
 
 
 @router.post("/v1/jobs/{job_id}/cancel", summary="Stop a job")
-async def cancel_job(job_id: _JobId, door: DoorDependency, caller: CallerDependency) -> JobAnswer:
+async def cancel_job(
+    job_id: _JobId, services: ServicesDependency, caller: CallerDependency
+) -> JobAnswer:
     """One that waits ends at once, a running one within a step. One that has ended stays so."""
-    ticket = await door.desk.find(caller, job_id)
+    ticket = await services.desk.find(caller, job_id)
     await ticket.cancel()
     return await job_answer(ticket)
 
@@ -72,7 +74,7 @@ async def cancel_job(job_id: _JobId, door: DoorDependency, caller: CallerDepende
 )
 async def follow_job(
     job_id: _JobId,
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     last_event_id: Annotated[
         str,
@@ -83,10 +85,10 @@ async def follow_job(
         Query(alias="last_event_id", description="for those who cannot send the header"),
     ] = "",
 ) -> Response:
-    ticket = await door.desk.find(caller, job_id)
+    ticket = await services.desk.find(caller, job_id)
     last = last_event_id or from_query or None
     face = None if ticket.record is None else ticket.record.face
-    events = await _FOLLOWERS[face](door, ticket, last)
+    events = await _FOLLOWERS[face](services, ticket, last)
     if events is None:
         return Response(status_code=204)
     held = ticket.status in TERMINAL_STATUSES
@@ -94,16 +96,16 @@ async def follow_job(
 
 
 async def _choice_events(
-    face: ChoiceFace[Any], door: Door, ticket: Ticket, last: str | None
+    face: ChoiceFace[Any], services: Services, ticket: Ticket, last: str | None
 ) -> Events | None:
     after = _after(ticket, last)
     if after is not None and after.all_done:
         return None
-    chunks = await face.chunks(door, ticket)
+    chunks = await face.chunks(services, ticket)
     return streamed(ticket, chunks, after)
 
 
-async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Events:
+async def _response_events(services: Services, ticket: Ticket, last: str | None) -> Events:
     after = -1
     if last is not None:
         if not (last.isascii() and last.isdigit() and len(last) <= 15):
@@ -112,10 +114,10 @@ async def _response_events(door: Door, ticket: Ticket, last: str | None) -> Even
                 "last_event_id",
             )
         after = int(last)
-    return reading.streamed(ticket, await reading.events_of(door, ticket, after))
+    return reading.streamed(ticket, await reading.events_of(services, ticket, after))
 
 
-async def _plain_events(door: Door, ticket: Ticket, last: str | None) -> Events | None:  # noqa: ARG001
+async def _plain_events(services: Services, ticket: Ticket, last: str | None) -> Events | None:  # noqa: ARG001
     positions = _after(ticket, last) or Positions(1)
     return None if positions.all_ended else _plain(ticket, positions)
 
@@ -133,7 +135,9 @@ async def _plain(ticket: Ticket, positions: Positions) -> Events:
                 yield "".join(lines).encode()
 
 
-_FOLLOWERS: dict[Face | None, Callable[[Door, Ticket, str | None], Awaitable[Events | None]]] = {
+_FOLLOWERS: dict[
+    Face | None, Callable[[Services, Ticket, str | None], Awaitable[Events | None]]
+] = {
     "chat": partial(_choice_events, CHAT),
     "completion": partial(_choice_events, COMPLETION),
     "response": _response_events,

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query
 from rose.errors import JobNotFound, MalformedMessage
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.caller import Caller
-from rose_gateway.door import Door, DoorDependency
 from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.listing import Page
 from rose_gateway.queued_job import QueuedJob
 from rose_gateway.refusal import Refused
+from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.visit import current_visit
 
 router = APIRouter(tags=["jobs"])
@@ -26,7 +26,7 @@ class JobList(Page[JobAnswer]):
 
 @router.get("/v1/jobs", summary="The caller's jobs, the newest first")
 async def list_jobs(
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     after: Annotated[
         str | None, Query(max_length=128, description="the id of a job: those before it")
@@ -36,15 +36,17 @@ async def list_jobs(
     """Of the last 1,000 that are stored, without those of batches. A job is not found any more
     some time after its end, or when it was deleted."""
     # Another gateway may serve other queues.
-    listed = [job for job in await door.history.jobs(caller.key_id) if job.queue in door.clients]
+    listed = [
+        job for job in await services.history.jobs(caller.key_id) if job.queue in services.clients
+    ]
     rest = listed[_position(listed, after) :]
     found: list[JobAnswer] = []
     while rest and len(found) <= limit:
         some, rest = rest[: limit + 1], rest[limit + 1 :]
-        answers = await asyncio.gather(*(_found(door, caller, job) for job in some))
+        answers = await asyncio.gather(*(_found(services, caller, job) for job in some))
         found += [answer for answer in answers if answer is not None]
         gone = [job for job, answer in zip(some, answers, strict=True) if answer is None]
-        await door.history.forget(caller.key_id, gone)
+        await services.history.forget(caller.key_id, gone)
     current_visit().job_id = ""  # no one of them
     return JobList.of(found[:limit], has_more=len(found) > limit)
 
@@ -59,9 +61,9 @@ def _position(listed: list[QueuedJob], after: str | None) -> int:
     raise Refused("after: no job with this id is in the list", "after")
 
 
-async def _found(door: Door, caller: Caller, job: QueuedJob) -> JobAnswer | None:
+async def _found(services: Services, caller: Caller, job: QueuedJob) -> JobAnswer | None:
     """Raises: BrokerUnavailable"""
     try:
-        return await job_answer(await door.desk.find(caller, job.job_id))
+        return await job_answer(await services.desk.find(caller, job.job_id))
     except (JobNotFound, MalformedMessage):
         return None

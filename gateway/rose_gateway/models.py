@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.caller import Caller
 from rose_gateway.catalogue import ServedModel
-from rose_gateway.door import DoorDependency
 from rose_gateway.errors import ApiError
+from rose_gateway.services import ServicesDependency
 
 router = APIRouter(tags=["models"])
 
@@ -44,8 +44,8 @@ class ModelList(BaseModel):
 
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", summary="The models that the caller may use")
-async def list_models(door: DoorDependency, caller: CallerDependency) -> ModelList:
-    names = await door.catalogue.names()
+async def list_models(services: ServicesDependency, caller: CallerDependency) -> ModelList:
+    names = await services.catalogue.names()
     return ModelList(
         data=[
             _answer(name, model)
@@ -58,10 +58,10 @@ async def list_models(door: DoorDependency, caller: CallerDependency) -> ModelLi
 @router.get("/v1/models/{model:path}", summary="One model")
 async def retrieve_model(
     model: str,
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
 ) -> ModelAnswer:
-    served = await door.catalogue.resolve(model)
+    served = await services.catalogue.resolve(model)
     if not may_use(caller, model, served):
         raise ApiError(
             404,

@@ -1,4 +1,4 @@
-"""A request for text, however it came: its body, who asks, and of which door."""
+"""A request for text, however it came: its body, its caller, and the services that answer it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pydantic import BaseModel
 
 from rose.protocol import Priority
 from rose_gateway.caller import Caller
-from rose_gateway.door import Door
 from rose_gateway.parsing import Unsupported, parse
 from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import priority_of
+from rose_gateway.services import Services
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -23,7 +23,7 @@ _MODEST_TIERS = (None, "auto", "default", "flex")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    door: Door
+    services: Services
     caller: Caller
     body: bytes | Mapping[str, Any]
     """the JSON text, or the object that it says"""

@@ -180,5 +180,5 @@ class _Server(uvicorn.Server):
         deadline = loop.time() + self._grace_s
         while loop.time() < deadline and not self._at_once:  # noqa: ASYNC110 - set by a signal
             await asyncio.sleep(0.05)
-        self._app.state.door.stopping.set()
+        self._app.state.services.stopping.set()
         self._connections.abandon_all()

@@ -1,4 +1,4 @@
-"""What the door can set, by flag or by environment (`ROSE_GATEWAY_...`)."""
+"""What the gateway can set, by flag or by environment (`ROSE_GATEWAY_...`)."""
 
 from __future__ import annotations
 

@@ -97,18 +97,18 @@ class EventStream(Response):
         self.init_headers({**_HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = scope["app"].state.door
-        self._body, self._metrics = scope["stream_body"], door.metrics
+        services = scope["app"].state.services
+        self._body, self._metrics = scope["stream_body"], services.metrics
         self._visit, self._loop = current_visit(), asyncio.get_running_loop()
         self._send = send
         self._body.begin()
-        with door.metrics.open_streams.track_inprogress():
-            gone = await self._serve(receive, door.settings)
+        with services.metrics.open_streams.track_inprogress():
+            gone = await self._serve(receive, services.settings)
         if self._instead is not None and not gone:
             await self._instead(scope, receive, send)
         if self._stalled:
             scope["abandon"]()  # a polite end would wait for the client, too
-        if gone and self._on_disconnect is not None and not door.stopping.is_set():
+        if gone and self._on_disconnect is not None and not services.stopping.is_set():
             await self._on_disconnect()
 
     async def _serve(self, receive: Receive, settings: GatewaySettings) -> bool:
@@ -208,7 +208,7 @@ async def while_connected(
     """
     working = asyncio.create_task(work)
     if await _ended_first(asyncio.create_task(_disconnected(request.receive)), working):
-        if on_disconnect is not None and not request.app.state.door.stopping.is_set():
+        if on_disconnect is not None and not request.app.state.services.stopping.is_set():
             await on_disconnect()
         raise ClientGone
     return working.result()

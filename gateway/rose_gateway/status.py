@@ -11,8 +11,8 @@ from rose.protocol.calls import ALIVE_S
 from rose.protocol.status import QueueStatus
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.caller import Caller
-from rose_gateway.door import Door, DoorDependency
 from rose_gateway.models import may_use
+from rose_gateway.services import Services, ServicesDependency
 
 router = APIRouter(tags=["status"])
 
@@ -46,22 +46,22 @@ class StatusAnswer(BaseModel):
 
 @router.get("/v1/status", summary="How the queues stand")
 async def retrieve_status(
-    request: Request, door: DoorDependency, caller: CallerDependency
+    request: Request, services: ServicesDependency, caller: CallerDependency
 ) -> StatusAnswer:
     """The queues whose models the caller may use, with the load of all callers."""
-    seen = await _seen(door, caller)
-    standings = await door.standings.all()
+    seen = await _seen(services, caller)
+    standings = await services.standings.all()
     return StatusAnswer(
         demo=request.app.state.demo,
         queues=[_answer(status) for status in standings if seen is None or status.queue in seen],
     )
 
 
-async def _seen(door: Door, caller: Caller) -> set[str] | None:
+async def _seen(services: Services, caller: Caller) -> set[str] | None:
     """The queues that the caller may see; None: all of them."""
     if caller.limits.models is None:
         return None
-    names = await door.catalogue.names()
+    names = await services.catalogue.names()
     return {model.queue for name, model in names.items() if may_use(caller, name, model)}
 
 

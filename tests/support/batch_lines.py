@@ -1,4 +1,4 @@
-"""Lines of batches, and a door without HTTP that answers them."""
+"""Lines of batches, and the gateway's services without HTTP, which answer them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from rose_gateway.batches.line import Line, read_lines
-from rose_gateway.door import Door, opened
 from rose_gateway.metrics import Metrics
+from rose_gateway.services import Services, open_services
 from rose_gateway.settings import GatewaySettings
 
 CHAT = "/v1/chat/completions"
@@ -18,10 +18,12 @@ RESPONSES = "/v1/responses"
 
 
 @asynccontextmanager
-async def opened_door(redis_url: str, queue: str, **settings: Any) -> AsyncGenerator[Door, None]:
+async def opened_services(
+    redis_url: str, queue: str, **settings: Any
+) -> AsyncGenerator[Services, None]:
     given = GatewaySettings(redis_url=redis_url, queue=queue, **settings)
-    async with opened(given, Metrics()) as door:
-        yield door
+    async with open_services(given, Metrics()) as services:
+        yield services
 
 
 def line_of(number: int, body: Any, url: str = COMPLETIONS, **fields: Any) -> Line:

@@ -1,4 +1,4 @@
-"""Batches of a door without HTTP: made, waited for, read."""
+"""Batches of a gateway's services without HTTP: made, waited for, read."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 from rose_gateway.batches.book import Batch, Plan
-from rose_gateway.door import Door
 from rose_gateway.files.book import FileRecord, new_file_id
+from rose_gateway.services import Services
 from tests.support.batch_lines import COMPLETIONS
 
 OWNER = ""
 _LIMIT_S = 120
 
 
-async def uploaded(door: Door, lines: Iterable[bytes], owner: str = OWNER) -> FileRecord:
+async def uploaded(services: Services, lines: Iterable[bytes], owner: str = OWNER) -> FileRecord:
     """A file with these lines."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for line in lines:
             yield line + b"\n"
 
-    now_ms = await door.files.book.now_ms()
+    now_ms = await services.files.book.now_ms()
     file_id = new_file_id(now_ms)
     path = f"files/{file_id}"
-    size = await door.files.store.write(path, chunks())
+    size = await services.files.store.write(path, chunks())
     record = FileRecord(file_id, owner, "in.jsonl", "batch", size, now_ms // 1000, None, (path,))
-    await door.files.book.add(record)
+    await services.files.book.add(record)
     return record
 
 
 async def created(
-    door: Door,
+    services: Services,
     lines: Iterable[bytes],
     *,
     owner: str = OWNER,
     endpoint: str = COMPLETIONS,
     lives_s: int = 86_400,
 ) -> Batch:
-    source = await uploaded(door, lines, owner)
-    now_s = await door.batches.now_ms() // 1000
+    source = await uploaded(services, lines, owner)
+    now_s = await services.batches.now_ms() // 1000
     plan = Plan(owner, endpoint, source.id, "24h", now_s, now_s + lives_s)
-    return await door.batches.create(plan)
+    return await services.batches.create(plan)
 
 
-async def look(door: Door, batch: Batch) -> Batch:
-    looked = await door.batches.find(batch.id)
+async def look(services: Services, batch: Batch) -> Batch:
+    looked = await services.batches.find(batch.id)
     assert looked is not None
     return looked
 
 
-async def reached(door: Door, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
+async def reached(services: Services, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
     """The batch as soon as this is true of it."""
     async with asyncio.timeout(_LIMIT_S):
-        while not condition(looked := await look(door, batch)):
+        while not condition(looked := await look(services, batch)):
             await asyncio.sleep(0.02)
     return looked
 
 
-async def ended(door: Door, batch: Batch) -> Batch:
-    return await reached(door, batch, lambda looked: looked.ended)
+async def ended(services: Services, batch: Batch) -> Batch:
+    return await reached(services, batch, lambda looked: looked.ended)
 
 
-async def records(door: Door, batch: Batch, file_id: str | None) -> list[Any]:
+async def records(services: Services, batch: Batch, file_id: str | None) -> list[Any]:
     """What the lines of an output or error file say."""
     if file_id is None:
         return []
-    record = await door.files.book.get(batch.plan.owner, file_id)
-    content = b"".join([chunk async for chunk in door.files.content(record)])
+    record = await services.files.book.get(batch.plan.owner, file_id)
+    content = b"".join([chunk async for chunk in services.files.content(record)])
     assert len(content) == record.bytes
     return [json.loads(line) for line in content.splitlines()]
 

@@ -18,8 +18,8 @@ from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.caller import Caller
-from rose_gateway.door import Door, opened
 from rose_gateway.metrics import Metrics
+from rose_gateway.services import Services, open_services
 from rose_gateway.settings import GatewaySettings
 
 #: Between two checkpoints, and two looks at the progress.
@@ -57,11 +57,11 @@ async def run_batch(
         files.begin(source.sha256, overwrite=overwrite)
         before = files.done
         if before.lines < source.lines:
-            async with opened(settings, Metrics()) as door:
-                await door.catalogue.models()  # a Redis that is not there is told at once
+            async with open_services(settings, Metrics()) as services:
+                await services.catalogue.models()  # a Redis that is not there is told at once
                 await files.save()
                 with make_view(source.lines, before) as view:
-                    await _Pass(door, source, files, view, window).finish()
+                    await _Pass(services, source, files, view, window).finish()
     done = files.done
     seconds = round(time.monotonic() - began, 3)
     return Outcome(done.lines, done.succeeded, done.failed, before.lines, seconds)
@@ -76,14 +76,14 @@ class _Pass:
 
     def __init__(
         self,
-        door: Door,
+        services: Services,
         source: InputFile,
         files: OutputFiles | StandardOutput,
         view: View,
         window: int,
     ) -> None:
         self._source, self._files, self._view = source, files, view
-        self._asker = Asker(door, Caller(), files.done.batch_id)
+        self._asker = Asker(services, Caller(), files.done.batch_id)
         self._run = BatchRun(self._asker, window=window)
         self._room = asyncio.Semaphore(_AHEAD)
         self._begun: deque[Line] = deque()

@@ -29,7 +29,6 @@ from rose_gateway.completions.face import FACE as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
 from rose_gateway.desk import Submission, Ticket
-from rose_gateway.door import Door
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
@@ -38,6 +37,7 @@ from rose_gateway.refusal import Refused
 from rose_gateway.responses import face as responses
 from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
 from rose_gateway.responses.schema import CreateResponse
+from rose_gateway.services import Services
 from rose_gateway.visit import Visit, visiting
 
 log = logging.getLogger("rose.gateway")
@@ -60,7 +60,7 @@ class _Face:
     unsupported: Unsupported
     plan: Callable[[Question, Any], Awaitable[Submission]]
     answer: Callable[..., Awaitable[dict[str, Any]]]
-    """of a door and a ticket, with `pause_s` as for `Ticket.bursts`"""
+    """of the services and a ticket, with `pause_s` as for `Ticket.bursts`"""
 
 
 _FACES = {
@@ -76,13 +76,13 @@ class Asker:
     """For one batch. Belongs to one event loop."""
 
     def __init__(
-        self, door: Door, caller: Caller, batch_id: str, *, endpoint: str | None = None
+        self, services: Services, caller: Caller, batch_id: str, *, endpoint: str | None = None
     ) -> None:
         """`caller`: whose jobs they are. Its limits of rates are for requests that somebody waits
         for. `endpoint`: other lines are refused; None: each line says its own."""
         self.trouble = ""
         """why lines wait; "" if they do not"""
-        self._door = door
+        self._services = services
         limits = KeyLimits(models=caller.limits.models)
         self._caller = Caller(caller.key_id, limits, caller.tenant)
         self._batch_id = batch_id
@@ -92,7 +92,7 @@ class Asker:
     async def ask(self, line: Line, stop: Stop) -> Answer:
         """The answer, whatever it is. Raises: nothing but asyncio.CancelledError"""
         try:
-            nesting = self._door.settings.max_nesting
+            nesting = self._services.settings.max_nesting
             request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)
         except Refused as refusal:
             return self._write.refused(line, custom_id_of(line), refusal)
@@ -119,10 +119,10 @@ class Asker:
             try:
                 submission = await face.plan(question, asked)
                 # So many would push out of the history what a person has asked for.
-                ticket = await self._door.desk.submit(self._caller, submission, listed=False)
+                ticket = await self._services.desk.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with stop.cancels(ticket):
-                    body = await face.answer(self._door, ticket, pause_s=_PAUSE_S)
+                    body = await face.answer(self._services, ticket, pause_s=_PAUSE_S)
                 return self._succeeded(line, request, body, ticket, stop)
             except (QueueFull, BrokerUnavailable) as error:
                 self._note(str(error))
@@ -153,7 +153,7 @@ class Asker:
                     code="unsupported_parameter",
                 )
         return Question(
-            door=self._door,
+            services=self._services,
             caller=self._caller,
             body=request.body,
             sha256=hashlib.sha256(line.raw).hexdigest(),
@@ -166,7 +166,7 @@ class Asker:
         if error.code != "model_not_found":
             return False
         try:
-            return not await self._door.catalogue.models()
+            return not await self._services.catalogue.models()
         except BrokerUnavailable:
             return True
 

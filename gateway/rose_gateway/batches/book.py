@@ -59,7 +59,7 @@ class Plan:
     """What a batch was created with. Times are Unix seconds by Redis' clock."""
 
     owner: str
-    """the id of an API key; "" where the door is open to all"""
+    """the id of an API key; "" where the gateway is open to all"""
     endpoint: str
     input_file_id: str
     completion_window: str

@@ -10,12 +10,12 @@ from rose.errors import FileNotFound
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.batches.book import Plan
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
-from rose_gateway.door import DoorDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.openapi import body_of
 from rose_gateway.parsing import parse
 from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import check_metadata
+from rose_gateway.services import ServicesDependency
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -24,7 +24,7 @@ BatchId = Annotated[str, Path(max_length=128, description="batch_...")]
 
 @router.post("", summary="Create a batch", openapi_extra=body_of(CreateBatch))
 async def create_batch(
-    request: Request, door: DoorDependency, caller: CallerDependency
+    request: Request, services: ServicesDependency, caller: CallerDependency
 ) -> BatchObject:
     """Each line of the input file is a request, and is answered once, at the queue's lowest
     priority. Lines that are wrong get their answers too, in the error file."""
@@ -32,7 +32,7 @@ async def create_batch(
     lives_s = window_s(asked.completion_window)
     metadata = check_metadata(asked.metadata)
     try:
-        source = await door.files.book.get(caller.key_id, asked.input_file_id)
+        source = await services.files.book.get(caller.key_id, asked.input_file_id)
     except FileNotFound as error:
         raise ApiError(404, str(error), param="input_file_id", code="not_found") from None
     if source.purpose != "batch":
@@ -41,7 +41,7 @@ async def create_batch(
             "input_file_id",
             code="invalid_value",
         )
-    created_at = await door.batches.now_ms() // 1000
+    created_at = await services.batches.now_ms() // 1000
     expires_after = asked.output_expires_after
     plan = Plan(
         owner=caller.key_id,
@@ -53,36 +53,36 @@ async def create_batch(
         metadata=metadata,
         output_expires_s=expires_after.seconds if expires_after else None,
     )
-    return shown(await door.batches.create(plan))
+    return shown(await services.batches.create(plan))
 
 
 @router.get("", summary="The caller's batches, the newest first")
 async def list_batches(
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     after: Annotated[
         str | None, Query(max_length=128, description="the id of a batch: those before it")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> BatchList:
-    batches, has_more = await door.batches.list(caller.key_id, after=after, limit=limit)
+    batches, has_more = await services.batches.list(caller.key_id, after=after, limit=limit)
     return BatchList.of([shown(batch) for batch in batches], has_more=has_more)
 
 
 @router.get("/{batch_id}", summary="Retrieve a batch")
 async def retrieve_batch(
-    batch_id: BatchId, door: DoorDependency, caller: CallerDependency
+    batch_id: BatchId, services: ServicesDependency, caller: CallerDependency
 ) -> BatchObject:
-    return shown(await door.batches.get(caller.key_id, batch_id))
+    return shown(await services.batches.get(caller.key_id, batch_id))
 
 
 @router.post("/{batch_id}/cancel", summary="Cancel a batch")
 async def cancel_batch(
-    batch_id: BatchId, door: DoorDependency, caller: CallerDependency
+    batch_id: BatchId, services: ServicesDependency, caller: CallerDependency
 ) -> BatchObject:
     """It is `cancelling` until its files are there. What was answered before is in the output, the
     other lines in the error file. A repeat does no harm."""
-    batch = await door.batches.cancel(caller.key_id, batch_id)
+    batch = await services.batches.cancel(caller.key_id, batch_id)
     if batch.ended and batch.status != "cancelled":
         raise ApiError(
             409,

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from rose.errors import RoseError
 from rose_gateway.batches.book import BatchBook, Lease, Problem, Taken
 from rose_gateway.batches.work import BatchWork
-from rose_gateway.door import Door
+from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
 
@@ -29,9 +29,9 @@ _RELEASE_S = 2.0
 class BatchRunner:
     """Belongs to one event loop."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._book: BatchBook = door.batches
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._book: BatchBook = services.batches
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._works: set[asyncio.Task[None]] = set()
 
@@ -56,7 +56,7 @@ class BatchRunner:
 
     async def _look(self) -> None:
         """Raises: BrokerUnavailable"""
-        settings, metrics = self._door.settings, self._door.metrics
+        settings, metrics = self._services.settings, self._services.metrics
         metrics.unfinished_batches.set(await self._book.unfinished())
         room = settings.max_batches - len(self._works)
         if not settings.run_batches or room <= 0:
@@ -69,10 +69,10 @@ class BatchRunner:
 
     async def _work(self, lease: Lease) -> None:
         log.info("running batch %s, epoch %d", lease.batch_id, lease.epoch)
-        metrics = self._door.metrics
+        metrics = self._services.metrics
         metrics.running_batches.inc()
         try:
-            await BatchWork(self._door, self._book, lease).run()
+            await BatchWork(self._services, self._book, lease).run()
         except asyncio.CancelledError:
             with suppress(RoseError, Taken, TimeoutError):
                 async with asyncio.timeout(_RELEASE_S):
@@ -94,9 +94,9 @@ class BatchRunner:
 
 
 @asynccontextmanager
-async def running_batches(door: Door) -> AsyncGenerator[None, None]:
+async def running_batches(services: Services) -> AsyncGenerator[None, None]:
     """Meanwhile this gateway runs batches, if it is to."""
-    running = asyncio.create_task(BatchRunner(door).run())
+    running = asyncio.create_task(BatchRunner(services).run())
     try:
         yield
     finally:

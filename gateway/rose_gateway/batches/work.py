@@ -28,8 +28,8 @@ from rose_gateway.batches.storing import PartStorer
 from rose_gateway.batches.survey import surveyed
 from rose_gateway.batches.tally import Tally
 from rose_gateway.caller import Caller
-from rose_gateway.door import Door
 from rose_gateway.files.book import FileRecord, new_file_id
+from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
 
@@ -44,10 +44,10 @@ class BatchAsker(Asker):
     they are asked for what their jobs have said even after a stop."""
 
     def __init__(
-        self, door: Door, caller: Caller, batch_id: str, *, endpoint: str, ended: bytes
+        self, services: Services, caller: Caller, batch_id: str, *, endpoint: str, ended: bytes
     ) -> None:
         """`ended`: a bit for each line, that of line 1 first."""
-        super().__init__(door, caller, batch_id, endpoint=endpoint)
+        super().__init__(services, caller, batch_id, endpoint=endpoint)
         self._ended = ended
 
     def has_ended(self, line: Line) -> bool:
@@ -61,8 +61,8 @@ class BatchAsker(Asker):
 class BatchWork:
     """Belongs to one event loop."""
 
-    def __init__(self, door: Door, book: BatchBook, lease: Lease) -> None:
-        self._door = door
+    def __init__(self, services: Services, book: BatchBook, lease: Lease) -> None:
+        self._services = services
         self._book = book
         self._lease = lease
         self._run: BatchRun | None = None
@@ -70,7 +70,7 @@ class BatchWork:
         """why no further line is asked: batch_cancelled, batch_expired; "" as long as lines are"""
         self._owner = ""
         self._is_settled = False
-        self._tally = Tally(book, lease, door.metrics, self._hear)
+        self._tally = Tally(book, lease, services.metrics, self._hear)
 
     async def run(self) -> None:
         """Raises: ExceptionGroup: it cannot go on, and any runner may try."""
@@ -93,7 +93,7 @@ class BatchWork:
             raise Taken
         self._owner = batch.plan.owner
         storer = PartStorer(
-            self._door.files,
+            self._services.files,
             self._book,
             self._lease,
             self._tally,
@@ -103,7 +103,7 @@ class BatchWork:
         await storer.load(readable_only=batch.outcome == "failed")
         if batch.outcome != "failed":
             try:
-                get = self._door.files.book.get
+                get = self._services.files.book.get
                 source = await patiently(partial(get, self._owner, batch.plan.input_file_id))
                 if batch.total is None:
                     batch = await self._surveyed(batch, source)
@@ -116,7 +116,7 @@ class BatchWork:
     async def _surveyed(self, batch: Batch, source: FileRecord) -> Batch:
         """With its lines counted. Raises: Taken, FileNotFound"""
         async with aclosing(self._lines(source, Start(0, 1))) as lines:
-            survey = await surveyed(lines, max_lines=self._door.settings.max_batch_lines)
+            survey = await surveyed(lines, max_lines=self._services.settings.max_batch_lines)
         if survey.problems:
             await self._fail(*survey.problems)
         else:
@@ -133,8 +133,8 @@ class BatchWork:
             self._stop_code = "batch_expired"
         ended = await patiently(partial(self._book.noted, batch.id))
         caller, endpoint = await self._caller(), batch.plan.endpoint
-        asker = BatchAsker(self._door, caller, batch.id, endpoint=endpoint, ended=ended)
-        window, expires_at = self._door.settings.batch_window, time.time() + left_s
+        asker = BatchAsker(self._services, caller, batch.id, endpoint=endpoint, ended=ended)
+        window, expires_at = self._services.settings.batch_window, time.time() + left_s
         async with aclosing(self._to_ask(source, storer, asker)) as lines:
             while True:
                 # After a stop those lines are asked once more that have ended before it.
@@ -176,14 +176,14 @@ class BatchWork:
         offset, first = start
         outage = transport.Outage(transport.BATCH)
         while True:
-            chunks = self._door.files.content(source, offset=offset)
+            chunks = self._services.files.content(source, offset=offset)
             try:
                 async with aclosing(chunks):
                     cut = read_lines(
                         chunks,
                         start=offset,
                         first=first,
-                        max_line_bytes=self._door.settings.max_body_bytes,
+                        max_line_bytes=self._services.settings.max_body_bytes,
                     )
                     async with aclosing(cut) as lines:
                         async for line in lines:
@@ -210,7 +210,7 @@ class BatchWork:
         for kind, file_id in zip(KINDS, (batch.output_file_id, batch.error_file_id), strict=True):
             if file_id is not None:
                 record = _file(batch, file_id, kind, pieces[kind])
-                await patiently(partial(self._door.files.book.add, record))
+                await patiently(partial(self._services.files.book.add, record))
         outcome = "cancelled" if status == "cancelling" else batch.outcome or "completed"
         await patiently(partial(self._book.finish, self._lease, outcome))
         log.info("batch %s is %s", batch.id, outcome)
@@ -239,7 +239,7 @@ class BatchWork:
         """On whose behalf it runs; what a revoked key has asked for is cancelled."""
         if not self._owner:
             return Caller()
-        key = await patiently(partial(self._door.keys.of_id, self._owner))
+        key = await patiently(partial(self._services.keys.of_id, self._owner))
         if key is None:
             await patiently(partial(self._book.cancel, self._owner, self._lease.batch_id))
             return Caller(self._owner)
@@ -254,7 +254,7 @@ class BatchWork:
 
     async def _keep_lease(self) -> None:
         """Raises: Taken"""
-        lease_s = self._door.settings.batch_lease_s
+        lease_s = self._services.settings.batch_lease_s
         while True:
             renew = partial(self._book.renew, self._lease, lease_s=lease_s)
             self._hear(await patiently(renew))

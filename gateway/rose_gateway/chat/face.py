@@ -23,7 +23,7 @@ from rose_gateway.vocabularies import vocabulary_key
 
 async def plan(question: Question, asked: ChatRequest) -> Submission:
     """Raises: Refused, ApiError, BrokerUnavailable"""
-    model = await question.door.catalogue.resolve(asked.model)
+    model = await question.services.catalogue.resolve(asked.model)
     return _submission(question, asked, model)
 
 

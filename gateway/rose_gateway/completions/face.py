@@ -10,18 +10,18 @@ from rose_gateway.completions.output import CompletionChunks, CompletionCollecto
 from rose_gateway.completions.schema import DEFAULT_MAX_TOKENS, MAX_PROMPTS, CompletionRequest
 from rose_gateway.completions.terms import CompletionTerms
 from rose_gateway.desk import Submission
-from rose_gateway.door import Door
 from rose_gateway.question import Question
 from rose_gateway.record import Record
 from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import token_limit
 from rose_gateway.sampling import checked, format_fields, sampling_fields
+from rose_gateway.services import Services
 from rose_gateway.vocabularies import vocabulary_key
 
 
 async def plan(question: Question, asked: CompletionRequest) -> Submission:
     """Raises: Refused, ApiError, BrokerUnavailable"""
-    model = await question.door.catalogue.resolve(asked.model)
+    model = await question.services.catalogue.resolve(asked.model)
     return await _submission(question, asked, model)
 
 
@@ -32,7 +32,7 @@ async def _submission(
     n = asked.n or 1
     prompts = _prompts(asked)
     _check_together(asked, n, len(prompts))
-    echoes = [await _echo(question.door, model, prompt) for prompt in prompts if asked.echo]
+    echoes = [await _echo(question.services, model, prompt) for prompt in prompts if asked.echo]
     terms = CompletionTerms(
         choices_of_a_prompt=n,
         echoes=tuple(echoes),
@@ -82,11 +82,11 @@ def _prompts(asked: CompletionRequest) -> list[str | list[int]]:
     return list(prompt)
 
 
-async def _echo(door: Door, model: ServedModel, prompt: str | list[int]) -> str:
+async def _echo(services: Services, model: ServedModel, prompt: str | list[int]) -> str:
     """Raises: Refused: nobody knows what the token ids say."""
     if isinstance(prompt, str):
         return prompt
-    text = (await door.vocabularies.get(vocabulary_key(model))).text(prompt)
+    text = (await services.vocabularies.get(vocabulary_key(model))).text(prompt)
     if text is None:
         raise Refused(
             "echo of token ids: the model's workers have announced no vocabulary, or it lacks "

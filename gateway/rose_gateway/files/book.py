@@ -37,7 +37,7 @@ _ID = re.compile(FILE_ID)
 class FileRecord:
     id: str
     owner: str
-    """the id of an API key; "" where the door is open to all"""
+    """the id of an API key; "" where the gateway is open to all"""
     filename: str
     purpose: str
     bytes: int

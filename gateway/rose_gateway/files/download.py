@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.errors import RoseError
-from rose_gateway.door import Door
+from rose_gateway.services import Services
 from rose_gateway.sse import while_connected
 
 log = logging.getLogger("rose.gateway")
@@ -38,12 +38,12 @@ class Download(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises: ApiError, FileGone, StorageUnavailable: the answer has not begun."""
-        door: Door = scope["app"].state.door
+        services: Services = scope["app"].state.services
         async with aclosing(self._content) as content:
-            with door.files.downloads.one(door.metrics):
+            with services.files.downloads.one(services.metrics):
                 first = await anext(content, b"")
                 try:
-                    writing = self._write(send, first, content, door.settings.write_timeout_s)
+                    writing = self._write(send, first, content, services.settings.write_timeout_s)
                     await while_connected(Request(scope, receive), writing)
                 except (RoseError, TimeoutError) as error:
                     # That the answer is cut off is all that its reader can still be told.

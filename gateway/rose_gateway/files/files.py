@@ -1,4 +1,4 @@
-"""The files of a door: what Redis knows of them together with their content."""
+"""The files of a gateway: what Redis knows of them together with their content."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from rose.errors import RoseError
 from rose_gateway.authentication import CallerDependency
-from rose_gateway.door import Door, DoorDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.files.book import FILE_ID, FileRecord, new_file_id
 from rose_gateway.files.download import Download
@@ -25,6 +24,7 @@ from rose_gateway.files.schema import (
     upload_fields,
 )
 from rose_gateway.refusal import Refused
+from rose_gateway.services import Services, ServicesDependency
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
@@ -40,22 +40,22 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 
 @router.post("", summary="Upload a file", openapi_extra=upload_body())
 async def upload_file(
-    request: Request, door: DoorDependency, caller: CallerDependency
+    request: Request, services: ServicesDependency, caller: CallerDependency
 ) -> FileObject:
     """A multipart form. It is stored as it comes; what is refused in the end leaves nothing."""
     form = UploadForm(request.headers.get("content-type", ""), request.stream(), FIELD_NAMES)
-    now_ms = await door.files.book.now_ms()
+    now_ms = await services.files.book.now_ms()
     file_id = new_file_id(now_ms)
     path = f"files/{file_id}"
-    await door.files.book.reserve(path)
+    await services.files.book.reserve(path)
     try:
-        async with aclosing(_bounded(form, door)) as chunks:
-            size = await door.files.store.write(path, chunks)
+        async with aclosing(_bounded(form, services)) as chunks:
+            size = await services.files.store.write(path, chunks)
         fields = upload_fields(form.fields)
         _check_size(size)
     except Exception:
         with suppress(RoseError):  # then it is left to the sweeps
-            await door.files.discard([path])
+            await services.files.discard([path])
         raise
     created_at = now_ms // 1000
     record = FileRecord(
@@ -68,13 +68,13 @@ async def upload_file(
         expires_at=fields.expires_at(created_at),
         parts=(path,),
     )
-    await door.files.book.add(record)
+    await services.files.book.add(record)
     return FileObject.of(record)
 
 
 @router.get("", summary="List files")
 async def list_files(
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     purpose: Annotated[
         str | None, Query(max_length=64, pattern="^[a-z_-]+$", description="only files of this one")
@@ -87,7 +87,7 @@ async def list_files(
     order: Annotated[Literal["asc", "desc"], Query(description="desc: the newest first")] = "desc",
 ) -> FileList:
     """Those of the caller. `after` works although its file was deleted meanwhile."""
-    page = await door.files.book.list(
+    page = await services.files.book.list(
         caller.key_id, after=after, limit=limit, order=order, purpose=purpose
     )
     return FileList.of(list(map(FileObject.of, page.records)), has_more=page.has_more)
@@ -95,17 +95,17 @@ async def list_files(
 
 @router.get("/{file_id}", summary="What is known of a file")
 async def retrieve_file(
-    file_id: FileId, door: DoorDependency, caller: CallerDependency
+    file_id: FileId, services: ServicesDependency, caller: CallerDependency
 ) -> FileObject:
-    return FileObject.of(await door.files.book.get(caller.key_id, file_id))
+    return FileObject.of(await services.files.book.get(caller.key_id, file_id))
 
 
 @router.delete("/{file_id}", summary="Delete a file")
 async def delete_file(
-    file_id: FileId, door: DoorDependency, caller: CallerDependency
+    file_id: FileId, services: ServicesDependency, caller: CallerDependency
 ) -> DeletedFile:
     """Its content goes with it."""
-    await door.files.delete(caller.key_id, file_id)
+    await services.files.delete(caller.key_id, file_id)
     return DeletedFile(id=file_id)
 
 
@@ -117,10 +117,10 @@ async def delete_file(
     response_model=None,
 )
 async def download_file(
-    file_id: FileId, door: DoorDependency, caller: CallerDependency
+    file_id: FileId, services: ServicesDependency, caller: CallerDependency
 ) -> Response:
-    record = await door.files.book.get(caller.key_id, file_id)
-    return Download(door.files.content(record), size=record.bytes, filename=record.filename)
+    record = await services.files.book.get(caller.key_id, file_id)
+    return Download(services.files.content(record), size=record.bytes, filename=record.filename)
 
 
 def _check_size(size: int) -> None:
@@ -129,15 +129,15 @@ def _check_size(size: int) -> None:
         raise Refused("file: is empty", "file")
 
 
-async def _bounded(form: UploadForm, door: Door) -> AsyncGenerator[bytes, None]:
+async def _bounded(form: UploadForm, services: Services) -> AsyncGenerator[bytes, None]:
     """Raises: ApiError: 413"""
-    limit = door.settings.max_file_bytes
+    limit = services.settings.max_file_bytes
     size = 0
     async with aclosing(form.file()) as chunks:
         async for chunk in chunks:
             size += len(chunk)
             if size > limit:
-                door.metrics.limit_hit("body")
+                services.metrics.limit_hit("body")
                 raise ApiError(
                     413,
                     f"file: is longer than {limit} bytes, which is the limit",

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from rose_gateway.desk import Submission, Ticket
-from rose_gateway.door import Door
 from rose_gateway.question import Question
 from rose_gateway.responses import reading
 from rose_gateway.responses.history import before, referred
 from rose_gateway.responses.plan import submission
 from rose_gateway.responses.schema import CreateResponse
+from rose_gateway.services import Services
 
 
 async def plan(question: Question, request: CreateResponse) -> Submission:
     """Raises: Refused, ApiError, JobNotFound, BrokerUnavailable"""
-    door, caller = question.door, question.caller
-    model = await door.catalogue.resolve(request.model)
-    history = await before(door, caller, request.previous_response_id)
-    items = await referred(door, caller, request)
+    services, caller = question.services, question.caller
+    model = await services.catalogue.resolve(request.model)
+    history = await before(services, caller, request.previous_response_id)
+    items = await referred(services, caller, request)
     return submission(question, request, model, history, items)
 
 
-async def answer(door: Door, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
+async def answer(services: Services, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
     """The response when it has ended. `pause_s`: as for `Ticket.bursts`.
 
     Raises: ApiError, JobNotFound, BrokerUnavailable
     """
-    events = await reading.events_of(door, ticket)
+    events = await reading.events_of(services, ticket)
     return await reading.answered(ticket, events, pause_s=pause_s)

@@ -10,7 +10,6 @@ from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import Caller
 from rose_gateway.desk import Ticket
-from rose_gateway.door import Door
 from rose_gateway.errors import ApiError
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import reading
@@ -18,6 +17,7 @@ from rose_gateway.responses.events import job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.schema import CreateResponse, ItemReference
 from rose_gateway.responses.terms import Item
+from rose_gateway.services import Services
 
 #: The most responses whose items a request may name.
 _MAX_REFERRED = 64
@@ -26,7 +26,7 @@ _MAX_REFERRED = 64
 _ITEM_ID = re.compile(r"(?:msg|fc|fco|rs)_(.+?)(?:_in)?(?:_\d+)?")
 
 
-async def before(door: Door, caller: Caller, previous: str | None) -> tuple[Item, ...]:
+async def before(services: Services, caller: Caller, previous: str | None) -> tuple[Item, ...]:
     """The input and output of the previous response.
 
     Raises:
@@ -37,7 +37,7 @@ async def before(door: Door, caller: Caller, previous: str | None) -> tuple[Item
         return ()
     param = "previous_response_id"
     try:
-        ticket = await door.desk.find(caller, job_id_of(previous), "response")
+        ticket = await services.desk.find(caller, job_id_of(previous), "response")
     except JobNotFound:
         raise ApiError(
             404,
@@ -47,13 +47,15 @@ async def before(door: Door, caller: Caller, previous: str | None) -> tuple[Item
         ) from None
     if ticket.status not in TERMINAL_STATUSES:
         raise Refused(f"{param}: it has not ended yet: retrieve it until it has", param)
-    response = await reading.ended(ticket, await reading.events_of(door, ticket))
+    response = await reading.ended(ticket, await reading.events_of(services, ticket))
     if response["status"] not in ("completed", "incomplete"):
         raise Refused(f"{param}: its status is {response['status']}, so it has no answer", param)
     return (*shown_input(reading.terms_of(ticket), ticket.id), *_output(response))
 
 
-async def referred(door: Door, caller: Caller, request: CreateResponse) -> Mapping[str, Item]:
+async def referred(
+    services: Services, caller: Caller, request: CreateResponse
+) -> Mapping[str, Item]:
     """The items that the input names by their ids.
 
     Raises:
@@ -73,7 +75,7 @@ async def referred(door: Door, caller: Caller, request: CreateResponse) -> Mappi
             read.add(job_id)
             if len(read) > _MAX_REFERRED:
                 raise Refused(f"input: names items of more than {_MAX_REFERRED} responses", "input")
-            found |= await _items_of(door, caller, job_id)
+            found |= await _items_of(services, caller, job_id)
         if item.id not in found:
             raise ApiError(
                 404,
@@ -84,12 +86,12 @@ async def referred(door: Door, caller: Caller, request: CreateResponse) -> Mappi
     return found
 
 
-async def _items_of(door: Door, caller: Caller, job_id: str) -> dict[str, Item]:
+async def _items_of(services: Services, caller: Caller, job_id: str) -> dict[str, Item]:
     try:
-        ticket: Ticket = await door.desk.find(caller, job_id, "response")
+        ticket: Ticket = await services.desk.find(caller, job_id, "response")
     except JobNotFound:
         return {}
-    response = await reading.current(ticket, await reading.events_of(door, ticket))
+    response = await reading.current(ticket, await reading.events_of(services, ticket))
     items = (*shown_input(reading.terms_of(ticket), ticket.id), *_output(response))
     return {item["id"]: item for item in items}
 

@@ -9,7 +9,6 @@ from typing import Any
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_gateway.desk import Ticket
-from rose_gateway.door import Door
 from rose_gateway.job_failure import failure
 from rose_gateway.responses.events import (
     REQUEST_FAULTS,
@@ -18,11 +17,12 @@ from rose_gateway.responses.events import (
     ResponseStatus,
 )
 from rose_gateway.responses.terms import Terms
+from rose_gateway.services import Services
 from rose_gateway.vocabulary import Vocabulary, chat_logprob
 
 
 async def events_of(
-    door: Door, ticket: Ticket, starting_after: int | None = None
+    services: Services, ticket: Ticket, starting_after: int | None = None
 ) -> ResponseEvents:
     """For a ticket of a response. `starting_after`: as `ResponseEvents` has it.
 
@@ -31,7 +31,7 @@ async def events_of(
     terms = terms_of(ticket)
     entries = None
     if terms.logprobs:
-        entries = _entries(await door.vocabularies.get(terms.vocabulary))
+        entries = _entries(await services.vocabularies.get(terms.vocabulary))
     return ResponseEvents(
         terms, ticket.id, ticket.created_at, starting_after=starting_after, logprobs=entries
     )

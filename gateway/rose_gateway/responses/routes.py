@@ -15,7 +15,6 @@ from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.asking import Asking, AskingDependency, check_kept, delivery, kept, when_gone
 from rose_gateway.authentication import Caller, CallerDependency
 from rose_gateway.desk import Ticket
-from rose_gateway.door import Door, DoorDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.refusal import Refused
@@ -26,6 +25,7 @@ from rose_gateway.responses.plan import check_together
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
 from rose_gateway.responses.shown import DeletedResponse, ItemList, ResponseObject
 from rose_gateway.responses.terms import Item
+from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
@@ -57,7 +57,7 @@ async def create_response(asking: AskingDependency) -> Response:
     request = asking.parsed(CreateResponse, UNSUPPORTED)
     check_together(request)
     check_kept(asking, request.store)
-    ticket = await asking.door.desk.submit(asking.caller, await face.plan(asking, request))
+    ticket = await asking.services.desk.submit(asking.caller, await face.plan(asking, request))
     return await _delivered(asking, ticket, request)
 
 
@@ -69,7 +69,7 @@ async def create_response(asking: AskingDependency) -> Response:
 )
 async def retrieve_response(
     response_id: ResponseId,
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     stream: Annotated[bool, Query(description="its events, from the first one on")] = False,
     starting_after: Annotated[
@@ -90,22 +90,22 @@ async def retrieve_response(
     del include_obfuscation, include, include_brackets
     if starting_after is not None and not stream:
         raise Refused("starting_after: only together with stream=true", "starting_after")
-    ticket = await _found(door, caller, response_id)
+    ticket = await _found(services, caller, response_id)
     if not stream:
-        events = await reading.events_of(door, ticket)
+        events = await reading.events_of(services, ticket)
         return JSONResponse(await reading.current(ticket, events))
     after = last_event_id if starting_after is None else starting_after
-    events = await reading.events_of(door, ticket, -1 if after is None else after)
+    events = await reading.events_of(services, ticket, -1 if after is None else after)
     frames = reading.streamed(ticket, events)
     return _stream(frames, events, held=ticket.status in TERMINAL_STATUSES)
 
 
 @router.delete("/{response_id}", summary="Delete a response", response_model=DeletedResponse)
 async def delete_response(
-    response_id: ResponseId, door: DoorDependency, caller: CallerDependency
+    response_id: ResponseId, services: ServicesDependency, caller: CallerDependency
 ) -> DeletedResponse:
     """It cannot be retrieved any more; one that still goes on is cancelled."""
-    ticket = await _found(door, caller, response_id)
+    ticket = await _found(services, caller, response_id)
     await ticket.delete()
     return DeletedResponse(id=response_id)
 
@@ -117,10 +117,10 @@ async def delete_response(
     response_model=None,
 )
 async def cancel_response(
-    response_id: ResponseId, door: DoorDependency, caller: CallerDependency
+    response_id: ResponseId, services: ServicesDependency, caller: CallerDependency
 ) -> Response:
     """Answers with the response as it ended: a repeat, or one that comes too late, does no harm."""
-    ticket = await _found(door, caller, response_id)
+    ticket = await _found(services, caller, response_id)
     if not ticket.own_record.background:
         raise Refused(
             "only a background response can be cancelled: close the connection of another one",
@@ -130,15 +130,15 @@ async def cancel_response(
         await ticket.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_WAIT_S):
-                await reading.ended(ticket, await reading.events_of(door, ticket))
+                await reading.ended(ticket, await reading.events_of(services, ticket))
         await ticket.refresh()
-    return JSONResponse(await reading.current(ticket, await reading.events_of(door, ticket)))
+    return JSONResponse(await reading.current(ticket, await reading.events_of(services, ticket)))
 
 
 @router.get("/{response_id}/input_items", summary="List the input of a response")
 async def list_input_items(
     response_id: ResponseId,
-    door: DoorDependency,
+    services: ServicesDependency,
     caller: CallerDependency,
     after: Annotated[
         str | None, Query(max_length=256, description="the id of an item: those that follow it")
@@ -150,7 +150,7 @@ async def list_input_items(
 ) -> ItemList:
     """All that the model was given: with previous_response_id, inputs and outputs before it too."""
     del include, include_brackets
-    ticket = await _found(door, caller, response_id)
+    ticket = await _found(services, caller, response_id)
     items = shown_input(reading.terms_of(ticket), ticket.id)
     if order == "desc":
         items = items[::-1]
@@ -169,10 +169,10 @@ def _position(items: Sequence[Item], item_id: str) -> int:
     raise Refused("after: the input has no item with this id", "after")
 
 
-async def _found(door: Door, caller: Caller, given: str) -> Ticket:
+async def _found(services: Services, caller: Caller, given: str) -> Ticket:
     """Raises: ApiError: 404"""
     try:
-        return await door.desk.find(caller, job_id_of(given), "response")
+        return await services.desk.find(caller, job_id_of(given), "response")
     except JobNotFound:
         raise ApiError(
             404,
@@ -187,10 +187,10 @@ async def _delivered(asking: Asking, ticket: Ticket, request: CreateResponse) ->
     """The answer to whoever has created it."""
     gone = None if request.background else when_gone(asking, ticket)
     if request.stream:
-        events = await reading.events_of(asking.door, ticket, -1)
+        events = await reading.events_of(asking.services, ticket, -1)
         frames = kept(reading.streamed(ticket, events), ticket)
         return _stream(frames, events, on_disconnect=gone)
-    events = await reading.events_of(asking.door, ticket)
+    events = await reading.events_of(asking.services, ticket)
     if request.background:
         return JSONResponse(await reading.current(ticket, events))
     work = reading.answered(ticket, events)

@@ -19,9 +19,9 @@ from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
-from rose_gateway.door import Door
 from rose_gateway.keys import KeyLimits
 from rose_gateway.question import callers_key, lines_key
+from rose_gateway.services import Services
 from rose_gateway.visit import Visit, visiting
 from tests.support.batch_lines import (
     CHAT,
@@ -29,7 +29,7 @@ from tests.support.batch_lines import (
     RESPONSES,
     completion,
     line_of,
-    opened_door,
+    opened_services,
     said,
 )
 from tests.support.bench import until
@@ -43,14 +43,16 @@ _OWN = ("id", "created", "created_at", "completed_at", "service_tier")
 
 
 @pytest.fixture
-async def inside(door: RunningDoor) -> AsyncIterator[Door]:
+async def inside(door: RunningDoor) -> AsyncIterator[Services]:
     """Without HTTP, to the same queue."""
-    async with opened_door(door.redis_url, door.queue) as opened:
+    async with opened_services(door.redis_url, door.queue) as opened:
         yield opened
 
 
-async def asked(door: Door, line: Line, *, batch: str = "batch_1", caller: str = "") -> Answer:
-    return await Asker(door, Caller(caller), batch).ask(line, Stop())
+async def asked(
+    services: Services, line: Line, *, batch: str = "batch_1", caller: str = ""
+) -> Answer:
+    return await Asker(services, Caller(caller), batch).ask(line, Stop())
 
 
 def _common(body: Any) -> Any:
@@ -77,7 +79,7 @@ def _common(body: Any) -> Any:
     ],
 )
 async def test_a_line_is_answered_as_http_answers(
-    door: RunningDoor, inside: Door, url: str, body: dict[str, Any], queue: str
+    door: RunningDoor, inside: Services, url: str, body: dict[str, Any], queue: str
 ) -> None:
     # given
     body = {"model": "null", **body}
@@ -93,7 +95,7 @@ async def test_a_line_is_answered_as_http_answers(
     assert record.get("line") == (None if answer.succeeded else 7)
 
 
-async def test_a_line_that_is_no_request_is_an_error_with_its_number(inside: Door) -> None:
+async def test_a_line_that_is_no_request_is_an_error_with_its_number(inside: Services) -> None:
     # when
     answer = await asked(inside, Line(12, 99, b'{"custom_id": "x", "method": "GET"}'))
     # then
@@ -111,7 +113,7 @@ async def test_a_line_that_is_no_request_is_an_error_with_its_number(inside: Doo
     ],
 )
 async def test_what_a_line_cannot_have_is_refused(
-    inside: Door, fields: dict[str, Any], param: str
+    inside: Services, fields: dict[str, Any], param: str
 ) -> None:
     answer = await asked(inside, line_of(1, completion("x", **fields)))
 
@@ -119,7 +121,7 @@ async def test_what_a_line_cannot_have_is_refused(
     assert (response["status_code"], response["body"]["error"]["param"]) == (400, param)
 
 
-async def test_whoever_asks_again_gets_the_first_one_s_job(inside: Door, queue: str) -> None:
+async def test_whoever_asks_again_gets_the_first_one_s_job(inside: Services, queue: str) -> None:
     # given
     line, other = line_of(1, completion(queue)), line_of(2, completion(queue))
     # when
@@ -143,8 +145,8 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
     start_worker().kill()
     partition = Partition(queue)
     owner = Caller("0123456789ab", KeyLimits(requests_per_minute=1, max_jobs=1))
-    async with opened_door(broker.url, queue) as door:
-        asker = Asker(door, owner, "batch_1")
+    async with opened_services(broker.url, queue) as services:
+        asker = Asker(services, owner, "batch_1")
         lines = [line_of(number, completion("x")) for number in (1, 2, 3)]
         # when
         asking = [asyncio.create_task(asker.ask(line, Stop())) for line in lines]
@@ -154,12 +156,14 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
         start_worker()
         ids = [said((await task).record)["response"]["request_id"] for task in asking]
         with visiting(Visit("req_test")):
-            await door.desk.find(owner, ids[0].removeprefix("req_"))
+            await services.desk.find(owner, ids[0].removeprefix("req_"))
             with pytest.raises(JobNotFound):
-                await door.desk.find(Caller("ba9876543210"), ids[0].removeprefix("req_"))
+                await services.desk.find(Caller("ba9876543210"), ids[0].removeprefix("req_"))
 
 
-async def test_jobs_of_lines_do_not_fill_their_owner_s_history(inside: Door, queue: str) -> None:
+async def test_jobs_of_lines_do_not_fill_their_owner_s_history(
+    inside: Services, queue: str
+) -> None:
     answer = await asked(inside, line_of(1, completion("x")), caller=f"owner-{queue}")
 
     assert answer.succeeded
@@ -178,8 +182,8 @@ async def test_a_full_queue_costs_time_and_no_line(
 ) -> None:
     # given
     start_worker(max_batch_size=1, **SLOW)
-    async with opened_door(broker.url, queue, max_queued_jobs=2) as door:
-        asker = Asker(door, Caller(), "batch_1")
+    async with opened_services(broker.url, queue, max_queued_jobs=2) as services:
+        asker = Asker(services, Caller(), "batch_1")
         # when
         lines = [line_of(number, completion("x")) for number in range(1, 7)]
         answers = await asyncio.gather(*(asker.ask(line, Stop()) for line in lines))
@@ -194,8 +198,8 @@ async def test_a_job_that_redis_has_lost_is_asked_for_again(
     settings = {"queue": queue, "engine": "null"}
     with WorkerProcess("first", own_broker.url, **settings) as worker:
         worker.wait_ready()
-    async with opened_door(own_broker.url, queue, poll_interval_s=0.1) as door:
-        asker = Asker(door, Caller(), "batch_1")
+    async with opened_services(own_broker.url, queue, poll_interval_s=0.1) as services:
+        asker = Asker(services, Caller(), "batch_1")
         asking = asyncio.create_task(asker.ask(line_of(1, completion("x")), Stop()))
         with redis.Redis(port=own_broker.port) as raw:
             await until(lambda: raw.xlen(Partition(queue).all_jobs[2]))
@@ -211,8 +215,8 @@ async def test_lines_wait_for_the_first_worker(
     broker: EmbeddedBroker, queue: str, start_worker: Callable[..., WorkerProcess]
 ) -> None:
     # given: nobody knows yet which models there will be
-    async with opened_door(broker.url, queue) as door:
-        asker = Asker(door, Caller(), "batch_1")
+    async with opened_services(broker.url, queue) as services:
+        asker = Asker(services, Caller(), "batch_1")
         asking = asyncio.create_task(asker.ask(line_of(1, completion("x")), Stop()))
         await until(lambda: asker.trouble == "no worker has come yet")
         # when
@@ -223,7 +227,7 @@ async def test_lines_wait_for_the_first_worker(
 
 
 async def test_what_is_not_to_be_stored_is_deleted_when_its_answer_is_written(
-    inside: Door, door: RunningDoor, queue: str
+    inside: Services, door: RunningDoor, queue: str
 ) -> None:
     # given
     answer = await asked(inside, line_of(1, completion("x", store=False)), batch=queue)

@@ -17,7 +17,7 @@ from rose_gateway.batches.run import BatchRun
 from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
 from tests.conftest import needs_redis_server
-from tests.support.batch_lines import completion, line_of, one_by_one, opened_door
+from tests.support.batch_lines import completion, line_of, one_by_one, opened_services
 from tests.support.bench import until
 from tests.support.echo import SLOW
 from tests.support.proxy import Proxy
@@ -97,8 +97,8 @@ async def test_a_redis_that_is_away_costs_time_and_no_line(
     start_worker(max_batch_size=4, **SLOW)
     with Proxy(broker.port) as proxy:
         impatient = {"redis_retries": 0, "reconnect_timeout_s": 0.3}
-        async with opened_door(proxy.url, queue, **impatient) as door:
-            asker = Asker(door, Caller(), "batch_1")
+        async with opened_services(proxy.url, queue, **impatient) as services:
+            asker = Asker(services, Caller(), "batch_1")
             answers = BatchRun(asker, window=8).answers(numbered(40, 5))
             got = [await anext(answers)]
             # when

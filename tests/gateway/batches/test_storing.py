@@ -13,7 +13,7 @@ from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.book import Lease
 from rose_gateway.batches.storing import PartStorer
 from rose_gateway.batches.tally import Tally
-from tests.support.batch_lines import completion, line_of, opened_door
+from tests.support.batch_lines import completion, line_of, opened_services
 
 FAR_MS = 2**41
 
@@ -21,13 +21,13 @@ FAR_MS = 2**41
 async def test_a_piece_is_no_garbage_while_its_part_waits_for_a_line(
     own_broker: EmbeddedBroker, queue: str, tmp_path: Path
 ) -> None:
-    async with opened_door(own_broker.url, queue, storage=str(tmp_path)) as door:
+    async with opened_services(own_broker.url, queue, storage=str(tmp_path)) as services:
         # given: a part of two lines, the first of which is answered with more than is held
         lease = Lease("batch_1", 1)
-        tally = Tally(door.batches, lease, door.metrics, lambda _: None)
+        tally = Tally(services.batches, lease, services.metrics, lambda _: None)
         storer = PartStorer(
-            door.files,
-            door.batches,
+            services.files,
+            services.batches,
             lease,
             tally,
             spawn=asyncio.create_task,

@@ -1,4 +1,4 @@
-"""What every request finds: the settings, the models, the desk. One for an application."""
+"""What every request handler uses: the settings, the clients, the jobs. One for an application."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger("rose.gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Services:
     settings: GatewaySettings
     redis: transport.AsyncRedisClient
     """for what is the gateway's own: keys, limits, facts"""
@@ -51,7 +51,9 @@ class Door:
 
 
 @asynccontextmanager
-async def opened(settings: GatewaySettings, metrics: Metrics) -> AsyncGenerator[Door, None]:
+async def open_services(
+    settings: GatewaySettings, metrics: Metrics
+) -> AsyncGenerator[Services, None]:
     async with AsyncExitStack() as stack:
         store = FileStore(settings.storage)
         stack.push_async_callback(store.aclose)
@@ -65,7 +67,7 @@ async def opened(settings: GatewaySettings, metrics: Metrics) -> AsyncGenerator[
         stack.callback(looking.cancel)
         catalogue = Catalogue(redis, clients, settings.model_aliases)
         history = History(redis)
-        yield Door(
+        yield Services(
             settings,
             redis,
             clients,
@@ -89,9 +91,9 @@ async def _look_at_redis(client: AsyncClient) -> None:
         log.warning("%s; until then requests are refused", error)
 
 
-async def _door(request: Request) -> Door:  # FastAPI would run a plain function in a thread
-    door: Door = request.app.state.door
-    return door
+async def _services(request: Request) -> Services:  # FastAPI would run a plain function in a thread
+    services: Services = request.app.state.services
+    return services
 
 
-DoorDependency = Annotated[Door, Depends(_door)]
+ServicesDependency = Annotated[Services, Depends(_services)]
