@@ -12,9 +12,9 @@ from fastapi import Depends, Header, Request
 from starlette.responses import JSONResponse, Response
 
 from rose_gateway.authentication import CallerDependency
-from rose_gateway.desk import Ticket
 from rose_gateway.errors import ApiError
 from rose_gateway.following import Chunks, Collector, collected, streamed
+from rose_gateway.jobs import Ticket
 from rose_gateway.question import Question, callers_key
 from rose_gateway.refusal import Refused
 from rose_gateway.services import ServicesDependency

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from rose_gateway.answers import Head
 from rose_gateway.asking import Asking, check_kept, delivered
-from rose_gateway.desk import Submission, Ticket
 from rose_gateway.following import Chunks, Collector, collected
+from rose_gateway.jobs import Submission, Ticket
 from rose_gateway.question import Question
 from rose_gateway.services import Services
 
@@ -50,7 +50,7 @@ class ChoiceFace(Generic[Request]):
     async def respond(self, asking: Asking, asked: Request) -> Response:
         """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
         check_kept(asking, asked.store)
-        ticket = await asking.services.desk.submit(asking.caller, await self.plan(asking, asked))
+        ticket = await asking.services.jobs.submit(asking.caller, await self.plan(asking, asked))
         make = self.chunks if self.terms(ticket.own_record.request).stream else self.collector
         output = await make(asking.services, ticket)
         return await delivered(asking, ticket, output)

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import Any, Protocol, runtime_checkable
 
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.desk import Burst, Ticket
 from rose_gateway.job_failure import failure
+from rose_gateway.jobs import Burst, Ticket
 from rose_gateway.json_text import compact
 from rose_gateway.positions import Positions
 

@@ -15,9 +15,9 @@ from rose_gateway.authentication import CallerDependency
 from rose_gateway.chat.face import FACE as CHAT
 from rose_gateway.choices import ChoiceFace
 from rose_gateway.completions.face import FACE as COMPLETION
-from rose_gateway.desk import Ticket
 from rose_gateway.following import streamed
 from rose_gateway.job_answer import JobAnswer, job_answer
+from rose_gateway.jobs import Ticket
 from rose_gateway.json_text import compact
 from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
@@ -44,7 +44,7 @@ async def retrieve_job(
         bool, Query(description="say for each worker at which character its text begins, too")
     ] = False,
 ) -> JobAnswer:
-    ticket = await services.desk.find(caller, job_id)
+    ticket = await services.jobs.find(caller, job_id)
     return await job_answer(ticket, characters=characters)
 
 
@@ -53,7 +53,7 @@ async def cancel_job(
     job_id: _JobId, services: ServicesDependency, caller: CallerDependency
 ) -> JobAnswer:
     """One that waits ends at once, a running one within a step. One that has ended stays so."""
-    ticket = await services.desk.find(caller, job_id)
+    ticket = await services.jobs.find(caller, job_id)
     await ticket.cancel()
     return await job_answer(ticket)
 
@@ -85,7 +85,7 @@ async def follow_job(
         Query(alias="last_event_id", description="for those who cannot send the header"),
     ] = "",
 ) -> Response:
-    ticket = await services.desk.find(caller, job_id)
+    ticket = await services.jobs.find(caller, job_id)
     last = last_event_id or from_query or None
     face = None if ticket.record is None else ticket.record.face
     events = await _FOLLOWERS[face](services, ticket, last)

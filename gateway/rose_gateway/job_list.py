@@ -64,6 +64,6 @@ def _position(listed: list[QueuedJob], after: str | None) -> int:
 async def _found(services: Services, caller: Caller, job: QueuedJob) -> JobAnswer | None:
     """Raises: BrokerUnavailable"""
     try:
-        return await job_answer(await services.desk.find(caller, job.job_id))
+        return await job_answer(await services.jobs.find(caller, job.job_id))
     except (JobNotFound, MalformedMessage):
         return None

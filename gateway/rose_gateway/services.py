@@ -15,11 +15,11 @@ from rose import transport
 from rose.errors import RoseError
 from rose_gateway.batches.book import BatchBook
 from rose_gateway.catalogue import Catalogue
-from rose_gateway.desk import Desk
 from rose_gateway.files.book import FileBook
 from rose_gateway.files.files import Files
 from rose_gateway.files.store import FileStore
 from rose_gateway.history import History
+from rose_gateway.jobs import Jobs
 from rose_gateway.keys import Keys
 from rose_gateway.metrics import Metrics
 from rose_gateway.settings import GatewaySettings
@@ -38,7 +38,7 @@ class Services:
     clients: Mapping[str, AsyncClient]
     """by queue"""
     catalogue: Catalogue
-    desk: Desk
+    jobs: Jobs
     history: History
     standings: Standings
     vocabularies: Vocabularies
@@ -72,7 +72,7 @@ async def open_services(
             redis,
             clients,
             catalogue,
-            Desk(clients, redis, metrics, history),
+            Jobs(clients, redis, metrics, history),
             history,
             Standings(clients),
             Vocabularies(redis),

@@ -28,8 +28,8 @@ from rose_gateway.chat.schema import ChatRequest
 from rose_gateway.completions.face import FACE as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
-from rose_gateway.desk import Submission, Ticket
 from rose_gateway.errors import ApiError, api_error
+from rose_gateway.jobs import Submission, Ticket
 from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
 from rose_gateway.question import Question, lines_key
@@ -119,7 +119,7 @@ class Asker:
             try:
                 submission = await face.plan(question, asked)
                 # So many would push out of the history what a person has asked for.
-                ticket = await self._services.desk.submit(self._caller, submission, listed=False)
+                ticket = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with stop.cancels(ticket):
                     body = await face.answer(self._services, ticket, pause_s=_PAUSE_S)

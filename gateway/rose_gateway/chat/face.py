@@ -11,7 +11,7 @@ from rose_gateway.chat.schema import ChatRequest
 from rose_gateway.chat.terms import ChatTerms
 from rose_gateway.choices import ChoiceFace
 from rose_gateway.conversation import chat_messages, check_chat
-from rose_gateway.desk import Submission
+from rose_gateway.jobs import Submission
 from rose_gateway.question import Question
 from rose_gateway.record import Record
 from rose_gateway.refusal import Refused

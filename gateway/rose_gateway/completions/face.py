@@ -9,7 +9,7 @@ from rose_gateway.choices import ChoiceFace
 from rose_gateway.completions.output import CompletionChunks, CompletionCollector
 from rose_gateway.completions.schema import DEFAULT_MAX_TOKENS, MAX_PROMPTS, CompletionRequest
 from rose_gateway.completions.terms import CompletionTerms
-from rose_gateway.desk import Submission
+from rose_gateway.jobs import Submission
 from rose_gateway.question import Question
 from rose_gateway.record import Record
 from rose_gateway.refusal import Refused

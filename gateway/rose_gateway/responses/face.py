@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rose_gateway.desk import Submission, Ticket
+from rose_gateway.jobs import Submission, Ticket
 from rose_gateway.question import Question
 from rose_gateway.responses import reading
 from rose_gateway.responses.history import before, referred

@@ -9,8 +9,8 @@ from typing import Any
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import Caller
-from rose_gateway.desk import Ticket
 from rose_gateway.errors import ApiError
+from rose_gateway.jobs import Ticket
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import reading
 from rose_gateway.responses.events import job_id_of
@@ -37,7 +37,7 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
         return ()
     param = "previous_response_id"
     try:
-        ticket = await services.desk.find(caller, job_id_of(previous), "response")
+        ticket = await services.jobs.find(caller, job_id_of(previous), "response")
     except JobNotFound:
         raise ApiError(
             404,
@@ -88,7 +88,7 @@ async def referred(
 
 async def _items_of(services: Services, caller: Caller, job_id: str) -> dict[str, Item]:
     try:
-        ticket: Ticket = await services.desk.find(caller, job_id, "response")
+        ticket: Ticket = await services.jobs.find(caller, job_id, "response")
     except JobNotFound:
         return {}
     response = await reading.current(ticket, await reading.events_of(services, ticket))

@@ -8,7 +8,7 @@ from typing import Any
 from rose.protocol import Priority
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.conversation import check_chat
-from rose_gateway.desk import Submission
+from rose_gateway.jobs import Submission
 from rose_gateway.question import Question
 from rose_gateway.record import Record
 from rose_gateway.refusal import Refused

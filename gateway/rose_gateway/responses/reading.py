@@ -8,8 +8,8 @@ from typing import Any
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent
-from rose_gateway.desk import Ticket
 from rose_gateway.job_failure import failure
+from rose_gateway.jobs import Ticket
 from rose_gateway.responses.events import (
     REQUEST_FAULTS,
     LogprobEntries,

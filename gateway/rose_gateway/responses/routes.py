@@ -14,8 +14,8 @@ from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.asking import Asking, AskingDependency, check_kept, delivery, kept, when_gone
 from rose_gateway.authentication import Caller, CallerDependency
-from rose_gateway.desk import Ticket
 from rose_gateway.errors import ApiError
+from rose_gateway.jobs import Ticket
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import face, reading
@@ -57,7 +57,7 @@ async def create_response(asking: AskingDependency) -> Response:
     request = asking.parsed(CreateResponse, UNSUPPORTED)
     check_together(request)
     check_kept(asking, request.store)
-    ticket = await asking.services.desk.submit(asking.caller, await face.plan(asking, request))
+    ticket = await asking.services.jobs.submit(asking.caller, await face.plan(asking, request))
     return await _delivered(asking, ticket, request)
 
 
@@ -172,7 +172,7 @@ def _position(items: Sequence[Item], item_id: str) -> int:
 async def _found(services: Services, caller: Caller, given: str) -> Ticket:
     """Raises: ApiError: 404"""
     try:
-        return await services.desk.find(caller, job_id_of(given), "response")
+        return await services.jobs.find(caller, job_id_of(given), "response")
     except JobNotFound:
         raise ApiError(
             404,

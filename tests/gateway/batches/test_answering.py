@@ -156,9 +156,9 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
         start_worker()
         ids = [said((await task).record)["response"]["request_id"] for task in asking]
         with visiting(Visit("req_test")):
-            await services.desk.find(owner, ids[0].removeprefix("req_"))
+            await services.jobs.find(owner, ids[0].removeprefix("req_"))
             with pytest.raises(JobNotFound):
-                await services.desk.find(Caller("ba9876543210"), ids[0].removeprefix("req_"))
+                await services.jobs.find(Caller("ba9876543210"), ids[0].removeprefix("req_"))
 
 
 async def test_jobs_of_lines_do_not_fill_their_owner_s_history(

@@ -51,7 +51,7 @@ class Submission:
     """what the chat template is told beside"""
 
 
-class Desk:
+class Jobs:
     """Belongs to one event loop."""
 
     def __init__(
