@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.following import Chunks, Collector, collected, streamed
-from rose_gateway.jobs import Ticket
+from rose_gateway.jobs import JobGroup
 from rose_gateway.question import Question, callers_key
 from rose_gateway.refusal import Refused
 from rose_gateway.services import ServicesDependency
@@ -86,47 +86,47 @@ def check_kept(asking: Asking, store: bool | None) -> None:
         )
 
 
-async def delivered(asking: Asking, ticket: Ticket, output: Chunks | Collector) -> Response:
+async def delivered(asking: Asking, group: JobGroup, output: Chunks | Collector) -> Response:
     """The answer to a request, as a stream or as a whole.
 
     Raises: ApiError, ClientGone, JobNotFound, BrokerUnavailable
     """
-    gone = when_gone(asking, ticket)
+    gone = when_gone(asking, group)
     if isinstance(output, Collector):
-        work = collected(ticket, output)
-        async with delivery(ticket):
+        work = collected(group, output)
+        async with delivery(group):
             answer = await while_connected(asking.request, work, on_disconnect=gone)
         return JSONResponse(answer)
     # Who means to come back is told the job at once.
     held = not asking.continues
-    chunks = streamed(ticket, output, with_ids=asking.resumes, held=held)
-    return EventStream(kept(chunks, ticket), on_disconnect=gone, with_ids=asking.resumes, held=held)
+    chunks = streamed(group, output, with_ids=asking.resumes, held=held)
+    return EventStream(kept(chunks, group), on_disconnect=gone, with_ids=asking.resumes, held=held)
 
 
-def when_gone(asking: Asking, ticket: Ticket) -> Callable[[], Awaitable[object]] | None:
+def when_gone(asking: Asking, group: JobGroup) -> Callable[[], Awaitable[object]] | None:
     """What happens if the client goes away before the end."""
     if asking.continues:
         return None
-    return ticket.cancel if ticket.own_record.store else ticket.delete
+    return group.cancel if group.own_record.store else group.delete
 
 
 @asynccontextmanager
-async def delivery(ticket: Ticket) -> AsyncGenerator[None, None]:
+async def delivery(group: JobGroup) -> AsyncGenerator[None, None]:
     """What is not to be stored is deleted at the end, be it the answer or why there is none. A
     client that goes away before, and a Redis that does, end nothing."""
-    store = ticket.own_record.store
+    store = group.own_record.store
     try:
         yield
     except ApiError:
         if not store:
-            await ticket.delete()
+            await group.delete()
         raise
     if not store:
-        await ticket.delete()
+        await group.delete()
 
 
-async def kept(chunks: AsyncGenerator[bytes, None], ticket: Ticket) -> AsyncGenerator[bytes, None]:
+async def kept(chunks: AsyncGenerator[bytes, None], group: JobGroup) -> AsyncGenerator[bytes, None]:
     """The chunks of a stream, as its delivery."""
-    async with delivery(ticket), aclosing(chunks):
+    async with delivery(group), aclosing(chunks):
         async for data in chunks:
             yield data

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from rose_gateway.answers import Head
 from rose_gateway.asking import Asking, check_kept, delivered
 from rose_gateway.following import Chunks, Collector, collected
-from rose_gateway.jobs import Submission, Ticket
+from rose_gateway.jobs import JobGroup, Submission
 from rose_gateway.question import Question
 from rose_gateway.services import Services
 
@@ -50,32 +50,32 @@ class ChoiceFace(Generic[Request]):
     async def respond(self, asking: Asking, asked: Request) -> Response:
         """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
         check_kept(asking, asked.store)
-        ticket = await asking.services.jobs.submit(asking.caller, await self.plan(asking, asked))
-        make = self.chunks if self.terms(ticket.own_record.request).stream else self.collector
-        output = await make(asking.services, ticket)
-        return await delivered(asking, ticket, output)
+        group = await asking.services.jobs.submit(asking.caller, await self.plan(asking, asked))
+        make = self.chunks if self.terms(group.own_record.request).stream else self.collector
+        output = await make(asking.services, group)
+        return await delivered(asking, group, output)
 
     async def answer(
-        self, services: Services, ticket: Ticket, *, pause_s: float = 0.0
+        self, services: Services, group: JobGroup, *, pause_s: float = 0.0
     ) -> dict[str, Any]:
-        """The whole answer, when it has ended. `pause_s`: as for `Ticket.bursts`.
+        """The whole answer, when it has ended. `pause_s`: as for `JobGroup.bursts`.
 
         Raises: ApiError, JobNotFound, BrokerUnavailable
         """
-        collector = await self.collector(services, ticket)
-        return await collected(ticket, collector, pause_s=pause_s)
+        collector = await self.collector(services, group)
+        return await collected(group, collector, pause_s=pause_s)
 
-    async def collector(self, services: Services, ticket: Ticket) -> Collector:
+    async def collector(self, services: Services, group: JobGroup) -> Collector:
         """Raises: MalformedMessage, BrokerUnavailable"""
-        return await self._made(self.make_collector, services, ticket)
+        return await self._made(self.make_collector, services, group)
 
-    async def chunks(self, services: Services, ticket: Ticket) -> Chunks:
+    async def chunks(self, services: Services, group: JobGroup) -> Chunks:
         """The stream, however it was asked for. Raises: MalformedMessage, BrokerUnavailable"""
-        return await self._made(self.make_chunks, services, ticket)
+        return await self._made(self.make_chunks, services, group)
 
-    async def _made(self, make: Callable[..., Made], services: Services, ticket: Ticket) -> Made:
-        record = ticket.own_record
+    async def _made(self, make: Callable[..., Made], services: Services, group: JobGroup) -> Made:
+        record = group.own_record
         terms = self.terms(record.request)
         names = await services.vocabularies.get(terms.vocabulary)
-        head = Head([job.id for job in ticket.jobs], record.model, ticket.created_at)
+        head = Head([job.id for job in group.jobs], record.model, group.created_at)
         return make(terms, head, names)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rose.protocol import Event, FinishedEvent, TokenEvent
 from rose_gateway.job_failure import failure
-from rose_gateway.jobs import Burst, Ticket
+from rose_gateway.jobs import Burst, JobGroup
 from rose_gateway.json_text import compact
 from rose_gateway.positions import Positions
 
@@ -39,7 +39,7 @@ class Collector(Protocol):
 
 
 async def streamed(
-    ticket: Ticket,
+    group: JobGroup,
     chunks: Chunks,
     after: Positions | None = None,
     *,
@@ -55,7 +55,7 @@ async def streamed(
         ApiError: `held`, and a choice failed before anything came.
         JobNotFound, BrokerUnavailable
     """
-    positions = after or Positions(len(ticket.jobs))
+    positions = after or Positions(len(group.jobs))
     event = _event_with_id if with_ids else _event
     opening = b""
     if after is None and (first := chunks.begin()) is not None:
@@ -64,12 +64,12 @@ async def streamed(
         yield opening
         opening = b""
     if not positions.all_told:
-        async with aclosing(ticket.bursts()) as bursts:
+        async with aclosing(group.bursts()) as bursts:
             async for burst in bursts:
                 if held:
-                    _check_begun(ticket, burst)
+                    _check_begun(group, burst)
                     held = False
-                lines, failed = _lines(ticket, chunks, positions, burst, event)
+                lines, failed = _lines(group, chunks, positions, burst, event)
                 if opening or lines:
                     yield opening + b"".join(lines)
                     opening = b""
@@ -82,15 +82,15 @@ async def streamed(
     yield event(positions, "[DONE]")
 
 
-def _check_begun(ticket: Ticket, burst: Burst) -> None:
+def _check_begun(group: JobGroup, burst: Burst) -> None:
     """Raises: ApiError: the first event of all says that its job has failed."""
     choice, event = burst[0]
     if not isinstance(event, _ANSWERS):
-        raise failure(event, ticket, choice)
+        raise failure(event, group, choice)
 
 
 def _lines(
-    ticket: Ticket,
+    group: JobGroup,
     chunks: Chunks,
     positions: Positions,
     burst: list[tuple[int, Event]],
@@ -104,7 +104,7 @@ def _lines(
             chunks.ended(choice, event)
         if not isinstance(event, _ANSWERS):
             if is_news:
-                error = failure(event, ticket, choice)
+                error = failure(event, group, choice)
                 positions.done()
                 lines.append(line(positions, compact(error.body())))
             return lines, True
@@ -115,21 +115,21 @@ def _lines(
 
 
 async def collected(
-    ticket: Ticket, collector: Collector, *, pause_s: float = 0.0
+    group: JobGroup, collector: Collector, *, pause_s: float = 0.0
 ) -> dict[str, Any]:
-    """The whole answer. `pause_s`: as for `Ticket.bursts`.
+    """The whole answer. `pause_s`: as for `JobGroup.bursts`.
 
     Raises:
         ApiError: a choice failed.
         JobNotFound, BrokerUnavailable
     """
-    async with aclosing(ticket.bursts(pause_s=pause_s)) as bursts:
+    async with aclosing(group.bursts(pause_s=pause_s)) as bursts:
         async for burst in bursts:
             for choice, event in burst:
                 if event.is_terminal:
                     collector.ended(choice, event)
                 if not isinstance(event, _ANSWERS):
-                    raise failure(event, ticket, choice)
+                    raise failure(event, group, choice)
                 collector.feed(choice, event)
     return collector.answer()
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from rose.protocol import TokenEvent
 from rose.protocol.status import Hand, JobStatus
+from rose_gateway.job_group import JobGroup
 from rose_gateway.record import Face, Record
-from rose_gateway.ticket import Ticket
 from rose_producer import AsyncJob
 
 _MAX_TITLE = 80
@@ -54,14 +54,14 @@ class JobAnswer(BaseModel):
     choices: list[ChoiceAnswer]
 
 
-async def job_answer(ticket: Ticket, *, characters: bool = False) -> JobAnswer:
+async def job_answer(group: JobGroup, *, characters: bool = False) -> JobAnswer:
     """Raises: JobNotFound, BrokerUnavailable"""
-    statuses = [await job.status() for job in ticket.jobs]
+    statuses = [await job.status() for job in group.jobs]
     return JobAnswer(
-        id=ticket.id,
-        face=ticket.record.face if ticket.record else None,
-        model=ticket.record.model if ticket.record else None,
-        title=_title(ticket.record),
+        id=group.id,
+        face=group.record.face if group.record else None,
+        model=group.record.model if group.record else None,
+        title=_title(group.record),
         created_at=_seconds(statuses[0].enqueued_ms),
         started_at=_first_start(statuses),
         ended_at=_last_end(statuses),
@@ -75,7 +75,7 @@ async def job_answer(ticket: Ticket, *, characters: bool = False) -> JobAnswer:
                     "workers": await _writers(job, status, characters=characters),
                 }
             )
-            for job, status in zip(ticket.jobs, statuses, strict=True)
+            for job, status in zip(group.jobs, statuses, strict=True)
         ],
     )
 

@@ -17,7 +17,7 @@ from rose_gateway.choices import ChoiceFace
 from rose_gateway.completions.face import FACE as COMPLETION
 from rose_gateway.following import streamed
 from rose_gateway.job_answer import JobAnswer, job_answer
-from rose_gateway.jobs import Ticket
+from rose_gateway.jobs import JobGroup
 from rose_gateway.json_text import compact
 from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
@@ -44,8 +44,8 @@ async def retrieve_job(
         bool, Query(description="say for each worker at which character its text begins, too")
     ] = False,
 ) -> JobAnswer:
-    ticket = await services.jobs.find(caller, job_id)
-    return await job_answer(ticket, characters=characters)
+    group = await services.jobs.find(caller, job_id)
+    return await job_answer(group, characters=characters)
 
 
 @router.post("/v1/jobs/{job_id}/cancel", summary="Stop a job")
@@ -53,9 +53,9 @@ async def cancel_job(
     job_id: _JobId, services: ServicesDependency, caller: CallerDependency
 ) -> JobAnswer:
     """One that waits ends at once, a running one within a step. One that has ended stays so."""
-    ticket = await services.jobs.find(caller, job_id)
-    await ticket.cancel()
-    return await job_answer(ticket)
+    group = await services.jobs.find(caller, job_id)
+    await group.cancel()
+    return await job_answer(group)
 
 
 @router.get(
@@ -85,27 +85,27 @@ async def follow_job(
         Query(alias="last_event_id", description="for those who cannot send the header"),
     ] = "",
 ) -> Response:
-    ticket = await services.jobs.find(caller, job_id)
+    group = await services.jobs.find(caller, job_id)
     last = last_event_id or from_query or None
-    face = None if ticket.record is None else ticket.record.face
-    events = await _FOLLOWERS[face](services, ticket, last)
+    face = None if group.record is None else group.record.face
+    events = await _FOLLOWERS[face](services, group, last)
     if events is None:
         return Response(status_code=204)
-    held = ticket.status in TERMINAL_STATUSES
-    return EventStream(events, headers={JOB_ID_HEADER: ticket.id}, with_ids=True, held=held)
+    held = group.status in TERMINAL_STATUSES
+    return EventStream(events, headers={JOB_ID_HEADER: group.id}, with_ids=True, held=held)
 
 
 async def _choice_events(
-    face: ChoiceFace[Any], services: Services, ticket: Ticket, last: str | None
+    face: ChoiceFace[Any], services: Services, group: JobGroup, last: str | None
 ) -> Events | None:
-    after = _after(ticket, last)
+    after = _after(group, last)
     if after is not None and after.all_done:
         return None
-    chunks = await face.chunks(services, ticket)
-    return streamed(ticket, chunks, after)
+    chunks = await face.chunks(services, group)
+    return streamed(group, chunks, after)
 
 
-async def _response_events(services: Services, ticket: Ticket, last: str | None) -> Events:
+async def _response_events(services: Services, group: JobGroup, last: str | None) -> Events:
     after = -1
     if last is not None:
         if not (last.isascii() and last.isdigit() and len(last) <= 15):
@@ -114,17 +114,17 @@ async def _response_events(services: Services, ticket: Ticket, last: str | None)
                 "last_event_id",
             )
         after = int(last)
-    return reading.streamed(ticket, await reading.events_of(services, ticket, after))
+    return reading.streamed(group, await reading.events_of(services, group, after))
 
 
-async def _plain_events(services: Services, ticket: Ticket, last: str | None) -> Events | None:  # noqa: ARG001
-    positions = _after(ticket, last) or Positions(1)
-    return None if positions.all_ended else _plain(ticket, positions)
+async def _plain_events(services: Services, group: JobGroup, last: str | None) -> Events | None:  # noqa: ARG001
+    positions = _after(group, last) or Positions(1)
+    return None if positions.all_ended else _plain(group, positions)
 
 
-async def _plain(ticket: Ticket, positions: Positions) -> Events:
+async def _plain(group: JobGroup, positions: Positions) -> Events:
     """The job's own events; `id:` is that of the log's entry."""
-    async with aclosing(ticket.bursts()) as bursts:
+    async with aclosing(group.bursts()) as bursts:
         async for burst in bursts:
             lines = [
                 f"id: {event.entry_id}\ndata: {compact(event.as_dict())}\n\n"
@@ -136,7 +136,7 @@ async def _plain(ticket: Ticket, positions: Positions) -> Events:
 
 
 _FOLLOWERS: dict[
-    Face | None, Callable[[Services, Ticket, str | None], Awaitable[Events | None]]
+    Face | None, Callable[[Services, JobGroup, str | None], Awaitable[Events | None]]
 ] = {
     "chat": partial(_choice_events, CHAT),
     "completion": partial(_choice_events, COMPLETION),
@@ -145,5 +145,5 @@ _FOLLOWERS: dict[
 }
 
 
-def _after(ticket: Ticket, last: str | None) -> Positions | None:
-    return None if last is None else Positions.read(last, len(ticket.jobs))
+def _after(group: JobGroup, last: str | None) -> Positions | None:
+    return None if last is None else Positions.read(last, len(group.jobs))

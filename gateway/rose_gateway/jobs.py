@@ -17,12 +17,12 @@ from rose_gateway.caller import Caller
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.errors import ApiError, job_error
 from rose_gateway.history import History
+from rose_gateway.job_group import Burst as Burst
+from rose_gateway.job_group import JobGroup as JobGroup
 from rose_gateway.limits import Limits
 from rose_gateway.metrics import Metrics
 from rose_gateway.queued_job import QueuedJob
 from rose_gateway.record import Face, Record
-from rose_gateway.ticket import Burst as Burst
-from rose_gateway.ticket import Ticket as Ticket
 from rose_gateway.visit import JOB_ID_HEADER, current_visit
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
@@ -69,7 +69,7 @@ class Jobs:
 
     async def submit(
         self, caller: Caller, submission: Submission, *, listed: bool = True
-    ) -> Ticket:
+    ) -> JobGroup:
         """Enqueue all choices, or none. `listed`: it shows in its owner's history.
 
         Raises:
@@ -88,16 +88,16 @@ class Jobs:
         requests = [make(number, job_id) for number, job_id in enumerate(ids)]
         counted = [QueuedJob(queue, job_id) for job_id in ids]
         await self._limits.take(caller, _tokens(caller, requests, client), counted)
-        ticket = None
+        group = None
         try:
             if key is None:
                 jobs = await _all_or_none(client, requests)
                 state, _ = await asyncio.gather(
                     jobs[0].record(), self._note(caller, submission, jobs[0].id, listed=listed)
                 )
-                ticket = self._ticket(caller, queue, jobs, state, submission.record)
+                group = self._job_group(caller, queue, jobs, state, submission.record)
             else:
-                ticket = await self._submit_once(
+                group = await self._submit_once(
                     caller, submission, requests[0], make, listed=listed
                 )
         except TenantLimited:
@@ -106,13 +106,13 @@ class Jobs:
         except PromptTooLong as error:
             raise job_error(error, submission.record.face) from None
         finally:
-            if ticket is None or ticket.repeated:
+            if group is None or group.repeated:
                 await self._forget(caller, counted)
         visit = current_visit()
-        visit.job_id = visit.headers[JOB_ID_HEADER] = ticket.id
-        return ticket
+        visit.job_id = visit.headers[JOB_ID_HEADER] = group.id
+        return group
 
-    async def find(self, caller: Caller, job_id: str, face: Face | None = None) -> Ticket:
+    async def find(self, caller: Caller, job_id: str, face: Face | None = None) -> JobGroup:
         """`face`: how it must have been asked for.
 
         Raises:
@@ -134,7 +134,7 @@ class Jobs:
             ids = _choice_ids(job_id, record.choices if record else 1)
             jobs = [client.job(id_) for id_ in ids]
             current_visit().job_id = job_id
-            return self._ticket(caller, queue, jobs, state, record)
+            return self._job_group(caller, queue, jobs, state, record)
         raise JobNotFound(f"no job {job_id}: never submitted, deleted, or expired")
 
     async def _submit_once(
@@ -145,7 +145,7 @@ class Jobs:
         make: Callable[[int, str], Request],
         *,
         listed: bool,
-    ) -> Ticket:
+    ) -> JobGroup:
         """The first job is enqueued under the key. The ids of the others follow from its own, so
         that a repeat enqueues none twice, and those that a lost gateway left out."""
         queue = submission.model.queue
@@ -167,7 +167,7 @@ class Jobs:
         others = [make(number, job_id) for number, job_id in enumerate(ids, start=1)]
         jobs = [job, *await _all_or_none(client, others, with_them=[job])]
         repeated = job.id != first.job_id
-        return self._ticket(caller, queue, jobs, state, earlier, repeated=repeated)
+        return self._job_group(caller, queue, jobs, state, earlier, repeated=repeated)
 
     async def _note(
         self, caller: Caller, submission: Submission, job_id: str, *, listed: bool
@@ -177,7 +177,7 @@ class Jobs:
             job = QueuedJob(submission.model.queue, job_id)
             await self._history.add(caller.key_id, job)
 
-    def _ticket(
+    def _job_group(
         self,
         caller: Caller,
         queue: str,
@@ -186,13 +186,15 @@ class Jobs:
         record: Record | None,
         *,
         repeated: bool = False,
-    ) -> Ticket:
+    ) -> JobGroup:
         async def on_end(job_ids: Sequence[str]) -> None:
             if caller.limits.max_jobs is not None:
                 ended = [QueuedJob(queue, job_id) for job_id in job_ids]
                 await self._limits.give_back(caller.key_id, ended)
 
-        return Ticket(jobs, state, record, repeated=repeated, on_end=on_end, metrics=self._metrics)
+        return JobGroup(
+            jobs, state, record, repeated=repeated, on_end=on_end, metrics=self._metrics
+        )
 
     async def _forget(self, caller: Caller, jobs: Sequence[QueuedJob]) -> None:
         """They were counted, and are not in the queue."""

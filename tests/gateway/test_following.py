@@ -15,9 +15,9 @@ from rose_gateway.answers import Head
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.terms import ChatTerms
 from rose_gateway.following import streamed
+from rose_gateway.job_group import Burst, JobGroup
 from rose_gateway.positions import Positions
 from rose_gateway.refusal import Refused
-from rose_gateway.ticket import Burst, Ticket
 from rose_gateway.tools import CallForm
 from rose_gateway.vocabulary import Vocabulary
 from tests.support.event_stream import SentEvent, events_of
@@ -28,7 +28,7 @@ class Job(NamedTuple):
 
 
 class Logged:
-    """As a ticket whose jobs have these logs. `order`: whose event comes next."""
+    """As a job group whose jobs have these logs. `order`: whose event comes next."""
 
     record = None
 
@@ -61,12 +61,12 @@ def log(draw: st.DrawFn) -> list[Event]:
 def sent(
     terms: ChatTerms, logs: list[list[Event]], order: list[int], last: str | None = None
 ) -> list[SentEvent]:
-    ticket = Logged(logs, order)
-    chunks = ChatChunks(terms, Head([job.id for job in ticket.jobs], "m", 1), Vocabulary())
+    group = Logged(logs, order)
+    chunks = ChatChunks(terms, Head([job.id for job in group.jobs], "m", 1), Vocabulary())
     after = None if last is None else Positions.read(last, len(logs))
 
     async def run() -> bytes:
-        return b"".join([data async for data in streamed(cast("Ticket", ticket), chunks, after)])
+        return b"".join([data async for data in streamed(cast("JobGroup", group), chunks, after)])
 
     return list(events_of(iter(asyncio.run(run()).decode().split("\n"))))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rose_gateway.batches.line import Line
 from rose_gateway.errors import ApiError
+from rose_gateway.job_group import JobGroup
 from rose_gateway.json_text import compact
-from rose_gateway.ticket import Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Answer:
     """a line of JSON without its line break"""
     succeeded: bool
     """it belongs into the output; else into the error file, and the record says `line` too"""
-    unkept: Ticket | None = None
+    unkept: JobGroup | None = None
     """its job was not to be stored"""
 
     async def delivered(self) -> None:
@@ -48,16 +48,16 @@ class AnswerWriter:
         *,
         status: int,
         succeeded: bool,
-        ticket: Ticket | None = None,
+        group: JobGroup | None = None,
     ) -> Answer:
-        """What the API would have answered. `ticket`: of the job, where there was one."""
+        """What the API would have answered. `group`: of the job, where there was one."""
         response = {
             "status_code": status,
-            "request_id": f"req_{ticket.id}" if ticket else self.request_id(line),
+            "request_id": f"req_{group.id}" if group else self.request_id(line),
             "body": body,
         }
-        kept = ticket is None or ticket.own_record.store
-        unkept = None if kept else ticket
+        kept = group is None or group.own_record.store
+        unkept = None if kept else group
         return self._answer(line, custom_id, succeeded, unkept, response=response, error=None)
 
     def unanswered(
@@ -76,7 +76,7 @@ class AnswerWriter:
         line: Line,
         custom_id: str | None,
         succeeded: bool,
-        unkept: Ticket | None,
+        unkept: JobGroup | None,
         **outcome: Mapping[str, Any] | None,
     ) -> Answer:
         fields: dict[str, Any] = {"id": self.request_id(line), "custom_id": custom_id, **outcome}

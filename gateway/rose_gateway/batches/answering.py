@@ -29,7 +29,7 @@ from rose_gateway.completions.face import FACE as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
 from rose_gateway.errors import ApiError, api_error
-from rose_gateway.jobs import Submission, Ticket
+from rose_gateway.jobs import JobGroup, Submission
 from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
 from rose_gateway.question import Question, lines_key
@@ -60,7 +60,7 @@ class _Face:
     unsupported: Unsupported
     plan: Callable[[Question, Any], Awaitable[Submission]]
     answer: Callable[..., Awaitable[dict[str, Any]]]
-    """of the services and a ticket, with `pause_s` as for `Ticket.bursts`"""
+    """of the services and a job group, with `pause_s` as for `JobGroup.bursts`"""
 
 
 _FACES = {
@@ -119,11 +119,11 @@ class Asker:
             try:
                 submission = await face.plan(question, asked)
                 # So many would push out of the history what a person has asked for.
-                ticket = await self._services.jobs.submit(self._caller, submission, listed=False)
+                group = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
-                with stop.cancels(ticket):
-                    body = await face.answer(self._services, ticket, pause_s=_PAUSE_S)
-                return self._succeeded(line, request, body, ticket, stop)
+                with stop.cancels(group):
+                    body = await face.answer(self._services, group, pause_s=_PAUSE_S)
+                return self._succeeded(line, request, body, group, stop)
             except (QueueFull, BrokerUnavailable) as error:
                 self._note(str(error))
             except TenantLimited as error:
@@ -180,7 +180,7 @@ class Asker:
         line: Line,
         request: LineRequest,
         body: dict[str, Any],
-        ticket: Ticket,
+        group: JobGroup,
         stop: Stop,
     ) -> Answer:
         status = body.get("status")  # responses have one, and are answered whatever it is
@@ -192,7 +192,7 @@ class Asker:
             body,
             status=200,
             succeeded=status not in ("failed", "cancelled"),
-            ticket=ticket,
+            group=group,
         )
 
     def _failed(self, line: Line, request: LineRequest, error: ApiError, stop: Stop) -> Answer:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rose.errors import BrokerUnavailable, JobNotFound
-from rose_gateway.ticket import Ticket
+from rose_gateway.job_group import JobGroup
 
 _RETRY_S = 1.0
 
@@ -19,7 +19,7 @@ class Stop:
         self.code = ""
         """why no further line is asked; "" as long as lines are"""
         self._stopped = asyncio.Event()
-        self._tickets: set[Ticket] = set()
+        self._groups: set[JobGroup] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
 
     def set(self, code: str) -> None:
@@ -27,8 +27,8 @@ class Stop:
         if not self.code:
             self.code = code
             self._stopped.set()
-            for ticket in self._tickets:
-                self._cancel(ticket)
+            for group in self._groups:
+                self._cancel(group)
 
     async def wait(self, within_s: float) -> None:
         """At most so long."""
@@ -37,25 +37,25 @@ class Stop:
                 await self._stopped.wait()
 
     @contextmanager
-    def cancels(self, ticket: Ticket) -> Iterator[None]:
+    def cancels(self, group: JobGroup) -> Iterator[None]:
         """Within, these jobs are in hand."""
-        self._tickets.add(ticket)
+        self._groups.add(group)
         if self.code:
-            self._cancel(ticket)
+            self._cancel(group)
         try:
             yield
         finally:
-            self._tickets.discard(ticket)
+            self._groups.discard(group)
 
-    def _cancel(self, ticket: Ticket) -> None:
-        task = asyncio.create_task(self._until_cancelled(ticket))
+    def _cancel(self, group: JobGroup) -> None:
+        task = asyncio.create_task(self._until_cancelled(group))
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
-    async def _until_cancelled(self, ticket: Ticket) -> None:
-        while ticket in self._tickets:
+    async def _until_cancelled(self, group: JobGroup) -> None:
+        while group in self._groups:
             try:
-                await ticket.cancel()
+                await group.cancel()
             except JobNotFound:
                 return
             except BrokerUnavailable:

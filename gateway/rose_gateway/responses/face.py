@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rose_gateway.jobs import Submission, Ticket
+from rose_gateway.jobs import JobGroup, Submission
 from rose_gateway.question import Question
 from rose_gateway.responses import reading
 from rose_gateway.responses.history import before, referred
@@ -22,10 +22,10 @@ async def plan(question: Question, request: CreateResponse) -> Submission:
     return submission(question, request, model, history, items)
 
 
-async def answer(services: Services, ticket: Ticket, *, pause_s: float = 0.0) -> dict[str, Any]:
-    """The response when it has ended. `pause_s`: as for `Ticket.bursts`.
+async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:
+    """The response when it has ended. `pause_s`: as for `JobGroup.bursts`.
 
     Raises: ApiError, JobNotFound, BrokerUnavailable
     """
-    events = await reading.events_of(services, ticket)
-    return await reading.answered(ticket, events, pause_s=pause_s)
+    events = await reading.events_of(services, group)
+    return await reading.answered(group, events, pause_s=pause_s)

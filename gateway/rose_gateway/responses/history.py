@@ -10,7 +10,7 @@ from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import Caller
 from rose_gateway.errors import ApiError
-from rose_gateway.jobs import Ticket
+from rose_gateway.jobs import JobGroup
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import reading
 from rose_gateway.responses.events import job_id_of
@@ -37,7 +37,7 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
         return ()
     param = "previous_response_id"
     try:
-        ticket = await services.jobs.find(caller, job_id_of(previous), "response")
+        group = await services.jobs.find(caller, job_id_of(previous), "response")
     except JobNotFound:
         raise ApiError(
             404,
@@ -45,12 +45,12 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
             param=param,
             code="previous_response_not_found",
         ) from None
-    if ticket.status not in TERMINAL_STATUSES:
+    if group.status not in TERMINAL_STATUSES:
         raise Refused(f"{param}: it has not ended yet: retrieve it until it has", param)
-    response = await reading.ended(ticket, await reading.events_of(services, ticket))
+    response = await reading.ended(group, await reading.events_of(services, group))
     if response["status"] not in ("completed", "incomplete"):
         raise Refused(f"{param}: its status is {response['status']}, so it has no answer", param)
-    return (*shown_input(reading.terms_of(ticket), ticket.id), *_output(response))
+    return (*shown_input(reading.terms_of(group), group.id), *_output(response))
 
 
 async def referred(
@@ -88,11 +88,11 @@ async def referred(
 
 async def _items_of(services: Services, caller: Caller, job_id: str) -> dict[str, Item]:
     try:
-        ticket: Ticket = await services.jobs.find(caller, job_id, "response")
+        group: JobGroup = await services.jobs.find(caller, job_id, "response")
     except JobNotFound:
         return {}
-    response = await reading.current(ticket, await reading.events_of(services, ticket))
-    items = (*shown_input(reading.terms_of(ticket), ticket.id), *_output(response))
+    response = await reading.current(group, await reading.events_of(services, group))
+    items = (*shown_input(reading.terms_of(group), group.id), *_output(response))
     return {item["id"]: item for item in items}
 
 

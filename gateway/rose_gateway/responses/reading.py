@@ -9,7 +9,7 @@ from typing import Any
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_gateway.job_failure import failure
-from rose_gateway.jobs import Ticket
+from rose_gateway.jobs import JobGroup
 from rose_gateway.responses.events import (
     REQUEST_FAULTS,
     LogprobEntries,
@@ -22,29 +22,29 @@ from rose_gateway.vocabulary import Vocabulary, chat_logprob
 
 
 async def events_of(
-    services: Services, ticket: Ticket, starting_after: int | None = None
+    services: Services, group: JobGroup, starting_after: int | None = None
 ) -> ResponseEvents:
-    """For a ticket of a response. `starting_after`: as `ResponseEvents` has it.
+    """For the job of a response. `starting_after`: as `ResponseEvents` has it.
 
     Raises: BrokerUnavailable, MalformedMessage
     """
-    terms = terms_of(ticket)
+    terms = terms_of(group)
     entries = None
     if terms.logprobs:
         entries = _entries(await services.vocabularies.get(terms.vocabulary))
     return ResponseEvents(
-        terms, ticket.id, ticket.created_at, starting_after=starting_after, logprobs=entries
+        terms, group.id, group.created_at, starting_after=starting_after, logprobs=entries
     )
 
 
-def terms_of(ticket: Ticket) -> Terms:
+def terms_of(group: JobGroup) -> Terms:
     """Raises: JobNotFound: it is no response; MalformedMessage"""
-    if ticket.record is None or ticket.record.face != "response":
-        raise JobNotFound(f"job {ticket.id} is no response")
-    return Terms.from_record(ticket.record.request)
+    if group.record is None or group.record.face != "response":
+        raise JobNotFound(f"job {group.id} is no response")
+    return Terms.from_record(group.record.request)
 
 
-async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
+async def streamed(group: JobGroup, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
     """The frames of a stream up to its end; those that are ready together come together. There are
     none where the reader has its end.
 
@@ -52,52 +52,52 @@ async def streamed(ticket: Ticket, events: ResponseEvents) -> AsyncGenerator[byt
     """
     if begun := events.begin():
         yield begun
-    async with aclosing(ticket.bursts()) as bursts:
+    async with aclosing(group.bursts()) as bursts:
         async for burst in bursts:
-            if data := b"".join([await _fed(events, ticket, event) for _, event in burst]):
+            if data := b"".join([await _fed(events, group, event) for _, event in burst]):
                 yield data
     if end := events.done():
         yield end
 
 
-async def ended(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
+async def ended(group: JobGroup, events: ResponseEvents) -> dict[str, Any]:
     """The response as it ended, when it has.
 
     Raises: JobNotFound, BrokerUnavailable
     """
-    response, _ = await _to_the_end(ticket, events)
+    response, _ = await _to_the_end(group, events)
     return response
 
 
 async def answered(
-    ticket: Ticket, events: ResponseEvents, *, pause_s: float = 0.0
+    group: JobGroup, events: ResponseEvents, *, pause_s: float = 0.0
 ) -> dict[str, Any]:
-    """As `ended`, for whoever has just asked for it. `pause_s`: as for `Ticket.bursts`.
+    """As `ended`, for whoever has just asked for it. `pause_s`: as for `JobGroup.bursts`.
 
     Raises:
         JobNotFound, BrokerUnavailable
         ApiError: the request itself is at fault, as the worker has found.
     """
-    response, last = await _to_the_end(ticket, events, pause_s)
+    response, last = await _to_the_end(group, events, pause_s)
     if isinstance(last, FailedEvent) and last.code in REQUEST_FAULTS:
-        raise failure(last, ticket)
+        raise failure(last, group)
     return response
 
 
-async def current(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
-    """The response as the ticket's state says, with the output that was logged until then.
+async def current(group: JobGroup, events: ResponseEvents) -> dict[str, Any]:
+    """The response as its job's state says, with the output that was logged until then.
 
     Raises: JobNotFound, BrokerUnavailable
     """
-    state = ticket.state
+    state = group.state
     if state.status in TERMINAL_STATUSES:
-        return await ended(ticket, events)
+        return await ended(group, events)
     events.begin()
     if state.tokens:
-        async with aclosing(ticket.bursts()) as bursts:
+        async with aclosing(group.bursts()) as bursts:
             async for burst in bursts:
                 for _, event in burst:
-                    await _fed(events, ticket, event)
+                    await _fed(events, group, event)
                 if events.ended is not None:
                     return events.ended
                 if burst[-1][1].cursor >= state.tokens:
@@ -108,32 +108,32 @@ async def current(ticket: Ticket, events: ResponseEvents) -> dict[str, Any]:
 
 
 async def _to_the_end(
-    ticket: Ticket, events: ResponseEvents, pause_s: float = 0.0
+    group: JobGroup, events: ResponseEvents, pause_s: float = 0.0
 ) -> tuple[dict[str, Any], Event]:
     events.begin()
-    async with aclosing(ticket.bursts(pause_s=pause_s)) as bursts:
+    async with aclosing(group.bursts(pause_s=pause_s)) as bursts:
         async for burst in bursts:
             for _, event in burst:
-                await _fed(events, ticket, event)
+                await _fed(events, group, event)
                 if events.ended is not None:
                     return events.ended, event
-    raise JobNotFound(f"job {ticket.id} ended without a terminal event")
+    raise JobNotFound(f"job {group.id} ended without a terminal event")
 
 
-async def _fed(events: ResponseEvents, ticket: Ticket, event: Event) -> bytes:
+async def _fed(events: ResponseEvents, group: JobGroup, event: Event) -> bytes:
     if isinstance(event, FinishedEvent) and event.reason != "length":
-        return events.feed(event, await _completed_at(ticket))
+        return events.feed(event, await _completed_at(group))
     return events.feed(event)
 
 
-async def _completed_at(ticket: Ticket) -> int | None:
+async def _completed_at(group: JobGroup) -> int | None:
     """Unix seconds. The log has no times; the state got its own with the last entry of the log."""
-    if ticket.state.ended_ms is None:
+    if group.state.ended_ms is None:
         try:
-            await ticket.refresh()
+            await group.refresh()
         except JobNotFound:  # deleted while it was read: nobody will compare
             return None
-    ended_ms = ticket.state.ended_ms
+    ended_ms = group.state.ended_ms
     return None if ended_ms is None else ended_ms // 1000
 
 

@@ -15,7 +15,7 @@ from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.asking import Asking, AskingDependency, check_kept, delivery, kept, when_gone
 from rose_gateway.authentication import Caller, CallerDependency
 from rose_gateway.errors import ApiError
-from rose_gateway.jobs import Ticket
+from rose_gateway.jobs import JobGroup
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.refusal import Refused
 from rose_gateway.responses import face, reading
@@ -57,8 +57,8 @@ async def create_response(asking: AskingDependency) -> Response:
     request = asking.parsed(CreateResponse, UNSUPPORTED)
     check_together(request)
     check_kept(asking, request.store)
-    ticket = await asking.services.jobs.submit(asking.caller, await face.plan(asking, request))
-    return await _delivered(asking, ticket, request)
+    group = await asking.services.jobs.submit(asking.caller, await face.plan(asking, request))
+    return await _delivered(asking, group, request)
 
 
 @router.get(
@@ -90,14 +90,14 @@ async def retrieve_response(
     del include_obfuscation, include, include_brackets
     if starting_after is not None and not stream:
         raise Refused("starting_after: only together with stream=true", "starting_after")
-    ticket = await _found(services, caller, response_id)
+    group = await _found(services, caller, response_id)
     if not stream:
-        events = await reading.events_of(services, ticket)
-        return JSONResponse(await reading.current(ticket, events))
+        events = await reading.events_of(services, group)
+        return JSONResponse(await reading.current(group, events))
     after = last_event_id if starting_after is None else starting_after
-    events = await reading.events_of(services, ticket, -1 if after is None else after)
-    frames = reading.streamed(ticket, events)
-    return _stream(frames, events, held=ticket.status in TERMINAL_STATUSES)
+    events = await reading.events_of(services, group, -1 if after is None else after)
+    frames = reading.streamed(group, events)
+    return _stream(frames, events, held=group.status in TERMINAL_STATUSES)
 
 
 @router.delete("/{response_id}", summary="Delete a response", response_model=DeletedResponse)
@@ -105,8 +105,8 @@ async def delete_response(
     response_id: ResponseId, services: ServicesDependency, caller: CallerDependency
 ) -> DeletedResponse:
     """It cannot be retrieved any more; one that still goes on is cancelled."""
-    ticket = await _found(services, caller, response_id)
-    await ticket.delete()
+    group = await _found(services, caller, response_id)
+    await group.delete()
     return DeletedResponse(id=response_id)
 
 
@@ -120,19 +120,19 @@ async def cancel_response(
     response_id: ResponseId, services: ServicesDependency, caller: CallerDependency
 ) -> Response:
     """Answers with the response as it ended: a repeat, or one that comes too late, does no harm."""
-    ticket = await _found(services, caller, response_id)
-    if not ticket.own_record.background:
+    group = await _found(services, caller, response_id)
+    if not group.own_record.background:
         raise Refused(
             "only a background response can be cancelled: close the connection of another one",
             "response_id",
         )
-    if ticket.status not in TERMINAL_STATUSES:
-        await ticket.cancel()
+    if group.status not in TERMINAL_STATUSES:
+        await group.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_WAIT_S):
-                await reading.ended(ticket, await reading.events_of(services, ticket))
-        await ticket.refresh()
-    return JSONResponse(await reading.current(ticket, await reading.events_of(services, ticket)))
+                await reading.ended(group, await reading.events_of(services, group))
+        await group.refresh()
+    return JSONResponse(await reading.current(group, await reading.events_of(services, group)))
 
 
 @router.get("/{response_id}/input_items", summary="List the input of a response")
@@ -150,8 +150,8 @@ async def list_input_items(
 ) -> ItemList:
     """All that the model was given: with previous_response_id, inputs and outputs before it too."""
     del include, include_brackets
-    ticket = await _found(services, caller, response_id)
-    items = shown_input(reading.terms_of(ticket), ticket.id)
+    group = await _found(services, caller, response_id)
+    items = shown_input(reading.terms_of(group), group.id)
     if order == "desc":
         items = items[::-1]
     start = 0
@@ -169,7 +169,7 @@ def _position(items: Sequence[Item], item_id: str) -> int:
     raise Refused("after: the input has no item with this id", "after")
 
 
-async def _found(services: Services, caller: Caller, given: str) -> Ticket:
+async def _found(services: Services, caller: Caller, given: str) -> JobGroup:
     """Raises: ApiError: 404"""
     try:
         return await services.jobs.find(caller, job_id_of(given), "response")
@@ -183,18 +183,18 @@ async def _found(services: Services, caller: Caller, given: str) -> Ticket:
         ) from None
 
 
-async def _delivered(asking: Asking, ticket: Ticket, request: CreateResponse) -> Response:
+async def _delivered(asking: Asking, group: JobGroup, request: CreateResponse) -> Response:
     """The answer to whoever has created it."""
-    gone = None if request.background else when_gone(asking, ticket)
+    gone = None if request.background else when_gone(asking, group)
     if request.stream:
-        events = await reading.events_of(asking.services, ticket, -1)
-        frames = kept(reading.streamed(ticket, events), ticket)
+        events = await reading.events_of(asking.services, group, -1)
+        frames = kept(reading.streamed(group, events), group)
         return _stream(frames, events, on_disconnect=gone)
-    events = await reading.events_of(asking.services, ticket)
+    events = await reading.events_of(asking.services, group)
     if request.background:
-        return JSONResponse(await reading.current(ticket, events))
-    work = reading.answered(ticket, events)
-    async with delivery(ticket):
+        return JSONResponse(await reading.current(group, events))
+    work = reading.answered(group, events)
+    async with delivery(group):
         response = await while_connected(asking.request, work, on_disconnect=gone)
     return JSONResponse(response)
 

@@ -24,7 +24,7 @@ OnEnd = Callable[[Sequence[str]], Awaitable[None]]
 """Is told the ids of jobs that were seen to end."""
 
 
-class Ticket:
+class JobGroup:
     """The jobs that answer one request, and how the request read."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Ticket:
         """All events of all choices, those together that are ready together.
 
         `cursors`: of each choice, the tokens that the reader has; none if not given. Every choice
-        ends with its terminal event. Close it: `async with aclosing(ticket.bursts()) as bursts`.
+        ends with its terminal event. Close it: `async with aclosing(group.bursts()) as bursts`.
         `pause_s`: for a reader without haste. Between two looks so much time passes, and what comes
         meanwhile costs as much as one event.
 
