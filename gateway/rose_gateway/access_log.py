@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose_gateway.errors import api_error
 from rose_gateway.metrics import Metrics
+from rose_gateway.request_context import RequestContext, enter_request
 from rose_gateway.sse import ClientGone
-from rose_gateway.visit import Visit, begin
 
 log = logging.getLogger("rose.gateway.access")
 _errors = logging.getLogger("rose.gateway")
@@ -40,66 +40,68 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = Visit(_request_id(scope))
-        begin(visit)
-        scope["visit"] = visit
+        context = RequestContext(_request_id(scope))
+        enter_request(context)
+        scope["request_context"] = context
 
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                visit.status = message["status"]
+                context.status = message["status"]
                 headers = MutableHeaders(raw=message["headers"])
-                headers["x-request-id"] = visit.request_id
-                for name, value in visit.headers.items():
+                headers["x-request-id"] = context.request_id
+                for name, value in context.headers.items():
                     headers[name] = value
-                began = time.perf_counter() - visit.began_at
+                began = time.perf_counter() - context.began_at
                 self._metrics.started(*_method_and_route(scope), began)
             elif message["type"] == "http.response.body":
                 size = len(message.get("body", b""))  # of a stream's end; it counts the others
-                visit.sent_bytes += size
+                context.sent_bytes += size
                 self._metrics.sent_bytes.value += size
             await send(message)
 
         try:
-            await self._answered(scope, receive, count, visit)
+            await self._answered(scope, receive, count, context)
         finally:
-            self._note(scope, visit)
+            self._note(scope, context)
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
+    async def _answered(
+        self, scope: Scope, receive: Receive, send: Send, context: RequestContext
+    ) -> None:
         try:
             await self._app(scope, receive, send)
         except ClientGone:
-            visit.status = _CLIENT_GONE
+            context.status = _CLIENT_GONE
         except asyncio.CancelledError:
-            visit.status = visit.status or _CLIENT_GONE
+            context.status = context.status or _CLIENT_GONE
             raise
         except Exception as error:
             _errors.exception("%s %s failed", *_method_and_route(scope))
-            if visit.status:
+            if context.status:
                 raise
             await api_error(error).response()(scope, receive, send)
 
-    def _note(self, scope: Scope, visit: Visit) -> None:
+    def _note(self, scope: Scope, context: RequestContext) -> None:
         method, route = _method_and_route(scope)
-        self._metrics.answered(method, route, visit.status)
-        self._metrics.received_bytes.inc(visit.received_bytes)
-        if route in _PROBES and visit.status == 200:
+        self._metrics.answered(method, route, context.status)
+        self._metrics.received_bytes.inc(context.received_bytes)
+        if route in _PROBES and context.status == 200:
             return
-        took_ms = (time.perf_counter() - visit.began_at) * 1000
+        took_ms = (time.perf_counter() - context.began_at) * 1000
         fields: dict[str, Any] = {
             "method": method,
             "route": route,
-            "status": visit.status,
+            "status": context.status,
             "ms": round(took_ms, 1),
-            "received_bytes": visit.received_bytes,
-            "sent_bytes": visit.sent_bytes,
-            "request": visit.request_id,
+            "received_bytes": context.received_bytes,
+            "sent_bytes": context.sent_bytes,
+            "request": context.request_id,
         }
-        if visit.caller is not None and visit.caller.key_id:
-            fields["key"] = visit.caller.key_id
-        if visit.job_id:
-            fields["job"] = visit.job_id
+        if context.caller is not None and context.caller.key_id:
+            fields["key"] = context.caller.key_id
+        if context.job_id:
+            fields["job"] = context.job_id
         words = " ".join(f"{name}={value}" for name, value in list(fields.items())[3:])
-        log.info("%s %s %d %s", method, route, visit.status, words, extra={"fields": fields})
+        log.info("%s %s %d %s", method, route, context.status, words, extra={"fields": fields})
 
 
 def _method_and_route(scope: Scope) -> tuple[str, str]:

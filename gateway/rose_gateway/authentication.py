@@ -15,8 +15,8 @@ from rose.errors import RoseError
 from rose_gateway.caller import Caller as Caller
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.keys import Keys
+from rose_gateway.request_context import RequestContext
 from rose_gateway.settings import GatewaySettings
-from rose_gateway.visit import Visit
 
 #: What is below this path belongs to somebody.
 _GUARDED = "/v1/"
@@ -30,12 +30,12 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(_GUARDED):
-            visit: Visit = scope["visit"]
+            context: RequestContext = scope["request_context"]
             services = scope["app"].state.services
             headers = Headers(scope=scope)
             try:
-                visit.caller = await identify(_bearer(headers), services.keys, services.settings)
-                if not visit.caller.key_id and not services.settings.open:
+                context.caller = await identify(_bearer(headers), services.keys, services.settings)
+                if not context.caller.key_id and not services.settings.open:
                     _check_local(headers)
             except (ApiError, RoseError) as error:
                 answer = api_error(error)
@@ -117,10 +117,10 @@ _BEARER = HTTPBearer(auto_error=False, description="An API key, as `rose keys cr
 
 async def _caller(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Caller:
     """The middleware has found it; the scheme is for the OpenAPI document."""
-    visit: Visit = request.scope["visit"]
-    if visit.caller is None:
+    context: RequestContext = request.scope["request_context"]
+    if context.caller is None:
         raise ApiError(401, "this path asks for no API key, so it has no caller")
-    return visit.caller
+    return context.caller
 
 
 CallerDependency = Annotated[Caller, Depends(_caller)]

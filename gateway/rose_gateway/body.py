@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose_gateway.errors import ApiError
 from rose_gateway.metrics import Metrics
+from rose_gateway.request_context import RequestContext
 from rose_gateway.sse import ClientGone
-from rose_gateway.visit import Visit
 
 #: A string, or what opens or closes a level. A string that does not end reaches to the end.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
@@ -61,17 +61,17 @@ class BodyLimit:
             await error.response()(scope, receive, send)
 
     async def _pass_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit: Visit = scope["visit"]
+        context: RequestContext = scope["request_context"]
         self._check_headers(scope, self._max_bytes)
         try:
-            body = await self._read(receive, visit)
+            body = await self._read(receive, context)
             self._check_nesting(body)
             await self._app(scope, _replayed(body, receive), send)
         finally:
-            self._held_bytes -= visit.received_bytes
+            self._held_bytes -= context.received_bytes
 
     async def _pass_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit: Visit = scope["visit"]
+        context: RequestContext = scope["request_context"]
         limit = self._max_file_bytes + _FORM_BYTES
         self._check_headers(scope, limit)
         if self._held_bytes + _UPLOAD_HELD_BYTES > self._max_total_bytes:
@@ -83,8 +83,8 @@ class BodyLimit:
             message = await receive()
             if message["type"] == "http.disconnect" and not whole:
                 raise ClientGone
-            visit.received_bytes += len(message.get("body", b""))
-            if visit.received_bytes > limit:
+            context.received_bytes += len(message.get("body", b""))
+            if context.received_bytes > limit:
                 raise self._too_large(limit)
             whole = not message.get("more_body", False)
             return message
@@ -113,7 +113,7 @@ class BodyLimit:
                     headers={"connection": "close"},
                 )
 
-    async def _read(self, receive: Receive, visit: Visit) -> bytes:
+    async def _read(self, receive: Receive, context: RequestContext) -> bytes:
         parts: list[bytes] = []
         more = True
         while more:
@@ -121,9 +121,9 @@ class BodyLimit:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
-            visit.received_bytes += len(part)
+            context.received_bytes += len(part)
             self._held_bytes += len(part)
-            if visit.received_bytes > self._max_bytes:
+            if context.received_bytes > self._max_bytes:
                 raise self._too_large(self._max_bytes)
             if self._held_bytes > self._max_total_bytes:
                 raise self._busy()

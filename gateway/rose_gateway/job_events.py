@@ -23,10 +23,10 @@ from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
 from rose_gateway.record import Face
 from rose_gateway.refusal import Refused
+from rose_gateway.request_context import JOB_ID_HEADER
 from rose_gateway.responses import reading
 from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream
-from rose_gateway.visit import JOB_ID_HEADER
 
 router = APIRouter(tags=["jobs"])
 

@@ -12,7 +12,7 @@ from rose.errors import BrokerUnavailable
 from rose.protocol import Event
 from rose_gateway.metrics import Metrics
 from rose_gateway.record import Record
-from rose_gateway.visit import current_visit
+from rose_gateway.request_context import current_request
 from rose_producer import AsyncJob, JobRecord
 
 log = logging.getLogger("rose.gateway")
@@ -87,14 +87,14 @@ class JobGroup:
             for number, (job, cursor) in enumerate(zip(self.jobs, cursors, strict=True))
         ]
         ended: list[str] = []
-        visit = current_visit()
+        context = current_request()
         try:
             async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as bursts:
                 async for burst in bursts:
                     read_at = time.perf_counter()
                     ended += [self.jobs[number].id for number, event in burst if event.is_terminal]
                     yield burst
-                    if visit.streaming:  # whoever asks for the next burst has written this one
+                    if context.streaming:  # whoever asks for the next burst has written this one
                         self._metrics.added_latency.observe(time.perf_counter() - read_at)
                     self._metrics.events.value += len(burst)
                     if pause_s and len(ended) < len(self.jobs):

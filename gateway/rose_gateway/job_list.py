@@ -14,8 +14,8 @@ from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.listing import Page
 from rose_gateway.queued_job import QueuedJob
 from rose_gateway.refusal import Refused
+from rose_gateway.request_context import current_request
 from rose_gateway.services import Services, ServicesDependency
-from rose_gateway.visit import current_visit
 
 router = APIRouter(tags=["jobs"])
 
@@ -47,7 +47,7 @@ async def list_jobs(
         found += [answer for answer in answers if answer is not None]
         gone = [job for job, answer in zip(some, answers, strict=True) if answer is None]
         await services.history.forget(caller.key_id, gone)
-    current_visit().job_id = ""  # no one of them
+    current_request().job_id = ""  # no one of them
     return JobList.of(found[:limit], has_more=len(found) > limit)
 
 

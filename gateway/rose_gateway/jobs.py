@@ -23,7 +23,7 @@ from rose_gateway.limits import Limits
 from rose_gateway.metrics import Metrics
 from rose_gateway.queued_job import QueuedJob
 from rose_gateway.record import Face, Record
-from rose_gateway.visit import JOB_ID_HEADER, current_visit
+from rose_gateway.request_context import JOB_ID_HEADER, current_request
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
 
@@ -108,8 +108,8 @@ class Jobs:
         finally:
             if group is None or group.repeated:
                 await self._forget(caller, counted)
-        visit = current_visit()
-        visit.job_id = visit.headers[JOB_ID_HEADER] = group.id
+        context = current_request()
+        context.job_id = context.headers[JOB_ID_HEADER] = group.id
         return group
 
     async def find(self, caller: Caller, job_id: str, face: Face | None = None) -> JobGroup:
@@ -133,7 +133,7 @@ class Jobs:
                 continue
             ids = _choice_ids(job_id, record.choices if record else 1)
             jobs = [client.job(id_) for id_ in ids]
-            current_visit().job_id = job_id
+            current_request().job_id = job_id
             return self._job_group(caller, queue, jobs, state, record)
         raise JobNotFound(f"no job {job_id}: never submitted, deleted, or expired")
 

@@ -17,8 +17,8 @@ from rose_gateway.caller import Caller
 from rose_gateway.errors import ApiError
 from rose_gateway.metrics import Metrics
 from rose_gateway.queued_job import QueuedJob
+from rose_gateway.request_context import current_request
 from rose_gateway.scripts import own_script
-from rose_gateway.visit import current_visit
 
 #: A job that was counted so lately may not be in the queue yet.
 _UNDER_WAY_S = 60
@@ -79,7 +79,7 @@ class Limits:
         with transport.broker_errors():
             reply = await self._redis.run(Call(own_script(__package__, "limit"), keys, args))
         refused, wait_ms, requests, requests_ms, tokens_left, tokens_ms = reply
-        headers = current_visit().headers
+        headers = current_request().headers
         if limits.requests_per_minute:
             headers["x-ratelimit-limit-requests"] = str(limits.requests_per_minute)
             headers["x-ratelimit-remaining-requests"] = str(max(0, requests))

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.json_text import compact
-from rose_gateway.visit import Visit, current_visit
+from rose_gateway.request_context import RequestContext, current_request
 
 if TYPE_CHECKING:
     from rose_gateway.connections import StreamBody
@@ -58,7 +58,7 @@ class EventStream(Response):
     # Set when it is called
     _body: StreamBody
     _metrics: Metrics
-    _visit: Visit
+    _context: RequestContext
     _loop: asyncio.AbstractEventLoop
     _send: Send
 
@@ -99,7 +99,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = scope["app"].state.services
         self._body, self._metrics = scope["stream_body"], services.metrics
-        self._visit, self._loop = current_visit(), asyncio.get_running_loop()
+        self._context, self._loop = current_request(), asyncio.get_running_loop()
         self._send = send
         self._body.begin()
         with services.metrics.open_streams.track_inprogress():
@@ -149,7 +149,7 @@ class EventStream(Response):
             if not self._begun and self._instead is None:
                 head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await self._send(head)
-                self._begun = self._visit.streaming = True
+                self._begun = self._context.streaming = True
         return self._begun
 
     async def _replaced(self, instead: Response) -> bool:
@@ -166,7 +166,7 @@ class EventStream(Response):
     def _put(self, data: bytes) -> bool:
         """False: the client does not keep up."""
         flows = self._body.write(data)
-        self._visit.sent_bytes += len(data)
+        self._context.sent_bytes += len(data)
         self._metrics.sent_bytes.value += len(data)
         self._written_at = self._loop.time()
         return flows

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rose_gateway.body import BodyLimit, nesting
 from rose_gateway.metrics import Metrics
-from rose_gateway.visit import Visit
+from rose_gateway.request_context import RequestContext
 
 VALUES = st.recursive(
     st.none() | st.text(alphabet='[]{}"\\a\n') | st.integers(),
@@ -51,7 +51,7 @@ class Client:
             "method": "POST",
             "path": path,
             "headers": [],
-            "visit": Visit("req_test"),
+            "request_context": RequestContext("req_test"),
         }
         self.answers: list[Message] = []
         self._body = body

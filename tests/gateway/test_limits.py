@@ -14,7 +14,7 @@ from rose_gateway.keys import KeyLimits
 from rose_gateway.limits import Limits
 from rose_gateway.metrics import Metrics
 from rose_gateway.queued_job import QueuedJob
-from rose_gateway.visit import Visit, begin, current_visit
+from rose_gateway.request_context import RequestContext, current_request, enter_request
 from rose_producer import ProducerSettings
 
 
@@ -33,7 +33,7 @@ def statuses() -> Statuses:
 @pytest.fixture
 async def limits(any_broker: EmbeddedBroker, statuses: Statuses) -> AsyncIterator[Limits]:
     client = transport.AsyncRedisClient(ProducerSettings(redis_url=any_broker.url))
-    begin(Visit("req_test"))
+    enter_request(RequestContext("req_test"))
     yield Limits(client, Metrics(), statuses.of)
     await client.aclose()
 
@@ -55,7 +55,7 @@ async def test_requests_a_minute_are_refused_beyond_the_limit(limits: Limits, qu
     assert (error.status, error.code, error.type) == (429, "rate_limit_exceeded", "requests")
     assert error.retry_after_s is not None
     assert 0 < error.retry_after_s <= 30
-    headers = current_visit().headers
+    headers = current_request().headers
     assert headers["x-ratelimit-limit-requests"] == "2"
     assert headers["x-ratelimit-remaining-requests"] == "0"
     assert headers["x-ratelimit-reset-requests"].endswith("s")
@@ -82,7 +82,7 @@ async def test_a_refused_request_takes_nothing(limits: Limits, queue: str) -> No
         await limits.take(caller, 0, jobs("1", "2"))
     # then
     await limits.take(caller, 0, jobs("3"))
-    assert current_visit().headers["x-ratelimit-remaining-requests"] == "1"
+    assert current_request().headers["x-ratelimit-remaining-requests"] == "1"
 
 
 async def test_jobs_at_once_count_until_they_end(limits: Limits, queue: str) -> None:

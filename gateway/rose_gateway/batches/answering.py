@@ -34,11 +34,11 @@ from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
 from rose_gateway.question import Question, lines_key
 from rose_gateway.refusal import Refused
+from rose_gateway.request_context import RequestContext, in_request
 from rose_gateway.responses import face as responses
 from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
 from rose_gateway.responses.schema import CreateResponse
 from rose_gateway.services import Services
-from rose_gateway.visit import Visit, visiting
 
 log = logging.getLogger("rose.gateway")
 
@@ -96,7 +96,7 @@ class Asker:
             request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)
         except Refused as refusal:
             return self._write.refused(line, custom_id_of(line), refusal)
-        with visiting(Visit(self._write.request_id(line))):
+        with in_request(RequestContext(self._write.request_id(line))):
             try:
                 return await self._answered(line, request, stop)
             except Exception as error:

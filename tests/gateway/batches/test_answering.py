@@ -21,8 +21,8 @@ from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
 from rose_gateway.keys import KeyLimits
 from rose_gateway.question import callers_key, lines_key
+from rose_gateway.request_context import RequestContext, in_request
 from rose_gateway.services import Services
-from rose_gateway.visit import Visit, visiting
 from tests.support.batch_lines import (
     CHAT,
     COMPLETIONS,
@@ -155,7 +155,7 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
         assert [raw.xlen(stream) for stream in partition.all_jobs] == [0, 0, 3]
         start_worker()
         ids = [said((await task).record)["response"]["request_id"] for task in asking]
-        with visiting(Visit("req_test")):
+        with in_request(RequestContext("req_test")):
             await services.jobs.find(owner, ids[0].removeprefix("req_"))
             with pytest.raises(JobNotFound):
                 await services.jobs.find(Caller("ba9876543210"), ids[0].removeprefix("req_"))

@@ -1,4 +1,4 @@
-"""One request on its way through the gateway: what its parts tell each other about it."""
+"""The context of one request: what middleware, handlers and services tell each other of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOB_ID_HEADER = "x-rose-job-id"
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestContext:
     request_id: str
     caller: Caller | None = None
     """None: it was not asked for"""
@@ -29,24 +29,24 @@ class Visit:
     streaming: bool = False
 
 
-_current: ContextVar[Visit] = ContextVar("visit")
+_current: ContextVar[RequestContext] = ContextVar("request")
 
 
-def begin(visit: Visit) -> None:
+def enter_request(context: RequestContext) -> None:
     """For this task and those that it starts."""
-    _current.set(visit)
+    _current.set(context)
 
 
 @contextmanager
-def visiting(visit: Visit) -> Iterator[None]:
-    """As `begin`, for as long as the context lasts: for work that came by no request."""
-    token = _current.set(visit)
+def in_request(context: RequestContext) -> Iterator[None]:
+    """As `enter_request`, while the block lasts: for work that came by no HTTP request."""
+    token = _current.set(context)
     try:
         yield
     finally:
         _current.reset(token)
 
 
-def current_visit() -> Visit:
+def current_request() -> RequestContext:
     """Raises: LookupError: outside of a request."""
     return _current.get()
