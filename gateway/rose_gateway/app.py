@@ -71,9 +71,9 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app.state.metrics = own_metrics
     app.state.demo = False
     errors.install(app)
-    faces = (responses, chat, completions)
+    endpoints = (responses, chat, completions)
     more = (models, files, batches, job_list, job_events, status, health, metrics)
-    for module in (*faces, *more):
+    for module in (*endpoints, *more):
         app.include_router(module.router)
     if settings.page:
         app.include_router(page.router)

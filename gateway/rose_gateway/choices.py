@@ -39,7 +39,7 @@ Request = TypeVar("Request", bound=Asked, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceFace(Generic[Request]):
+class ChoicesEndpoint(Generic[Request]):
     plan: Callable[[Question, Request], Awaitable[Submission]]
     """Raises: Refused, ApiError, BrokerUnavailable"""
     terms: Callable[[Mapping[str, Any]], Terms]

@@ -40,7 +40,7 @@ log = logging.getLogger("rose.gateway")
 _RETRY_FULL_S = 1.0
 _RETRY_AWAY_S = 2.0
 
-#: What a request of each face calls the prompt of its job.
+#: What a request of each endpoint calls the prompt of its job.
 _PROMPTS = {"response": "input", "chat": "messages", "completion": "prompt"}
 #: What all of them call other parameters of a job. Not told is what several of theirs may have
 #: said, as a grammar.
@@ -154,19 +154,19 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed; the error is in its log", type="server_error")
 
 
-def job_error(error: RoseError, face: str) -> ApiError:
+def job_error(error: RoseError, endpoint: str) -> ApiError:
     """`api_error` of one about a job, by the names that its request has for parameters."""
     answer = api_error(error)
-    answer.param = parameter(error, face)
+    answer.param = parameter(error, endpoint)
     return answer
 
 
-def parameter(error: RoseError, face: str) -> str | None:
+def parameter(error: RoseError, endpoint: str) -> str | None:
     """What a request calls the parameter of its job that is wrong. None: nobody knows, or it may
     be any of several."""
     if not isinstance(error, InvalidRequest):
         return None
-    names = {"prompt": _PROMPTS[face], **_PARAMETERS}
+    names = {"prompt": _PROMPTS[endpoint], **_PARAMETERS}
     return names.get(error.param or "")
 
 

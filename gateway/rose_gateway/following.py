@@ -1,4 +1,4 @@
-"""A request's jobs as an event stream or as one answer, by what its face makes of their events."""
+"""A request's jobs as an event stream or as one answer, as its endpoint renders their events."""
 
 from __future__ import annotations
 

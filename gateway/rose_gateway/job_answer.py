@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from rose.protocol import TokenEvent
 from rose.protocol.status import Hand, JobStatus
 from rose_gateway.job_group import JobGroup
-from rose_gateway.record import Face, Record
+from rose_gateway.record import EndpointKind, Record
 from rose_producer import AsyncJob
 
 _MAX_TITLE = 80
@@ -42,7 +42,7 @@ class JobAnswer(BaseModel):
 
     id: str
     object: Literal["job"] = "job"
-    face: Face | None
+    face: EndpointKind | None
     """how it was asked for; null where it did not come through here"""
     model: str | None
     title: str | None = Field(

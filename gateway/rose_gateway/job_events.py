@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import CallerDependency
-from rose_gateway.chat.face import FACE as CHAT
-from rose_gateway.choices import ChoiceFace
-from rose_gateway.completions.face import FACE as COMPLETION
+from rose_gateway.chat.endpoint import ENDPOINT as CHAT
+from rose_gateway.choices import ChoicesEndpoint
+from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
 from rose_gateway.following import streamed
 from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.jobs import JobGroup
 from rose_gateway.json_text import compact
 from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
-from rose_gateway.record import Face
+from rose_gateway.record import EndpointKind
 from rose_gateway.refusal import Refused
 from rose_gateway.request_context import JOB_ID_HEADER
 from rose_gateway.responses import reading
@@ -67,7 +67,7 @@ async def cancel_job(
         200: {
             "description": "The stream that its maker got or would have got, from the beginning or "
             "after an event. Of a job that did not come through here: its token events.",
-            "content": {"text/event-stream": stream_of("as its face has it")},
+            "content": {"text/event-stream": stream_of("as its endpoint has it")},
         },
         204: FOLLOWED,
     },
@@ -87,8 +87,8 @@ async def follow_job(
 ) -> Response:
     group = await services.jobs.find(caller, job_id)
     last = last_event_id or from_query or None
-    face = None if group.record is None else group.record.face
-    events = await _FOLLOWERS[face](services, group, last)
+    endpoint = None if group.record is None else group.record.face
+    events = await _FOLLOWERS[endpoint](services, group, last)
     if events is None:
         return Response(status_code=204)
     held = group.status in TERMINAL_STATUSES
@@ -96,12 +96,12 @@ async def follow_job(
 
 
 async def _choice_events(
-    face: ChoiceFace[Any], services: Services, group: JobGroup, last: str | None
+    endpoint: ChoicesEndpoint[Any], services: Services, group: JobGroup, last: str | None
 ) -> Events | None:
     after = _after(group, last)
     if after is not None and after.all_done:
         return None
-    chunks = await face.chunks(services, group)
+    chunks = await endpoint.chunks(services, group)
     return streamed(group, chunks, after)
 
 
@@ -136,7 +136,7 @@ async def _plain(group: JobGroup, positions: Positions) -> Events:
 
 
 _FOLLOWERS: dict[
-    Face | None, Callable[[Services, JobGroup, str | None], Awaitable[Events | None]]
+    EndpointKind | None, Callable[[Services, JobGroup, str | None], Awaitable[Events | None]]
 ] = {
     "chat": partial(_choice_events, CHAT),
     "completion": partial(_choice_events, COMPLETION),

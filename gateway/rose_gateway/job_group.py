@@ -51,7 +51,7 @@ class JobGroup:
     @property
     def own_record(self) -> Record:
         """`record`, of jobs that came through here."""
-        assert self.record is not None  # noqa: S101 - they were asked for here, or have a face
+        assert self.record is not None  # noqa: S101 - they were requested here, or of a known kind
         return self.record
 
     @property

@@ -22,7 +22,7 @@ from rose_gateway.job_group import JobGroup as JobGroup
 from rose_gateway.limits import Limits
 from rose_gateway.metrics import Metrics
 from rose_gateway.queued_job import QueuedJob
-from rose_gateway.record import Face, Record
+from rose_gateway.record import EndpointKind, Record
 from rose_gateway.request_context import JOB_ID_HEADER, current_request
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
@@ -30,7 +30,7 @@ from rose_producer.request import PromptLike, choose_partition, prepare_all
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a face asks of the queue. `record.choices` jobs answer it."""
+    """What an endpoint submits to the queue. `record.choices` jobs answer it."""
 
     model: ServedModel
     prompt: PromptLike
@@ -112,8 +112,10 @@ class Jobs:
         context.job_id = context.headers[JOB_ID_HEADER] = group.id
         return group
 
-    async def find(self, caller: Caller, job_id: str, face: Face | None = None) -> JobGroup:
-        """`face`: how it must have been asked for.
+    async def find(
+        self, caller: Caller, job_id: str, endpoint: EndpointKind | None = None
+    ) -> JobGroup:
+        """`endpoint`: how it must have been asked for.
 
         Raises:
             JobNotFound: there is none, it is another's, or it was not to be stored.
@@ -127,9 +129,9 @@ class Jobs:
             if state is None or state.owner != caller.key_id:
                 continue
             record = Record.decode(state.record) if state.record else None
-            if record is None and face is not None:
+            if record is None and endpoint is not None:
                 continue
-            if record is not None and (not record.store or face not in (None, record.face)):
+            if record is not None and (not record.store or endpoint not in (None, record.face)):
                 continue
             ids = _choice_ids(job_id, record.choices if record else 1)
             jobs = [client.job(id_) for id_ in ids]

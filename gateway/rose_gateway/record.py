@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from rose.errors import JobTooLarge, MalformedMessage
 
-Face = Literal["response", "chat", "completion"]
+EndpointKind = Literal["response", "chat", "completion"]
 
 #: What Redis keeps of one: rose.protocol.records has the same limit.
 MAX_RECORD_BYTES = 1024 * 1024
 
-_FACES = ("response", "chat", "completion")
+_ENDPOINT_KINDS = ("response", "chat", "completion")
 _VERSION = 1
 
 
@@ -26,10 +26,11 @@ def fields_of(record: Any) -> dict[str, Any]:
 class Record:
     """How a job was asked for.
 
-    `request` holds what its face needs to show the job again: JSON values only.
+    `request` holds what its endpoint needs to show the job again: JSON values only.
     """
 
-    face: Face
+    face: EndpointKind
+    """the endpoint; stored, and shown by the API, under this name"""
     model: str
     """as the request named it"""
     body_sha256: str = ""
@@ -59,7 +60,7 @@ class Record:
         """Raises: MalformedMessage: it was not written by `encode`."""
         try:
             given = json.loads(raw.decode("utf-8", "surrogatepass"))
-            if given.pop("v") != _VERSION or given["face"] not in _FACES:
+            if given.pop("v") != _VERSION or given["face"] not in _ENDPOINT_KINDS:
                 raise MalformedMessage("the job's record is of another version of the gateway")
             return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -61,7 +61,7 @@ def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
             ids = [first, *(f"{first}.{n}" for n in range(1, int(str(body.get("n", 1)))))]
             return {client.job(job_id).status().tenant for job_id in ids}
 
-        # then: of every face, of each choice, and of a repeat
+        # then: of every endpoint, of each choice, and of a repeat
         assert asked("responses", mine, RESPONSE) == {"mail"}
         assert asked("chat/completions", mine, {**CHAT, "n": 2}) == {"mail"}
         for _ in range(2):

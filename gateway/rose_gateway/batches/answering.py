@@ -1,4 +1,4 @@
-"""Asks a line of the same faces that answer HTTP requests: same checks, same answers.
+"""Sends a line to the same endpoints that answer HTTP requests: same checks, same answers.
 
 A line is asked until it has an answer. A full queue, a tenant at its limit, a Redis that is away, a
 job that Redis has lost: these cost time. Whoever asks the same line of the same batch again, after
@@ -22,10 +22,10 @@ from rose_gateway.batches.answer import Answer, AnswerWriter
 from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
 from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
-from rose_gateway.chat.face import FACE as CHAT
+from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.chat.schema import UNSUPPORTED as CHAT_UNSUPPORTED
 from rose_gateway.chat.schema import ChatRequest
-from rose_gateway.completions.face import FACE as COMPLETION
+from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
 from rose_gateway.errors import ApiError, api_error
@@ -35,7 +35,7 @@ from rose_gateway.parsing import Unsupported
 from rose_gateway.question import Question, lines_key
 from rose_gateway.refusal import Refused
 from rose_gateway.request_context import RequestContext, in_request
-from rose_gateway.responses import face as responses
+from rose_gateway.responses import endpoint as responses
 from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
 from rose_gateway.responses.schema import CreateResponse
 from rose_gateway.services import Services
@@ -55,7 +55,7 @@ _MESSAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Face:
+class _Endpoint:
     request: type[BaseModel]
     unsupported: Unsupported
     plan: Callable[[Question, Any], Awaitable[Submission]]
@@ -63,12 +63,14 @@ class _Face:
     """of the services and a job group, with `pause_s` as for `JobGroup.bursts`"""
 
 
-_FACES = {
-    "/v1/chat/completions": _Face(ChatRequest, CHAT_UNSUPPORTED, CHAT.plan, CHAT.answer),
-    "/v1/completions": _Face(
+_ENDPOINTS = {
+    "/v1/chat/completions": _Endpoint(ChatRequest, CHAT_UNSUPPORTED, CHAT.plan, CHAT.answer),
+    "/v1/completions": _Endpoint(
         CompletionRequest, COMPLETION_UNSUPPORTED, COMPLETION.plan, COMPLETION.answer
     ),
-    "/v1/responses": _Face(CreateResponse, RESPONSE_UNSUPPORTED, responses.plan, responses.answer),
+    "/v1/responses": _Endpoint(
+        CreateResponse, RESPONSE_UNSUPPORTED, responses.plan, responses.answer
+    ),
 }
 
 
@@ -111,18 +113,18 @@ class Asker:
 
     async def _answered(self, line: Line, request: LineRequest, stop: Stop) -> Answer:
         """Raises: ApiError, RoseError"""
-        question, face = self._question(line, request), _FACES[request.url]
-        asked = question.parsed(face.request, face.unsupported)
+        question, endpoint = self._question(line, request), _ENDPOINTS[request.url]
+        asked = question.parsed(endpoint.request, endpoint.unsupported)
         failures = lost = 0
         while not stop.code:
             least_s = 0.0
             try:
-                submission = await face.plan(question, asked)
+                submission = await endpoint.plan(question, asked)
                 # So many would push out of the history what a person has asked for.
                 group = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with stop.cancels(group):
-                    body = await face.answer(self._services, group, pause_s=_PAUSE_S)
+                    body = await endpoint.answer(self._services, group, pause_s=_PAUSE_S)
                 return self._succeeded(line, request, body, group, stop)
             except (QueueFull, BrokerUnavailable) as error:
                 self._note(str(error))

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from rose_gateway.asking import AskingDependency
-from rose_gateway.chat.face import FACE
+from rose_gateway.chat.endpoint import ENDPOINT
 from rose_gateway.chat.schema import UNSUPPORTED, ChatAnswer, ChatRequest
 from rose_gateway.openapi import answer_of, body_of
 
@@ -21,4 +21,4 @@ router = APIRouter(tags=["chat"])
     response_model=None,
 )
 async def create_chat_completion(asking: AskingDependency) -> Response:
-    return await FACE.respond(asking, asking.parsed(ChatRequest, UNSUPPORTED))
+    return await ENDPOINT.respond(asking, asking.parsed(ChatRequest, UNSUPPORTED))

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from rose_gateway.asking import AskingDependency
-from rose_gateway.completions.face import FACE
+from rose_gateway.completions.endpoint import ENDPOINT
 from rose_gateway.completions.schema import UNSUPPORTED, CompletionAnswer, CompletionRequest
 from rose_gateway.openapi import answer_of, body_of
 
@@ -21,4 +21,4 @@ router = APIRouter(tags=["completions"])
     response_model=None,
 )
 async def create_completion(asking: AskingDependency) -> Response:
-    return await FACE.respond(asking, asking.parsed(CompletionRequest, UNSUPPORTED))
+    return await ENDPOINT.respond(asking, asking.parsed(CompletionRequest, UNSUPPORTED))

@@ -18,7 +18,7 @@ from rose_gateway.errors import ApiError
 from rose_gateway.jobs import JobGroup
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.refusal import Refused
-from rose_gateway.responses import face, reading
+from rose_gateway.responses import endpoint, reading
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.plan import check_together
@@ -57,7 +57,7 @@ async def create_response(asking: AskingDependency) -> Response:
     request = asking.parsed(CreateResponse, UNSUPPORTED)
     check_together(request)
     check_kept(asking, request.store)
-    group = await asking.services.jobs.submit(asking.caller, await face.plan(asking, request))
+    group = await asking.services.jobs.submit(asking.caller, await endpoint.plan(asking, request))
     return await _delivered(asking, group, request)
 
 

@@ -1,4 +1,4 @@
-"""A line is asked of the faces that answer HTTP, until it has an answer. The null engine echoes."""
+"""A line is processed by the endpoints of HTTP until it has an answer. The null engine echoes."""
 
 from __future__ import annotations
 

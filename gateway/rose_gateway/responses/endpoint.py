@@ -1,4 +1,4 @@
-"""A response, however it was asked for: from its request to the queue, and to its answer."""
+"""The endpoint of a response: from a request to a submission, and from the jobs to its answer."""
 
 from __future__ import annotations
 

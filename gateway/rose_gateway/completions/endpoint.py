@@ -1,11 +1,11 @@
-"""A completion, however it was asked for: from its request to the queue, and to its answer."""
+"""The endpoint of a completion: from a request to a submission, and from the jobs to its answer."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rose_gateway.catalogue import ServedModel
-from rose_gateway.choices import ChoiceFace
+from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.completions.output import CompletionChunks, CompletionCollector
 from rose_gateway.completions.schema import DEFAULT_MAX_TOKENS, MAX_PROMPTS, CompletionRequest
 from rose_gateway.completions.terms import CompletionTerms
@@ -109,4 +109,4 @@ def _sampling(asked: CompletionRequest, model: ServedModel) -> dict[str, Any]:
     return checked(own, response_format=format_fields(asked.response_format))
 
 
-FACE = ChoiceFace(plan, CompletionTerms.from_record, CompletionChunks, CompletionCollector)
+ENDPOINT = ChoicesEndpoint(plan, CompletionTerms.from_record, CompletionChunks, CompletionCollector)

@@ -1,4 +1,4 @@
-"""A chat completion, however it was asked for: from its request to the queue, and to its answer."""
+"""The endpoint of a chat completion: from a request to a submission, and from the jobs to its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.schema import ChatRequest
 from rose_gateway.chat.terms import ChatTerms
-from rose_gateway.choices import ChoiceFace
+from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.conversation import chat_messages, check_chat
 from rose_gateway.jobs import Submission
 from rose_gateway.question import Question
@@ -99,4 +99,4 @@ def _sampling(asked: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict[s
     return checked(own, response_format=form, tool_choice=tools.sampling)
 
 
-FACE = ChoiceFace(plan, ChatTerms.from_record, ChatChunks, ChatCollector)
+ENDPOINT = ChoicesEndpoint(plan, ChatTerms.from_record, ChatChunks, ChatCollector)
