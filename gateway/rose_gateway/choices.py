@@ -10,16 +10,16 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.responses import Response
 
 from rose_gateway.answers import Head
-from rose_gateway.asking import Asking, check_kept, delivered
 from rose_gateway.following import Chunks, Collector, collected
+from rose_gateway.http_request import IncomingHttpRequest, check_kept, delivered
+from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import JobGroup, Submission
-from rose_gateway.question import Question
 from rose_gateway.services import Services
 
 Made = TypeVar("Made")
 
 
-class Asked(Protocol):
+class StorableRequest(Protocol):
     @property
     def store(self) -> bool | None: ...
 
@@ -35,25 +35,27 @@ class Terms(Protocol):
         """Its key; "" where no token is to be named."""
 
 
-Request = TypeVar("Request", bound=Asked, contravariant=True)
+Request = TypeVar("Request", bound=StorableRequest, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoicesEndpoint(Generic[Request]):
-    plan: Callable[[Question, Request], Awaitable[Submission]]
+    plan: Callable[[IncomingRequest, Request], Awaitable[Submission]]
     """Raises: Refused, ApiError, BrokerUnavailable"""
     terms: Callable[[Mapping[str, Any]], Terms]
     """of a record's request. Raises: MalformedMessage"""
     make_chunks: Callable[..., Chunks]
     make_collector: Callable[..., Collector]
 
-    async def respond(self, asking: Asking, asked: Request) -> Response:
+    async def respond(self, incoming: IncomingHttpRequest, request: Request) -> Response:
         """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
-        check_kept(asking, asked.store)
-        group = await asking.services.jobs.submit(asking.caller, await self.plan(asking, asked))
+        check_kept(incoming, request.store)
+        group = await incoming.services.jobs.submit(
+            incoming.caller, await self.plan(incoming, request)
+        )
         make = self.chunks if self.terms(group.own_record.request).stream else self.collector
-        output = await make(asking.services, group)
-        return await delivered(asking, group, output)
+        output = await make(incoming.services, group)
+        return await delivered(incoming, group, output)
 
     async def answer(
         self, services: Services, group: JobGroup, *, pause_s: float = 0.0

@@ -96,16 +96,16 @@ class Limits:
         if not refused:
             return None
         limits = caller.limits
-        name, limit, asked = {
+        name, limit, requested = {
             "requests": ("requests a minute", limits.requests_per_minute, 1),
             "tokens": ("tokens a minute", limits.tokens_per_minute, tokens),
             "jobs": ("jobs at once", limits.max_jobs, jobs),
         }[refused]
         self._metrics.limit_hit(refused)
-        never = limit is not None and asked > limit
+        never = limit is not None and requested > limit
         return ApiError(
             429,
-            f"this API key may use {limit} {name}, and the request asks for {asked}: "
+            f"this API key may use {limit} {name}, and the request asks for {requested}: "
             + ("ask for less" if never else "try again later"),
             type="rate_limit_error" if refused == "jobs" else refused,
             code="max_jobs" if refused == "jobs" else "rate_limit_exceeded",

@@ -71,9 +71,9 @@ def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return metadata or {}
 
 
-def token_limit(asked: int | None, context_tokens: int | None) -> int:
+def token_limit(requested: int | None, context_tokens: int | None) -> int:
     """The most tokens to generate: as many as fit where a request does not say it, and no more
     than that in any case, since they count as the load of the queue."""
-    if asked is None:
+    if requested is None:
         return context_tokens or _UNKNOWN_CONTEXT
-    return asked if context_tokens is None else min(asked, context_tokens)
+    return requested if context_tokens is None else min(requested, context_tokens)

@@ -29,10 +29,10 @@ from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
 from rose_gateway.errors import ApiError, api_error
+from rose_gateway.incoming_request import IncomingRequest, lines_key
 from rose_gateway.jobs import JobGroup, Submission
 from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
-from rose_gateway.question import Question, lines_key
 from rose_gateway.refusal import Refused
 from rose_gateway.request_context import RequestContext, in_request
 from rose_gateway.responses import endpoint as responses
@@ -58,7 +58,7 @@ _MESSAGES = {
 class _Endpoint:
     request: type[BaseModel]
     unsupported: Unsupported
-    plan: Callable[[Question, Any], Awaitable[Submission]]
+    plan: Callable[[IncomingRequest, Any], Awaitable[Submission]]
     answer: Callable[..., Awaitable[dict[str, Any]]]
     """of the services and a job group, with `pause_s` as for `JobGroup.bursts`"""
 
@@ -113,13 +113,13 @@ class Asker:
 
     async def _answered(self, line: Line, request: LineRequest, stop: Stop) -> Answer:
         """Raises: ApiError, RoseError"""
-        question, endpoint = self._question(line, request), _ENDPOINTS[request.url]
-        asked = question.parsed(endpoint.request, endpoint.unsupported)
+        incoming, endpoint = self._incoming(line, request), _ENDPOINTS[request.url]
+        parsed = incoming.parsed(endpoint.request, endpoint.unsupported)
         failures = lost = 0
         while not stop.code:
             least_s = 0.0
             try:
-                submission = await endpoint.plan(question, asked)
+                submission = await endpoint.plan(incoming, parsed)
                 # So many would push out of the history what a person has asked for.
                 group = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
@@ -145,7 +145,7 @@ class Asker:
             await stop.wait(max(least_s, transport.BATCH.pause_s(failures)))
         return self.unasked(line, stop.code)
 
-    def _question(self, line: Line, request: LineRequest) -> Question:
+    def _incoming(self, line: Line, request: LineRequest) -> IncomingRequest:
         """Raises: Refused: what a line cannot ask for."""
         for name in ("stream", "background"):
             if request.body.get(name) is True:
@@ -154,7 +154,7 @@ class Asker:
                     name,
                     code="unsupported_parameter",
                 )
-        return Question(
+        return IncomingRequest(
             services=self._services,
             caller=self._caller,
             body=request.body,

@@ -28,11 +28,11 @@ async def create_batch(
 ) -> BatchObject:
     """Each line of the input file is a request, and is answered once, at the queue's lowest
     priority. Lines that are wrong get their answers too, in the error file."""
-    asked = parse(CreateBatch, await request.body())
-    lives_s = window_s(asked.completion_window)
-    metadata = check_metadata(asked.metadata)
+    body = parse(CreateBatch, await request.body())
+    lives_s = window_s(body.completion_window)
+    metadata = check_metadata(body.metadata)
     try:
-        source = await services.files.book.get(caller.key_id, asked.input_file_id)
+        source = await services.files.book.get(caller.key_id, body.input_file_id)
     except FileNotFound as error:
         raise ApiError(404, str(error), param="input_file_id", code="not_found") from None
     if source.purpose != "batch":
@@ -42,12 +42,12 @@ async def create_batch(
             code="invalid_value",
         )
     created_at = await services.batches.now_ms() // 1000
-    expires_after = asked.output_expires_after
+    expires_after = body.output_expires_after
     plan = Plan(
         owner=caller.key_id,
-        endpoint=asked.endpoint,
+        endpoint=body.endpoint,
         input_file_id=source.id,
-        completion_window=asked.completion_window,
+        completion_window=body.completion_window,
         created_at=created_at,
         expires_at=created_at + lives_s,
         metadata=metadata,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rose_gateway.asking import AskingDependency
 from rose_gateway.chat.endpoint import ENDPOINT
 from rose_gateway.chat.schema import UNSUPPORTED, ChatAnswer, ChatRequest
+from rose_gateway.http_request import HttpRequestDependency
 from rose_gateway.openapi import answer_of, body_of
 
 router = APIRouter(tags=["chat"])
@@ -20,5 +20,5 @@ router = APIRouter(tags=["chat"])
     responses=answer_of(ChatAnswer, stream="chat.completion.chunk objects, then [DONE]"),
     response_model=None,
 )
-async def create_chat_completion(asking: AskingDependency) -> Response:
-    return await ENDPOINT.respond(asking, asking.parsed(ChatRequest, UNSUPPORTED))
+async def create_chat_completion(incoming: HttpRequestDependency) -> Response:
+    return await ENDPOINT.respond(incoming, incoming.parsed(ChatRequest, UNSUPPORTED))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rose_gateway.asking import AskingDependency
 from rose_gateway.completions.endpoint import ENDPOINT
 from rose_gateway.completions.schema import UNSUPPORTED, CompletionAnswer, CompletionRequest
+from rose_gateway.http_request import HttpRequestDependency
 from rose_gateway.openapi import answer_of, body_of
 
 router = APIRouter(tags=["completions"])
@@ -20,5 +20,5 @@ router = APIRouter(tags=["completions"])
     responses=answer_of(CompletionAnswer, stream="text_completion objects, then [DONE]"),
     response_model=None,
 )
-async def create_completion(asking: AskingDependency) -> Response:
-    return await ENDPOINT.respond(asking, asking.parsed(CompletionRequest, UNSUPPORTED))
+async def create_completion(incoming: HttpRequestDependency) -> Response:
+    return await ENDPOINT.respond(incoming, incoming.parsed(CompletionRequest, UNSUPPORTED))

@@ -1,11 +1,11 @@
-"""The endpoint of a response: from a request to a submission, and from the jobs to its answer."""
+"""The endpoint of a response: from its request to the queue, and from its jobs to the answer."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import JobGroup, Submission
-from rose_gateway.question import Question
 from rose_gateway.responses import reading
 from rose_gateway.responses.history import before, referred
 from rose_gateway.responses.plan import submission
@@ -13,13 +13,13 @@ from rose_gateway.responses.schema import CreateResponse
 from rose_gateway.services import Services
 
 
-async def plan(question: Question, request: CreateResponse) -> Submission:
+async def plan(incoming: IncomingRequest, request: CreateResponse) -> Submission:
     """Raises: Refused, ApiError, JobNotFound, BrokerUnavailable"""
-    services, caller = question.services, question.caller
+    services, caller = incoming.services, incoming.caller
     model = await services.catalogue.resolve(request.model)
     history = await before(services, caller, request.previous_response_id)
     items = await referred(services, caller, request)
-    return submission(question, request, model, history, items)
+    return submission(incoming, request, model, history, items)
 
 
 async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:

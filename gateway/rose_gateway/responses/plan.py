@@ -8,8 +8,8 @@ from typing import Any
 from rose.protocol import Priority
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.conversation import check_chat
+from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import Submission
-from rose_gateway.question import Question
 from rose_gateway.record import Record
 from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import check_metadata, tier_of, token_limit
@@ -42,7 +42,7 @@ def check_together(request: CreateResponse) -> None:
 
 
 def submission(
-    question: Question,
+    incoming: IncomingRequest,
     request: CreateResponse,
     model: ServedModel,
     history: Sequence[Item],
@@ -57,7 +57,7 @@ def submission(
     items = input_items(request.input, referred)
     messages = chat_messages([*history, *items], request.instructions)
     tools = _tool_plan(request, model)
-    priority = question.priority_of(request.service_tier)
+    priority = incoming.priority_of(request.service_tier)
     logprobs = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
     form = {} if tools.form.kind in ("named", "required") else _format_grammar(request.text)
     if tools.form.kind != "text":
@@ -74,7 +74,7 @@ def submission(
     record = Record(
         "response",
         request.model,
-        question.sha256,
+        incoming.sha256,
         terms.as_record(),
         store=request.store is not False,
         background=bool(request.background),
@@ -87,7 +87,7 @@ def submission(
         tools.definitions,
         priority,
         request.deadline_s,
-        idempotency_key=question.idempotency_key,
+        idempotency_key=incoming.idempotency_key,
     )
 
 

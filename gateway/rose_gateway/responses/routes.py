@@ -12,9 +12,16 @@ from starlette.responses import JSONResponse, Response
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
-from rose_gateway.asking import Asking, AskingDependency, check_kept, delivery, kept, when_gone
 from rose_gateway.authentication import Caller, CallerDependency
 from rose_gateway.errors import ApiError
+from rose_gateway.http_request import (
+    HttpRequestDependency,
+    IncomingHttpRequest,
+    check_kept,
+    delivery,
+    kept,
+    when_gone,
+)
 from rose_gateway.jobs import JobGroup
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.refusal import Refused
@@ -51,14 +58,16 @@ _BracketInclude = Annotated[
     responses=answer_of(ResponseObject, stream=_EVENTS),
     response_model=None,
 )
-async def create_response(asking: AskingDependency) -> Response:
+async def create_response(incoming: HttpRequestDependency) -> Response:
     """Waits for the answer or streams it; with `background` it answers at once. A client that goes
     away cancels what is not in the background, unless `x-rose-on-disconnect` says continue."""
-    request = asking.parsed(CreateResponse, UNSUPPORTED)
+    request = incoming.parsed(CreateResponse, UNSUPPORTED)
     check_together(request)
-    check_kept(asking, request.store)
-    group = await asking.services.jobs.submit(asking.caller, await endpoint.plan(asking, request))
-    return await _delivered(asking, group, request)
+    check_kept(incoming, request.store)
+    group = await incoming.services.jobs.submit(
+        incoming.caller, await endpoint.plan(incoming, request)
+    )
+    return await _delivered(incoming, group, request)
 
 
 @router.get(
@@ -183,19 +192,21 @@ async def _found(services: Services, caller: Caller, given: str) -> JobGroup:
         ) from None
 
 
-async def _delivered(asking: Asking, group: JobGroup, request: CreateResponse) -> Response:
+async def _delivered(
+    incoming: IncomingHttpRequest, group: JobGroup, request: CreateResponse
+) -> Response:
     """The answer to whoever has created it."""
-    gone = None if request.background else when_gone(asking, group)
+    gone = None if request.background else when_gone(incoming, group)
     if request.stream:
-        events = await reading.events_of(asking.services, group, -1)
+        events = await reading.events_of(incoming.services, group, -1)
         frames = kept(reading.streamed(group, events), group)
         return _stream(frames, events, on_disconnect=gone)
-    events = await reading.events_of(asking.services, group)
+    events = await reading.events_of(incoming.services, group)
     if request.background:
         return JSONResponse(await reading.current(group, events))
     work = reading.answered(group, events)
     async with delivery(group):
-        response = await while_connected(asking.request, work, on_disconnect=gone)
+        response = await while_connected(incoming.request, work, on_disconnect=gone)
     return JSONResponse(response)
 
 

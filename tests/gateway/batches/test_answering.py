@@ -19,8 +19,8 @@ from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
+from rose_gateway.incoming_request import callers_key, lines_key
 from rose_gateway.keys import KeyLimits
-from rose_gateway.question import callers_key, lines_key
 from rose_gateway.request_context import RequestContext, in_request
 from rose_gateway.services import Services
 from tests.support.batch_lines import (

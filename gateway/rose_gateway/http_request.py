@@ -1,4 +1,4 @@
-"""What every request that makes a job brings beside its parameters."""
+"""A request that makes a job, as HTTP brings it, and the delivery of its answer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from starlette.responses import JSONResponse, Response
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.following import Chunks, Collector, collected, streamed
+from rose_gateway.incoming_request import IncomingRequest, callers_key
 from rose_gateway.jobs import JobGroup
-from rose_gateway.question import Question, callers_key
 from rose_gateway.refusal import Refused
 from rose_gateway.services import ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking(Question):
-    """A question that came by HTTP, and what becomes of the job if the client goes away."""
+class IncomingHttpRequest(IncomingRequest):
+    """One that came by HTTP, and what becomes of the job if the client goes away."""
 
     request: Request
     continues: bool
@@ -36,7 +36,7 @@ class Asking(Question):
         return self.continues or "text/event-stream" in self.request.headers.get("accept", "")
 
 
-async def _asking(
+async def _incoming(
     request: Request,
     services: ServicesDependency,
     caller: CallerDependency,
@@ -57,12 +57,12 @@ async def _asking(
             "where there is an Idempotency-Key, else cancel",
         ),
     ] = "auto",
-) -> Asking:
+) -> IncomingHttpRequest:
     continues = x_rose_on_disconnect == "continue" or (
         x_rose_on_disconnect == "auto" and idempotency_key is not None
     )
     body = await request.body()
-    return Asking(
+    return IncomingHttpRequest(
         services=services,
         caller=caller,
         body=body,
@@ -73,12 +73,12 @@ async def _asking(
     )
 
 
-AskingDependency = Annotated[Asking, Depends(_asking)]
+HttpRequestDependency = Annotated[IncomingHttpRequest, Depends(_incoming)]
 
 
-def check_kept(asking: Asking, store: bool | None) -> None:
+def check_kept(incoming: IncomingHttpRequest, store: bool | None) -> None:
     """Raises: Refused: what is not stored cannot go on without its client."""
-    if store is False and asking.continues and asking.idempotency_key is None:
+    if store is False and incoming.continues and incoming.idempotency_key is None:
         raise Refused(
             "store: false deletes the job with its client, so x-rose-on-disconnect cannot be "
             "continue",
@@ -86,26 +86,32 @@ def check_kept(asking: Asking, store: bool | None) -> None:
         )
 
 
-async def delivered(asking: Asking, group: JobGroup, output: Chunks | Collector) -> Response:
+async def delivered(
+    incoming: IncomingHttpRequest, group: JobGroup, output: Chunks | Collector
+) -> Response:
     """The answer to a request, as a stream or as a whole.
 
     Raises: ApiError, ClientGone, JobNotFound, BrokerUnavailable
     """
-    gone = when_gone(asking, group)
+    gone = when_gone(incoming, group)
     if isinstance(output, Collector):
         work = collected(group, output)
         async with delivery(group):
-            answer = await while_connected(asking.request, work, on_disconnect=gone)
+            answer = await while_connected(incoming.request, work, on_disconnect=gone)
         return JSONResponse(answer)
     # Who means to come back is told the job at once.
-    held = not asking.continues
-    chunks = streamed(group, output, with_ids=asking.resumes, held=held)
-    return EventStream(kept(chunks, group), on_disconnect=gone, with_ids=asking.resumes, held=held)
+    held = not incoming.continues
+    chunks = streamed(group, output, with_ids=incoming.resumes, held=held)
+    return EventStream(
+        kept(chunks, group), on_disconnect=gone, with_ids=incoming.resumes, held=held
+    )
 
 
-def when_gone(asking: Asking, group: JobGroup) -> Callable[[], Awaitable[object]] | None:
+def when_gone(
+    incoming: IncomingHttpRequest, group: JobGroup
+) -> Callable[[], Awaitable[object]] | None:
     """What happens if the client goes away before the end."""
-    if asking.continues:
+    if incoming.continues:
         return None
     return group.cancel if group.own_record.store else group.delete
 

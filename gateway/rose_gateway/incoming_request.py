@@ -1,4 +1,4 @@
-"""A request for text, however it came: its body, its caller, and the services that answer it."""
+"""A request for text, from HTTP or from a batch: its body, its caller and what answers it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODEST_TIERS = (None, "auto", "default", "flex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class IncomingRequest:
     services: Services
     caller: Caller
     body: bytes | Mapping[str, Any]
