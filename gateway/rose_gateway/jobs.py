@@ -65,7 +65,7 @@ class Jobs:
         self._clients = dict(clients)
         self._history = history
         self._metrics = metrics
-        self._limits = Limits(redis, metrics, self._standing)
+        self._limits = Limits(redis, metrics, self._status_of)
 
     async def submit(
         self, caller: Caller, submission: Submission, *, listed: bool = True
@@ -204,7 +204,7 @@ class Jobs:
             with contextlib.suppress(BrokerUnavailable):  # then they are looked up later
                 await self._limits.give_back(caller.key_id, jobs)
 
-    async def _standing(self, job: QueuedJob) -> str | None:
+    async def _status_of(self, job: QueuedJob) -> str | None:
         client = self._clients.get(job.queue)
         if client is None:
             return "running"  # another gateway serves that queue

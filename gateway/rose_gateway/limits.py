@@ -28,7 +28,7 @@ _RECONCILE_S = 2.0
 _PORTION = 500
 
 
-Standing = Callable[[QueuedJob], Awaitable[str | None]]
+StatusLookup = Callable[[QueuedJob], Awaitable[str | None]]
 """The status of a job; None where there is no such job."""
 
 
@@ -36,11 +36,11 @@ class Limits:
     """Belongs to one event loop."""
 
     def __init__(
-        self, redis: transport.AsyncRedisClient, metrics: Metrics, standing: Standing
+        self, redis: transport.AsyncRedisClient, metrics: Metrics, status_of: StatusLookup
     ) -> None:
         self._redis = redis
         self._metrics = metrics
-        self._standing = standing
+        self._status_of = status_of
         self._reconciled_at: dict[str, float] = {}
 
     async def take(self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]) -> None:
@@ -127,7 +127,7 @@ class Limits:
         counted = [(QueuedJob.of(member.decode()), float(since)) for member, since in members]
         gone: list[QueuedJob] = []
         for some in _portions(counted):
-            statuses = await asyncio.gather(*(self._standing(job) for job, _ in some))
+            statuses = await asyncio.gather(*(self._status_of(job) for job, _ in some))
             gone += (
                 job
                 for (job, since_ms), status in zip(some, statuses, strict=True)

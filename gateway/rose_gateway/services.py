@@ -22,8 +22,8 @@ from rose_gateway.history import History
 from rose_gateway.jobs import Jobs
 from rose_gateway.keys import Keys
 from rose_gateway.metrics import Metrics
+from rose_gateway.queue_statuses import QueueStatuses
 from rose_gateway.settings import GatewaySettings
-from rose_gateway.standings import Standings
 from rose_gateway.vocabularies import Vocabularies
 from rose_producer import AsyncClient
 
@@ -40,7 +40,7 @@ class Services:
     catalogue: Catalogue
     jobs: Jobs
     history: History
-    standings: Standings
+    queue_statuses: QueueStatuses
     vocabularies: Vocabularies
     keys: Keys
     metrics: Metrics
@@ -74,7 +74,7 @@ async def open_services(
             catalogue,
             Jobs(clients, redis, metrics, history),
             history,
-            Standings(clients),
+            QueueStatuses(clients),
             Vocabularies(redis),
             Keys(redis),
             metrics,

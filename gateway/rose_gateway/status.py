@@ -50,10 +50,12 @@ async def retrieve_status(
 ) -> StatusAnswer:
     """The queues whose models the caller may use, with the load of all callers."""
     seen = await _seen(services, caller)
-    standings = await services.standings.all()
+    queue_statuses = await services.queue_statuses.all()
     return StatusAnswer(
         demo=request.app.state.demo,
-        queues=[_answer(status) for status in standings if seen is None or status.queue in seen],
+        queues=[
+            _answer(status) for status in queue_statuses if seen is None or status.queue in seen
+        ],
     )
 
 

@@ -39,7 +39,7 @@ def add_kill(app: FastAPI, pids: dict[str, int]) -> None:
 
     @app.post("/v1/demo/kill-worker")
     async def kill_worker() -> dict[str, str]:
-        (queue,) = await app.state.services.standings.all()
+        (queue,) = await app.state.services.queue_statuses.all()
         for name, worker in queue.by_worker.items():
             if worker.jobs:
                 os.kill(pids[name], signal.SIGKILL)

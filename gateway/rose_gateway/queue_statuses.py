@@ -1,4 +1,4 @@
-"""How the queues stand, read no more often than anybody needs to know."""
+"""The statuses of the queues, cached for half a second."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from rose.protocol.status import QueueStatus
 from rose_producer import AsyncClient
 
-#: However many look on, a queue is asked no more often than this.
+#: A queue's status is read no more often than this, however many clients ask for it.
 _FRESH_S = 0.5
 
 
-class Standings:
+class QueueStatuses:
     """Belongs to one event loop."""
 
     def __init__(self, clients: Mapping[str, AsyncClient]) -> None:
