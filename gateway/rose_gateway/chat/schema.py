@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from rose_gateway.conversation import Message
-from rose_gateway.elsewhere import OF_OTHER_SERVERS
+from rose_gateway.other_servers import OF_OTHER_SERVERS
 from rose_gateway.parsing import Unsupported
 from rose_gateway.request_fields import (
     MAX_CHOICES,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from rose_gateway.conversation import Content
-from rose_gateway.elsewhere import OF_OTHER_SERVERS
+from rose_gateway.other_servers import OF_OTHER_SERVERS
 from rose_gateway.parsing import Unsupported
 from rose_gateway.request_fields import Metadata, ServiceTier
 from rose_gateway.sampling import (
