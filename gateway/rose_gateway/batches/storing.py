@@ -11,6 +11,7 @@ from rose.errors import MalformedMessage
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.book import BatchBook, Lease
 from rose_gateway.batches.line import Line
+from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.parts import (
     MAX_OPEN,
     PART_LINES,
@@ -20,8 +21,7 @@ from rose_gateway.batches.parts import (
     StoredPart,
     lines_of,
 )
-from rose_gateway.batches.patience import patiently
-from rose_gateway.batches.tally import Tally
+from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.files.files import Files
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -35,7 +35,7 @@ class PartStorer:
         files: Files,
         book: BatchBook,
         lease: Lease,
-        tally: Tally,
+        counter: LineCounter,
         *,
         spawn: Spawn,
         kept_until_ms: int,
@@ -45,7 +45,7 @@ class PartStorer:
         self._files = files
         self._book = book
         self._lease = lease
-        self._tally = tally
+        self._counter = counter
         self._spawn = spawn
         self._kept_until_ms = kept_until_ms
         self._open: dict[int, OpenPart] = {}
@@ -57,7 +57,7 @@ class PartStorer:
 
         Raises: MalformedMessage
         """
-        parts = await patiently(partial(self._book.parts, self._lease.batch_id))
+        parts = await retry_while_unavailable(partial(self._book.parts, self._lease.batch_id))
         for number, raw in parts.items():
             try:
                 self.stored[number] = StoredPart.decode(raw)
@@ -88,7 +88,7 @@ class PartStorer:
 
     async def add(self, answer: Answer) -> None:
         part = self._open[_part_of(answer.number)]
-        self._tally.add(answer)  # before the part can be complete
+        self._counter.add(answer)  # before the part can be complete
         await part.add(answer, self._write)
         self._look_at(part)
 
@@ -104,8 +104,8 @@ class PartStorer:
     async def _store(self, part: OpenPart) -> None:
         """Raises: Taken"""
         stored = await part.stored(self._write)
-        await self._tally.flush()
-        kept = await patiently(
+        await self._counter.flush()
+        kept = await retry_while_unavailable(
             partial(
                 self._book.register,
                 self._lease,
@@ -116,9 +116,9 @@ class PartStorer:
             )
         )
         if kept:
-            await patiently(part.delivered)
+            await retry_while_unavailable(part.delivered)
         else:
-            await patiently(partial(self._files.discard, stored.paths))
+            await retry_while_unavailable(partial(self._files.discard, stored.paths))
         del self._open[part.number]
         self.stored[part.number] = stored
         async with self._changed:
@@ -130,8 +130,10 @@ class PartStorer:
         path = f"batches/{self._lease.batch_id}/{name}"
         # Its part may be complete only when the batch is nearly over.
         reserve = partial(self._files.book.reserve, path, until_ms=self._kept_until_ms)
-        await patiently(reserve)
-        size = await patiently(lambda: self._files.store.write(path, lines_of(records)))
+        await retry_while_unavailable(reserve)
+        size = await retry_while_unavailable(
+            lambda: self._files.store.write(path, lines_of(records))
+        )
         return Piece(path, size)
 
 

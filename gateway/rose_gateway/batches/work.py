@@ -19,14 +19,14 @@ from rose.errors import FileNotFound, StorageUnavailable
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.book import Batch, BatchBook, Lease, Problem, Status, Taken
+from rose_gateway.batches.input_check import check_input
 from rose_gateway.batches.line import Line, read_lines
+from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.parts import KINDS, Piece, Start, start_of
-from rose_gateway.batches.patience import patiently
+from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.batches.stop import Stop
 from rose_gateway.batches.storing import PartStorer
-from rose_gateway.batches.survey import surveyed
-from rose_gateway.batches.tally import Tally
 from rose_gateway.caller import Caller
 from rose_gateway.files.book import FileRecord, new_file_id
 from rose_gateway.services import Services
@@ -70,7 +70,7 @@ class BatchWork:
         """why no further line is asked: batch_cancelled, batch_expired; "" as long as lines are"""
         self._owner = ""
         self._is_settled = False
-        self._tally = Tally(book, lease, services.metrics, self._hear)
+        self._counter = LineCounter(book, lease, services.metrics, self._hear)
 
     async def run(self) -> None:
         """Raises: ExceptionGroup: it cannot go on, and any runner may try."""
@@ -78,7 +78,7 @@ class BatchWork:
             async with asyncio.TaskGroup() as self._tasks:
                 loops = [
                     self._tasks.create_task(self._keep_lease()),
-                    self._tasks.create_task(self._tally.keep_flushing()),
+                    self._tasks.create_task(self._counter.keep_flushing()),
                 ]
                 await self._to_its_end()
                 for loop in loops:
@@ -88,7 +88,7 @@ class BatchWork:
 
     async def _to_its_end(self) -> None:
         """Raises: Taken"""
-        batch = await patiently(partial(self._book.find, self._lease.batch_id))
+        batch = await retry_while_unavailable(partial(self._book.find, self._lease.batch_id))
         if batch is None or batch.ended:
             raise Taken
         self._owner = batch.plan.owner
@@ -96,7 +96,7 @@ class BatchWork:
             self._services.files,
             self._book,
             self._lease,
-            self._tally,
+            self._counter,
             spawn=self._tasks.create_task,
             kept_until_ms=batch.plan.expires_at * 1000 + _SLACK_MS,
         )
@@ -104,24 +104,26 @@ class BatchWork:
         if batch.outcome != "failed":
             try:
                 get = self._services.files.book.get
-                source = await patiently(partial(get, self._owner, batch.plan.input_file_id))
+                source = await retry_while_unavailable(
+                    partial(get, self._owner, batch.plan.input_file_id)
+                )
                 if batch.total is None:
-                    batch = await self._surveyed(batch, source)
+                    batch = await self._checked(batch, source)
                 if batch.outcome != "failed":
                     await self._answer(batch, source, storer)
             except FileNotFound as error:
                 await self._fail(Problem("input_file_gone", str(error), param="input_file_id"))
         await self._finish(batch, storer)
 
-    async def _surveyed(self, batch: Batch, source: FileRecord) -> Batch:
+    async def _checked(self, batch: Batch, source: FileRecord) -> Batch:
         """With its lines counted. Raises: Taken, FileNotFound"""
         async with aclosing(self._lines(source, Start(0, 1))) as lines:
-            survey = await surveyed(lines, max_lines=self._services.settings.max_batch_lines)
-        if survey.problems:
-            await self._fail(*survey.problems)
+            check = await check_input(lines, max_lines=self._services.settings.max_batch_lines)
+        if check.problems:
+            await self._fail(*check.problems)
         else:
             advance = partial(self._book.advance, self._lease, "validating", "in_progress")
-            await patiently(partial(advance, total=survey.total))
+            await retry_while_unavailable(partial(advance, total=check.total))
         return await self._look(batch)
 
     async def _answer(self, batch: Batch, source: FileRecord, storer: PartStorer) -> None:
@@ -131,7 +133,7 @@ class BatchWork:
             self._stop_code = "batch_cancelled"
         elif left_s <= 0:
             self._stop_code = "batch_expired"
-        ended = await patiently(partial(self._book.noted, batch.id))
+        ended = await retry_while_unavailable(partial(self._book.noted, batch.id))
         caller, endpoint = await self._caller(), batch.plan.endpoint
         asker = BatchAsker(self._services, caller, batch.id, endpoint=endpoint, ended=ended)
         window, expires_at = self._services.settings.batch_window, time.time() + left_s
@@ -200,48 +202,50 @@ class BatchWork:
         """Make files of the parts, and end the batch. Raises: Taken"""
         parts = [part for _, part in sorted(storer.stored.items())]
         pieces = {kind: [p for part in parts for p in part.pieces(kind)] for kind in KINDS}
-        now_ms = await patiently(self._book.now_ms)
+        now_ms = await retry_while_unavailable(self._book.now_ms)
         ids = {kind: new_file_id(now_ms) if some else "" for kind, some in pieces.items()}
         advance = partial(self._book.advance, self._lease, "in_progress", "finalizing")
         # A runner that died in between has given them ids already, and those stand.
         fields = {"output_file_id": ids["output"], "error_file_id": ids["errors"]}
-        status = await patiently(partial(advance, files_at=now_ms // 1000, **fields))
+        status = await retry_while_unavailable(partial(advance, files_at=now_ms // 1000, **fields))
         batch = await self._look(batch)
         for kind, file_id in zip(KINDS, (batch.output_file_id, batch.error_file_id), strict=True):
             if file_id is not None:
                 record = _file(batch, file_id, kind, pieces[kind])
-                await patiently(partial(self._services.files.book.add, record))
+                await retry_while_unavailable(partial(self._services.files.book.add, record))
         outcome = "cancelled" if status == "cancelling" else batch.outcome or "completed"
-        await patiently(partial(self._book.finish, self._lease, outcome))
+        await retry_while_unavailable(partial(self._book.finish, self._lease, outcome))
         log.info("batch %s is %s", batch.id, outcome)
 
     async def _fail(self, *problems: Problem) -> None:
-        await patiently(partial(self._book.settle, self._lease, "failed", problems))
+        await retry_while_unavailable(partial(self._book.settle, self._lease, "failed", problems))
 
     async def _stop(self, code: str) -> None:
         """No further line is asked."""
         if code == "batch_expired" and not self._is_settled:
             self._is_settled = True
-            await patiently(partial(self._book.settle, self._lease, "expired"))
+            await retry_while_unavailable(partial(self._book.settle, self._lease, "expired"))
         self._stop_code = self._stop_code or code
 
     async def _look(self, batch: Batch) -> Batch:
         """As it is now. Raises: Taken"""
-        looked = await patiently(partial(self._book.find, batch.id))
+        looked = await retry_while_unavailable(partial(self._book.find, batch.id))
         if looked is None:
             raise Taken
         return looked
 
     async def _time_left_s(self, batch: Batch) -> float:
-        return batch.plan.expires_at - await patiently(self._book.now_ms) / 1000
+        return batch.plan.expires_at - await retry_while_unavailable(self._book.now_ms) / 1000
 
     async def _caller(self) -> Caller:
         """On whose behalf it runs; what a revoked key has asked for is cancelled."""
         if not self._owner:
             return Caller()
-        key = await patiently(partial(self._services.keys.of_id, self._owner))
+        key = await retry_while_unavailable(partial(self._services.keys.of_id, self._owner))
         if key is None:
-            await patiently(partial(self._book.cancel, self._owner, self._lease.batch_id))
+            await retry_while_unavailable(
+                partial(self._book.cancel, self._owner, self._lease.batch_id)
+            )
             return Caller(self._owner)
         return Caller(key.id, key.limits, key.tenant)
 
@@ -257,7 +261,7 @@ class BatchWork:
         lease_s = self._services.settings.batch_lease_s
         while True:
             renew = partial(self._book.renew, self._lease, lease_s=lease_s)
-            self._hear(await patiently(renew))
+            self._hear(await retry_while_unavailable(renew))
             if self._run is not None:
                 await self._caller()
             await asyncio.sleep(min(_RENEW_S, lease_s / 3))

@@ -1,4 +1,4 @@
-"""The endpoint of a response: from its request to the queue, and from its jobs to the answer."""
+"""The endpoint of a response: from its request to the queue, from its jobs to the answer."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.book import Lease
+from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.storing import PartStorer
-from rose_gateway.batches.tally import Tally
 from tests.support.batch_lines import completion, line_of, opened_services
 
 FAR_MS = 2**41
@@ -24,12 +24,12 @@ async def test_a_piece_is_no_garbage_while_its_part_waits_for_a_line(
     async with opened_services(own_broker.url, queue, storage=str(tmp_path)) as services:
         # given: a part of two lines, the first of which is answered with more than is held
         lease = Lease("batch_1", 1)
-        tally = Tally(services.batches, lease, services.metrics, lambda _: None)
+        counter = LineCounter(services.batches, lease, services.metrics, lambda _: None)
         storer = PartStorer(
             services.files,
             services.batches,
             lease,
-            tally,
+            counter,
             spawn=asyncio.create_task,
             kept_until_ms=FAR_MS,
         )

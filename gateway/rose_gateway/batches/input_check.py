@@ -1,4 +1,4 @@
-"""The first look at a batch's input: how many lines it has, and whether it can be run at all."""
+"""The check of a batch's input: how many lines it has, and whether it can be run at all."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _YIELD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class InputCheck:
     total: int
     """lines that are to be answered"""
     problems: Sequence[Problem]
     """why the batch cannot be run; a line that is only wrong in itself is none"""
 
 
-async def surveyed(lines: AsyncIterator[Line], *, max_lines: int) -> Survey:
+async def check_input(lines: AsyncIterator[Line], *, max_lines: int) -> InputCheck:
     """Memory: 12 bytes a line."""
     total = unyielded = 0
     hashes, numbers = array("Q"), array("L")
     async for line in lines:
         if line.number > max_lines:
             message = f"the file has more than {max_lines} lines: make several batches of it"
-            return Survey(total, [Problem("too_many_lines", message, line.number)])
+            return InputCheck(total, [Problem("too_many_lines", message, line.number)])
         total += 1
         unyielded += len(line.raw)
         if unyielded > _YIELD_BYTES:  # others have to be served meanwhile
@@ -43,7 +43,7 @@ async def surveyed(lines: AsyncIterator[Line], *, max_lines: int) -> Survey:
             hashes.append(int.from_bytes(digest.digest()))
             numbers.append(line.number)
     if total == 0:
-        return Survey(0, [Problem("empty_file", "the file has no lines")])
+        return InputCheck(0, [Problem("empty_file", "the file has no lines")])
     problems = [
         Problem(
             "duplicate_custom_id",
@@ -53,7 +53,7 @@ async def surveyed(lines: AsyncIterator[Line], *, max_lines: int) -> Survey:
         )
         for number in _repeats(hashes, numbers)
     ]
-    return Survey(total, problems)
+    return InputCheck(total, problems)
 
 
 def _repeats(hashes: array[int], numbers: array[int]) -> Iterator[int]:

@@ -8,13 +8,13 @@ from functools import partial
 
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.book import BatchBook, Lease, Status
-from rose_gateway.batches.patience import patiently
+from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.metrics import Metrics
 
 _EVERY_S = 0.2
 
 
-class Tally:
+class LineCounter:
     """Belongs to one event loop."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Tally:
             failures, self._failures = self._failures, []
             if successes or failures:
                 note = partial(self._book.note, self._lease, successes, failures)
-                noted = await patiently(note)
+                noted = await retry_while_unavailable(note)
                 self._metrics.batch_lines_ended(noted.completed, noted.failed)
                 self._on_status(noted.status)
 

@@ -1,4 +1,4 @@
-"""What a batch does while Redis or the storage is away: it waits."""
+"""Calls of a batch are retried while Redis or the storage is unavailable."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ log = logging.getLogger("rose.gateway")
 
 T = TypeVar("T")
 
-#: They come back.
-AWAY: tuple[type[RoseError], ...] = (BrokerUnavailable, RedisFull, StorageUnavailable)
+#: Errors that pass by themselves.
+UNAVAILABLE: tuple[type[RoseError], ...] = (BrokerUnavailable, RedisFull, StorageUnavailable)
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_unavailable(call: Callable[[], Awaitable[T]]) -> T:
     """Repeat a call that may be repeated, until it is answered."""
     outage = transport.Outage(transport.BATCH)
     waits = False
     while True:
         try:
             return await call()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             if not waits:
                 log.warning("a batch waits: %s", error)
             waits = True
