@@ -45,7 +45,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 router = APIRouter(tags=["health"])
 
 
-class Tally(Collector):
+class UnlockedCounter(Collector):
     """A counter that counts for every event of every stream: one of `prometheus_client` takes a
     lock each time."""
 
@@ -95,13 +95,13 @@ class Metrics:
         )
         self.registry.register(added)
         self.added_latency = added.series()
-        self.events = Tally(
+        self.events = UnlockedCounter(
             "rose_gateway_events", "Events of jobs passed on to clients", self.registry
         )
         self.received_bytes = Counter(
             "rose_gateway_received_bytes", "Bytes of requests' bodies", registry=self.registry
         )
-        self.sent_bytes = Tally(
+        self.sent_bytes = UnlockedCounter(
             "rose_gateway_sent_bytes", "Bytes of answers' bodies", self.registry
         )
         self.unfinished_batches = Gauge(

@@ -14,8 +14,8 @@ from rose_cli.batch.files import InputFile, OutputFiles, Paths, open_output
 from rose_cli.batch.progress import View, make_view
 from rose_cli.batch.standard_output import StandardOutput, standard_output
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
+from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.caller import Caller
 from rose_gateway.metrics import Metrics
@@ -83,8 +83,8 @@ class _Pass:
         window: int,
     ) -> None:
         self._source, self._files, self._view = source, files, view
-        self._asker = Asker(services, Caller(), files.done.batch_id)
-        self._run = BatchRun(self._asker, window=window)
+        self._processor = LineProcessor(services, Caller(), files.done.batch_id)
+        self._run = BatchRun(self._processor, window=window)
         self._room = asyncio.Semaphore(_AHEAD)
         self._begun: deque[Line] = deque()
         self._waiting: dict[int, Answer] = {}
@@ -128,7 +128,7 @@ class _Pass:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._ended.wait()
-            self._view.show(self._files.done, self._asker.trouble)
+            self._view.show(self._files.done, self._processor.trouble)
             if self._ended.is_set() or time.monotonic() - saved_at >= _SAVE_S:
                 await self._save()
                 saved_at = time.monotonic()

@@ -63,7 +63,7 @@ class AnswerWriter:
     def unanswered(
         self, line: Line, custom_id: str | None, code: str | None, message: str, param: str | None
     ) -> Answer:
-        """For a line that was not asked."""
+        """For a line that was not sent."""
         error = {"code": code, "message": message, "param": param}
         return self._answer(line, custom_id, False, None, response=None, error=error)
 

@@ -7,18 +7,20 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
+from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.stop import Stop
 
 
 class BatchRun:
     """Belongs to one event loop."""
 
-    def __init__(self, asker: Asker, *, window: int, expires_at: float | None = None) -> None:
+    def __init__(
+        self, processor: LineProcessor, *, window: int, expires_at: float | None = None
+    ) -> None:
         """`window`: lines in hand at a time. `expires_at`: Unix seconds; what is in hand then ends
         as batch_expired."""
-        self._asker = asker
+        self._processor = processor
         self._window = window
         self._expires_at = expires_at
         self._stop = Stop()
@@ -32,7 +34,7 @@ class BatchRun:
     async def answers(self, lines: AsyncIterator[Line]) -> AsyncGenerator[Answer, None]:
         """The answers as they come, in any order. After a stop `lines` may be read on: it holds
         those that were not begun. Whoever leaves early closes it: the jobs in hand go on then, and
-        whoever asks these lines again finds them.
+        whoever sends these lines again finds them.
 
         Raises: what `lines` raises.
         """
@@ -68,10 +70,10 @@ class BatchRun:
     async def _slot(
         self, lines: AsyncIterator[Line], answers: asyncio.Queue[Answer | Exception | None]
     ) -> None:
-        """Asks one line after another."""
+        """Processes one line after another."""
         try:
             while (line := await self._take(lines)) is not None:
-                await answers.put(await self._asker.ask(line, self._stop))
+                await answers.put(await self._processor.process(line, self._stop))
         except Exception as error:  # noqa: BLE001 - the reader of the answers gets it
             await answers.put(error)
         else:

@@ -17,7 +17,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.code = ""
-        """why no further line is asked; "" as long as lines are"""
+        """why no further line is begun; "" as long as lines are"""
         self._stopped = asyncio.Event()
         self._groups: set[JobGroup] = set()
         self._cancelling: set[asyncio.Task[None]] = set()

@@ -17,11 +17,11 @@ from functools import partial
 from rose import transport
 from rose.errors import FileNotFound, StorageUnavailable
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.book import Batch, BatchBook, Lease, Problem, Status, Taken
 from rose_gateway.batches.input_check import check_input
 from rose_gateway.batches.line import Line, read_lines
 from rose_gateway.batches.line_counter import LineCounter
+from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.parts import KINDS, Piece, Start, start_of
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
@@ -39,9 +39,9 @@ _RENEW_S = 1.0
 _SLACK_MS = 7 * 86_400_000
 
 
-class BatchAsker(Asker):
+class BatchLineProcessor(LineProcessor):
     """Knows which lines have ended under earlier runners. They were counted by how they ended, so
-    they are asked for what their jobs have said even after a stop."""
+    the answers of their jobs are read even after a stop."""
 
     def __init__(
         self, services: Services, caller: Caller, batch_id: str, *, endpoint: str, ended: bytes
@@ -54,8 +54,8 @@ class BatchAsker(Asker):
         byte, bit = divmod(line.number - 1, 8)
         return byte < len(self._ended) and bool(self._ended[byte] & 0x80 >> bit)
 
-    async def ask(self, line: Line, stop: Stop) -> Answer:
-        return await super().ask(line, Stop() if self.has_ended(line) else stop)
+    async def process(self, line: Line, stop: Stop) -> Answer:
+        return await super().process(line, Stop() if self.has_ended(line) else stop)
 
 
 class BatchWork:
@@ -67,7 +67,7 @@ class BatchWork:
         self._lease = lease
         self._run: BatchRun | None = None
         self._stop_code = ""
-        """why no further line is asked: batch_cancelled, batch_expired; "" as long as lines are"""
+        """why no further line is begun: batch_cancelled, batch_expired; "" as long as lines are"""
         self._owner = ""
         self._is_settled = False
         self._counter = LineCounter(book, lease, services.metrics, self._hear)
@@ -135,13 +135,15 @@ class BatchWork:
             self._stop_code = "batch_expired"
         ended = await retry_while_unavailable(partial(self._book.noted, batch.id))
         caller, endpoint = await self._caller(), batch.plan.endpoint
-        asker = BatchAsker(self._services, caller, batch.id, endpoint=endpoint, ended=ended)
+        processor = BatchLineProcessor(
+            self._services, caller, batch.id, endpoint=endpoint, ended=ended
+        )
         window, expires_at = self._services.settings.batch_window, time.time() + left_s
-        async with aclosing(self._to_ask(source, storer, asker)) as lines:
+        async with aclosing(self._to_process(source, storer, processor)) as lines:
             while True:
-                # After a stop those lines are asked once more that have ended before it.
+                # After a stop those lines are processed once more that have ended before it.
                 until = None if self._stop_code else expires_at
-                self._run = run = BatchRun(asker, window=window, expires_at=until)
+                self._run = run = BatchRun(processor, window=window, expires_at=until)
                 async with aclosing(run.answers(lines)) as answers:
                     async for answer in answers:
                         await storer.add(answer)
@@ -150,8 +152,8 @@ class BatchWork:
                 await self._stop(run.stopped)
         await storer.all_stored()
 
-    async def _to_ask(
-        self, source: FileRecord, storer: PartStorer, asker: BatchAsker
+    async def _to_process(
+        self, source: FileRecord, storer: PartStorer, processor: BatchLineProcessor
     ) -> AsyncGenerator[Line, None]:
         """The lines that are not stored. After a stop those that have not ended are answered here.
 
@@ -162,12 +164,12 @@ class BatchWork:
                 async for line in lines:
                     if not await storer.begin(line):
                         continue
-                    if not self._stop_code or asker.has_ended(line):
+                    if not self._stop_code or processor.has_ended(line):
                         yield line
                         continue
                     if self._stop_code == "batch_expired":
                         await self._stop(self._stop_code)
-                    await storer.add(asker.unasked(line, self._stop_code))
+                    await storer.add(processor.stopped_answer(line, self._stop_code))
                     await asyncio.sleep(0)  # there may be many
         except FileNotFound as error:  # the lines in hand are answered still
             await self._fail(Problem("input_file_gone", str(error), param="input_file_id"))
@@ -221,7 +223,7 @@ class BatchWork:
         await retry_while_unavailable(partial(self._book.settle, self._lease, "failed", problems))
 
     async def _stop(self, code: str) -> None:
-        """No further line is asked."""
+        """No further line is begun."""
         if code == "batch_expired" and not self._is_settled:
             self._is_settled = True
             await retry_while_unavailable(partial(self._book.settle, self._lease, "expired"))

@@ -11,8 +11,8 @@ import pytest
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.answer import Answer, AnswerWriter
-from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
+from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
@@ -23,14 +23,14 @@ from tests.support.echo import SLOW
 from tests.support.proxy import Proxy
 
 
-class _Counting(Asker):
+class _Counting(LineProcessor):
     """Answers by itself, when it is let; counts what is in hand."""
 
     def __init__(self) -> None:
         self.in_hand = self.peak = 0
         self.go = asyncio.Event()
 
-    async def ask(self, line: Line, stop: Stop) -> Answer:
+    async def process(self, line: Line, stop: Stop) -> Answer:
         self.in_hand += 1
         self.peak = max(self.peak, self.in_hand)
         await self.go.wait()
@@ -46,22 +46,22 @@ def numbered(count: int, tokens: int = 2) -> AsyncGenerator[Line, None]:
 
 async def test_no_more_lines_are_in_hand_than_the_window_holds() -> None:
     # given
-    asker = _Counting()
-    answers = BatchRun(asker, window=3).answers(numbered(10))
+    processor = _Counting()
+    answers = BatchRun(processor, window=3).answers(numbered(10))
     # when
     first = asyncio.ensure_future(anext(answers))
-    await until(lambda: asker.in_hand == 3)
-    asker.go.set()
+    await until(lambda: processor.in_hand == 3)
+    processor.go.set()
     got = [await first] + [answer async for answer in answers]
     # then
-    assert asker.peak == 3
+    assert processor.peak == 3
     assert sorted(answer.number for answer in got) == list(range(1, 11))
 
 
 async def test_a_reader_that_is_slow_holds_the_lines_up() -> None:
     # given
-    asker, read = _Counting(), []
-    asker.go.set()
+    processor, read = _Counting(), []
+    processor.go.set()
 
     async def lines() -> AsyncGenerator[Line, None]:
         async for line in numbered(100):
@@ -69,7 +69,7 @@ async def test_a_reader_that_is_slow_holds_the_lines_up() -> None:
             yield line
 
     # when
-    async with aclosing(BatchRun(asker, window=3).answers(lines())) as answers:
+    async with aclosing(BatchRun(processor, window=3).answers(lines())) as answers:
         await anext(answers)
         for _ in range(50):
             await asyncio.sleep(0)
@@ -78,15 +78,15 @@ async def test_a_reader_that_is_slow_holds_the_lines_up() -> None:
 
 
 async def test_a_file_that_cannot_be_read_ends_the_run() -> None:
-    asker = _Counting()
-    asker.go.set()
+    processor = _Counting()
+    processor.go.set()
 
     async def lines() -> AsyncGenerator[Line, None]:
         yield line_of(1, {})
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        _ = [answer async for answer in BatchRun(asker, window=3).answers(lines())]
+        _ = [answer async for answer in BatchRun(processor, window=3).answers(lines())]
 
 
 @needs_redis_server
@@ -98,14 +98,14 @@ async def test_a_redis_that_is_away_costs_time_and_no_line(
     with Proxy(broker.port) as proxy:
         impatient = {"redis_retries": 0, "reconnect_timeout_s": 0.3}
         async with opened_services(proxy.url, queue, **impatient) as services:
-            asker = Asker(services, Caller(), "batch_1")
-            answers = BatchRun(asker, window=8).answers(numbered(40, 5))
+            processor = LineProcessor(services, Caller(), "batch_1")
+            answers = BatchRun(processor, window=8).answers(numbered(40, 5))
             got = [await anext(answers)]
             # when
             proxy.answer = b"-LOADING Redis is loading the dataset in memory"
             proxy.cut_now()
             rest = asyncio.create_task(_all(answers))
-            await until(lambda: asker.trouble)
+            await until(lambda: processor.trouble)
             proxy.heal()
             got += await rest
     # then

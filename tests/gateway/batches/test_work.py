@@ -25,7 +25,7 @@ from rose_gateway.batches.line import Line
 from rose_gateway.batches.parts import PART_LINES
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.batches.stop import Stop
-from rose_gateway.batches.work import BatchAsker, BatchWork
+from rose_gateway.batches.work import BatchLineProcessor, BatchWork
 from rose_gateway.files.store import FileStore
 from rose_gateway.keys import KeyLimits
 from rose_gateway.services import Services
@@ -99,14 +99,14 @@ async def run_once(services: Services, until: Callable[[], Any]) -> None:
         await work
 
 
-class _Doomed(BatchAsker):
-    """Answers so many lines that had not ended. Others are asked, and never answered: its runner is
+class _Doomed(BatchLineProcessor):
+    """Answers so many lines that had not ended. Others are sent, and never answered: its runner is
     about to die."""
 
     left = 0
 
-    async def ask(self, line: Line, stop: Stop) -> Answer:
-        answer = await super().ask(line, stop)
+    async def process(self, line: Line, stop: Stop) -> Answer:
+        answer = await super().process(line, stop)
         if not self.has_ended(line):
             if _Doomed.left == 0:
                 await asyncio.Event().wait()
@@ -254,7 +254,7 @@ async def test_runners_die_and_every_line_is_answered_once(
     batch = await created(services, asks(count))
     # when: each runner is no more after some lines, long before the last one
     with monkeypatch.context() as patched:
-        patched.setattr("rose_gateway.batches.work.BatchAsker", _Doomed)
+        patched.setattr("rose_gateway.batches.work.BatchLineProcessor", _Doomed)
         lines = 0
         for _ in range(5):
             _Doomed.left = draw.randrange(1, 150)
@@ -407,10 +407,10 @@ async def test_a_batch_that_makes_every_runner_fail_is_given_up(
     assert (batch.status, batch.problems[0].code) == ("failed", "server_error")
 
 
-class _Echo(BatchAsker):
+class _Echo(BatchLineProcessor):
     """Answers by itself, and at length."""
 
-    async def ask(self, line: Line, stop: Stop) -> Answer:
+    async def process(self, line: Line, stop: Stop) -> Answer:
         await asyncio.sleep(0)
         return Answer(line.number, None, b"%020000d" % line.number, succeeded=True)
 
@@ -419,7 +419,7 @@ async def test_a_longer_batch_takes_no_more_memory(
     open_services: OpenServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    monkeypatch.setattr("rose_gateway.batches.work.BatchAsker", _Echo)
+    monkeypatch.setattr("rose_gateway.batches.work.BatchLineProcessor", _Echo)
 
     async def peak(count: int) -> int:
         batch = await created(services, asks(count))

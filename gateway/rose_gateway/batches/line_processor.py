@@ -1,8 +1,8 @@
 """Sends a line to the same endpoints that answer HTTP requests: same checks, same answers.
 
-A line is asked until it has an answer. A full queue, a tenant at its limit, a Redis that is away, a
-job that Redis has lost: these cost time. Whoever asks the same line of the same batch again, after
-a crash or beside somebody else, gets the job that the first one has made.
+A line is sent again until it has an answer. A full queue, a tenant at its limit, a Redis that is
+away, a job that Redis has lost: these cost time. Whoever sends the same line of the same batch
+again, after a crash or beside somebody else, gets the job that the first one has made.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
 
-#: So often a line is asked again whose job has vanished; somebody may delete each of them.
+#: So often a line is sent again whose job has vanished; somebody may delete each of them.
 _MAX_LOST = 5
 
 #: Between two looks at what a line's jobs have said: nobody reads along.
@@ -74,7 +74,7 @@ _ENDPOINTS = {
 }
 
 
-class Asker:
+class LineProcessor:
     """For one batch. Belongs to one event loop."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Asker:
         self._endpoint = endpoint
         self._write = AnswerWriter(batch_id)
 
-    async def ask(self, line: Line, stop: Stop) -> Answer:
+    async def process(self, line: Line, stop: Stop) -> Answer:
         """The answer, whatever it is. Raises: nothing but asyncio.CancelledError"""
         try:
             nesting = self._services.settings.max_nesting
@@ -107,8 +107,8 @@ class Asker:
                     log.exception("a line of a batch failed")
                 return self._failed(line, request, answer, stop)
 
-    def unasked(self, line: Line, code: str) -> Answer:
-        """For a line that nobody asks any more; `code`: batch_cancelled or batch_expired."""
+    def stopped_answer(self, line: Line, code: str) -> Answer:
+        """For a line that no runner sends any more; `code`: batch_cancelled or batch_expired."""
         return self._write.unanswered(line, custom_id_of(line), code, _MESSAGES[code], None)
 
     async def _answered(self, line: Line, request: LineRequest, stop: Stop) -> Answer:
@@ -143,7 +143,7 @@ class Asker:
                 self._note("no worker has come yet")
             failures += 1
             await stop.wait(max(least_s, transport.BATCH.pause_s(failures)))
-        return self.unasked(line, stop.code)
+        return self.stopped_answer(line, stop.code)
 
     def _incoming(self, line: Line, request: LineRequest) -> IncomingRequest:
         """Raises: Refused: what a line cannot ask for."""
@@ -187,7 +187,7 @@ class Asker:
     ) -> Answer:
         status = body.get("status")  # responses have one, and are answered whatever it is
         if status == "cancelled" and stop.code:
-            return self.unasked(line, stop.code)
+            return self.stopped_answer(line, stop.code)
         return self._write.answered(
             line,
             request.custom_id,
@@ -199,7 +199,7 @@ class Asker:
 
     def _failed(self, line: Line, request: LineRequest, error: ApiError, stop: Stop) -> Answer:
         if error.code == "cancelled" and stop.code:
-            return self.unasked(line, stop.code)
+            return self.stopped_answer(line, stop.code)
         return self._write.answered(
             line, request.custom_id, error.body(), status=error.status, succeeded=False
         )

@@ -15,8 +15,8 @@ from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.answering import Asker
 from rose_gateway.batches.line import Line
+from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
 from rose_gateway.incoming_request import callers_key, lines_key
@@ -49,10 +49,10 @@ async def inside(door: RunningDoor) -> AsyncIterator[Services]:
         yield opened
 
 
-async def asked(
+async def processed(
     services: Services, line: Line, *, batch: str = "batch_1", caller: str = ""
 ) -> Answer:
-    return await Asker(services, Caller(caller), batch).ask(line, Stop())
+    return await LineProcessor(services, Caller(caller), batch).process(line, Stop())
 
 
 def _common(body: Any) -> Any:
@@ -85,7 +85,7 @@ async def test_a_line_is_answered_as_http_answers(
     body = {"model": "null", **body}
     http = httpx2.post(f"{door.origin}{url}", json=body, timeout=90)
     # when
-    answer = await asked(inside, line_of(7, body, url), batch=f"batch_{queue}")
+    answer = await processed(inside, line_of(7, body, url), batch=f"batch_{queue}")
     # then
     record = said(answer.record)
     assert (record["custom_id"], record["error"]) == ("line-7", None)
@@ -97,7 +97,7 @@ async def test_a_line_is_answered_as_http_answers(
 
 async def test_a_line_that_is_no_request_is_an_error_with_its_number(inside: Services) -> None:
     # when
-    answer = await asked(inside, Line(12, 99, b'{"custom_id": "x", "method": "GET"}'))
+    answer = await processed(inside, Line(12, 99, b'{"custom_id": "x", "method": "GET"}'))
     # then
     record = said(answer.record)
     assert (answer.number, answer.custom_id, answer.succeeded) == (12, "x", False)
@@ -115,7 +115,7 @@ async def test_a_line_that_is_no_request_is_an_error_with_its_number(inside: Ser
 async def test_what_a_line_cannot_have_is_refused(
     inside: Services, fields: dict[str, Any], param: str
 ) -> None:
-    answer = await asked(inside, line_of(1, completion("x", **fields)))
+    answer = await processed(inside, line_of(1, completion("x", **fields)))
 
     response = said(answer.record)["response"]
     assert (response["status_code"], response["body"]["error"]["param"]) == (400, param)
@@ -126,10 +126,10 @@ async def test_whoever_asks_again_gets_the_first_one_s_job(inside: Services, que
     line, other = line_of(1, completion(queue)), line_of(2, completion(queue))
     # when
     first, again, second, of_other_batch = await asyncio.gather(
-        asked(inside, line, batch=queue),
-        asked(inside, line, batch=queue),
-        asked(inside, other, batch=queue),
-        asked(inside, line, batch=f"{queue}-2"),
+        processed(inside, line, batch=queue),
+        processed(inside, line, batch=queue),
+        processed(inside, other, batch=queue),
+        processed(inside, line, batch=f"{queue}-2"),
     )
     # then
     ids = [said(answer.record)["response"]["body"]["id"] for answer in (first, again)]
@@ -146,10 +146,10 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
     partition = Partition(queue)
     owner = Caller("0123456789ab", KeyLimits(requests_per_minute=1, max_jobs=1))
     async with opened_services(broker.url, queue) as services:
-        asker = Asker(services, owner, "batch_1")
+        processor = LineProcessor(services, owner, "batch_1")
         lines = [line_of(number, completion("x")) for number in (1, 2, 3)]
         # when
-        asking = [asyncio.create_task(asker.ask(line, Stop())) for line in lines]
+        asking = [asyncio.create_task(processor.process(line, Stop())) for line in lines]
         await until(lambda: raw.xlen(partition.all_jobs[2]) == 3)
         # then: rates and counts of the key are for requests that somebody waits for
         assert [raw.xlen(stream) for stream in partition.all_jobs] == [0, 0, 3]
@@ -164,7 +164,7 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
 async def test_jobs_of_lines_do_not_fill_their_owner_s_history(
     inside: Services, queue: str
 ) -> None:
-    answer = await asked(inside, line_of(1, completion("x")), caller=f"owner-{queue}")
+    answer = await processed(inside, line_of(1, completion("x")), caller=f"owner-{queue}")
 
     assert answer.succeeded
     assert await inside.history.jobs(f"owner-{queue}") == []
@@ -183,10 +183,10 @@ async def test_a_full_queue_costs_time_and_no_line(
     # given
     start_worker(max_batch_size=1, **SLOW)
     async with opened_services(broker.url, queue, max_queued_jobs=2) as services:
-        asker = Asker(services, Caller(), "batch_1")
+        processor = LineProcessor(services, Caller(), "batch_1")
         # when
         lines = [line_of(number, completion("x")) for number in range(1, 7)]
-        answers = await asyncio.gather(*(asker.ask(line, Stop()) for line in lines))
+        answers = await asyncio.gather(*(processor.process(line, Stop()) for line in lines))
     # then
     assert all(answer.succeeded for answer in answers)
 
@@ -199,8 +199,8 @@ async def test_a_job_that_redis_has_lost_is_asked_for_again(
     with WorkerProcess("first", own_broker.url, **settings) as worker:
         worker.wait_ready()
     async with opened_services(own_broker.url, queue, poll_interval_s=0.1) as services:
-        asker = Asker(services, Caller(), "batch_1")
-        asking = asyncio.create_task(asker.ask(line_of(1, completion("x")), Stop()))
+        processor = LineProcessor(services, Caller(), "batch_1")
+        asking = asyncio.create_task(processor.process(line_of(1, completion("x")), Stop()))
         with redis.Redis(port=own_broker.port) as raw:
             await until(lambda: raw.xlen(Partition(queue).all_jobs[2]))
             # when
@@ -216,21 +216,21 @@ async def test_lines_wait_for_the_first_worker(
 ) -> None:
     # given: nobody knows yet which models there will be
     async with opened_services(broker.url, queue) as services:
-        asker = Asker(services, Caller(), "batch_1")
-        asking = asyncio.create_task(asker.ask(line_of(1, completion("x")), Stop()))
-        await until(lambda: asker.trouble == "no worker has come yet")
+        processor = LineProcessor(services, Caller(), "batch_1")
+        asking = asyncio.create_task(processor.process(line_of(1, completion("x")), Stop()))
+        await until(lambda: processor.trouble == "no worker has come yet")
         # when
         start_worker()
         # then
         assert (await asking).succeeded
-    assert asker.trouble == ""
+    assert processor.trouble == ""
 
 
 async def test_what_is_not_to_be_stored_is_deleted_when_its_answer_is_written(
     inside: Services, door: RunningDoor, queue: str
 ) -> None:
     # given
-    answer = await asked(inside, line_of(1, completion("x", store=False)), batch=queue)
+    answer = await processed(inside, line_of(1, completion("x", store=False)), batch=queue)
     job_id = said(answer.record)["response"]["request_id"].removeprefix("req_")
     job = inside.clients[door.queue].job(job_id)
     assert (await job.status()).status == "finished"
