@@ -13,10 +13,10 @@ from fastapi import Depends, Request
 
 from rose import transport
 from rose.errors import RoseError
-from rose_gateway.batches.book import BatchBook
+from rose_gateway.batches.repository import BatchRepository
 from rose_gateway.catalogue import Catalogue
-from rose_gateway.files.book import FileBook
 from rose_gateway.files.files import Files
+from rose_gateway.files.repository import FileRepository
 from rose_gateway.files.store import FileStore
 from rose_gateway.history import History
 from rose_gateway.jobs import Jobs
@@ -45,7 +45,7 @@ class Services:
     keys: Keys
     metrics: Metrics
     files: Files
-    batches: BatchBook
+    batches: BatchRepository
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Open answers are broken off by this server, not by their clients."""
 
@@ -78,8 +78,8 @@ async def open_services(
             Vocabularies(redis),
             Keys(redis),
             metrics,
-            Files(FileBook(redis), store),
-            BatchBook(redis, keep_s=settings.batch_ttl_s),
+            Files(FileRepository(redis), store),
+            BatchRepository(redis, keep_s=settings.batch_ttl_s),
         )
 
 

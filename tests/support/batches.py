@@ -7,8 +7,8 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from rose_gateway.batches.book import Batch, Plan
-from rose_gateway.files.book import FileRecord, new_file_id
+from rose_gateway.batches.repository import Batch, Plan
+from rose_gateway.files.repository import FileRecord, new_file_id
 from rose_gateway.services import Services
 from tests.support.batch_lines import COMPLETIONS
 
@@ -23,12 +23,12 @@ async def uploaded(services: Services, lines: Iterable[bytes], owner: str = OWNE
         for line in lines:
             yield line + b"\n"
 
-    now_ms = await services.files.book.now_ms()
+    now_ms = await services.files.repository.now_ms()
     file_id = new_file_id(now_ms)
     path = f"files/{file_id}"
     size = await services.files.store.write(path, chunks())
     record = FileRecord(file_id, owner, "in.jsonl", "batch", size, now_ms // 1000, None, (path,))
-    await services.files.book.add(record)
+    await services.files.repository.add(record)
     return record
 
 
@@ -68,7 +68,7 @@ async def records(services: Services, batch: Batch, file_id: str | None) -> list
     """What the lines of an output or error file say."""
     if file_id is None:
         return []
-    record = await services.files.book.get(batch.plan.owner, file_id)
+    record = await services.files.repository.get(batch.plan.owner, file_id)
     content = b"".join([chunk async for chunk in services.files.content(record)])
     assert len(content) == record.bytes
     return [json.loads(line) for line in content.splitlines()]

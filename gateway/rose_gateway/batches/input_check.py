@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rose_gateway.batches.book import Problem
 from rose_gateway.batches.line import Line, custom_id_of
+from rose_gateway.batches.repository import Problem
 
 #: Problems that are told of one batch.
 _MAX_PROBLEMS = 100

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.book import BatchBook, Lease, Status
+from rose_gateway.batches.repository import BatchRepository, Lease, Status
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.metrics import Metrics
 
@@ -18,10 +18,14 @@ class LineCounter:
     """Belongs to one event loop."""
 
     def __init__(
-        self, book: BatchBook, lease: Lease, metrics: Metrics, on_status: Callable[[Status], None]
+        self,
+        repository: BatchRepository,
+        lease: Lease,
+        metrics: Metrics,
+        on_status: Callable[[Status], None],
     ) -> None:
         """`on_status`: is told the batch's status with each group."""
-        self._book = book
+        self._repository = repository
         self._lease = lease
         self._metrics = metrics
         self._on_status = on_status
@@ -33,18 +37,18 @@ class LineCounter:
         (self._successes if answer.succeeded else self._failures).append(answer.number)
 
     async def flush(self) -> None:
-        """When it returns, all that was added before is counted. Raises: Taken"""
+        """When it returns, all that was added before is counted. Raises: LeaseLost"""
         async with self._flushing:
             successes, self._successes = self._successes, []
             failures, self._failures = self._failures, []
             if successes or failures:
-                note = partial(self._book.note, self._lease, successes, failures)
+                note = partial(self._repository.note, self._lease, successes, failures)
                 noted = await retry_while_unavailable(note)
                 self._metrics.batch_lines_ended(noted.completed, noted.failed)
                 self._on_status(noted.status)
 
     async def keep_flushing(self) -> None:
-        """Raises: Taken"""
+        """Raises: LeaseLost"""
         while True:
             await asyncio.sleep(_EVERY_S)
             await self.flush()

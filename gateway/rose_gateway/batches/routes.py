@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 
 from rose.errors import FileNotFound
 from rose_gateway.authentication import CallerDependency
-from rose_gateway.batches.book import Plan
+from rose_gateway.batches.repository import Plan
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
 from rose_gateway.errors import ApiError
 from rose_gateway.openapi import body_of
@@ -32,7 +32,7 @@ async def create_batch(
     lives_s = window_s(body.completion_window)
     metadata = check_metadata(body.metadata)
     try:
-        source = await services.files.book.get(caller.key_id, body.input_file_id)
+        source = await services.files.repository.get(caller.key_id, body.input_file_id)
     except FileNotFound as error:
         raise ApiError(404, str(error), param="input_file_id", code="not_found") from None
     if source.purpose != "batch":

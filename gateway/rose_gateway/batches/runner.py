@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from rose.errors import RoseError
-from rose_gateway.batches.book import BatchBook, Lease, Problem, Taken
+from rose_gateway.batches.repository import BatchRepository, Lease, LeaseLost, Problem
 from rose_gateway.batches.work import BatchWork
 from rose_gateway.services import Services
 
@@ -31,7 +31,7 @@ class BatchRunner:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._book: BatchBook = services.batches
+        self._repository: BatchRepository = services.batches
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._works: set[asyncio.Task[None]] = set()
 
@@ -45,10 +45,10 @@ class BatchRunner:
                     log.debug("no look for batches: %s", error)
                 except Exception:
                     log.exception("no look for batches")
-                self._book.news.clear()
+                self._repository.news.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
-                        await self._book.news.wait()
+                        await self._repository.news.wait()
         finally:
             for work in self._works:
                 work.cancel()
@@ -57,11 +57,13 @@ class BatchRunner:
     async def _look(self) -> None:
         """Raises: BrokerUnavailable"""
         settings, metrics = self._services.settings, self._services.metrics
-        metrics.unfinished_batches.set(await self._book.unfinished())
+        metrics.unfinished_batches.set(await self._repository.unfinished())
         room = settings.max_batches - len(self._works)
         if not settings.run_batches or room <= 0:
             return
-        claimed = await self._book.claim(self._name, lease_s=settings.batch_lease_s, most=room)
+        claimed = await self._repository.claim(
+            self._name, lease_s=settings.batch_lease_s, most=room
+        )
         for lease in claimed:
             work = asyncio.create_task(self._work(lease))
             self._works.add(work)
@@ -72,25 +74,25 @@ class BatchRunner:
         metrics = self._services.metrics
         metrics.running_batches.inc()
         try:
-            await BatchWork(self._services, self._book, lease).run()
+            await BatchWork(self._services, self._repository, lease).run()
         except asyncio.CancelledError:
-            with suppress(RoseError, Taken, TimeoutError):
+            with suppress(RoseError, LeaseLost, TimeoutError):
                 async with asyncio.timeout(_RELEASE_S):
-                    await self._book.release(lease)
+                    await self._repository.release(lease)
             raise
         except Exception:
             log.exception("batch %s has failed", lease.batch_id)
-            with suppress(RoseError, Taken):  # its lease ends by itself
+            with suppress(RoseError, LeaseLost):  # its lease ends by itself
                 await self._pause(lease)
         finally:
             metrics.running_batches.dec()
 
     async def _pause(self, lease: Lease) -> None:
-        """Leave it to any runner, a bit later. Raises: Taken, BrokerUnavailable"""
-        failures = await self._book.release(lease, pause_s=_PAUSE_S, failure=True)
+        """Leave it to any runner, a bit later. Raises: LeaseLost, BrokerUnavailable"""
+        failures = await self._repository.release(lease, pause_s=_PAUSE_S, failure=True)
         if failures >= _MAX_FAILURES:
             problem = Problem("server_error", "the server failed again and again; its log says how")
-            await self._book.settle(lease, "failed", [problem])
+            await self._repository.settle(lease, "failed", [problem])
 
 
 @asynccontextmanager

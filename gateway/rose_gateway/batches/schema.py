@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from rose_gateway.batches.book import Batch, Problem, Status
 from rose_gateway.batches.line import Endpoint
+from rose_gateway.batches.repository import Batch, Problem, Status
 from rose_gateway.listing import Page
 from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import Metadata

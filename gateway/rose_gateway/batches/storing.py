@@ -9,7 +9,6 @@ from typing import Any
 
 from rose.errors import MalformedMessage
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.book import BatchBook, Lease
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.parts import (
@@ -21,6 +20,7 @@ from rose_gateway.batches.parts import (
     StoredPart,
     lines_of,
 )
+from rose_gateway.batches.repository import BatchRepository, Lease
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.files.files import Files
 
@@ -33,7 +33,7 @@ class PartStorer:
     def __init__(
         self,
         files: Files,
-        book: BatchBook,
+        repository: BatchRepository,
         lease: Lease,
         counter: LineCounter,
         *,
@@ -43,7 +43,7 @@ class PartStorer:
         """`spawn`: runs what it is given beside whatever else goes on, and ends with it.
         `kept_until_ms`: what no file has by then may be deleted."""
         self._files = files
-        self._book = book
+        self._repository = repository
         self._lease = lease
         self._counter = counter
         self._spawn = spawn
@@ -57,7 +57,7 @@ class PartStorer:
 
         Raises: MalformedMessage
         """
-        parts = await retry_while_unavailable(partial(self._book.parts, self._lease.batch_id))
+        parts = await retry_while_unavailable(partial(self._repository.parts, self._lease.batch_id))
         for number, raw in parts.items():
             try:
                 self.stored[number] = StoredPart.decode(raw)
@@ -102,12 +102,12 @@ class PartStorer:
             self._spawn(self._store(part))
 
     async def _store(self, part: OpenPart) -> None:
-        """Raises: Taken"""
+        """Raises: LeaseLost"""
         stored = await part.stored(self._write)
         await self._counter.flush()
         kept = await retry_while_unavailable(
             partial(
-                self._book.register,
+                self._repository.register,
                 self._lease,
                 part.number,
                 stored.encode(),
@@ -129,7 +129,7 @@ class PartStorer:
         name = f"{kind}-{part:06d}-{self._lease.epoch}-{piece}.jsonl"
         path = f"batches/{self._lease.batch_id}/{name}"
         # Its part may be complete only when the batch is nearly over.
-        reserve = partial(self._files.book.reserve, path, until_ms=self._kept_until_ms)
+        reserve = partial(self._files.repository.reserve, path, until_ms=self._kept_until_ms)
         await retry_while_unavailable(reserve)
         size = await retry_while_unavailable(
             lambda: self._files.store.write(path, lines_of(records))

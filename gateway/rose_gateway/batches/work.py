@@ -17,18 +17,25 @@ from functools import partial
 from rose import transport
 from rose.errors import FileNotFound, StorageUnavailable
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.book import Batch, BatchBook, Lease, Problem, Status, Taken
 from rose_gateway.batches.input_check import check_input
 from rose_gateway.batches.line import Line, read_lines
 from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.parts import KINDS, Piece, Start, start_of
+from rose_gateway.batches.repository import (
+    Batch,
+    BatchRepository,
+    Lease,
+    LeaseLost,
+    Problem,
+    Status,
+)
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.batches.stop import Stop
 from rose_gateway.batches.storing import PartStorer
 from rose_gateway.caller import Caller
-from rose_gateway.files.book import FileRecord, new_file_id
+from rose_gateway.files.repository import FileRecord, new_file_id
 from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
@@ -61,16 +68,16 @@ class BatchLineProcessor(LineProcessor):
 class BatchWork:
     """Belongs to one event loop."""
 
-    def __init__(self, services: Services, book: BatchBook, lease: Lease) -> None:
+    def __init__(self, services: Services, repository: BatchRepository, lease: Lease) -> None:
         self._services = services
-        self._book = book
+        self._repository = repository
         self._lease = lease
         self._run: BatchRun | None = None
         self._stop_code = ""
         """why no further line is begun: batch_cancelled, batch_expired; "" as long as lines are"""
         self._owner = ""
         self._is_settled = False
-        self._counter = LineCounter(book, lease, services.metrics, self._hear)
+        self._counter = LineCounter(repository, lease, services.metrics, self._hear)
 
     async def run(self) -> None:
         """Raises: ExceptionGroup: it cannot go on, and any runner may try."""
@@ -83,18 +90,18 @@ class BatchWork:
                 await self._to_its_end()
                 for loop in loops:
                     loop.cancel()
-        except* Taken:
+        except* LeaseLost:
             log.info("batch %s is run by another gateway now", self._lease.batch_id)
 
     async def _to_its_end(self) -> None:
-        """Raises: Taken"""
-        batch = await retry_while_unavailable(partial(self._book.find, self._lease.batch_id))
+        """Raises: LeaseLost"""
+        batch = await retry_while_unavailable(partial(self._repository.find, self._lease.batch_id))
         if batch is None or batch.ended:
-            raise Taken
+            raise LeaseLost
         self._owner = batch.plan.owner
         storer = PartStorer(
             self._services.files,
-            self._book,
+            self._repository,
             self._lease,
             self._counter,
             spawn=self._tasks.create_task,
@@ -103,7 +110,7 @@ class BatchWork:
         await storer.load(readable_only=batch.outcome == "failed")
         if batch.outcome != "failed":
             try:
-                get = self._services.files.book.get
+                get = self._services.files.repository.get
                 source = await retry_while_unavailable(
                     partial(get, self._owner, batch.plan.input_file_id)
                 )
@@ -116,24 +123,24 @@ class BatchWork:
         await self._finish(batch, storer)
 
     async def _checked(self, batch: Batch, source: FileRecord) -> Batch:
-        """With its lines counted. Raises: Taken, FileNotFound"""
+        """With its lines counted. Raises: LeaseLost, FileNotFound"""
         async with aclosing(self._lines(source, Start(0, 1))) as lines:
             check = await check_input(lines, max_lines=self._services.settings.max_batch_lines)
         if check.problems:
             await self._fail(*check.problems)
         else:
-            advance = partial(self._book.advance, self._lease, "validating", "in_progress")
+            advance = partial(self._repository.advance, self._lease, "validating", "in_progress")
             await retry_while_unavailable(partial(advance, total=check.total))
         return await self._look(batch)
 
     async def _answer(self, batch: Batch, source: FileRecord, storer: PartStorer) -> None:
-        """Until every line is answered and stored. Raises: Taken"""
+        """Until every line is answered and stored. Raises: LeaseLost"""
         left_s = await self._time_left_s(batch)
         if batch.status == "cancelling":
             self._stop_code = "batch_cancelled"
         elif left_s <= 0:
             self._stop_code = "batch_expired"
-        ended = await retry_while_unavailable(partial(self._book.noted, batch.id))
+        ended = await retry_while_unavailable(partial(self._repository.noted, batch.id))
         caller, endpoint = await self._caller(), batch.plan.endpoint
         processor = BatchLineProcessor(
             self._services, caller, batch.id, endpoint=endpoint, ended=ended
@@ -157,7 +164,7 @@ class BatchWork:
     ) -> AsyncGenerator[Line, None]:
         """The lines that are not stored. After a stop those that have not ended are answered here.
 
-        Raises: Taken
+        Raises: LeaseLost
         """
         try:
             async with aclosing(self._lines(source, start_of(storer.stored))) as lines:
@@ -201,12 +208,12 @@ class BatchWork:
             await asyncio.sleep(pause_s)
 
     async def _finish(self, batch: Batch, storer: PartStorer) -> None:
-        """Make files of the parts, and end the batch. Raises: Taken"""
+        """Make files of the parts, and end the batch. Raises: LeaseLost"""
         parts = [part for _, part in sorted(storer.stored.items())]
         pieces = {kind: [p for part in parts for p in part.pieces(kind)] for kind in KINDS}
-        now_ms = await retry_while_unavailable(self._book.now_ms)
+        now_ms = await retry_while_unavailable(self._repository.now_ms)
         ids = {kind: new_file_id(now_ms) if some else "" for kind, some in pieces.items()}
-        advance = partial(self._book.advance, self._lease, "in_progress", "finalizing")
+        advance = partial(self._repository.advance, self._lease, "in_progress", "finalizing")
         # A runner that died in between has given them ids already, and those stand.
         fields = {"output_file_id": ids["output"], "error_file_id": ids["errors"]}
         status = await retry_while_unavailable(partial(advance, files_at=now_ms // 1000, **fields))
@@ -214,30 +221,32 @@ class BatchWork:
         for kind, file_id in zip(KINDS, (batch.output_file_id, batch.error_file_id), strict=True):
             if file_id is not None:
                 record = _file(batch, file_id, kind, pieces[kind])
-                await retry_while_unavailable(partial(self._services.files.book.add, record))
+                await retry_while_unavailable(partial(self._services.files.repository.add, record))
         outcome = "cancelled" if status == "cancelling" else batch.outcome or "completed"
-        await retry_while_unavailable(partial(self._book.finish, self._lease, outcome))
+        await retry_while_unavailable(partial(self._repository.finish, self._lease, outcome))
         log.info("batch %s is %s", batch.id, outcome)
 
     async def _fail(self, *problems: Problem) -> None:
-        await retry_while_unavailable(partial(self._book.settle, self._lease, "failed", problems))
+        await retry_while_unavailable(
+            partial(self._repository.settle, self._lease, "failed", problems)
+        )
 
     async def _stop(self, code: str) -> None:
         """No further line is begun."""
         if code == "batch_expired" and not self._is_settled:
             self._is_settled = True
-            await retry_while_unavailable(partial(self._book.settle, self._lease, "expired"))
+            await retry_while_unavailable(partial(self._repository.settle, self._lease, "expired"))
         self._stop_code = self._stop_code or code
 
     async def _look(self, batch: Batch) -> Batch:
-        """As it is now. Raises: Taken"""
-        looked = await retry_while_unavailable(partial(self._book.find, batch.id))
+        """As it is now. Raises: LeaseLost"""
+        looked = await retry_while_unavailable(partial(self._repository.find, batch.id))
         if looked is None:
-            raise Taken
+            raise LeaseLost
         return looked
 
     async def _time_left_s(self, batch: Batch) -> float:
-        return batch.plan.expires_at - await retry_while_unavailable(self._book.now_ms) / 1000
+        return batch.plan.expires_at - await retry_while_unavailable(self._repository.now_ms) / 1000
 
     async def _caller(self) -> Caller:
         """On whose behalf it runs; what a revoked key has asked for is cancelled."""
@@ -246,7 +255,7 @@ class BatchWork:
         key = await retry_while_unavailable(partial(self._services.keys.of_id, self._owner))
         if key is None:
             await retry_while_unavailable(
-                partial(self._book.cancel, self._owner, self._lease.batch_id)
+                partial(self._repository.cancel, self._owner, self._lease.batch_id)
             )
             return Caller(self._owner)
         return Caller(key.id, key.limits, key.tenant)
@@ -259,10 +268,10 @@ class BatchWork:
                 self._tasks.create_task(self._run.cancel())
 
     async def _keep_lease(self) -> None:
-        """Raises: Taken"""
+        """Raises: LeaseLost"""
         lease_s = self._services.settings.batch_lease_s
         while True:
-            renew = partial(self._book.renew, self._lease, lease_s=lease_s)
+            renew = partial(self._repository.renew, self._lease, lease_s=lease_s)
             self._hear(await retry_while_unavailable(renew))
             if self._run is not None:
                 await self._caller()

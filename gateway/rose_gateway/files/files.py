@@ -10,8 +10,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from rose.errors import FileNotFound, RoseError
-from rose_gateway.files.book import FileBook, FileRecord
 from rose_gateway.files.places import Places
+from rose_gateway.files.repository import FileRecord, FileRepository
 from rose_gateway.files.store import FileStore
 
 log = logging.getLogger("rose.gateway")
@@ -25,7 +25,7 @@ _MAX_DOWNLOADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    book: FileBook
+    repository: FileRepository
     store: FileStore
     downloads: Places = field(default_factory=lambda: Places(_MAX_DOWNLOADS, "downloads"))
 
@@ -47,7 +47,7 @@ class Files:
 
     async def delete(self, owner: str, file_id: str) -> None:
         """Raises: FileNotFound, BrokerUnavailable"""
-        await self.discard(await self.book.remove(owner, file_id))
+        await self.discard(await self.repository.remove(owner, file_id))
 
     async def discard(self, paths: Iterable[str]) -> None:
         """Delete content that no file has. What cannot be deleted now is left to the sweeps.
@@ -55,7 +55,7 @@ class Files:
         Raises: BrokerUnavailable
         """
         paths = tuple(paths)
-        await self.book.discard(paths)
+        await self.repository.discard(paths)
         with suppress(RoseError):
             await self._delete(paths)
 
@@ -64,12 +64,12 @@ class Files:
 
         Raises: BrokerUnavailable, StorageUnavailable
         """
-        while expired := await self.book.expired(_PORTION):
+        while expired := await self.repository.expired(_PORTION):
             for record in expired:
                 with suppress(FileNotFound):  # another gateway was faster
-                    await self.book.remove(record.owner, record.id)
+                    await self.repository.remove(record.owner, record.id)
         deleted = 0
-        while garbage := await self.book.take_garbage(_PORTION):
+        while garbage := await self.repository.take_garbage(_PORTION):
             await self._delete(garbage)
             deleted += len(garbage)
         return deleted
@@ -77,7 +77,7 @@ class Files:
     async def _delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             await self.store.delete(path)
-            await self.book.forget([path])
+            await self.repository.forget([path])
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from rose.errors import RoseError
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.errors import ApiError
-from rose_gateway.files.book import FILE_ID, FileRecord, new_file_id
 from rose_gateway.files.download import Download
 from rose_gateway.files.form import UploadForm
+from rose_gateway.files.repository import FILE_ID, FileRecord, new_file_id
 from rose_gateway.files.schema import (
     FIELD_NAMES,
     DeletedFile,
@@ -44,10 +44,10 @@ async def upload_file(
 ) -> FileObject:
     """A multipart form. It is stored as it comes; what is refused in the end leaves nothing."""
     form = UploadForm(request.headers.get("content-type", ""), request.stream(), FIELD_NAMES)
-    now_ms = await services.files.book.now_ms()
+    now_ms = await services.files.repository.now_ms()
     file_id = new_file_id(now_ms)
     path = f"files/{file_id}"
-    await services.files.book.reserve(path)
+    await services.files.repository.reserve(path)
     try:
         async with aclosing(_bounded(form, services)) as chunks:
             size = await services.files.store.write(path, chunks)
@@ -68,7 +68,7 @@ async def upload_file(
         expires_at=fields.expires_at(created_at),
         parts=(path,),
     )
-    await services.files.book.add(record)
+    await services.files.repository.add(record)
     return FileObject.of(record)
 
 
@@ -87,7 +87,7 @@ async def list_files(
     order: Annotated[Literal["asc", "desc"], Query(description="desc: the newest first")] = "desc",
 ) -> FileList:
     """Those of the caller. `after` works although its file was deleted meanwhile."""
-    page = await services.files.book.list(
+    page = await services.files.repository.list(
         caller.key_id, after=after, limit=limit, order=order, purpose=purpose
     )
     return FileList.of(list(map(FileObject.of, page.records)), has_more=page.has_more)
@@ -97,7 +97,7 @@ async def list_files(
 async def retrieve_file(
     file_id: FileId, services: ServicesDependency, caller: CallerDependency
 ) -> FileObject:
-    return FileObject.of(await services.files.book.get(caller.key_id, file_id))
+    return FileObject.of(await services.files.repository.get(caller.key_id, file_id))
 
 
 @router.delete("/{file_id}", summary="Delete a file")
@@ -119,7 +119,7 @@ async def delete_file(
 async def download_file(
     file_id: FileId, services: ServicesDependency, caller: CallerDependency
 ) -> Response:
-    record = await services.files.book.get(caller.key_id, file_id)
+    record = await services.files.repository.get(caller.key_id, file_id)
     return Download(services.files.content(record), size=record.bytes, filename=record.filename)
 
 

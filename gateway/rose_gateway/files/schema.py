@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rose_gateway.files.book import FileRecord
+from rose_gateway.files.repository import FileRecord
 from rose_gateway.listing import Page
 from rose_gateway.parsing import refusal_of
 from rose_gateway.refusal import Refused

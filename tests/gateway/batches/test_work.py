@@ -20,9 +20,9 @@ from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.book import Batch, Lease
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.parts import PART_LINES
+from rose_gateway.batches.repository import Batch, Lease
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.batches.stop import Stop
 from rose_gateway.batches.work import BatchLineProcessor, BatchWork

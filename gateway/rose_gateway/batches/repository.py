@@ -39,7 +39,7 @@ _TIMES = (
 _PORTION = 100
 
 
-class Taken(Exception):
+class LeaseLost(Exception):
     """Another runner has the batch, or nobody any more: leave it."""
 
 
@@ -108,7 +108,7 @@ def new_batch_id(created_ms: int) -> str:
     return f"batch_{created_ms:012x}{secrets.token_hex(10)}"
 
 
-class BatchBook:
+class BatchRepository:
     """Belongs to one event loop. Every method raises BrokerUnavailable."""
 
     def __init__(self, redis: transport.AsyncRedisClient, *, keep_s: int) -> None:
@@ -188,7 +188,7 @@ class BatchBook:
         return [Lease(batch_id.decode(), int(epoch)) for batch_id, epoch in pairs]
 
     async def renew(self, lease: Lease, *, lease_s: float) -> Status:
-        """Returns its status. Raises: Taken"""
+        """Returns its status. Raises: LeaseLost"""
         reply = await self._owned(calls.renew(lease, lease_s=lease_s))
         status: Status = reply.decode()
         return status
@@ -196,12 +196,12 @@ class BatchBook:
     async def release(self, lease: Lease, *, pause_s: float = 0.0, failure: bool = False) -> int:
         """Leave it to any runner after a pause. Returns how often runners have failed with it.
 
-        Raises: Taken
+        Raises: LeaseLost
         """
         return int(await self._owned(calls.release(lease, pause_s=pause_s, failure=failure)))
 
     async def note(self, lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Noted:
-        """Count lines that have ended. Raises: Taken"""
+        """Count lines that have ended. Raises: LeaseLost"""
         status, completed, failed = await self._owned(calls.note(lease, successes, failures))
         return Noted(status.decode(), int(completed), int(failed))
 
@@ -214,7 +214,7 @@ class BatchBook:
     async def register(
         self, lease: Lease, number: int, part: bytes, paths: Sequence[str], *, kept_until_ms: int
     ) -> bool:
-        """False: an earlier runner has registered this part, with other paths. Raises: Taken"""
+        """False: an earlier runner has registered this part, with other paths. Raises: LeaseLost"""
         call = calls.register(lease, number, part, paths, kept_until_ms=kept_until_ms)
         return bool(await self._owned(call))
 
@@ -225,20 +225,20 @@ class BatchBook:
         return {int(number): raw for number, raw in _pairs(flat)}
 
     async def settle(self, lease: Lease, outcome: Status, problems: Sequence[Problem] = ()) -> None:
-        """How it will end, unless that is settled or it is cancelled. Raises: Taken"""
+        """How it will end, unless that is settled or it is cancelled. Raises: LeaseLost"""
         said = [[p.code, p.message, p.line, p.param] for p in problems]
         fields: dict[str, Arg] = {"outcome": outcome, "problems": json.dumps(said)}
         await self._owned(calls.advance(lease, "", "", fields))
 
     async def advance(self, lease: Lease, before: Status, after: Status, **fields: Arg) -> Status:
         """Set fields that have no value yet, and the status unless it was cancelled. Returns its
-        status. Raises: Taken"""
+        status. Raises: LeaseLost"""
         reply = await self._owned(calls.advance(lease, before, after, fields))
         status: Status = reply.decode()
         return status
 
     async def finish(self, lease: Lease, status: Status) -> None:
-        """Raises: Taken"""
+        """Raises: LeaseLost"""
         await self._owned(calls.finish(lease, status, ttl_s=self._keep_s))
 
     async def _run(self, call: Call) -> Any:
@@ -248,7 +248,7 @@ class BatchBook:
     async def _owned(self, call: Call) -> Any:
         reply = await self._run(call)
         if reply is None:
-            raise Taken
+            raise LeaseLost
         return reply
 
 

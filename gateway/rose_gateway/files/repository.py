@@ -60,7 +60,7 @@ def new_file_id(created_ms: int) -> str:
     return f"file-{created_ms:012x}{secrets.token_hex(10)}"
 
 
-class FileBook:
+class FileRepository:
     """Belongs to one event loop. Every method raises BrokerUnavailable."""
 
     def __init__(self, redis: transport.AsyncRedisClient) -> None:

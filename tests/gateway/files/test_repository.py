@@ -13,8 +13,8 @@ from rose import transport
 from rose.errors import FileNotFound
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.files.book import FileBook, FileRecord, new_file_id
 from rose_gateway.files.files import Files
+from rose_gateway.files.repository import FileRecord, FileRepository, new_file_id
 from rose_gateway.files.store import FileStore
 from rose_producer import ProducerSettings
 
@@ -26,7 +26,7 @@ OTHER = "ba9876543210"
 async def files(each_broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[Files]:
     client = transport.AsyncRedisClient(ProducerSettings(redis_url=each_broker.url))
     store = FileStore(str(tmp_path))
-    yield Files(FileBook(client), store)
+    yield Files(FileRepository(client), store)
     await client.aclose()
     await store.aclose()
 
@@ -40,17 +40,17 @@ async def uploaded(
     files: Files, *contents: bytes, owner: str = OWNER, purpose: str = "batch", **fields
 ) -> FileRecord:
     """A file with a part for each of the contents."""
-    now_ms = await files.book.now_ms()
+    now_ms = await files.repository.now_ms()
     file_id = new_file_id(now_ms)
     parts = tuple(f"files/{file_id}-{number}" for number in range(len(contents)))
-    await files.book.reserve(*parts)
+    await files.repository.reserve(*parts)
     for path, data in zip(parts, contents, strict=True):
         await files.store.write(path, some(data))
     record = FileRecord(
         file_id, owner, "name.jsonl", purpose, sum(map(len, contents)), now_ms // 1000, None, parts
     )
     record = replace(record, **fields)
-    await files.book.add(record)
+    await files.repository.add(record)
     return record
 
 
@@ -75,12 +75,12 @@ def all_keys(broker: EmbeddedBroker) -> list[bytes]:
 async def test_a_file_is_found_by_its_owner_alone(files: Files) -> None:
     record = await uploaded(files, b"ab", filename="Café\n.jsonl", expires_at=2**40)
 
-    assert await files.book.get(OWNER, record.id) == record
+    assert await files.repository.get(OWNER, record.id) == record
     for owner, file_id in [(OTHER, record.id), ("", record.id), (OWNER, record.id[:-1] + "!")]:
         with pytest.raises(FileNotFound):
-            await files.book.get(owner, file_id)
+            await files.repository.get(owner, file_id)
         with pytest.raises(FileNotFound):
-            await files.book.remove(owner, file_id)
+            await files.repository.remove(owner, file_id)
 
 
 async def test_parts_are_read_as_one(files: Files) -> None:
@@ -93,9 +93,9 @@ async def test_parts_are_read_as_one(files: Files) -> None:
 
 async def test_adding_again_changes_nothing(files: Files, each_broker: EmbeddedBroker) -> None:
     record = await uploaded(files, b"ab")
-    await files.book.add(record)
+    await files.repository.add(record)
 
-    assert (await files.book.list(OWNER)).records == [record]
+    assert (await files.repository.list(OWNER)).records == [record]
     assert garbage(each_broker) == {}
 
 
@@ -107,7 +107,7 @@ async def test_files_are_listed_by_age_and_owner_and_purpose(files: Files) -> No
     ]
     records.sort(key=lambda record: record.id)  # those of one millisecond
     await uploaded(files, b"ab", owner=OTHER)
-    list_ = files.book.list
+    list_ = files.repository.list
     # then
     assert (await list_(OWNER)).records == records[::-1]
     assert (await list_(OWNER, order="asc")).records == records
@@ -139,13 +139,13 @@ async def test_an_expired_file_is_gone_and_swept(
     files: Files, each_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     # given
-    now = await files.book.now_ms() // 1000
+    now = await files.repository.now_ms() // 1000
     expired = await uploaded(files, b"ab", expires_at=now)
     kept = await uploaded(files, b"cd", expires_at=now + 3600)
     # then: before anybody sweeps
     with pytest.raises(FileNotFound):
-        await files.book.get(OWNER, expired.id)
-    assert (await files.book.list(OWNER)).records == [kept]
+        await files.repository.get(OWNER, expired.id)
+    assert (await files.repository.list(OWNER)).records == [kept]
     # when
     assert await files.sweep() == 1
     # then
@@ -158,9 +158,9 @@ async def test_what_nobody_has_finished_is_swept(
     files: Files, each_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     # given: one who has died while writing, one who still writes
-    await files.book.reserve("files/dead", until_ms=0)
+    await files.repository.reserve("files/dead", until_ms=0)
     await files.store.write("files/dead", some(b"half"))
-    await files.book.reserve("files/alive")
+    await files.repository.reserve("files/alive")
     await files.store.write("files/alive", some(b"half"))
     # when
     assert await files.sweep() == 1
@@ -170,13 +170,13 @@ async def test_what_nobody_has_finished_is_swept(
 
 
 async def test_two_who_sweep_do_not_do_the_same_work(files: Files) -> None:
-    await files.book.discard(["files/a", "files/b"])
+    await files.repository.discard(["files/a", "files/b"])
 
-    first = await files.book.take_garbage(1)
-    second = await files.book.take_garbage(5)
+    first = await files.repository.take_garbage(1)
+    second = await files.repository.take_garbage(5)
 
     assert sorted([*first, *second]) == ["files/a", "files/b"]
-    assert await files.book.take_garbage(5) == []
+    assert await files.repository.take_garbage(5) == []
 
 
 async def test_a_file_that_somebody_has_deleted_behind_our_back_stops_no_sweep(
