@@ -41,14 +41,14 @@ Request = TypeVar("Request", bound=StorableRequest, contravariant=True)
 @dataclass(frozen=True, slots=True)
 class ChoicesEndpoint(Generic[Request]):
     plan: Callable[[IncomingRequest, Request], Awaitable[Submission]]
-    """Raises: Refused, ApiError, BrokerUnavailable"""
+    """Raises: BadRequest, ApiError, BrokerUnavailable"""
     terms: Callable[[Mapping[str, Any]], Terms]
     """of a record's request. Raises: MalformedMessage"""
     make_chunks: Callable[..., Chunks]
     make_collector: Callable[..., Collector]
 
     async def respond(self, incoming: IncomingHttpRequest, request: Request) -> Response:
-        """Raises: Refused, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
+        """Raises: BadRequest, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
         check_kept(incoming, request.store)
         group = await incoming.services.jobs.submit(
             incoming.caller, await self.plan(incoming, request)

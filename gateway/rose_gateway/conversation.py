@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rose.protocol import FunctionCall
-from rose_gateway.refusal import Refused
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.sampling import RequestModel, ReturnedModel
 
 #: The parts of a content that are text, and the field that has it.
@@ -101,10 +101,10 @@ Message = Annotated[
 def check_chat(model: str, chat: str | None) -> None:
     """`chat` is what the workers announce: "1" with a chat template, None where nobody knows.
 
-    Raises: Refused
+    Raises: BadRequest
     """
     if chat is not None and chat != "1":
-        raise Refused(
+        raise BadRequest(
             f"model {model} has no chat template, so it cannot read messages: send a prompt to "
             "/v1/completions, or give its tokenizer a chat template and restart the workers",
             "model",
@@ -116,7 +116,7 @@ def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[
     """The messages of a job.
 
     Raises:
-        Refused: a part is no text, or a tool's result belongs to no call.
+        BadRequest: a part is no text, or a tool's result belongs to no call.
     """
     made: list[dict[str, Any]] = []
     called: set[str] = set()
@@ -130,7 +130,7 @@ def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[
             fields["content"] = content_text(message.content, f"{where}.content")
         if isinstance(message, ToolMessage):
             if message.tool_call_id not in called:
-                raise Refused(
+                raise BadRequest(
                     f"{where}.tool_call_id: no earlier message has a tool call with the id "
                     f"{message.tool_call_id[:80]!r}",
                     f"{where}.tool_call_id",
@@ -146,7 +146,7 @@ def content_text(content: Content | None, param: str) -> str:
     """The text of a content; parts stand on lines of their own.
 
     Raises:
-        Refused: a part is an image, audio, a file, or nothing that is known.
+        BadRequest: a part is an image, audio, a file, or nothing that is known.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -156,7 +156,7 @@ def content_text(content: Content | None, param: str) -> str:
 def _part_text(part: ContentPart, param: str) -> str:
     field = _TEXT_FIELDS.get(part.type)
     if field is None:
-        raise Refused(
+        raise BadRequest(
             f"{param}.type: {part.type[:64]!r} is not supported, this server's models read text "
             "alone",
             f"{param}.type",
@@ -164,7 +164,7 @@ def _part_text(part: ContentPart, param: str) -> str:
         )
     text: str | None = getattr(part, field)
     if text is None:
-        raise Refused(
+        raise BadRequest(
             f"{param}.{field}: is required and missing",
             f"{param}.{field}",
             code="missing_required_parameter",
@@ -176,7 +176,7 @@ def _assistant_fields(message: AssistantMessage, where: str) -> dict[str, Any]:
     content = message.content if message.content is not None else message.refusal
     calls = message.tool_calls or []
     if content is None and not calls:
-        raise Refused(
+        raise BadRequest(
             f"{where}.content: is required where there are no tool_calls",
             f"{where}.content",
             code="missing_required_parameter",

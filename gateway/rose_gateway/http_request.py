@@ -12,11 +12,11 @@ from fastapi import Depends, Header, Request
 from starlette.responses import JSONResponse, Response
 
 from rose_gateway.authentication import CallerDependency
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.errors import ApiError
 from rose_gateway.following import Chunks, Collector, collected, streamed
 from rose_gateway.incoming_request import IncomingRequest, callers_key
 from rose_gateway.jobs import JobGroup
-from rose_gateway.refusal import Refused
 from rose_gateway.services import ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 
@@ -77,9 +77,9 @@ HttpRequestDependency = Annotated[IncomingHttpRequest, Depends(_incoming)]
 
 
 def check_kept(incoming: IncomingHttpRequest, store: bool | None) -> None:
-    """Raises: Refused: what is not stored cannot go on without its client."""
+    """Raises: BadRequest: what is not stored cannot go on without its client."""
     if store is False and incoming.continues and incoming.idempotency_key is None:
-        raise Refused(
+        raise BadRequest(
             "store: false deletes the job with its client, so x-rose-on-disconnect cannot be "
             "continue",
             "store",

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rose.protocol import Priority
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.caller import Caller
 from rose_gateway.parsing import Unsupported, parse
-from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import priority_of
 from rose_gateway.services import Services
 
@@ -35,15 +35,15 @@ class IncomingRequest:
     """of a batch; None: what the body's service_tier asks for"""
 
     def parsed(self, model: type[Model], unsupported: Unsupported | None = None) -> Model:
-        """Raises: Refused"""
+        """Raises: BadRequest"""
         return parse(model, self.body, unsupported)
 
     def priority_of(self, tier: str | None) -> Priority:
-        """Raises: Refused: a batch is not served before others."""
+        """Raises: BadRequest: a batch is not served before others."""
         if self.priority is None:
             return priority_of(tier, self.caller)
         if tier not in _MODEST_TIERS:
-            raise Refused(
+            raise BadRequest(
                 f"service_tier: the lines of a batch have the priority {self.priority.value}: "
                 "leave it out, or send the request by itself",
                 "service_tier",

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import CallerDependency
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
@@ -22,7 +23,6 @@ from rose_gateway.json_text import compact
 from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
 from rose_gateway.record import EndpointKind
-from rose_gateway.refusal import Refused
 from rose_gateway.request_context import JOB_ID_HEADER
 from rose_gateway.responses import reading
 from rose_gateway.services import Services, ServicesDependency
@@ -109,7 +109,7 @@ async def _response_events(services: Services, group: JobGroup, last: str | None
     after = -1
     if last is not None:
         if not (last.isascii() and last.isdigit() and len(last) <= 15):
-            raise Refused(
+            raise BadRequest(
                 f"last_event_id: {last[:80]!r} must be the sequence_number of an event",
                 "last_event_id",
             )

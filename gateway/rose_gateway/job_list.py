@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 
 from rose.errors import JobNotFound, MalformedMessage
 from rose_gateway.authentication import CallerDependency
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.caller import Caller
 from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.listing import Page
 from rose_gateway.queued_job import QueuedJob
-from rose_gateway.refusal import Refused
 from rose_gateway.request_context import current_request
 from rose_gateway.services import Services, ServicesDependency
 
@@ -52,13 +52,13 @@ async def list_jobs(
 
 
 def _position(listed: list[QueuedJob], after: str | None) -> int:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     if after is None:
         return 0
     for number, job in enumerate(listed):
         if job.job_id == after:
             return number + 1
-    raise Refused("after: no job with this id is in the list", "after")
+    raise BadRequest("after: no job with this id is in the list", "after")
 
 
 async def _found(services: Services, caller: Caller, job: QueuedJob) -> JobAnswer | None:

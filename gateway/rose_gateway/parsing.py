@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from rose_gateway.refusal import Refused
+from rose_gateway.bad_request import BadRequest
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -31,7 +31,7 @@ def parse(
     """`body`: JSON text, or the object that it says. `name`: what messages call it.
 
     Raises:
-        Refused: what is wrong, with the path of the field.
+        BadRequest: what is wrong, with the path of the field.
     """
     fields = _object(body, name) if isinstance(body, bytes) else dict(body)
     for name, (nothing, _) in (unsupported or {}).items():
@@ -44,20 +44,20 @@ def parse(
 
 
 def _object(body: bytes, name: str) -> dict[str, Any]:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     try:
         # Programs of Windows write a mark of the byte order before the text of a file.
         fields = from_json(body.removeprefix(BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
-        raise Refused(f"{name} is not JSON: {error}"[:_MAX_MESSAGE]) from None
+        raise BadRequest(f"{name} is not JSON: {error}"[:_MAX_MESSAGE]) from None
     if not isinstance(fields, dict):
-        raise Refused(f"{name} must be a JSON object, not a JSON {_kind(fields)}")
+        raise BadRequest(f"{name} must be a JSON object, not a JSON {_kind(fields)}")
     return fields
 
 
 def refusal_of(
     error: ValidationError, fields: Any, unsupported: Unsupported | None = None
-) -> Refused:
+) -> BadRequest:
     """The one of the errors that says most: of alternatives, the one that fits furthest."""
     details = error.errors(include_url=False)
     paths = [_path(item, fields) for item in details]
@@ -71,14 +71,14 @@ def refusal_of(
     if item["type"] in ("extra_forbidden", "none_required"):
         _, reason = (unsupported or {}).get(param, ((), ""))
         if reason:
-            return Refused(f"{param}: {reason}", param, code="unsupported_parameter")
-        return Refused(f"{param}: no such parameter", param, code="unknown_parameter")
+            return BadRequest(f"{param}: {reason}", param, code="unsupported_parameter")
+        return BadRequest(f"{param}: no such parameter", param, code="unknown_parameter")
     if item["type"] in ("missing", "union_tag_not_found"):
-        return Refused(
+        return BadRequest(
             f"{param}: is required and missing", param, code="missing_required_parameter"
         )
     message = f"{param or 'the body'}: {item['msg']}"
-    return Refused(message[:_MAX_MESSAGE], param or None, code="invalid_value")
+    return BadRequest(message[:_MAX_MESSAGE], param or None, code="invalid_value")
 
 
 def _path(item: ErrorDetails, fields: Any) -> list[str | int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from rose.protocol import Event
-from rose_gateway.refusal import Refused
+from rose_gateway.bad_request import BadRequest
 
 _POSITION = re.compile(r"(\d{1,10})-([0-3])")
 
@@ -65,12 +65,12 @@ class Positions:
     def read(cls, text: str, choices: int, param: str = "last_event_id") -> Positions:
         """From a `Last-Event-ID`.
 
-        Raises: Refused
+        Raises: BadRequest
         """
         parts = text.split(",")
         matches = [_POSITION.fullmatch(part.strip()) for part in parts]
         if len(parts) != choices or not all(matches):
-            raise Refused(
+            raise BadRequest(
                 f"{param}: {text[:80]!r} must be the id of an event of this stream, such as "
                 f"{Positions(choices)}",
                 param,

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rose.protocol import Priority
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.caller import Caller
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel
 
 MAX_CHOICES = 16
@@ -60,10 +60,10 @@ def tier_of(priority: Priority | str) -> str:
 
 
 def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
-    """Raises: Refused: a name is too long."""
+    """Raises: BadRequest: a name is too long."""
     for name in metadata or ():
         if len(name) > _MAX_KEY:
-            raise Refused(
+            raise BadRequest(
                 f"metadata: the name {name[:32]!r}... has {len(name)} characters, the limit is "
                 f"{_MAX_KEY}",
                 "metadata",

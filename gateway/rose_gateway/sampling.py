@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rose.sampling import SamplingParams
-from rose_gateway.refusal import Refused
+from rose_gateway.bad_request import BadRequest
 
 #: Names of functions and of schemas.
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
@@ -179,7 +179,7 @@ def sampling_fields(
     defaults.
 
     Raises:
-        Refused: some of its values contradict each other.
+        BadRequest: some of its values contradict each other.
     """
     top_p, top_k = request.top_p, request.top_k
     fields: dict[str, Any] = {
@@ -205,7 +205,7 @@ def sampling_fields(
         }
     given = {name: value for name, value in fields.items() if value is not None}
     if given.get("min_new_tokens", 0) > max_new_tokens:
-        raise Refused(
+        raise BadRequest(
             f"min_tokens is {request.min_tokens}, and at most {max_new_tokens} tokens are made",
             "min_tokens",
         )
@@ -213,7 +213,7 @@ def sampling_fields(
 
 
 def _text_fields(request: SamplingRequest) -> dict[str, Any]:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     own = {
         "regex": bounded(request.regex, "regex"),
         "grammar": bounded(request.grammar, "grammar"),
@@ -222,7 +222,9 @@ def _text_fields(request: SamplingRequest) -> dict[str, Any]:
         return own
     wanted, param = found
     if request.regex or request.grammar:
-        raise Refused(f"{param.split('.')[0]} cannot go with regex or grammar", param.split(".")[0])
+        raise BadRequest(
+            f"{param.split('.')[0]} cannot go with regex or grammar", param.split(".")[0]
+        )
     if wanted.json_object:
         return json_grammar(None, param)
     if isinstance(wanted.json_, dict):
@@ -235,7 +237,7 @@ def _text_fields(request: SamplingRequest) -> dict[str, Any]:
 
 
 def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | None:
-    """With the name of the parameter that says it. Raises: Refused"""
+    """With the name of the parameter that says it. Raises: BadRequest"""
     older = {
         kind: value
         for kind in ("json", "regex", "choice", "grammar")
@@ -244,13 +246,17 @@ def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | Non
     names = [f"guided_{kind}" for kind in older]
     wanted, param = request.structured_outputs, "structured_outputs"
     if len(older) + (wanted is not None) > 1:
-        raise Refused(f"{names[-1]} cannot go with another that says what the text is", names[-1])
+        raise BadRequest(
+            f"{names[-1]} cannot go with another that says what the text is", names[-1]
+        )
     if older:
         return StructuredOutputs(**older), names[0]
     if wanted is None:
         return None
     if len(given := [name for name, value in wanted if value not in (None, False)]) != 1:
-        raise Refused(f"{param}: give one of json, json_object, regex, choice and grammar", param)
+        raise BadRequest(
+            f"{param}: give one of json, json_object, regex, choice and grammar", param
+        )
     return wanted, f"{param}.{given[0].rstrip('_')}"
 
 
@@ -264,7 +270,7 @@ def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, 
     grammar of its tools, by the names of these parts.
 
     Raises:
-        Refused: two of them cannot go together.
+        BadRequest: two of them cannot go together.
     """
     merged = dict(fields)
     given = list(constraints(fields))
@@ -272,13 +278,13 @@ def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, 
         merged |= part
         given += [name for _ in constraints(part)]
     if len(given) > 1:
-        raise Refused(
+        raise BadRequest(
             "only one thing can say what the text must be: a response format, regex, grammar, or "
             "tools that must be called",
             given[-1],
         )
     if given and merged.get("ignore_eos"):
-        raise Refused("ignore_eos cannot go with a grammar, whose end it is", "ignore_eos")
+        raise BadRequest("ignore_eos cannot go with a grammar, whose end it is", "ignore_eos")
     _try(merged)
     return merged
 
@@ -312,7 +318,7 @@ def constraints(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def format_fields(wanted: ResponseFormat | None) -> dict[str, Any]:
-    """The grammar of chat's `response_format`. Raises: Refused"""
+    """The grammar of chat's `response_format`. Raises: BadRequest"""
     match wanted:
         case JsonValueFormat(value=schema):
             return json_grammar(schema, "response_format.value")
@@ -325,25 +331,25 @@ def json_grammar(schema: Mapping[str, Any] | None, param: str) -> dict[str, Any]
     """The text is JSON of `schema`; of any object where there is none.
 
     Raises:
-        Refused: it is too large, or no JSON.
+        BadRequest: it is too large, or no JSON.
     """
     source = json_text({"type": "object"} if schema is None else schema, param)
     return {"json_schema": bounded(source, param)}
 
 
 def json_text(value: Any, param: str) -> str:
-    """Raises: Refused: it holds what JSON cannot say."""
+    """Raises: BadRequest: it holds what JSON cannot say."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Refused(f"{param} cannot be written as JSON: {error}", param) from None
+        raise BadRequest(f"{param} cannot be written as JSON: {error}", param) from None
 
 
 def bounded(source: str | None, param: str) -> str | None:
-    """Raises: Refused: it is longer than a worker compiles."""
+    """Raises: BadRequest: it is longer than a worker compiles."""
     size = 0 if source is None else len(source.encode(errors="replace"))
     if size > _MAX_GRAMMAR_BYTES:
-        raise Refused(f"{param} has {size} bytes, the limit is {_MAX_GRAMMAR_BYTES}", param)
+        raise BadRequest(f"{param} has {size} bytes, the limit is {_MAX_GRAMMAR_BYTES}", param)
     return source
 
 
@@ -354,18 +360,20 @@ def _stops(stop: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _biases(biases: Mapping[str, float] | None) -> tuple[tuple[int, float], ...] | None:
-    """Raises: Refused: a key is no token id."""
+    """Raises: BadRequest: a key is no token id."""
     if not biases:
         return None
     if len(biases) > _MAX_IDS:
-        raise Refused(f"logit_bias has {len(biases)} tokens, the limit is {_MAX_IDS}", "logit_bias")
+        raise BadRequest(
+            f"logit_bias has {len(biases)} tokens, the limit is {_MAX_IDS}", "logit_bias"
+        )
     pairs: dict[int, float] = {}
     for name, bias in biases.items():
         if not (name.isascii() and name.isdigit() and len(name) <= _MAX_ID_DIGITS):
-            raise Refused(f"logit_bias: {name[:32]!r} is no token id", "logit_bias")
+            raise BadRequest(f"logit_bias: {name[:32]!r} is no token id", "logit_bias")
         token_id = int(name)
         if token_id >= 2**31 or token_id in pairs:
-            raise Refused(
+            raise BadRequest(
                 f"logit_bias: {name!r} is too large for a token id, or is there twice", "logit_bias"
             )
         pairs[token_id] = float(bias)

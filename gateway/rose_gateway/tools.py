@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from rose.sampling import JSON_LAYOUT
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.call_parser import CallFormat, CallsParser, NamedParser, Parser, TextParser
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import NAME_PATTERN, RequestModel, bounded, json_grammar, json_text
 
 MAX_TOOLS = 128
@@ -146,7 +146,7 @@ class ToolPlan:
 
 
 def chat_functions(tools: Sequence[ChatTool]) -> list[Function]:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     return checked_functions(
         Function(
             tool.function.name,
@@ -159,23 +159,23 @@ def chat_functions(tools: Sequence[ChatTool]) -> list[Function]:
 
 
 def checked_functions(functions: Any) -> list[Function]:
-    """Raises: Refused: a name or a schema of parameters is impossible, or a name comes twice."""
+    """Raises: BadRequest: a name or a schema of parameters is impossible, or a name comes twice."""
     checked: list[Function] = []
     known: set[str] = set()
     for function in functions:
         if not re.fullmatch(NAME_PATTERN, function.name):
-            raise Refused(
+            raise BadRequest(
                 f"{function.param}.name: {function.name[:80]!r} must be 1 to 64 letters, digits, "
                 "underscores and dashes",
                 f"{function.param}.name",
             )
         if function.name in known:
-            raise Refused(
+            raise BadRequest(
                 f"{function.param}.name: {function.name!r} is there twice", f"{function.param}.name"
             )
         where = f"{function.param}.parameters"
         if function.schema["type"] != "object":
-            raise Refused(f"{where}.type: must be 'object'", f"{where}.type")
+            raise BadRequest(f"{where}.type: must be 'object'", f"{where}.type")
         bounded(json_text(function.schema, where), where)
         known.add(function.name)
         checked.append(function)
@@ -205,7 +205,7 @@ def plan_tools(
     `is_default` says that the request has no tool_choice.
 
     Raises:
-        Refused
+        BadRequest
     """
     if choice.mode == "none" and not choice.names:
         return ToolPlan()
@@ -220,7 +220,7 @@ def plan_tools(
             source = bounded(calls_grammar(allowed, parallel=parallel), "tools")
             return ToolPlan(CallForm("required", names), definitions, {"grammar": source})
     if tool_format not in FORMATS:
-        raise Refused(
+        raise BadRequest(
             "tool_choice 'auto' needs a model whose chat template teaches a format of calls that "
             "this server knows, and this model's does not: say 'required', name a function, or "
             "say 'none'",
@@ -232,10 +232,10 @@ def plan_tools(
 
 
 def _end_of_call(tool_format: str) -> str:
-    """Where it stops the text, the first call ends the output. Raises: Refused: it has none."""
+    """Where it stops the text, the first call ends the output. Raises: BadRequest: it has none."""
     end = FORMATS[tool_format].close
     if not end:
-        raise Refused(
+        raise BadRequest(
             "parallel_tool_calls: false needs tool_choice 'required' or a named function: this "
             "model's calls have no end that nothing else has",
             "parallel_tool_calls",
@@ -245,15 +245,17 @@ def _end_of_call(tool_format: str) -> str:
 
 
 def _allowed(functions: Sequence[Function], choice: Choice) -> list[Function]:
-    """Raises: Refused: there are none, or a name that is none of them."""
+    """Raises: BadRequest: there are none, or a name that is none of them."""
     if not functions:
-        raise Refused(f"tool_choice {choice.mode!r} needs tools, and there are none", "tool_choice")
+        raise BadRequest(
+            f"tool_choice {choice.mode!r} needs tools, and there are none", "tool_choice"
+        )
     if choice.names is None:
         return list(functions)
     by_name = {function.name: function for function in functions}
     for name in choice.names:
         if name not in by_name:
-            raise Refused(
+            raise BadRequest(
                 f"tool_choice: {name[:80]!r} is none of the functions in tools", "tool_choice"
             )
     return [by_name[name] for name in dict.fromkeys(choice.names)]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rose.protocol import ChatMessage
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.conversation import Message, chat_messages, check_chat
 from rose_gateway.parsing import parse
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel
 
 
@@ -47,7 +47,7 @@ def test_what_belongs_to_other_roles_may_be_null(role: str) -> None:
 
 
 def test_what_belongs_to_other_roles_is_refused() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(BadRequest) as caught:
         converted({"role": "user", "content": "a", "tool_calls": [CALL]})
 
     assert str(caught.value) == "messages[0].tool_calls: no such parameter"
@@ -136,14 +136,14 @@ def test_a_refusal_is_what_was_said() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_by_its_place(message: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         converted(message)
 
     assert refused.value.param == param
 
 
 def test_a_model_without_a_template_says_what_to_do() -> None:
-    with pytest.raises(Refused, match="/v1/completions") as refused:
+    with pytest.raises(BadRequest, match="/v1/completions") as refused:
         check_chat("base", "0")
 
     assert refused.value.param == "model"

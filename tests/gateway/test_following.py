@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_gateway.answers import Head
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.terms import ChatTerms
 from rose_gateway.following import streamed
 from rose_gateway.job_group import Burst, JobGroup
 from rose_gateway.positions import Positions
-from rose_gateway.refusal import Refused
 from rose_gateway.tools import CallForm
 from rose_gateway.vocabulary import Vocabulary
 from tests.support.event_stream import SentEvent, events_of
@@ -127,5 +127,5 @@ def test_a_failure_ends_the_stream_and_is_told_once(end: Event, code: str) -> No
 def test_positions_are_read_as_they_are_written() -> None:
     for text in ("0-0", "12-1,7-0", "3-2,3-2,3-2"):
         assert str(Positions.read(text, text.count(",") + 1)) == text
-    with pytest.raises(Refused):
+    with pytest.raises(BadRequest):
         Positions.read("1-0", 2)

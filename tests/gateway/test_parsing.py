@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.parsing import parse
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel
 
 UNSUPPORTED = {"audio": ((), "this server's models make text alone"), "kinds": ((["text"],), "no")}
@@ -68,7 +68,7 @@ def test_what_asks_for_nothing_is_accepted(more: dict[str, Any]) -> None:
     ],
 )
 def test_a_refusal_names_the_field(body: Any, param: str | None, code: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         read(body)
 
     assert (refused.value.param, refused.value.code) == (param, code)
@@ -79,5 +79,5 @@ def test_a_refusal_names_the_field(body: Any, param: str | None, code: str) -> N
     [b"", b"{", b'{"name": NaN}', b'{"name": "\\ud800"}', b"\xff", b"[" * 100_000, b'{"a":1e999}'],
 )
 def test_what_is_no_json_is_refused(body: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(BadRequest):
         parse(Zoo, body)

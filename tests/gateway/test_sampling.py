@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rose.sampling import SamplingParams
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.parsing import parse
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import (
     DetailedSamplingRequest,
     ResponseFormat,
@@ -141,7 +141,7 @@ def test_structured_outputs_are_said_as_to_vllm(
     ],
 )
 def test_structured_outputs_that_contradict_themselves(given: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(BadRequest) as caught:
         fields(**given)
     assert caught.value.param == param
 
@@ -167,7 +167,7 @@ def test_structured_outputs_may_have_their_older_names(kind: str, value: Any) ->
     ],
 )
 def test_older_names_that_contradict_others(given: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(BadRequest) as caught:
         fields(**given)
     assert caught.value.param == param
 
@@ -227,7 +227,7 @@ def test_the_text_format_is_no_grammar() -> None:
     ],
 )
 def test_impossible_values_are_refused_by_their_name(given: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         fields(**given)
 
     assert refused.value.param == param

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.call_parser import Arguments, CallBegun, CallEnded
 from rose_gateway.parsing import parse
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel
 from rose_gateway.tools import (
     CallForm,
@@ -152,7 +152,7 @@ def test_auto_without_parallel_calls_ends_after_the_first() -> None:
 def test_calls_without_an_end_of_their_own_may_be_parallel_only() -> None:
     plan = plan_tools(functions(tool()), Choice("auto"), tool_format="llama3_json")
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         plan_tools(functions(tool()), Choice("auto"), tool_format="llama3_json", parallel=False)
 
     assert plan.form.kind == "llama3_json"
@@ -161,7 +161,7 @@ def test_calls_without_an_end_of_their_own_may_be_parallel_only() -> None:
 
 @pytest.mark.parametrize(("is_default", "param"), [(True, "tools"), (False, "tool_choice")])
 def test_auto_needs_a_known_format(is_default: bool, param: str) -> None:
-    with pytest.raises(Refused, match="required") as refused:
+    with pytest.raises(BadRequest, match="required") as refused:
         plan_tools(functions(tool()), Choice("auto"), tool_format="", is_default=is_default)
 
     assert refused.value.param == param
@@ -211,7 +211,7 @@ def test_allowed_tools_are_the_only_ones() -> None:
 def test_impossible_tools_are_refused_by_their_place(
     tools: list[dict[str, Any]], param: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         functions(*tools)
 
     assert refused.value.param == param
@@ -219,7 +219,7 @@ def test_impossible_tools_are_refused_by_their_place(
 
 @pytest.mark.parametrize("choice", [Choice("required"), Choice("named", ("weather",))])
 def test_a_choice_needs_tools(choice: Choice) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         plan_tools([], choice, tool_format="hermes")
 
     assert refused.value.param == "tool_choice"
@@ -228,7 +228,7 @@ def test_a_choice_needs_tools(choice: Choice) -> None:
 def test_many_large_tools_are_too_much_for_one_grammar() -> None:
     many = [tool(f"f{i}", parameters={"enum": ["x" * 3000]}) for i in range(40)]
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         plan_tools(functions(*many), Choice("required"), tool_format="")
 
     assert refused.value.param == "tools"

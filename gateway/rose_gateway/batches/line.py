@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic_core import from_json
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.body import nesting
 from rose_gateway.parsing import parse
-from rose_gateway.refusal import Refused
 from rose_gateway.sampling import RequestModel
 
 MAX_CUSTOM_ID = 512
@@ -45,17 +45,17 @@ def read_request(line: Line, *, max_nesting: int, endpoint: str | None = None) -
     """`max_nesting`: of its body. `endpoint`: the one of the batch, where it has one.
 
     Raises:
-        Refused: `code` and `param` say why.
+        BadRequest: `code` and `param` say why.
     """
     if line.too_long:
-        raise Refused(f"the line is longer than {len(line.raw)} bytes", code="line_too_long")
+        raise BadRequest(f"the line is longer than {len(line.raw)} bytes", code="line_too_long")
     if nesting(line.raw, max_nesting + 1) > max_nesting + 1:
-        raise Refused(
+        raise BadRequest(
             f"the body's JSON is nested deeper than {max_nesting} levels", code="invalid_json"
         )
     request = parse(LineRequest, line.raw, name="the line")
     if endpoint not in (None, request.url):
-        raise Refused(
+        raise BadRequest(
             f"url: the line asks for {request.url}, and its batch is for {endpoint}",
             "url",
             code="mismatched_endpoint",

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from rose import transport
 from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError, TenantLimited
 from rose.protocol import Priority
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.answer import Answer, AnswerWriter
 from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
 from rose_gateway.batches.stop import Stop
@@ -33,7 +34,6 @@ from rose_gateway.incoming_request import IncomingRequest, lines_key
 from rose_gateway.jobs import JobGroup, Submission
 from rose_gateway.keys import KeyLimits
 from rose_gateway.parsing import Unsupported
-from rose_gateway.refusal import Refused
 from rose_gateway.request_context import RequestContext, in_request
 from rose_gateway.responses import endpoint as responses
 from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
@@ -96,8 +96,8 @@ class LineProcessor:
         try:
             nesting = self._services.settings.max_nesting
             request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)
-        except Refused as refusal:
-            return self._write.refused(line, custom_id_of(line), refusal)
+        except BadRequest as error:
+            return self._write.refused(line, custom_id_of(line), error)
         with in_request(RequestContext(self._write.request_id(line))):
             try:
                 return await self._answered(line, request, stop)
@@ -146,10 +146,10 @@ class LineProcessor:
         return self.stopped_answer(line, stop.code)
 
     def _incoming(self, line: Line, request: LineRequest) -> IncomingRequest:
-        """Raises: Refused: what a line cannot ask for."""
+        """Raises: BadRequest: what a line cannot ask for."""
         for name in ("stream", "background"):
             if request.body.get(name) is True:
-                raise Refused(
+                raise BadRequest(
                     f"{name}: the lines of a batch are answered in its output: leave it out",
                     name,
                     code="unsupported_parameter",

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Path, Query, Request
 
 from rose.errors import FileNotFound
 from rose_gateway.authentication import CallerDependency
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.repository import Plan
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
 from rose_gateway.errors import ApiError
 from rose_gateway.openapi import body_of
 from rose_gateway.parsing import parse
-from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import check_metadata
 from rose_gateway.services import ServicesDependency
 
@@ -36,7 +36,7 @@ async def create_batch(
     except FileNotFound as error:
         raise ApiError(404, str(error), param="input_file_id", code="not_found") from None
     if source.purpose != "batch":
-        raise Refused(
+        raise BadRequest(
             f"input_file_id: the file has the purpose {source.purpose}: upload it as batch",
             "input_file_id",
             code="invalid_value",

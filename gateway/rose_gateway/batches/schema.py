@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.line import Endpoint
 from rose_gateway.batches.repository import Batch, Problem, Status
 from rose_gateway.listing import Page
-from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import Metadata
 from rose_gateway.sampling import RequestModel
 
@@ -38,11 +38,11 @@ class CreateBatch(RequestModel):
 
 
 def window_s(window: str) -> int:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     match = _WINDOW.fullmatch(window)
     seconds = int(match[1]) * (_HOUR_S if match[2] == "h" else 24 * _HOUR_S) if match else 0
     if not 0 < seconds <= _MAX_WINDOW_S:
-        raise Refused(
+        raise BadRequest(
             f"completion_window: {window!r} is none: use 24h, or hours or days up to 7d",
             "completion_window",
             code="invalid_value",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
@@ -14,7 +15,6 @@ from rose_gateway.conversation import chat_messages, check_chat
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import Submission
 from rose_gateway.record import Record
-from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import check_metadata, tier_of, token_limit
 from rose_gateway.sampling import checked, format_fields, sampling_fields
 from rose_gateway.tools import ToolPlan, chat_choice, chat_functions, plan_tools
@@ -22,16 +22,16 @@ from rose_gateway.vocabularies import vocabulary_key
 
 
 async def plan(incoming: IncomingRequest, request: ChatRequest) -> Submission:
-    """Raises: Refused, ApiError, BrokerUnavailable"""
+    """Raises: BadRequest, ApiError, BrokerUnavailable"""
     model = await incoming.services.catalogue.resolve(request.model)
     return _submission(incoming, request, model)
 
 
 def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedModel) -> Submission:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     check_chat(request.model, "1" if model.chat else "0")
     if request.stream_options is not None and not request.stream:
-        raise Refused("stream_options is only for stream: true", "stream_options")
+        raise BadRequest("stream_options is only for stream: true", "stream_options")
     tools = _tools(request, model)
     priority = incoming.priority_of(request.service_tier)
     metadata = check_metadata(request.metadata)
@@ -65,7 +65,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
 
 
 def _tools(request: ChatRequest, model: ServedModel) -> ToolPlan:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     functions = chat_functions(request.tools or ())
     choice = chat_choice(request.tool_choice, has_tools=bool(functions))
     if choice.mode == "auto" and not functions:
@@ -80,15 +80,15 @@ def _tools(request: ChatRequest, model: ServedModel) -> ToolPlan:
 
 
 def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict[str, Any]:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
-        raise Refused(
+        raise BadRequest(
             "max_tokens and max_completion_tokens are two names of one limit and differ",
             "max_tokens",
         )
     if request.top_logprobs and not request.logprobs:
-        raise Refused("top_logprobs needs logprobs: true", "top_logprobs")
+        raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
     most = token_limit(next(iter(limits - {-1}), None), model.context_tokens)
     own = sampling_fields(request, max_new_tokens=most)
     if request.logprobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.completions.output import CompletionChunks, CompletionCollector
@@ -12,7 +13,6 @@ from rose_gateway.completions.terms import CompletionTerms
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import Submission
 from rose_gateway.record import Record
-from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import token_limit
 from rose_gateway.sampling import checked, format_fields, sampling_fields
 from rose_gateway.services import Services
@@ -20,7 +20,7 @@ from rose_gateway.vocabularies import vocabulary_key
 
 
 async def plan(incoming: IncomingRequest, request: CompletionRequest) -> Submission:
-    """Raises: Refused, ApiError, BrokerUnavailable"""
+    """Raises: BadRequest, ApiError, BrokerUnavailable"""
     model = await incoming.services.catalogue.resolve(request.model)
     return await _submission(incoming, request, model)
 
@@ -28,7 +28,7 @@ async def plan(incoming: IncomingRequest, request: CompletionRequest) -> Submiss
 async def _submission(
     incoming: IncomingRequest, request: CompletionRequest, model: ServedModel
 ) -> Submission:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     n = request.n or 1
     prompts = _prompts(request)
     _check_together(request, n, len(prompts))
@@ -62,17 +62,19 @@ async def _submission(
 
 
 def _check_together(request: CompletionRequest, n: int, prompts: int) -> None:
-    """Raises: Refused: what cannot go together, or only at OpenAI's."""
+    """Raises: BadRequest: what cannot go together, or only at OpenAI's."""
     if request.stream_options is not None and not request.stream:
-        raise Refused("stream_options is only for stream: true", "stream_options")
+        raise BadRequest("stream_options is only for stream: true", "stream_options")
     if request.best_of is not None and request.best_of != n:
-        raise Refused(
+        raise BadRequest(
             f"best_of is {request.best_of} and n is {n}: answers are not chosen from more",
             "best_of",
             code="unsupported_parameter",
         )
     if prompts * n > MAX_PROMPTS:
-        raise Refused(f"{prompts} prompts with {n} answers each are over {MAX_PROMPTS}", "prompt")
+        raise BadRequest(
+            f"{prompts} prompts with {n} answers each are over {MAX_PROMPTS}", "prompt"
+        )
 
 
 def _prompts(request: CompletionRequest) -> list[str | list[int]]:
@@ -83,12 +85,12 @@ def _prompts(request: CompletionRequest) -> list[str | list[int]]:
 
 
 async def _echo(services: Services, model: ServedModel, prompt: str | list[int]) -> str:
-    """Raises: Refused: nobody knows what the token ids say."""
+    """Raises: BadRequest: nobody knows what the token ids say."""
     if isinstance(prompt, str):
         return prompt
     text = (await services.vocabularies.get(vocabulary_key(model))).text(prompt)
     if text is None:
-        raise Refused(
+        raise BadRequest(
             "echo of token ids: the model's workers have announced no vocabulary, or it lacks "
             "one of them",
             "echo",
@@ -97,7 +99,7 @@ async def _echo(services: Services, model: ServedModel, prompt: str | list[int])
 
 
 def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     most = token_limit(None if limit == -1 else limit, model.context_tokens)
     own = sampling_fields(request, max_new_tokens=most)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from rose_gateway.refusal import Refused
+from rose_gateway.bad_request import BadRequest
 
 _FILE = "file"
 _MAX_VALUE_BYTES = 512
@@ -46,7 +46,7 @@ class UploadForm:
     ) -> None:
         """`names`: of the fields that there may be beside the file.
 
-        Raises: Refused
+        Raises: BadRequest
         """
         self.fields: dict[str, str] = {}
         self.filename = ""
@@ -58,7 +58,7 @@ class UploadForm:
         self._whole = False
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
-            raise Refused("the body must be a form: content-type multipart/form-data", _FILE)
+            raise BadRequest("the body must be a form: content-type multipart/form-data", _FILE)
         try:
             self._parser = MultipartParser(
                 options[b"boundary"],
@@ -81,7 +81,7 @@ class UploadForm:
         """The bytes of the file. Fields before it are there when the first of them comes, all
         others at the end.
 
-        Raises: Refused, and what reading the body raises.
+        Raises: BadRequest, and what reading the body raises.
         """
         while (part := await self._begun()) is not None:
             name = self._named(part)
@@ -91,21 +91,23 @@ class UploadForm:
             else:
                 self.fields[name] = await self._text(name, part)
         if not self._whole:
-            raise Refused("the form ends in its middle", code="invalid_form")
+            raise BadRequest("the form ends in its middle", code="invalid_form")
         if not self.filename:
-            raise Refused("file: is required and missing", _FILE, code="missing_required_parameter")
+            raise BadRequest(
+                "file: is required and missing", _FILE, code="missing_required_parameter"
+            )
 
     def _named(self, part: _Part) -> str:
-        """Raises: Refused: no such field, or the same again."""
+        """Raises: BadRequest: no such field, or the same again."""
         options = part.options
         name = options.get(b"name", b"").decode("utf-8", "replace")[:_MAX_NAME]
         if name != _FILE and name not in self._names:
-            raise Refused(f"{name}: no such parameter", name, code="unknown_parameter")
+            raise BadRequest(f"{name}: no such parameter", name, code="unknown_parameter")
         if name in self.fields or (name == _FILE and self.filename):
-            raise Refused(f"{name}: stands in the form twice", name)
+            raise BadRequest(f"{name}: stands in the form twice", name)
         if name == _FILE:
             if b"filename" not in options:
-                raise Refused("file: must be a file, with a filename", _FILE)
+                raise BadRequest("file: must be a file, with a filename", _FILE)
             self.filename = shown_name(options[b"filename"].decode("utf-8", "replace"))
         return name
 
@@ -114,11 +116,11 @@ class UploadForm:
         async for data in self._content(part):
             value += data
             if len(value) > _MAX_VALUE_BYTES:
-                raise Refused(f"{name}: is longer than {_MAX_VALUE_BYTES} bytes", name)
+                raise BadRequest(f"{name}: is longer than {_MAX_VALUE_BYTES} bytes", name)
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise Refused(f"{name}: is not UTF-8", name) from None
+            raise BadRequest(f"{name}: is not UTF-8", name) from None
 
     async def _begun(self) -> _Part | None:
         """The next part, whose headers are there; None: there is none."""
@@ -136,7 +138,7 @@ class UploadForm:
                 self._parts.popleft()
                 return
             if not part.data and not await self._more():
-                raise Refused("the form ends in its middle", code="invalid_form")
+                raise BadRequest("the form ends in its middle", code="invalid_form")
 
     async def _more(self) -> bool:
         """Parse the next bytes of the body. False: there are none."""
@@ -186,5 +188,5 @@ def shown_name(given: str) -> str:
     return plain if plain.strip(".") else _NO_NAME
 
 
-def _malformed(error: FormParserError) -> Refused:
-    return Refused(f"the body is no multipart form: {error}"[:200], code="invalid_form")
+def _malformed(error: FormParserError) -> BadRequest:
+    return BadRequest(f"the body is no multipart form: {error}"[:200], code="invalid_form")

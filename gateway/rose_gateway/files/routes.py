@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from rose.errors import RoseError
 from rose_gateway.authentication import CallerDependency
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.errors import ApiError
 from rose_gateway.files.download import Download
 from rose_gateway.files.form import UploadForm
@@ -23,7 +24,6 @@ from rose_gateway.files.schema import (
     upload_body,
     upload_fields,
 )
-from rose_gateway.refusal import Refused
 from rose_gateway.services import Services, ServicesDependency
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
@@ -124,9 +124,9 @@ async def download_file(
 
 
 def _check_size(size: int) -> None:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     if not size:
-        raise Refused("file: is empty", "file")
+        raise BadRequest("file: is empty", "file")
 
 
 async def _bounded(form: UploadForm, services: Services) -> AsyncGenerator[bytes, None]:

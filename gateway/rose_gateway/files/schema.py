@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.files.repository import FileRecord
 from rose_gateway.listing import Page
 from rose_gateway.parsing import refusal_of
-from rose_gateway.refusal import Refused
 
 BATCH = "batch"
 _DAY_S = 86_400
@@ -59,17 +59,17 @@ FIELD_NAMES = frozenset(field.alias or name for name, field in UploadFields.mode
 
 
 def upload_fields(fields: Mapping[str, str]) -> UploadFields:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     reason = _UNSUPPORTED.get(fields.get("purpose", ""))
     if reason is not None:
-        raise Refused(f"purpose: {reason}; batch and user_data are known", "purpose")
+        raise BadRequest(f"purpose: {reason}; batch and user_data are known", "purpose")
     try:
         known = UploadFields.model_validate(dict(fields))
     except ValidationError as error:
         raise refusal_of(error, fields) from None
     if (known.anchor is None) != (known.seconds is None):
         missing = _ANCHOR if known.anchor is None else _SECONDS
-        raise Refused(
+        raise BadRequest(
             f"{missing}: is required and missing", missing, code="missing_required_parameter"
         )
     return known

@@ -14,7 +14,7 @@ from rose_gateway.services import Services
 
 
 async def plan(incoming: IncomingRequest, request: CreateResponse) -> Submission:
-    """Raises: Refused, ApiError, JobNotFound, BrokerUnavailable"""
+    """Raises: BadRequest, ApiError, JobNotFound, BrokerUnavailable"""
     services, caller = incoming.services, incoming.caller
     model = await services.catalogue.resolve(request.model)
     history = await before(services, caller, request.previous_response_id)

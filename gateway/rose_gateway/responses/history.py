@@ -9,9 +9,9 @@ from typing import Any
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import Caller
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.errors import ApiError
 from rose_gateway.jobs import JobGroup
-from rose_gateway.refusal import Refused
 from rose_gateway.responses import reading
 from rose_gateway.responses.events import job_id_of
 from rose_gateway.responses.items import shown_input
@@ -30,7 +30,7 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
     """The input and output of the previous response.
 
     Raises:
-        Refused: it goes on, or has no answer.
+        BadRequest: it goes on, or has no answer.
         ApiError: 404
     """
     if previous is None:
@@ -46,10 +46,10 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
             code="previous_response_not_found",
         ) from None
     if group.status not in TERMINAL_STATUSES:
-        raise Refused(f"{param}: it has not ended yet: retrieve it until it has", param)
+        raise BadRequest(f"{param}: it has not ended yet: retrieve it until it has", param)
     response = await reading.ended(group, await reading.events_of(services, group))
     if response["status"] not in ("completed", "incomplete"):
-        raise Refused(f"{param}: its status is {response['status']}, so it has no answer", param)
+        raise BadRequest(f"{param}: its status is {response['status']}, so it has no answer", param)
     return (*shown_input(reading.terms_of(group), group.id), *_output(response))
 
 
@@ -59,7 +59,7 @@ async def referred(
     """The items that the input names by their ids.
 
     Raises:
-        Refused: they are of too many responses.
+        BadRequest: they are of too many responses.
         ApiError: 404
     """
     if isinstance(request.input, str):
@@ -74,7 +74,9 @@ async def referred(
         if job_id and job_id not in read:
             read.add(job_id)
             if len(read) > _MAX_REFERRED:
-                raise Refused(f"input: names items of more than {_MAX_REFERRED} responses", "input")
+                raise BadRequest(
+                    f"input: names items of more than {_MAX_REFERRED} responses", "input"
+                )
             found |= await _items_of(services, caller, job_id)
         if item.id not in found:
             raise ApiError(

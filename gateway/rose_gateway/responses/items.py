@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.conversation import Content, content_text, function_call
-from rose_gateway.refusal import Refused
 from rose_gateway.responses.schema import (
     FunctionCall,
     FunctionCallOutput,
@@ -23,7 +23,7 @@ def input_items(given: str | Sequence[InputItem], referred: Mapping[str, Item]) 
     """The items of a request, as they are kept: without an id where the request gives none.
     `referred`: those that it names, by their ids.
 
-    Raises: Refused: a part of a content is no text.
+    Raises: BadRequest: a part of a content is no text.
     """
     if isinstance(given, str):
         return (_message("user", given, "input"),)
@@ -42,7 +42,7 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[
     one message. A call that was cut off is left out where nobody answers it: it was never made.
 
     Raises:
-        Refused: there is no message at all, or the output of a call that was not made.
+        BadRequest: there is no message at all, or the output of a call that was not made.
     """
     messages: list[dict[str, Any]] = []
     if instructions:
@@ -59,7 +59,7 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[
             case "function_call_output":
                 messages.append(_tool_message(item, called))
     if not messages:
-        raise Refused("input: there is nothing to answer: send a text or a message", "input")
+        raise BadRequest("input: there is nothing to answer: send a text or a message", "input")
     return messages
 
 
@@ -127,7 +127,7 @@ def _add_call(messages: list[dict[str, Any]], item: Item) -> None:
 def _tool_message(item: Item, called: set[str]) -> dict[str, Any]:
     call_id = item["call_id"]
     if call_id not in called:
-        raise Refused(
+        raise BadRequest(
             f"input: no earlier item is the function_call with the call_id {call_id[:80]!r}",
             "input",
         )

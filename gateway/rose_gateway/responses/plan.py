@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rose.protocol import Priority
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.conversation import check_chat
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import Submission
 from rose_gateway.record import Record
-from rose_gateway.refusal import Refused
 from rose_gateway.request_fields import check_metadata, tier_of, token_limit
 from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.schema import (
@@ -34,11 +34,11 @@ _TEMPERATURE = 1.0
 
 
 def check_together(request: CreateResponse) -> None:
-    """Raises: Refused: fields that cannot go together."""
+    """Raises: BadRequest: fields that cannot go together."""
     if request.background and request.store is False:
-        raise Refused("background: needs store, or nobody could read the answer", "background")
+        raise BadRequest("background: needs store, or nobody could read the answer", "background")
     if request.stream_options is not None and not request.stream:
-        raise Refused("stream_options: only together with stream", "stream_options")
+        raise BadRequest("stream_options: only together with stream", "stream_options")
 
 
 def submission(
@@ -51,7 +51,7 @@ def submission(
     """`history`: the items before those of the request. `referred`: those that it names, by id.
 
     Raises:
-        Refused
+        BadRequest
     """
     check_chat(model.name, "1" if model.chat else "0")
     items = input_items(request.input, referred)
@@ -92,15 +92,15 @@ def submission(
 
 
 def _check_calls(request: CreateResponse, *, logprobs: bool, has_format: bool) -> None:
-    """Raises: Refused: what an answer that may call functions cannot have."""
+    """Raises: BadRequest: what an answer that may call functions cannot have."""
     if logprobs:
-        raise Refused(
+        raise BadRequest(
             "top_logprobs: answers that may call functions have no log-probabilities",
             "top_logprobs" if request.top_logprobs else "include",
             code="unsupported_parameter",
         )
     if has_format:
-        raise Refused(
+        raise BadRequest(
             "text.format: what must be JSON cannot call functions of its own accord: say "
             "tool_choice 'none' or 'required', or leave the format out",
             "text.format",

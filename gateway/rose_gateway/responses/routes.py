@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.authentication import Caller, CallerDependency
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.errors import ApiError
 from rose_gateway.http_request import (
     HttpRequestDependency,
@@ -24,7 +25,6 @@ from rose_gateway.http_request import (
 )
 from rose_gateway.jobs import JobGroup
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
-from rose_gateway.refusal import Refused
 from rose_gateway.responses import endpoint, reading
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
@@ -98,7 +98,7 @@ async def retrieve_response(
     consequences, and come back after the last number that it has."""
     del include_obfuscation, include, include_brackets
     if starting_after is not None and not stream:
-        raise Refused("starting_after: only together with stream=true", "starting_after")
+        raise BadRequest("starting_after: only together with stream=true", "starting_after")
     group = await _found(services, caller, response_id)
     if not stream:
         events = await reading.events_of(services, group)
@@ -131,7 +131,7 @@ async def cancel_response(
     """Answers with the response as it ended: a repeat, or one that comes too late, does no harm."""
     group = await _found(services, caller, response_id)
     if not group.own_record.background:
-        raise Refused(
+        raise BadRequest(
             "only a background response can be cancelled: close the connection of another one",
             "response_id",
         )
@@ -171,11 +171,11 @@ async def list_input_items(
 
 
 def _position(items: Sequence[Item], item_id: str) -> int:
-    """Raises: Refused"""
+    """Raises: BadRequest"""
     for number, item in enumerate(items):
         if item["id"] == item_id:
             return number
-    raise Refused("after: the input has no item with this id", "after")
+    raise BadRequest("after: the input has no item with this id", "after")
 
 
 async def _found(services: Services, caller: Caller, given: str) -> JobGroup:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.line import Line, custom_id_of, read_request
-from rose_gateway.refusal import Refused
 from tests.support.batch_lines import CHAT, COMPLETIONS, cut, raw_line
 
 _SIZES = st.lists(st.integers(0, 9), max_size=30)
@@ -85,7 +85,7 @@ _BODY = {"model": "m"}
     ],
 )
 def test_a_line_that_is_no_request_is_refused(raw: bytes, code: str, param: str | None) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadRequest) as refused:
         read_request(Line(1, len(raw), raw), max_nesting=10, endpoint=COMPLETIONS)
 
     assert (refused.value.code, refused.value.param) == (code, param)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rose_gateway.bad_request import BadRequest
 from rose_gateway.files.form import UploadForm, shown_name
-from rose_gateway.refusal import Refused
 
 NAMES = frozenset({"purpose", "seconds"})
 KIND = "multipart/form-data; boundary=xYz"
@@ -70,7 +70,7 @@ async def test_any_content_comes_through(content: bytes, size: int) -> None:
 async def test_what_is_no_form_is_refused_and_does_no_harm(body: bytes) -> None:
     try:
         content, form = await read(body, 7)
-    except Refused:
+    except BadRequest:
         return
     assert form.filename
     assert content in body
@@ -101,7 +101,7 @@ async def test_what_is_no_form_is_refused_and_does_no_harm(body: bytes) -> None:
 async def test_a_wrong_form_is_refused_with_the_field(
     body: bytes, kind: str, param: str | None, says: str
 ) -> None:
-    with pytest.raises(Refused, match=says) as told:
+    with pytest.raises(BadRequest, match=says) as told:
         await read(body, kind=kind)
     assert told.value.param == param
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rose_gateway.errors import ApiError
 
 
-class Refused(ApiError):
+class BadRequest(ApiError):
     """`param` is the path of the field as OpenAI writes it (`tools[0].function.name`), None where
     it is none alone."""
 
