@@ -10,10 +10,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.responses import Response
 
 from rose_gateway.answers import Head
-from rose_gateway.following import Chunks, Collector, collected
 from rose_gateway.http_request import IncomingHttpRequest, check_kept, delivered
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import JobGroup, Submission
+from rose_gateway.rendering import Chunks, Collector, collected
 from rose_gateway.services import Services
 
 Made = TypeVar("Made")

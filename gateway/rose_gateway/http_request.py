@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.errors import ApiError
-from rose_gateway.following import Chunks, Collector, collected, streamed
 from rose_gateway.incoming_request import IncomingRequest, callers_key
 from rose_gateway.jobs import JobGroup
+from rose_gateway.rendering import Chunks, Collector, collected, streamed
 from rose_gateway.services import ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 

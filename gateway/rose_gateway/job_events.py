@@ -16,13 +16,13 @@ from rose_gateway.bad_request import BadRequest
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
-from rose_gateway.following import streamed
 from rose_gateway.job_answer import JobAnswer, job_answer
 from rose_gateway.jobs import JobGroup
 from rose_gateway.json_text import compact
 from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.positions import Positions
 from rose_gateway.record import EndpointKind
+from rose_gateway.rendering import streamed
 from rose_gateway.request_context import JOB_ID_HEADER
 from rose_gateway.responses import reading
 from rose_gateway.services import Services, ServicesDependency

@@ -29,8 +29,8 @@ from rose_gateway.responses import endpoint, reading
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.plan import check_together
+from rose_gateway.responses.response_objects import DeletedResponse, ItemList, ResponseObject
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
-from rose_gateway.responses.shown import DeletedResponse, ItemList, ResponseObject
 from rose_gateway.responses.terms import Item
 from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream, while_connected

@@ -15,9 +15,9 @@ from rose_gateway.answers import Head
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.terms import ChatTerms
-from rose_gateway.following import streamed
 from rose_gateway.job_group import Burst, JobGroup
 from rose_gateway.positions import Positions
+from rose_gateway.rendering import streamed
 from rose_gateway.tools import CallForm
 from rose_gateway.vocabulary import Vocabulary
 from tests.support.event_stream import SentEvent, events_of
