@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.http`: schemathesis on the door's OpenAPI document, real parts behind it.
+"""`python -m tests.fuzz.http`: schemathesis on the gateway's OpenAPI document, with real parts.
 
 It makes requests that fit the document and requests that do not. Whatever comes back must be an
 answer that the document describes, and never a server's error.
@@ -26,7 +26,7 @@ import typer
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.processes import leave_at_signals
 from tests.support.command import run_rose
-from tests.support.gateway import RunningDoor, running_door
+from tests.support.gateway import Deployment, running_deployment
 
 #: A request that says no `max_tokens` gets as many as fit: few.
 _WORKER = {"max_context": 256}
@@ -47,13 +47,13 @@ _LINES = b'{"custom_id": "a"}\n'
 
 
 @contextmanager
-def keyed_door() -> Iterator[tuple[RunningDoor, str]]:
-    """A door with one key, and the key's secret."""
+def keyed_deployment() -> Iterator[tuple[Deployment, str]]:
+    """A deployment with one key, and the key's secret."""
     with EmbeddedBroker() as broker:
         made = run_rose("keys", "create", "fuzz", "--json", "--redis-url", broker.url)
         secret = str(json.loads(made.stdout)["secret"])
-        with running_door(broker.url, "fuzz", worker=_WORKER) as door:
-            yield door, secret
+        with running_deployment(broker.url, "fuzz", worker=_WORKER) as deployment:
+            yield deployment, secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Outcome:
         return self.cases > 0 and not self.failures
 
 
-def fuzz_door(
-    door: RunningDoor,
+def fuzz(
+    deployment: Deployment,
     secret: str,
     *,
     examples: int,
@@ -82,10 +82,10 @@ def fuzz_door(
     fields that fit together only, so that most are served."""
     with tempfile.TemporaryDirectory(prefix="rose-http-fuzz-") as folder:
         report, document = Path(folder, "report.json"), Path(folder, "openapi.json")
-        document.write_text(json.dumps(_document(door, secret, plain=plain)))
+        document.write_text(json.dumps(_document(deployment, secret, plain=plain)))
         command = [
             *(sys.executable, "-m", "schemathesis.cli", "run", str(document)),
-            *("--url", door.origin, "--header", f"Authorization: Bearer {secret}"),
+            *("--url", deployment.origin, "--header", f"Authorization: Bearer {secret}"),
             *("--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure"),
             *("--exclude-checks", ",".join(_NOT_CHECKED), "--request-timeout", "60"),
             *("--suppress-health-check", "all", "--phases", phases),
@@ -103,15 +103,15 @@ def fuzz_door(
     )
 
 
-def _document(door: RunningDoor, secret: str, *, plain: bool) -> dict[str, Any]:
-    """The door's document, with the names of a model, of responses, jobs and files that there are:
-    made-up ones are not found, and nothing behind them would be tried.
+def _document(deployment: Deployment, secret: str, *, plain: bool) -> dict[str, Any]:
+    """Its document, with the names of a model, of responses, jobs and files that there are: made-up
+    ones are not found, and nothing behind them would be tried.
 
     `plain`: requests have no fields beside `_PLAIN`.
     """
-    with urllib.request.urlopen(f"{door.origin}/openapi.json") as answer:
+    with urllib.request.urlopen(f"{deployment.origin}/openapi.json") as answer:
         document: dict[str, Any] = json.load(answer)
-    with door.openai(api_key=secret) as client:
+    with deployment.openai(api_key=secret) as client:
         names = [
             client.responses.create(model=_MODEL, input="hi", background=True).id
             for _ in range(2 * _STORED)
@@ -159,9 +159,9 @@ def main(
     leave_at_signals()
     seed = secrets.randbits(32) if seed is None else seed
     done = 0
-    with keyed_door() as (door, secret):
+    with keyed_deployment() as (deployment, secret):
         for plain in itertools.cycle((False, True)):
-            outcome = fuzz_door(door, secret, examples=examples, seed=seed, plain=plain)
+            outcome = fuzz(deployment, secret, examples=examples, seed=seed, plain=plain)
             done += outcome.cases
             typer.echo(f"seed {seed}: {done:,} requests for {outcome.operations} operations")
             if not outcome.ok:
@@ -170,13 +170,13 @@ def main(
             if done >= cases:
                 break
             seed += 1
-        for status, count in answers(door).items():
+        for status, count in answers(deployment).items():
             typer.echo(f"{status}: {count:,}")
 
 
-def answers(door: RunningDoor) -> dict[str, int]:
-    """How many requests the door has answered, by status."""
-    with urllib.request.urlopen(f"{door.origin}/metrics") as page:
+def answers(deployment: Deployment) -> dict[str, int]:
+    """How many requests the gateway has answered, by status."""
+    with urllib.request.urlopen(f"{deployment.origin}/metrics") as page:
         lines = page.read().decode()
     counts: Counter[str] = Counter()
     for status, count in re.findall(

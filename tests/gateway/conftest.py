@@ -1,4 +1,4 @@
-"""A door for the tests of a file, and doors of their own."""
+"""A deployment for the tests of a file, and deployments of their own."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import pytest
 from openai import OpenAI
 
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
-from tests.support.gateway import RunningDoor, running_door
+from tests.support.gateway import Deployment, running_deployment
 
 
 @pytest.fixture(scope="module")
-def door(
+def deployment(
     request: pytest.FixtureRequest, _brokers: Callable[[bool], EmbeddedBroker]
-) -> Iterator[RunningDoor]:
+) -> Iterator[Deployment]:
     """One for all tests of a file, which leave it as it is. The null engine echoes the prompt."""
     for name in [name for name in os.environ if name.startswith("ROSE_")]:
         pytest.fail(f"{name} is set")
     broker = _brokers(find_redis_server() is None)
-    queue = f"door-{os.getpid()}-{request.module.__name__.rpartition('.')[2]}"
-    with running_door(broker.url, queue) as door:
-        yield door
+    queue = f"gateway-{os.getpid()}-{request.module.__name__.rpartition('.')[2]}"
+    with running_deployment(broker.url, queue) as deployment:
+        yield deployment
 
 
 @pytest.fixture(scope="module")
-def ai(door: RunningDoor) -> Iterator[OpenAI]:
-    with door.openai() as client:
+def ai(deployment: Deployment) -> Iterator[OpenAI]:
+    with deployment.openai() as client:
         yield client
 
 
 @pytest.fixture
-def start_door(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., RunningDoor]]:
-    """Starts doors with settings of their own, as `running_door` takes them."""
+def start_deployment(broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., Deployment]]:
+    """Starts deployments with settings of their own, as `running_deployment` takes them."""
     with ExitStack() as stack:
 
-        def start(**settings: Any) -> RunningDoor:
-            return stack.enter_context(running_door(broker.url, queue, **settings))
+        def start(**settings: Any) -> Deployment:
+            return stack.enter_context(running_deployment(broker.url, queue, **settings))
 
         yield start
 
@@ -61,11 +61,13 @@ def each_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def start_own_door(own_broker: EmbeddedBroker, queue: str) -> Iterator[Callable[..., RunningDoor]]:
-    """As `start_door`, on `own_broker`."""
+def start_own_deployment(
+    own_broker: EmbeddedBroker, queue: str
+) -> Iterator[Callable[..., Deployment]]:
+    """As `start_deployment`, on `own_broker`."""
     with ExitStack() as stack:
 
-        def start(**settings: Any) -> RunningDoor:
-            return stack.enter_context(running_door(own_broker.url, queue, **settings))
+        def start(**settings: Any) -> Deployment:
+            return stack.enter_context(running_deployment(own_broker.url, queue, **settings))
 
         yield start

@@ -1,4 +1,4 @@
-"""The door as a whole: it starts, it answers, and its errors have OpenAI's shape."""
+"""The gateway as a whole: it starts, it answers, and its errors have OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -9,66 +9,73 @@ import httpx2 as httpx
 import pytest
 
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 
-def test_it_is_healthy_and_ready(door: RunningDoor) -> None:
-    healthy = httpx.get(f"{door.origin}/healthz", timeout=90)
+def test_it_is_healthy_and_ready(deployment: Deployment) -> None:
+    healthy = httpx.get(f"{deployment.origin}/healthz", timeout=90)
     assert (healthy.status_code, healthy.text) == (200, "ok\n")
-    ready = httpx.get(f"{door.origin}/readyz", timeout=90)
+    ready = httpx.get(f"{deployment.origin}/readyz", timeout=90)
     assert ready.status_code == 200
-    assert ready.text == f"ok\nqueue {door.queue}: model null, 0 running, 0 waiting\n"
+    assert ready.text == f"ok\nqueue {deployment.queue}: model null, 0 running, 0 waiting\n"
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/healthz", "/readyz", "/v1/models"])
 def test_who_only_wants_to_know_whether_it_is_there_may_ask_for_the_head(
-    door: RunningDoor, path: str
+    deployment: Deployment, path: str
 ) -> None:
-    answer = httpx.head(door.origin + path, timeout=90)
+    answer = httpx.head(deployment.origin + path, timeout=90)
     assert (answer.status_code, answer.content) == (200, b"")
-    assert answer.headers["content-type"] == httpx.get(door.origin + path).headers["content-type"]
+    assert (
+        answer.headers["content-type"]
+        == httpx.get(deployment.origin + path).headers["content-type"]
+    )
 
 
 def test_without_redis_it_is_healthy_and_not_ready_and_says_when_to_come_again(
-    own_broker: EmbeddedBroker, start_own_door: Callable[..., RunningDoor]
+    own_broker: EmbeddedBroker, start_own_deployment: Callable[..., Deployment]
 ) -> None:
     # given
-    door = start_own_door(redis_retries=0)
+    deployment = start_own_deployment(redis_retries=0)
     # when
     own_broker.stop()
     # then
-    assert httpx.get(f"{door.origin}/healthz", timeout=90).status_code == 200
-    assert httpx.get(f"{door.origin}/readyz", timeout=90).status_code == 503
-    answer = httpx.get(f"{door.url}/responses/resp_0-x", timeout=90)
+    assert httpx.get(f"{deployment.origin}/healthz", timeout=90).status_code == 200
+    assert httpx.get(f"{deployment.origin}/readyz", timeout=90).status_code == 503
+    answer = httpx.get(f"{deployment.url}/responses/resp_0-x", timeout=90)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "broker_unavailable"
     assert answer.headers["x-should-retry"] == "true"
     assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_every_answer_names_its_request(door: RunningDoor) -> None:
-    own = httpx.get(f"{door.origin}/healthz", timeout=90).headers["x-request-id"]
+def test_every_answer_names_its_request(deployment: Deployment) -> None:
+    own = httpx.get(f"{deployment.origin}/healthz", timeout=90).headers["x-request-id"]
     assert own.startswith("req_")
-    given = httpx.get(f"{door.origin}/no", headers={"x-request-id": "from-a.proxy_1"}, timeout=90)
+    given = httpx.get(
+        f"{deployment.origin}/no", headers={"x-request-id": "from-a.proxy_1"}, timeout=90
+    )
     assert given.headers["x-request-id"] == "from-a.proxy_1"
-    odd = httpx.get(f"{door.origin}/no", headers={"x-request-id": "a b"}, timeout=90)
+    odd = httpx.get(f"{deployment.origin}/no", headers={"x-request-id": "a b"}, timeout=90)
     assert odd.headers["x-request-id"].startswith("req_")
 
 
-def test_metrics_count_requests_by_route_and_name_no_value_of_a_request(door: RunningDoor) -> None:
+def test_metrics_count_requests_by_route_and_name_no_value_of_a_request(
+    deployment: Deployment,
+) -> None:
     # when
     for path in ("/v1/responses/resp_one", "/v1/responses/resp_two", "/three"):
-        assert httpx.get(door.origin + path, timeout=90).status_code == 404
+        assert httpx.get(deployment.origin + path, timeout=90).status_code == 404
     # then
-    page = httpx.get(f"{door.origin}/metrics", timeout=90).text
+    page = httpx.get(f"{deployment.origin}/metrics", timeout=90).text
     counted = 'rose_gateway_requests_total{method="GET",route="/v1/responses/{response_id}"'
     assert f'{counted},status="404"}} 2.0' in page
     assert not {"resp_one", "resp_two", "three"} & set(page.split("/"))
     assert "resp_" not in page
 
 
-def test_the_openapi_document_is_there(door: RunningDoor) -> None:
-    answer = httpx.get(door.origin + "/openapi.json", timeout=90)
+def test_the_openapi_document_is_there(deployment: Deployment) -> None:
+    answer = httpx.get(deployment.origin + "/openapi.json", timeout=90)
     assert answer.status_code == 200
     document = answer.json()
     assert "/v1/responses" in document["paths"]
@@ -79,8 +86,8 @@ def test_the_openapi_document_is_there(door: RunningDoor) -> None:
     assert "ValidationError" not in answer.text
 
 
-def test_a_path_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor) -> None:
-    answer = httpx.get(door.origin + "/v1/nothing?secret=1", timeout=90)
+def test_a_path_that_is_not_there_is_refused_in_openais_shape(deployment: Deployment) -> None:
+    answer = httpx.get(deployment.origin + "/v1/nothing?secret=1", timeout=90)
     assert answer.status_code == 404
     assert answer.json() == {
         "error": {
@@ -93,30 +100,30 @@ def test_a_path_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor)
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_a_query_is_refused_as_a_body_is(door: RunningDoor) -> None:
+def test_a_query_is_refused_as_a_body_is(deployment: Deployment) -> None:
     query = {"stream": "true", "starting_after": "x"}
-    answer = httpx.get(f"{door.url}/responses/resp_0", params=query, timeout=90)
+    answer = httpx.get(f"{deployment.url}/responses/resp_0", params=query, timeout=90)
 
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == ("starting_after", "invalid_value")
 
 
-def test_a_method_that_is_not_there_is_refused_in_openais_shape(door: RunningDoor) -> None:
-    answer = httpx.delete(door.origin + "/healthz", timeout=90)
+def test_a_method_that_is_not_there_is_refused_in_openais_shape(deployment: Deployment) -> None:
+    answer = httpx.delete(deployment.origin + "/healthz", timeout=90)
     assert answer.status_code == 405
     assert answer.json()["error"]["code"] == "method_not_allowed"
     assert answer.headers["allow"] == "GET"
 
 
-def test_a_path_with_several_routes_names_all_of_its_methods(door: RunningDoor) -> None:
-    answer = httpx.put(door.origin + "/v1/responses/resp_1", timeout=90)
+def test_a_path_with_several_routes_names_all_of_its_methods(deployment: Deployment) -> None:
+    answer = httpx.put(deployment.origin + "/v1/responses/resp_1", timeout=90)
     assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET")
 
 
-def test_a_compressed_body_is_refused_by_its_encoding(door: RunningDoor) -> None:
+def test_a_compressed_body_is_refused_by_its_encoding(deployment: Deployment) -> None:
     answer = httpx.post(
-        door.url + "/chat/completions",
+        deployment.url + "/chat/completions",
         content=gzip.compress(b"{}"),
         headers={"content-encoding": "gzip"},
         timeout=90,

@@ -1,4 +1,4 @@
-"""Without keys, a door on loopback is open to programs of this machine and to no page elsewhere."""
+"""Without keys, a gateway on loopback serves programs of this machine and no page elsewhere."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 
-def models(door: RunningDoor, **headers: str) -> httpx2.Response:
-    return httpx2.get(f"{door.url}/models", headers=headers, timeout=60)
+def models(deployment: Deployment, **headers: str) -> httpx2.Response:
+    return httpx2.get(f"{deployment.url}/models", headers=headers, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def models(door: RunningDoor, **headers: str) -> httpx2.Response:
         {"origin": "http://127.0.0.1"},
     ],
 )
-def test_programs_of_this_machine_come_in(door: RunningDoor, headers: dict[str, str]) -> None:
-    assert models(door, **headers).status_code == 200
+def test_programs_of_this_machine_come_in(deployment: Deployment, headers: dict[str, str]) -> None:
+    assert models(deployment, **headers).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,10 @@ def test_programs_of_this_machine_come_in(door: RunningDoor, headers: dict[str, 
         ({"host": "localhost.example"}, "host"),
     ],
 )
-def test_pages_of_others_do_not(door: RunningDoor, headers: dict[str, str], named: str) -> None:
-    answer = models(door, **headers)
+def test_pages_of_others_do_not(
+    deployment: Deployment, headers: dict[str, str], named: str
+) -> None:
+    answer = models(deployment, **headers)
 
     assert answer.status_code == 403
     error = answer.json()["error"]
@@ -48,9 +50,9 @@ def test_pages_of_others_do_not(door: RunningDoor, headers: dict[str, str], name
 
 
 def test_who_serves_everybody_serves_them_too(
-    start_door: Callable[..., RunningDoor], monkeypatch: pytest.MonkeyPatch
+    start_deployment: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROSE_GATEWAY_OPEN", "true")
-    door = start_door()
+    deployment = start_deployment()
 
-    assert models(door, origin="https://somewhere.example").status_code == 200
+    assert models(deployment, origin="https://somewhere.example").status_code == 200

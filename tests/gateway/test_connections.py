@@ -21,7 +21,7 @@ import pytest
 from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
 from rose_cli.demo.gateways import GatewayProcess
 from tests.support.bench import wait_until
-from tests.support.gateway import RunningDoor, gateway_metrics, running_gateway
+from tests.support.gateway import Deployment, gateway_metrics, running_gateway
 
 HALF_HEADERS = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-"
 HALF_BODY = (
@@ -29,7 +29,7 @@ HALF_BODY = (
     b'content-length: 1000\r\n\r\n{"model": "null", "mess'
 )
 MANY = 300
-#: Those that the door has room for, by default.
+#: Those that the gateway has room for, by default.
 THOUSANDS = 5_000
 #: A connection costs about 10 KiB.
 MAX_KIB_EACH = 40
@@ -114,24 +114,29 @@ def memory_kib(gateway: GatewayProcess) -> int:
 
 @pytest.mark.usefixtures("many_files")
 def test_thousands_of_slow_connections_stop_nobody_and_cost_little(
-    start_door: Callable[..., RunningDoor],
+    start_deployment: Callable[..., Deployment],
 ) -> None:
     # given: room for all of them, and an answer to somebody else that goes on all the time
-    door = start_door(
+    deployment = start_deployment(
         worker={"min_step_s": 0.02},
         header_timeout_s=300,
         body_timeout_s=300,
         write_timeout_s=300,
     )
     ask = {"model": "null", "prompt": "hi", "max_tokens": 20_000}
-    before = memory_kib(door.gateway)
-    with door.openai(timeout=90) as client, client.completions.create(**ask, stream=True) as stream:
+    before = memory_kib(deployment.gateway)
+    with (
+        deployment.openai(timeout=90) as client,
+        client.completions.create(**ask, stream=True) as stream,
+    ):
         events = iter(stream)
         next(events)
         # when
-        with slow_clients(door.gateway, THOUSANDS) as slow:
+        with slow_clients(deployment.gateway, THOUSANDS) as slow:
             wait_until(
-                lambda: gateway_metrics(door.gateway)["rose_gateway_open_connections"] > THOUSANDS
+                lambda: (
+                    gateway_metrics(deployment.gateway)["rose_gateway_open_connections"] > THOUSANDS
+                )
             )
             for _ in range(5):
                 for connection in slow[1::3]:  # those in mid-headers
@@ -139,10 +144,10 @@ def test_thousands_of_slow_connections_stop_nobody_and_cost_little(
                 assert next(events).choices[0].text
                 client.with_options(max_retries=0).completions.create(**{**ask, "max_tokens": 2})
             # then
-            metrics = gateway_metrics(door.gateway)
+            metrics = gateway_metrics(deployment.gateway)
             assert metrics["rose_gateway_open_connections"] > THOUSANDS
             assert metrics["rose_gateway_limits_hit_total"] == 0
-            assert memory_kib(door.gateway) - before < THOUSANDS * MAX_KIB_EACH
+            assert memory_kib(deployment.gateway) - before < THOUSANDS * MAX_KIB_EACH
 
 
 def test_who_is_slow_is_told_and_hung_up_on(gateway: GatewayProcess) -> None:

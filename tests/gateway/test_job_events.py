@@ -11,7 +11,7 @@ from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW
 from tests.support.event_stream import SentEvent, event_stream
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
 COMPLETION = {"model": "null", "prompt": "Hi", "max_tokens": 5}
@@ -21,17 +21,17 @@ REFUSED = {**RESPONSE, "top_logprobs": 1}
 USAGE = {"stream_options": {"include_usage": True}}
 
 
-def made(door: RunningDoor, path: str, body: Any) -> tuple[str, list[SentEvent]]:
+def made(deployment: Deployment, path: str, body: Any) -> tuple[str, list[SentEvent]]:
     """The id of the job, and what its maker got."""
-    url = f"{door.url}/{path}"
+    url = f"{deployment.url}/{path}"
     with event_stream("POST", url, body={**body, "stream": True}) as (response, events):
         sent = list(events)
     assert response.status_code == 200, sent
     return response.headers["x-rose-job-id"], sent
 
 
-def followed(door: RunningDoor, job_id: str, last: str | None, *, query: bool = False) -> Any:
-    url = f"{door.url}/jobs/{job_id}/events"
+def followed(deployment: Deployment, job_id: str, last: str | None, *, query: bool = False) -> Any:
+    url = f"{deployment.url}/jobs/{job_id}/events"
     headers = {}
     if last is not None and query:
         url += f"?last_event_id={last}"
@@ -54,16 +54,16 @@ def followed(door: RunningDoor, job_id: str, last: str | None, *, query: bool = 
 )
 @pytest.mark.parametrize("query", [False, True])
 def test_a_stream_goes_on_after_any_of_its_events(
-    door: RunningDoor, path: str, body: Any, query: bool
+    deployment: Deployment, path: str, body: Any, query: bool
 ) -> None:
-    job_id, sent = made(door, path, body)
+    job_id, sent = made(deployment, path, body)
     ids = [event.id for event in sent[:-1]]
     if path == "responses":
         ids = [str(event.json["sequence_number"]) for event in sent[:-1]]
 
-    assert followed(door, job_id, None) == sent
+    assert followed(deployment, job_id, None) == sent
     for number, last in enumerate(ids):
-        assert followed(door, job_id, last, query=query) == sent[number + 1 :]
+        assert followed(deployment, job_id, last, query=query) == sent[number + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_stream_goes_on_after_any_of_its_events(
     ],
 )
 def test_a_reader_who_has_the_end_is_told_that_nothing_follows(
-    door: RunningDoor, path: str, body: Any
+    deployment: Deployment, path: str, body: Any
 ) -> None:
-    job_id, sent = made(door, path, body)
-    urls = [f"{door.url}/jobs/{job_id}/events"]
+    job_id, sent = made(deployment, path, body)
+    urls = [f"{deployment.url}/jobs/{job_id}/events"]
     if path == "responses":
-        urls.append(f"{door.url}/responses/resp_{job_id}?stream=true")
+        urls.append(f"{deployment.url}/responses/resp_{job_id}?stream=true")
 
     for url in urls:
         headers = {"Last-Event-ID": str(sent[-1].id)}
@@ -90,28 +90,31 @@ def test_a_reader_who_has_the_end_is_told_that_nothing_follows(
 
 
 def test_a_reader_who_has_the_failure_is_told_that_nothing_follows(
-    start_door: Any,
+    start_deployment: Any,
 ) -> None:
-    door = start_door(worker=SLOW)
+    deployment = start_deployment(worker=SLOW)
     body = {**CHAT, "max_tokens": 100_000, "stream": True, "n": 2}
-    with event_stream("POST", f"{door.url}/chat/completions", body=body) as (response, events):
+    with event_stream("POST", f"{deployment.url}/chat/completions", body=body) as (
+        response,
+        events,
+    ):
         job_id = response.headers["x-rose-job-id"]
         next(events)
-        httpx2.post(f"{door.url}/jobs/{job_id}/cancel", timeout=60)
+        httpx2.post(f"{deployment.url}/jobs/{job_id}/cancel", timeout=60)
         last = list(events)[-1]
 
     assert "error" in last.json
-    url = f"{door.url}/jobs/{job_id}/events"
+    url = f"{deployment.url}/jobs/{job_id}/events"
     headers = {"Last-Event-ID": str(last.id)}
     assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
 
 
-def test_several_choices_go_on_each_where_it_was(door: RunningDoor) -> None:
-    job_id, sent = made(door, "chat/completions", {**CHAT, **USAGE, "n": 3})
+def test_several_choices_go_on_each_where_it_was(deployment: Deployment) -> None:
+    job_id, sent = made(deployment, "chat/completions", {**CHAT, **USAGE, "n": 3})
     whole = _contents(sent)
 
     for number, event in enumerate(sent[:-1]):
-        rest = followed(door, job_id, event.id)
+        rest = followed(deployment, job_id, event.id)
 
         before = _contents(sent[: number + 1])
         after = _contents(rest)
@@ -129,38 +132,38 @@ def _contents(events: list[SentEvent]) -> list[list[Any]]:
     return deltas
 
 
-def test_an_answer_that_nobody_streamed_can_be_streamed_later(door: RunningDoor) -> None:
-    answer = httpx2.post(f"{door.url}/chat/completions", json=CHAT, timeout=90)
+def test_an_answer_that_nobody_streamed_can_be_streamed_later(deployment: Deployment) -> None:
+    answer = httpx2.post(f"{deployment.url}/chat/completions", json=CHAT, timeout=90)
 
-    events = followed(door, answer.headers["x-rose-job-id"], None)
+    events = followed(deployment, answer.headers["x-rose-job-id"], None)
 
     assert [event.id for event in events][:2] == ["0-0", "1-0"]
     assert events[-1].data == "[DONE]"
 
 
-def test_a_job_of_anybody_s_comes_as_its_own_events(door: RunningDoor) -> None:
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+def test_a_job_of_anybody_s_comes_as_its_own_events(deployment: Deployment) -> None:
+    with Client(redis_url=deployment.redis_url, queue=deployment.queue) as client:
         job = client.submit("Hi", max_new_tokens=3)
         expected = [(event.entry_id, event.as_dict()) for event in job.stream()]
 
-    events = followed(door, job.id, None)
+    events = followed(deployment, job.id, None)
 
     assert [event.id for event in events] == [entry_id for entry_id, _ in expected]
     assert [event.json["type"] for event in events] == ["tokens"] * 3 + ["finished"]
     assert [event.json.get("token_ids") for event in events] == [[72], [105], [72], None]
-    assert followed(door, job.id, "2-0") == events[2:]
+    assert followed(deployment, job.id, "2-0") == events[2:]
     done = httpx2.get(
-        f"{door.url}/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"}, timeout=90
+        f"{deployment.url}/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"}, timeout=90
     )
     assert done.status_code == 204
 
 
 @pytest.mark.parametrize("last", ["x", "1", "1-4", "1-0,2-0", "-1-0", "1" * 11 + "-0", "²-0"])
-def test_what_is_no_position_is_refused(door: RunningDoor, last: str) -> None:
-    job_id, _ = made(door, "chat/completions", CHAT)
+def test_what_is_no_position_is_refused(deployment: Deployment, last: str) -> None:
+    job_id, _ = made(deployment, "chat/completions", CHAT)
 
     answer = httpx2.get(
-        f"{door.url}/jobs/{job_id}/events", params={"last_event_id": last}, timeout=90
+        f"{deployment.url}/jobs/{job_id}/events", params={"last_event_id": last}, timeout=90
     )
 
     assert answer.status_code == 400
@@ -170,18 +173,18 @@ def test_what_is_no_position_is_refused(door: RunningDoor, last: str) -> None:
 @pytest.mark.parametrize("job_id", ["0-nobody", "x" * 100, "a%00b", "%F0%9F%A6%8A"])
 @pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("GET", "/events"), ("POST", "/cancel")])
 def test_an_unknown_job_is_not_found(
-    door: RunningDoor, job_id: str, method: str, tail: str
+    deployment: Deployment, job_id: str, method: str, tail: str
 ) -> None:
-    answer = httpx2.request(method, f"{door.url}/jobs/{job_id}{tail}", timeout=90)
+    answer = httpx2.request(method, f"{deployment.url}/jobs/{job_id}{tail}", timeout=90)
 
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] in ("not_found", "unknown_url")
 
 
-def test_a_job_says_how_it_stands(door: RunningDoor) -> None:
-    job_id, _ = made(door, "chat/completions", {**CHAT, "n": 2})
+def test_a_job_says_how_it_stands(deployment: Deployment) -> None:
+    job_id, _ = made(deployment, "chat/completions", {**CHAT, "n": 2})
 
-    job = httpx2.get(f"{door.url}/jobs/{job_id}", timeout=90).json()
+    job = httpx2.get(f"{deployment.url}/jobs/{job_id}", timeout=90).json()
 
     assert (job["id"], job["object"], job["face"], job["model"]) == (job_id, "job", "chat", "null")
     assert [choice["status"] for choice in job["choices"]] == ["finished"] * 2
@@ -189,35 +192,38 @@ def test_a_job_says_how_it_stands(door: RunningDoor) -> None:
     assert job["created_at"] <= job["started_at"] <= job["ended_at"]
 
 
-def test_a_job_can_be_cancelled_while_others_follow_it(start_door: Any) -> None:
-    door = start_door(worker=SLOW)
+def test_a_job_can_be_cancelled_while_others_follow_it(start_deployment: Any) -> None:
+    deployment = start_deployment(worker=SLOW)
     body = {**CHAT, "max_tokens": 100_000, "stream": True}
-    with event_stream("POST", f"{door.url}/chat/completions", body=body) as (response, events):
+    with event_stream("POST", f"{deployment.url}/chat/completions", body=body) as (
+        response,
+        events,
+    ):
         job_id = response.headers["x-rose-job-id"]
         next(events)
 
-        answer = httpx2.post(f"{door.url}/jobs/{job_id}/cancel", timeout=60)
+        answer = httpx2.post(f"{deployment.url}/jobs/{job_id}/cancel", timeout=60)
         last = list(events)[-1]
 
     assert answer.json()["choices"][0]["cancel_requested"] is True
     assert last.json["error"]["code"] == "cancelled"
     wait_until(
         lambda: (
-            httpx2.get(f"{door.url}/jobs/{job_id}", timeout=90).json()["choices"][0]["status"]
+            httpx2.get(f"{deployment.url}/jobs/{job_id}", timeout=90).json()["choices"][0]["status"]
             == "cancelled"
         )
     )
     # Again does no harm, and whoever comes later hears the same.
-    assert httpx2.post(f"{door.url}/jobs/{job_id}/cancel", timeout=90).status_code == 200
-    assert followed(door, job_id, None)[-1] == last
+    assert httpx2.post(f"{deployment.url}/jobs/{job_id}/cancel", timeout=90).status_code == 200
+    assert followed(deployment, job_id, None)[-1] == last
 
 
-def test_a_reader_that_leaves_cancels_nothing(start_door: Any) -> None:
-    door = start_door(worker=SLOW)
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+def test_a_reader_that_leaves_cancels_nothing(start_deployment: Any) -> None:
+    deployment = start_deployment(worker=SLOW)
+    with Client(redis_url=deployment.redis_url, queue=deployment.queue) as client:
         job = client.submit("Hi", max_new_tokens=40)
 
-        with event_stream("GET", f"{door.url}/jobs/{job.id}/events") as (_, events):
+        with event_stream("GET", f"{deployment.url}/jobs/{job.id}/events") as (_, events):
             next(events)
 
         assert len(job.result(timeout_s=60).token_ids) == 40

@@ -16,9 +16,9 @@ from rose_gateway import history
 from rose_gateway.queued_job import QueuedJob
 from rose_producer.settings import ProducerSettings
 from tests.support.api_keys import bearer, create_key
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
-StartDoor = Callable[..., RunningDoor]
+StartDeployment = Callable[..., Deployment]
 
 BODIES: dict[str, dict[str, Any]] = {
     "responses": {"input": "Tell  me\na story", "max_output_tokens": 16},
@@ -28,10 +28,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 class Asker:
-    """One caller at a door."""
+    """One caller of a gateway."""
 
-    def __init__(self, door: RunningDoor, secret: str = "") -> None:
-        self._url = door.url
+    def __init__(self, deployment: Deployment, secret: str = "") -> None:
+        self._url = deployment.url
         self._headers = bearer(secret) if secret else {}
 
     def ask(self, path: str = "responses", key: str = "", **more: Any) -> str:
@@ -54,9 +54,9 @@ class Asker:
         return [job["id"] for job in self.listed(query).json()["data"]]
 
 
-def test_the_newest_come_first_with_what_was_asked(door: RunningDoor) -> None:
+def test_the_newest_come_first_with_what_was_asked(deployment: Deployment) -> None:
     # given
-    asker = Asker(door)
+    asker = Asker(deployment)
     ids = [asker.ask(path) for path in BODIES]
     # when
     answer = asker.listed("?limit=3").json()
@@ -69,8 +69,8 @@ def test_the_newest_come_first_with_what_was_asked(door: RunningDoor) -> None:
     assert (answer["first_id"], answer["last_id"]) == (ids[-1], ids[0])
 
 
-def test_a_page_goes_on_after_any_of_them(door: RunningDoor) -> None:
-    asker = Asker(door)
+def test_a_page_goes_on_after_any_of_them(deployment: Deployment) -> None:
+    asker = Asker(deployment)
     ids = [asker.ask() for _ in range(5)][::-1]
 
     first = asker.listed("?limit=2").json()
@@ -89,8 +89,8 @@ def test_a_page_goes_on_after_any_of_them(door: RunningDoor) -> None:
     assert asker.listed("?after=nothing").json()["error"]["param"] == "after"
 
 
-def test_what_is_gone_or_not_stored_is_not_listed(door: RunningDoor) -> None:
-    asker = Asker(door)
+def test_what_is_gone_or_not_stored_is_not_listed(deployment: Deployment) -> None:
+    asker = Asker(deployment)
     before, deleted, kept = asker.ask(), asker.ask(), asker.ask()
     asker.delete(deleted)
     asker.ask(store=False)
@@ -99,8 +99,8 @@ def test_what_is_gone_or_not_stored_is_not_listed(door: RunningDoor) -> None:
     assert asker.ids("?limit=2") == [kept, before]
 
 
-def test_a_repeat_is_listed_once(door: RunningDoor) -> None:
-    asker = Asker(door)
+def test_a_repeat_is_listed_once(deployment: Deployment) -> None:
+    asker = Asker(deployment)
     before = asker.ask()
     first = asker.ask(key="once")
 
@@ -108,10 +108,10 @@ def test_a_repeat_is_listed_once(door: RunningDoor) -> None:
     assert asker.ids("?limit=2") == [first, before]
 
 
-def test_each_key_has_a_list_of_its_own(start_own_door: StartDoor) -> None:
+def test_each_key_has_a_list_of_its_own(start_own_deployment: StartDeployment) -> None:
     # given
-    door = start_own_door()
-    mine, other = (Asker(door, create_key(door)["secret"]) for _ in range(2))
+    deployment = start_own_deployment()
+    mine, other = (Asker(deployment, create_key(deployment)["secret"]) for _ in range(2))
     # when
     job = mine.ask()
     # then

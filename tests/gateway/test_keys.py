@@ -17,7 +17,7 @@ from rose_producer import ProducerSettings
 from tests.support.api_keys import bearer, create_key
 from tests.support.bench import wait_until
 from tests.support.command import run_rose as rose
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 CHAT = {"model": "null", "max_tokens": 3, "messages": [{"role": "user", "content": "ab"}]}
 
@@ -70,12 +70,12 @@ async def test_what_is_no_key_in_redis_lets_nobody_in(
 
 
 @pytest.fixture
-def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
-    return start_own_door(log_level="debug", log_format="json", worker={"min_step_s": 0.02})
+def guarded(start_own_deployment: Callable[..., Deployment]) -> Deployment:
+    return start_own_deployment(log_level="debug", log_format="json", worker={"min_step_s": 0.02})
 
 
-def test_once_there_is_a_key_nobody_comes_in_without(guarded: RunningDoor) -> None:
-    # given: an open door
+def test_once_there_is_a_key_nobody_comes_in_without(guarded: Deployment) -> None:
+    # given: a gateway without keys
     url = f"{guarded.url}/models"
     assert httpx.get(url, timeout=90).status_code == 200
     # when
@@ -93,7 +93,7 @@ def test_once_there_is_a_key_nobody_comes_in_without(guarded: RunningDoor) -> No
     assert httpx.get(f"{guarded.origin}/healthz", timeout=90).status_code == 200
 
 
-def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: RunningDoor) -> None:
+def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: Deployment) -> None:
     # given
     mine, theirs = create_key(guarded), create_key(guarded)
     same = {"idempotency-key": "once"}
@@ -129,7 +129,7 @@ def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: Running
     assert other.headers["x-should-retry"] == "false"
 
 
-def test_what_a_key_may_not_use_is_403(guarded: RunningDoor) -> None:
+def test_what_a_key_may_not_use_is_403(guarded: Deployment) -> None:
     secret = create_key(guarded, "--model", "another", "--max-priority", "low")["secret"]
     answer = httpx.post(
         f"{guarded.url}/chat/completions", json=CHAT, headers=bearer(secret), timeout=90
@@ -137,7 +137,7 @@ def test_what_a_key_may_not_use_is_403(guarded: RunningDoor) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (403, "model")
 
 
-def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(guarded: RunningDoor) -> None:
+def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(guarded: Deployment) -> None:
     # given
     secret = create_key(guarded, "--requests-per-minute", "2", "--max-jobs", "1")["secret"]
     url = f"{guarded.url}/responses"
@@ -177,7 +177,7 @@ def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(guarded: RunningD
     assert spent.headers["x-ratelimit-remaining-requests"] == "0"
 
 
-def test_nothing_in_the_log_is_a_secret_or_a_prompt(guarded: RunningDoor) -> None:
+def test_nothing_in_the_log_is_a_secret_or_a_prompt(guarded: Deployment) -> None:
     # given: every way in which a secret and a prompt may come
     secret = create_key(guarded)["secret"]
     chat = {**CHAT, "messages": [{"role": "user", "content": "PROMPT"}]}

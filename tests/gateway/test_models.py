@@ -12,28 +12,28 @@ import redis
 from rose.protocol import Partition
 from tests.support.api_keys import bearer, create_key
 from tests.support.bench import wait_until
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 
-def test_a_model_is_what_its_workers_announce(door: RunningDoor) -> None:
-    with door.openai() as ai:
+def test_a_model_is_what_its_workers_announce(deployment: Deployment) -> None:
+    with deployment.openai() as ai:
         (listed,) = ai.models.list().data
 
         assert ai.models.retrieve("null") == listed
     assert (listed.id, listed.object, listed.owned_by) == ("null", "model", "roseinfer")
     assert listed.model_extra is not None
     assert listed.model_extra["context_length"] == 1 << 20
-    assert listed.model_extra["queue"] == door.queue
+    assert listed.model_extra["queue"] == deployment.queue
 
 
-def test_an_adapter_is_a_model_of_its_own(start_own_door: Callable[..., RunningDoor]) -> None:
+def test_an_adapter_is_a_model_of_its_own(start_own_deployment: Callable[..., Deployment]) -> None:
     # given: what workers of another engine would announce
-    door = start_own_door(aliases='{"legal": "null:law"}')
-    with redis.Redis.from_url(door.redis_url, protocol=2) as raw:
-        raw.hset(Partition(door.queue).model, "adapters", "law french")
-    everything, one = (create_key(door, *o)["secret"] for o in ((), ("--model", "null:law")))
+    deployment = start_own_deployment(aliases='{"legal": "null:law"}')
+    with redis.Redis.from_url(deployment.redis_url, protocol=2) as raw:
+        raw.hset(Partition(deployment.queue).model, "adapters", "law french")
+    everything, one = (create_key(deployment, *o)["secret"] for o in ((), ("--model", "null:law")))
     # when
-    with door.openai(api_key=everything) as ai, door.openai(api_key=one) as narrow:
+    with deployment.openai(api_key=everything) as ai, deployment.openai(api_key=one) as narrow:
         wait_until(lambda: len(ai.models.list().data) == 4)  # what was read lately is believed
         listed = {model.id: (model.model_extra or {})["adapter"] for model in ai.models.list()}
         allowed = [model.id for model in narrow.models.list()]
@@ -48,33 +48,35 @@ def test_an_adapter_is_a_model_of_its_own(start_own_door: Callable[..., RunningD
     assert allowed == ["null:law"]
 
 
-def test_a_key_sees_the_models_that_it_may_use(start_own_door: Callable[..., RunningDoor]) -> None:
-    door = start_own_door(aliases='{"gpt": "null", "other": "null"}')
+def test_a_key_sees_the_models_that_it_may_use(
+    start_own_deployment: Callable[..., Deployment],
+) -> None:
+    deployment = start_own_deployment(aliases='{"gpt": "null", "other": "null"}')
     secrets = [
-        create_key(door, *options)["secret"]
+        create_key(deployment, *options)["secret"]
         for options in ((), ("--model", "null"), ("--model", "gpt"), ("--model", "none"))
     ]
 
     seen = []
     for secret in secrets:
-        with door.openai(api_key=secret) as ai:
+        with deployment.openai(api_key=secret) as ai:
             seen.append([model.id for model in ai.models.list()])
 
     assert seen == [["gpt", "null", "other"], ["gpt", "null", "other"], ["gpt"], []]
-    with door.openai(api_key=secrets[2]) as ai:
+    with deployment.openai(api_key=secrets[2]) as ai:
         assert ai.models.retrieve("gpt").id == "gpt"
         with pytest.raises(openai.NotFoundError):
             ai.models.retrieve("other")
 
 
 def test_a_key_follows_and_cancels_its_own_jobs_alone(
-    start_own_door: Callable[..., RunningDoor],
+    start_own_deployment: Callable[..., Deployment],
 ) -> None:
-    door = start_own_door()
-    mine, theirs = (bearer(create_key(door)["secret"]) for _ in range(2))
+    deployment = start_own_deployment()
+    mine, theirs = (bearer(create_key(deployment)["secret"]) for _ in range(2))
     body = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-    made = httpx2.post(f"{door.url}/chat/completions", json=body, headers=mine, timeout=90)
-    url = f"{door.url}/jobs/{made.headers['x-rose-job-id']}"
+    made = httpx2.post(f"{deployment.url}/chat/completions", json=body, headers=mine, timeout=90)
+    url = f"{deployment.url}/jobs/{made.headers['x-rose-job-id']}"
 
     for method, tail in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
         assert httpx2.request(method, url + tail, headers=mine, timeout=90).status_code == 200

@@ -1,4 +1,4 @@
-"""The door answers as its OpenAPI document says, whatever it is asked: a little of schemathesis.
+"""The gateway answers as its OpenAPI document says, whatever it is asked: a little of schemathesis.
 
 `make fuzz-http` is the long run.
 """
@@ -13,28 +13,28 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.fuzz.http import answers, fuzz_door, keyed_door
-from tests.support.gateway import RunningDoor
+from tests.fuzz.http import answers, fuzz, keyed_deployment
+from tests.support.gateway import Deployment
 
 
 @pytest.mark.timeout(900)  # on a busy machine
 def test_no_request_gets_an_answer_that_is_not_documented() -> None:
-    with keyed_door() as (door, secret):
+    with keyed_deployment() as (deployment, secret):
         for plain in (True, False):
-            outcome = fuzz_door(door, secret, examples=5, seed=1, plain=plain, phases="fuzzing")
+            outcome = fuzz(deployment, secret, examples=5, seed=1, plain=plain, phases="fuzzing")
 
             assert outcome.failures == [], outcome.output
             assert outcome.operations >= 14
             assert outcome.cases >= 60
-        counts = answers(door)
+        counts = answers(deployment)
 
     assert {"200", "400", "401", "404"} <= set(counts), "not all that was meant to be tried"
     assert "500" not in counts
 
 
-def test_a_generator_of_clients_can_name_all_parameters_and_classes(door: RunningDoor) -> None:
+def test_a_generator_of_clients_can_name_all_parameters_and_classes(deployment: Deployment) -> None:
     # when
-    document = httpx.get(f"{door.origin}/openapi.json", timeout=90).json()
+    document = httpx.get(f"{deployment.origin}/openapi.json", timeout=90).json()
     # then: as openapi-python-client names them
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -22,7 +22,7 @@ from rose_gateway.server import check_exposure, connections_of, listen
 from rose_gateway.settings import GatewaySettings
 from rose_producer import Client
 from tests.support.bench import wait_until
-from tests.support.gateway import RunningDoor, gateway_metrics
+from tests.support.gateway import Deployment, gateway_metrics
 
 LONG = {"model": "null", "prompt": "ab", "max_tokens": 100_000, "stream": True}
 SLOW = {"min_step_s": 0.02}
@@ -49,7 +49,7 @@ async def test_beyond_loopback_it_asks_for_a_key_or_a_word(own_broker: EmbeddedB
     await check_exposure(settings.model_copy(update={"host": "::1"}))
 
 
-async def test_a_door_beyond_loopback_stays_shut_whatever_becomes_of_the_keys(
+async def test_a_gateway_beyond_loopback_stays_shut_whatever_becomes_of_the_keys(
     own_broker: EmbeddedBroker,
 ) -> None:
     # given
@@ -106,36 +106,36 @@ def test_a_redis_that_cannot_be_used_is_told_at_the_start(
         assert "wrong@" not in gateway.log
 
 
-def test_sigterm_lets_open_answers_end(start_door: Callable[..., RunningDoor]) -> None:
+def test_sigterm_lets_open_answers_end(start_deployment: Callable[..., Deployment]) -> None:
     # given
-    door = start_door(worker=SLOW, grace_s=60)
+    deployment = start_deployment(worker=SLOW, grace_s=60)
     body = {**LONG, "max_tokens": 40}
-    with httpx.stream("POST", f"{door.url}/completions", json=body, timeout=90) as answer:
+    with httpx.stream("POST", f"{deployment.url}/completions", json=body, timeout=90) as answer:
         lines = answer.iter_lines()
         next(lines)
         # when
-        door.gateway.signal(signal.SIGTERM)
+        deployment.gateway.signal(signal.SIGTERM)
         # then
         assert [line for line in lines if line][-1] == "data: [DONE]"
-    assert door.gateway.terminate() == 0
-    assert "ERROR" not in door.gateway.log
+    assert deployment.gateway.terminate() == 0
+    assert "ERROR" not in deployment.gateway.log
 
 
 def test_after_the_grace_period_streams_are_broken_off_and_their_jobs_go_on(
-    start_door: Callable[..., RunningDoor],
+    start_deployment: Callable[..., Deployment],
 ) -> None:
     # given
-    door = start_door(worker=SLOW, grace_s=0.2)
-    with httpx.stream("POST", f"{door.url}/completions", json=LONG, timeout=90) as answer:
+    deployment = start_deployment(worker=SLOW, grace_s=0.2)
+    with httpx.stream("POST", f"{deployment.url}/completions", json=LONG, timeout=90) as answer:
         job_id = answer.headers["x-rose-job-id"]
         lines = answer.iter_lines()
         next(lines)
         # when
-        assert door.gateway.terminate() == 0
+        assert deployment.gateway.terminate() == 0
         # then: the client can tell that this is not the end
         with pytest.raises(httpx.TransportError):
             list(lines)
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+    with Client(redis_url=deployment.redis_url, queue=deployment.queue) as client:
         job = client.job(job_id)
         tokens = job.status().tokens
         wait_until(lambda: job.status().tokens > tokens)
@@ -143,32 +143,36 @@ def test_after_the_grace_period_streams_are_broken_off_and_their_jobs_go_on(
         assert job.cancel()
 
 
-def test_a_second_signal_ends_it_at_once(start_door: Callable[..., RunningDoor]) -> None:
-    door = start_door(worker=SLOW, grace_s=3600)
-    with httpx.stream("POST", f"{door.url}/completions", json=LONG, timeout=90) as answer:
+def test_a_second_signal_ends_it_at_once(start_deployment: Callable[..., Deployment]) -> None:
+    deployment = start_deployment(worker=SLOW, grace_s=3600)
+    with httpx.stream("POST", f"{deployment.url}/completions", json=LONG, timeout=90) as answer:
         lines = answer.iter_lines()
         next(lines)
-        door.gateway.signal(signal.SIGTERM)
-        wait_until(lambda: "stopping" in door.gateway.log)
-        assert door.gateway.terminate() == 0
-    assert "ERROR" not in door.gateway.log
+        deployment.gateway.signal(signal.SIGTERM)
+        wait_until(lambda: "stopping" in deployment.gateway.log)
+        assert deployment.gateway.terminate() == 0
+    assert "ERROR" not in deployment.gateway.log
 
 
-def test_a_client_that_takes_nothing_is_hung_up_on(start_door: Callable[..., RunningDoor]) -> None:
+def test_a_client_that_takes_nothing_is_hung_up_on(
+    start_deployment: Callable[..., Deployment],
+) -> None:
     # given: it asks for more than fits between two processes, and reads nothing
-    door = start_door(heartbeat_s=0.5, write_timeout_s=0.5)
+    deployment = start_deployment(heartbeat_s=0.5, write_timeout_s=0.5)
     body = json.dumps({**LONG, "max_tokens": 1_000_000}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(
         body
     )
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(("127.0.0.1", door.port))
+        client.connect(("127.0.0.1", deployment.port))
         client.sendall(head + body)
         # then
-        wait_until(lambda: gateway_metrics(door.gateway)["rose_gateway_events_total"] > 0)
-        wait_until(lambda: gateway_metrics(door.gateway)["rose_gateway_open_streams"] == 0)
-        wait_until(lambda: gateway_metrics(door.gateway)["rose_gateway_open_connections"] == 1)
+        wait_until(lambda: gateway_metrics(deployment.gateway)["rose_gateway_events_total"] > 0)
+        wait_until(lambda: gateway_metrics(deployment.gateway)["rose_gateway_open_streams"] == 0)
+        wait_until(
+            lambda: gateway_metrics(deployment.gateway)["rose_gateway_open_connections"] == 1
+        )
         # and: what was kept for it is a small part
-        assert gateway_metrics(door.gateway)["rose_gateway_sent_bytes_total"] < 20_000_000
-    assert "ERROR" not in door.gateway.log
+        assert gateway_metrics(deployment.gateway)["rose_gateway_sent_bytes_total"] < 20_000_000
+    assert "ERROR" not in deployment.gateway.log

@@ -14,17 +14,17 @@ import pytest
 from rose.errors import JobNotFound
 from rose_producer import Client
 from tests.support.bench import wait_until
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 BODY = {"model": "null", "prompt": "ab", "max_tokens": 3, "stream": True}
 
 
-def test_a_silent_stream_has_a_heartbeat(start_door: Callable[..., RunningDoor]) -> None:
+def test_a_silent_stream_has_a_heartbeat(start_deployment: Callable[..., Deployment]) -> None:
     # given: the worker does nothing for a while
-    door = start_door(heartbeat_s=0.1)
-    (worker,) = door.workers
+    deployment = start_deployment(heartbeat_s=0.1)
+    (worker,) = deployment.workers
     worker.signal(signal.SIGSTOP)
-    with httpx.stream("POST", f"{door.url}/completions", json=BODY, timeout=90) as answer:
+    with httpx.stream("POST", f"{deployment.url}/completions", json=BODY, timeout=90) as answer:
         lines = answer.iter_lines()
         # then
         assert [next(lines) for _ in range(4)] == [": keep-alive", "", ": keep-alive", ""]
@@ -34,12 +34,14 @@ def test_a_silent_stream_has_a_heartbeat(start_door: Callable[..., RunningDoor])
         assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
-def test_heartbeats_end_no_event_in_openai_s_sdk(start_door: Callable[..., RunningDoor]) -> None:
+def test_heartbeats_end_no_event_in_openai_s_sdk(
+    start_deployment: Callable[..., Deployment],
+) -> None:
     # given: silences between events that have ids, the last of which the SDK keeps
-    door = start_door(heartbeat_s=0.1, worker={"min_step_s": 0.3})
+    deployment = start_deployment(heartbeat_s=0.1, worker={"min_step_s": 0.3})
     chat = {"model": "null", "messages": [{"role": "user", "content": "ab"}], "max_tokens": 4}
     key = {"Idempotency-Key": "heartbeats"}
-    with door.openai() as ai:
+    with deployment.openai() as ai:
         # when
         chunks = ai.chat.completions.create(**chat, stream=True, extra_headers=key)
         by_chat = [chunk.choices[0].delta.content or "" for chunk in chunks]
@@ -50,13 +52,13 @@ def test_heartbeats_end_no_event_in_openai_s_sdk(start_door: Callable[..., Runni
 
 
 def test_a_reader_that_strips_what_it_reads_survives_heartbeats(
-    start_door: Callable[..., RunningDoor],
+    start_deployment: Callable[..., Deployment],
 ) -> None:
     # given
-    door = start_door(heartbeat_s=0.1, worker={"min_step_s": 0.3})
+    deployment = start_deployment(heartbeat_s=0.1, worker={"min_step_s": 0.3})
     events: list[str] = []
     rest = ""
-    with httpx.stream("POST", f"{door.url}/completions", json=BODY, timeout=90) as answer:
+    with httpx.stream("POST", f"{deployment.url}/completions", json=BODY, timeout=90) as answer:
         # when: as `vllm bench serve` reads
         for chunk in answer.iter_raw():
             rest += chunk.decode().strip()
@@ -76,14 +78,14 @@ def test_a_reader_that_strips_what_it_reads_survives_heartbeats(
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
-def test_a_client_of_http_1_0_is_given_no_chunks(door: RunningDoor, connection: str) -> None:
+def test_a_client_of_http_1_0_is_given_no_chunks(deployment: Deployment, connection: str) -> None:
     # given
     body = json.dumps(BODY).encode()
     head = (
         "POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: {connection}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", door.port), timeout=90) as client:
+    with socket.create_connection(("127.0.0.1", deployment.port), timeout=90) as client:
         # when
         client.sendall(head.encode() + body)
         answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
@@ -100,7 +102,7 @@ REFUSED = {"model": "null", "prompt": "ab", "stream": True, "logprobs": 1}
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_what_fails_before_a_stream_begins_is_answered_with_its_status(
-    door: RunningDoor, path: str
+    deployment: Deployment, path: str
 ) -> None:
     # given
     body: dict[str, Any] = REFUSED
@@ -108,25 +110,25 @@ def test_what_fails_before_a_stream_begins_is_answered_with_its_status(
         messages = [{"role": "user", "content": "ab"}]
         body = {"model": "null", "messages": messages, "stream": True, "logprobs": True}
     # when
-    answer = httpx.post(f"{door.url}/{path}", json=body, timeout=90)
+    answer = httpx.post(f"{deployment.url}/{path}", json=body, timeout=90)
     # then: as one that is not streamed
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-should-retry"] == "false"
     assert answer.json()["error"]["code"] == "invalid_parameter"
-    whole = httpx.post(f"{door.url}/{path}", json={**body, "stream": False}, timeout=90)
+    whole = httpx.post(f"{deployment.url}/{path}", json={**body, "stream": False}, timeout=90)
     assert whole.status_code == 400
 
 
 def test_one_that_means_to_come_back_is_told_its_job_before_a_stream_begins(
-    start_door: Callable[..., RunningDoor],
+    start_deployment: Callable[..., Deployment],
 ) -> None:
     # given: nobody takes the job
-    door = start_door()
-    (worker,) = door.workers
+    deployment = start_deployment()
+    (worker,) = deployment.workers
     worker.signal(signal.SIGSTOP)
     headers = {"x-rose-on-disconnect": "continue"}
-    url = f"{door.url}/completions"
+    url = f"{deployment.url}/completions"
     # when
     with httpx.stream("POST", url, json=REFUSED, headers=headers, timeout=90) as answer:
         # then: the answer has begun
@@ -139,13 +141,13 @@ def test_one_that_means_to_come_back_is_told_its_job_before_a_stream_begins(
 
 
 def test_a_stream_that_has_begun_with_a_heartbeat_ends_with_the_error(
-    start_door: Callable[..., RunningDoor],
+    start_deployment: Callable[..., Deployment],
 ) -> None:
     # given: silence before the failure
-    door = start_door(heartbeat_s=0.1)
-    (worker,) = door.workers
+    deployment = start_deployment(heartbeat_s=0.1)
+    (worker,) = deployment.workers
     worker.signal(signal.SIGSTOP)
-    with httpx.stream("POST", f"{door.url}/completions", json=REFUSED, timeout=90) as answer:
+    with httpx.stream("POST", f"{deployment.url}/completions", json=REFUSED, timeout=90) as answer:
         lines = answer.iter_lines()
         assert next(lines) == ": keep-alive"
         # when
@@ -159,43 +161,46 @@ def test_a_stream_that_has_begun_with_a_heartbeat_ends_with_the_error(
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_job_that_fails_and_is_not_to_be_stored_is_deleted(
-    door: RunningDoor, *, stream: bool
+    deployment: Deployment, *, stream: bool
 ) -> None:
     # when
     body = {**REFUSED, "store": False, "stream": stream}
-    answer = httpx.post(f"{door.url}/completions", json=body, timeout=90)
+    answer = httpx.post(f"{deployment.url}/completions", json=body, timeout=90)
     # then
     assert answer.status_code == 400
-    with Client(redis_url=door.redis_url, queue=door.queue) as client, pytest.raises(JobNotFound):
+    with (
+        Client(redis_url=deployment.redis_url, queue=deployment.queue) as client,
+        pytest.raises(JobNotFound),
+    ):
         client.job(answer.headers["x-rose-job-id"]).status()
 
 
 def test_a_client_that_goes_before_its_stream_begins_cancels_its_job(
-    start_door: Callable[..., RunningDoor],
+    start_deployment: Callable[..., Deployment],
 ) -> None:
     # given: a worker that has one slot, which is taken
-    door = start_door(worker={"max_batch_size": 1, "min_step_s": 0.05})
+    deployment = start_deployment(worker={"max_batch_size": 1, "min_step_s": 0.05})
     taken = {"model": "null", "input": "ab", "background": True}
-    long = httpx.post(f"{door.url}/responses", json=taken, timeout=90).json()["id"]
+    long = httpx.post(f"{deployment.url}/responses", json=taken, timeout=90).json()["id"]
     body = json.dumps(BODY).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     )
 
     def newest() -> Any:
-        return httpx.get(f"{door.url}/jobs", timeout=90).json()["data"][0]
+        return httpx.get(f"{deployment.url}/jobs", timeout=90).json()["data"][0]
 
     # when
-    with socket.create_connection(("127.0.0.1", door.port), timeout=90) as client:
+    with socket.create_connection(("127.0.0.1", deployment.port), timeout=90) as client:
         client.sendall(head.encode() + body)
         wait_until(lambda: newest()["face"] == "completion")
     # then
     wait_until(lambda: newest()["choices"][0]["status"] == "cancelled")
-    httpx.post(f"{door.url}/responses/{long}/cancel", timeout=90)
+    httpx.post(f"{deployment.url}/responses/{long}/cancel", timeout=90)
 
 
-def test_nothing_between_may_keep_events_back(door: RunningDoor) -> None:
-    with httpx.stream("POST", f"{door.url}/completions", json=BODY, timeout=90) as answer:
+def test_nothing_between_may_keep_events_back(deployment: Deployment) -> None:
+    with httpx.stream("POST", f"{deployment.url}/completions", json=BODY, timeout=90) as answer:
         answer.read()
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-cache"
@@ -203,12 +208,12 @@ def test_nothing_between_may_keep_events_back(door: RunningDoor) -> None:
     assert "content-length" not in answer.headers
 
 
-def test_events_that_are_there_together_go_out_in_one_write(door: RunningDoor) -> None:
+def test_events_that_are_there_together_go_out_in_one_write(deployment: Deployment) -> None:
     # given: a job that has ended
     body = {"model": "null", "input": "ab", "max_output_tokens": 500}
-    made = httpx.post(f"{door.url}/responses", json=body, timeout=90).json()
+    made = httpx.post(f"{deployment.url}/responses", json=body, timeout=90).json()
     # when
-    url = f"{door.url}/responses/{made['id']}?stream=true"
+    url = f"{deployment.url}/responses/{made['id']}?stream=true"
     with httpx.stream("GET", url, timeout=90) as answer:
         chunks = list(answer.iter_raw())
     # then: hundreds of events in few chunks

@@ -1,4 +1,4 @@
-"""Tenants at the door: an API key says whose jobs they are, and nobody else can."""
+"""Tenants at the gateway: an API key says whose jobs they are, and nobody else can."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.support.api_keys import bearer, create_key
 from tests.support.batch_lines import completion, raw_line
 from tests.support.bench import wait_until
 from tests.support.command import run_rose
-from tests.support.gateway import RunningDoor, gateway_metrics
+from tests.support.gateway import Deployment, gateway_metrics
 
 RESPONSE = {"model": "null", "input": "ab", "max_output_tokens": 3}
 CHAT = {"model": "null", "max_tokens": 3, "messages": [{"role": "user", "content": "ab"}]}
 
 
 @pytest.fixture
-def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
-    return start_own_door(worker={"min_step_s": 0.01})
+def guarded(start_own_deployment: Callable[..., Deployment]) -> Deployment:
+    return start_own_deployment(worker={"min_step_s": 0.01})
 
 
 def begun(http: httpx.Client, *names: str) -> str:
@@ -46,7 +46,7 @@ def ended(http: httpx.Client, batch_id: str) -> dict[str, Any]:
     return batch
 
 
-def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
+def test_what_a_key_asks_for_is_its_tenants(guarded: Deployment) -> None:
     # given: a key of a tenant, and one that is nobody's
     key = create_key(guarded, "--tenant", "mail")
     other = create_key(guarded)
@@ -82,7 +82,7 @@ def test_what_a_key_asks_for_is_its_tenants(guarded: RunningDoor) -> None:
 
 
 def test_over_a_tenants_limit_a_request_is_a_429_and_the_lines_of_a_batch_wait(
-    guarded: RunningDoor,
+    guarded: Deployment,
 ) -> None:
     # given: a tenant that may have one job, and has it
     headers = bearer(create_key(guarded, "--tenant", "mail")["secret"])

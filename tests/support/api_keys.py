@@ -1,4 +1,4 @@
-"""API keys of a door, made as operators make them."""
+"""API keys of a gateway, made as operators make them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 from tests.support.command import run_rose
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 
-def create_key(door: RunningDoor, *options: str) -> dict[str, Any]:
+def create_key(deployment: Deployment, *options: str) -> dict[str, Any]:
     """What `rose keys create` prints; `secret` is the key itself."""
-    made = run_rose("keys", "create", "test", "--json", "--redis-url", door.redis_url, *options)
+    made = run_rose(
+        "keys", "create", "test", "--json", "--redis-url", deployment.redis_url, *options
+    )
     facts: dict[str, Any] = json.loads(made.stdout)
     return facts
 

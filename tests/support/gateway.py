@@ -1,4 +1,4 @@
-"""A running door: a queue, a worker with the null engine, and a gateway, all real."""
+"""A running deployment: a queue, a worker with the null engine, and a gateway, all real."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.echo import serving
 
 
 @dataclass(frozen=True, slots=True)
-class RunningDoor:
+class Deployment:
     redis_url: str
     queue: str
     gateway: GatewayProcess
@@ -52,18 +52,18 @@ def running_gateway(redis_url: str, queue: str, **settings: Any) -> Iterator[Gat
 
 
 @contextmanager
-def running_door(
+def running_deployment(
     redis_url: str,
     queue: str,
     *,
     worker: dict[str, Any] | None = None,
     **settings: Any,
-) -> Iterator[RunningDoor]:
+) -> Iterator[Deployment]:
     """`worker`: its settings; the null engine if not told otherwise. `settings`: the gateway's."""
     with ExitStack() as stack:
         one = stack.enter_context(serving(f"{queue}-w", redis_url, queue=queue, **(worker or {})))
         gateway = stack.enter_context(running_gateway(redis_url, queue, **settings))
-        yield RunningDoor(redis_url, queue, gateway, (one,))
+        yield Deployment(redis_url, queue, gateway, (one,))
 
 
 def gateway_metrics(gateway: GatewayProcess) -> dict[str, float]:

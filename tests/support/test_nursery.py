@@ -14,10 +14,10 @@ from tests.support.bench import wait_until
 _STARTS = """
 import sys
 from rose_cli.demo.broker import EmbeddedBroker
-from tests.support.gateway import running_door
+from tests.support.gateway import running_deployment
 from tests.support.nursery import forking
-with forking(), EmbeddedBroker(fake=False) as broker, running_door(broker.url, "q") as door:
-    print(broker.pid, door.gateway.pid, door.workers[0].pid, flush=True)
+with forking(), EmbeddedBroker(fake=False) as broker, running_deployment(broker.url, "q") as one:
+    print(broker.pid, one.gateway.pid, one.workers[0].pid, flush=True)
     sys.stdin.read()
 """
 

@@ -34,7 +34,7 @@ from tests.support.batch_lines import (
 )
 from tests.support.bench import until
 from tests.support.echo import SLOW
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -43,9 +43,9 @@ _OWN = ("id", "created", "created_at", "completed_at", "service_tier")
 
 
 @pytest.fixture
-async def inside(door: RunningDoor) -> AsyncIterator[Services]:
+async def inside(deployment: Deployment) -> AsyncIterator[Services]:
     """Without HTTP, to the same queue."""
-    async with opened_services(door.redis_url, door.queue) as opened:
+    async with opened_services(deployment.redis_url, deployment.queue) as opened:
         yield opened
 
 
@@ -79,11 +79,11 @@ def _common(body: Any) -> Any:
     ],
 )
 async def test_a_line_is_answered_as_http_answers(
-    door: RunningDoor, inside: Services, url: str, body: dict[str, Any], queue: str
+    deployment: Deployment, inside: Services, url: str, body: dict[str, Any], queue: str
 ) -> None:
     # given
     body = {"model": "null", **body}
-    http = httpx2.post(f"{door.origin}{url}", json=body, timeout=90)
+    http = httpx2.post(f"{deployment.origin}{url}", json=body, timeout=90)
     # when
     answer = await processed(inside, line_of(7, body, url), batch=f"batch_{queue}")
     # then
@@ -227,12 +227,12 @@ async def test_lines_wait_for_the_first_worker(
 
 
 async def test_what_is_not_to_be_stored_is_deleted_when_its_answer_is_written(
-    inside: Services, door: RunningDoor, queue: str
+    inside: Services, deployment: Deployment, queue: str
 ) -> None:
     # given
     answer = await processed(inside, line_of(1, completion("x", store=False)), batch=queue)
     job_id = said(answer.record)["response"]["request_id"].removeprefix("req_")
-    job = inside.clients[door.queue].job(job_id)
+    job = inside.clients[deployment.queue].job(job_id)
     assert (await job.status()).status == "finished"
     # when
     await answer.delivered()

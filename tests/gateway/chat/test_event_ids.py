@@ -5,22 +5,24 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 
-def lines_of(door: RunningDoor, **headers: str) -> list[str]:
+def lines_of(deployment: Deployment, **headers: str) -> list[str]:
     body = {
         "model": "null",
         "messages": [{"role": "user", "content": "Hi"}],
         "max_tokens": 3,
         "stream": True,
     }
-    answer = httpx2.post(f"{door.url}/chat/completions", json=body, headers=headers, timeout=60)
+    answer = httpx2.post(
+        f"{deployment.url}/chat/completions", json=body, headers=headers, timeout=60
+    )
     return answer.text.splitlines()
 
 
-def test_a_client_that_says_nothing_gets_what_openai_sends(door: RunningDoor) -> None:
-    lines = lines_of(door)
+def test_a_client_that_says_nothing_gets_what_openai_sends(deployment: Deployment) -> None:
+    lines = lines_of(deployment)
 
     assert [line for line in lines if line and not line.startswith("data: ")] == []
 
@@ -34,9 +36,9 @@ def test_a_client_that_says_nothing_gets_what_openai_sends(door: RunningDoor) ->
     ],
 )
 def test_one_that_can_resume_gets_the_place_of_each_event(
-    door: RunningDoor, headers: dict[str, str]
+    deployment: Deployment, headers: dict[str, str]
 ) -> None:
-    lines = lines_of(door, **headers)
+    lines = lines_of(deployment, **headers)
 
     ids = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
     assert ids[0] == "0-0"

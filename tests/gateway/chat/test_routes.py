@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions through a running door. The null engine echoes the prompt's bytes."""
+"""POST /v1/chat/completions of a running gateway. The null engine echoes the prompt's bytes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.bench import wait_until
 from tests.support.echo import SLOW
 from tests.support.echo import echoed_text as echo
 from tests.support.event_stream import event_stream, leave_when
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 
 
-def post(door: RunningDoor, body: Any, **headers: str) -> httpx2.Response:
-    return httpx2.post(f"{door.url}/chat/completions", json=body, headers=headers, timeout=60)
+def post(deployment: Deployment, body: Any, **headers: str) -> httpx2.Response:
+    return httpx2.post(f"{deployment.url}/chat/completions", json=body, headers=headers, timeout=60)
 
 
 def test_an_answer_has_all_that_openai_s_has(ai: OpenAI) -> None:
@@ -48,10 +48,13 @@ def test_a_null_worker_gives_a_request_without_a_limit_no_million_tokens(ai: Ope
     assert (choice.message.content, choice.finish_reason) == (echo("Hi", 8192), "length")
 
 
-def test_events_carry_the_position_and_the_job(door: RunningDoor) -> None:
+def test_events_carry_the_position_and_the_job(deployment: Deployment) -> None:
     body = {"model": "null", "messages": HI, "max_tokens": 2, "stream": True}
 
-    with event_stream("POST", f"{door.url}/chat/completions", body=body) as (response, events):
+    with event_stream("POST", f"{deployment.url}/chat/completions", body=body) as (
+        response,
+        events,
+    ):
         sent = list(events)
 
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -100,9 +103,9 @@ def test_roles_and_parts_reach_the_model(ai: OpenAI) -> None:
     ],
 )
 def test_what_is_wrong_is_refused_by_its_name(
-    door: RunningDoor, more: dict[str, Any], param: str
+    deployment: Deployment, more: dict[str, Any], param: str
 ) -> None:
-    answer = post(door, {"model": "null", "messages": HI, **more})
+    answer = post(deployment, {"model": "null", "messages": HI, **more})
 
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -110,7 +113,7 @@ def test_what_is_wrong_is_refused_by_its_name(
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_what_means_nothing_is_accepted(door: RunningDoor) -> None:
+def test_what_means_nothing_is_accepted(deployment: Deployment) -> None:
     nothing = {
         "functions": None,
         "modalities": ["text"],
@@ -130,7 +133,7 @@ def test_what_means_nothing_is_accepted(door: RunningDoor) -> None:
         "chat_template_kwargs": {"enable_thinking": False},
     }
 
-    answer = post(door, {"model": "null", "messages": HI, "max_tokens": 1, **nothing})
+    answer = post(deployment, {"model": "null", "messages": HI, "max_tokens": 1, **nothing})
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["service_tier"] == "flex"
@@ -148,9 +151,9 @@ def test_what_means_nothing_is_accepted(door: RunningDoor) -> None:
     ],
 )
 def test_what_another_server_calls_otherwise_is_refused_with_our_name(
-    door: RunningDoor, name: str, value: Any, ours: str
+    deployment: Deployment, name: str, value: Any, ours: str
 ) -> None:
-    answer = post(door, {"model": "null", "messages": HI, name: value})
+    answer = post(deployment, {"model": "null", "messages": HI, name: value})
 
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, name)
@@ -158,7 +161,7 @@ def test_what_another_server_calls_otherwise_is_refused_with_our_name(
     assert ours in error["message"]
 
 
-def test_other_servers_way_of_asking_for_nothing_is_accepted(door: RunningDoor) -> None:
+def test_other_servers_way_of_asking_for_nothing_is_accepted(deployment: Deployment) -> None:
     # given: what programs for LM Studio, llama.cpp and vLLM send
     nothing = {
         "max_tokens": -1,
@@ -172,10 +175,10 @@ def test_other_servers_way_of_asking_for_nothing_is_accepted(door: RunningDoor) 
         "use_beam_search": False,
     }
     # when
-    answer = post(door, {"model": "null", "messages": HI, **nothing})
+    answer = post(deployment, {"model": "null", "messages": HI, **nothing})
     # then: it ends where an answer without a limit does
     assert answer.status_code == 200, answer.text
-    usage = post(door, {"model": "null", "messages": HI}).json()["usage"]
+    usage = post(deployment, {"model": "null", "messages": HI}).json()["usage"]
     assert answer.json()["usage"]["completion_tokens"] == usage["completion_tokens"]
 
 
@@ -189,27 +192,29 @@ def test_what_only_the_worker_can_refuse_is_refused_too(ai: OpenAI) -> None:
         list(ai.chat.completions.create(**asked, stream=True))
 
 
-def test_the_same_key_brings_the_same_job_and_another_body_a_conflict(door: RunningDoor) -> None:
+def test_the_same_key_brings_the_same_job_and_another_body_a_conflict(
+    deployment: Deployment,
+) -> None:
     body = {"model": "null", "messages": HI, "max_tokens": 3, "n": 2}
     key = {"Idempotency-Key": "the same"}
 
-    first, second = (post(door, body, **key) for _ in range(2))
-    other = post(door, {**body, "max_tokens": 4}, **key)
+    first, second = (post(deployment, body, **key) for _ in range(2))
+    other = post(deployment, {**body, "max_tokens": 4}, **key)
 
     assert first.json() == second.json()
     assert first.headers["x-rose-job-id"] == second.headers["x-rose-job-id"]
     assert other.status_code == 409
 
 
-def test_what_is_not_stored_is_gone_when_it_is_delivered(door: RunningDoor) -> None:
+def test_what_is_not_stored_is_gone_when_it_is_delivered(deployment: Deployment) -> None:
     body = {"model": "null", "messages": HI, "max_tokens": 3, "store": False}
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+    with Client(redis_url=deployment.redis_url, queue=deployment.queue) as client:
         for stream in (False, True):
-            answer = post(door, {**body, "stream": stream})
+            answer = post(deployment, {**body, "stream": stream})
 
             job_id = answer.headers["x-rose-job-id"]
             assert answer.status_code == 200
-            assert httpx2.get(f"{door.url}/jobs/{job_id}", timeout=90).status_code == 404
+            assert httpx2.get(f"{deployment.url}/jobs/{job_id}", timeout=90).status_code == 404
             wait_until(lambda job_id=job_id: _is_gone(client, job_id))
 
 
@@ -222,37 +227,37 @@ def _is_gone(client: Client, job_id: str) -> bool:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_slots(start_door: Any, stream: bool) -> None:
-    door = start_door(worker=SLOW)
+def test_a_client_that_goes_away_frees_its_slots(start_deployment: Any, stream: bool) -> None:
+    deployment = start_deployment(worker=SLOW)
     body = {"model": "null", "messages": HI, "n": 2, "stream": stream}
 
-    job_ids = _leave_early(door, body)
+    job_ids = _leave_early(deployment, body)
 
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+    with Client(redis_url=deployment.redis_url, queue=deployment.queue) as client:
         for job_id in job_ids:
             wait_until(lambda job_id=job_id: client.job(job_id).status().status == "cancelled")
 
 
-def test_a_client_may_say_that_the_job_goes_on(start_door: Any) -> None:
-    door = start_door(worker=SLOW)
+def test_a_client_may_say_that_the_job_goes_on(start_deployment: Any) -> None:
+    deployment = start_deployment(worker=SLOW)
     body = {"model": "null", "messages": HI, "max_tokens": 30, "stream": True}
 
-    (job_id, _) = _leave_early(door, body, **{"x-rose-on-disconnect": "continue"})
+    (job_id, _) = _leave_early(deployment, body, **{"x-rose-on-disconnect": "continue"})
 
-    with Client(redis_url=door.redis_url, queue=door.queue) as client:
+    with Client(redis_url=deployment.redis_url, queue=deployment.queue) as client:
         assert client.job(job_id).result(timeout_s=60).text == echo("Hi", 30)
 
 
-def _leave_early(door: RunningDoor, body: Any, **headers: str) -> tuple[str, str]:
+def _leave_early(deployment: Deployment, body: Any, **headers: str) -> tuple[str, str]:
     """The ids of the jobs that a client has left."""
-    url = f"{door.url}/chat/completions"
+    url = f"{deployment.url}/chat/completions"
     if body["stream"]:
         with event_stream("POST", url, headers, body) as (response, events):
             next(event for event in events if event.id not in ("0-0", "0-0,0-0"))
         job_id = response.headers["x-rose-job-id"]
         return job_id, f"{job_id}.1"
-    with redis.Redis.from_url(door.redis_url) as raw:
-        pattern = Partition(door.queue).state("*")
+    with redis.Redis.from_url(deployment.redis_url) as raw:
+        pattern = Partition(deployment.queue).state("*")
         leave_when(lambda: len(raw.keys(pattern)) == 2, url, body, headers)
         states = raw.keys(pattern)
     first, second = sorted(key.decode().partition(":state:")[2] for key in states)

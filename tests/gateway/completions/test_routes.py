@@ -1,4 +1,4 @@
-"""POST /v1/completions through a running door. The null engine echoes the prompt's bytes."""
+"""POST /v1/completions of a running gateway. The null engine echoes the prompt's bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support.echo import echoed_text as echo
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 
 def test_sixteen_tokens_are_the_default(ai: OpenAI) -> None:
@@ -111,11 +111,11 @@ def test_no_token_may_be_asked_for(ai: OpenAI, stream: bool, echo: bool, text: s
     ],
 )
 def test_what_is_wrong_is_refused_by_its_name(
-    door: RunningDoor, more: dict[str, Any], param: str
+    deployment: Deployment, more: dict[str, Any], param: str
 ) -> None:
     body = {"model": "null", "prompt": "x", **more}
 
-    answer = httpx2.post(f"{door.url}/completions", json=body, timeout=90)
+    answer = httpx2.post(f"{deployment.url}/completions", json=body, timeout=90)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
@@ -143,10 +143,10 @@ def test_a_benchmark_may_ask_for_the_usage_so_far(ai: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [1_000_000, -1])
-def test_more_tokens_than_fit_are_no_load(start_door: Any, max_tokens: int) -> None:
-    door = start_door(worker={"max_context": 10, "max_queued_tokens": 20})
+def test_more_tokens_than_fit_are_no_load(start_deployment: Any, max_tokens: int) -> None:
+    deployment = start_deployment(worker={"max_context": 10, "max_queued_tokens": 20})
 
-    with door.openai() as ai:
+    with deployment.openai() as ai:
         answer = ai.completions.create(model="null", prompt="x", max_tokens=max_tokens)
 
     assert answer.choices[0].finish_reason == "length"

@@ -239,7 +239,7 @@ def test_a_gigabyte_is_refused_before_it_is_sent(
     )
     with socket.create_connection(("127.0.0.1", gateway.http_port), timeout=90) as raw:
         raw.sendall(head.encode())
-        answer = b"".join(iter(lambda: raw.recv(65_536), b""))  # until the door closes
+        answer = b"".join(iter(lambda: raw.recv(65_536), b""))  # until the gateway closes
 
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"connection: close" in answer.lower()

@@ -12,15 +12,17 @@ from rose_gateway.app import create_app
 from rose_gateway.page import routes
 from rose_gateway.settings import GatewaySettings
 from tests.support.api_keys import create_key
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 STATIC = sorted(routes._contents())
 """names"""
 
 
 @pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in STATIC)])
-def test_each_file_is_what_it_says_and_bound_to_this_server(door: RunningDoor, path: str) -> None:
-    answer = httpx.get(door.origin + path, timeout=90)
+def test_each_file_is_what_it_says_and_bound_to_this_server(
+    deployment: Deployment, path: str
+) -> None:
+    answer = httpx.get(deployment.origin + path, timeout=90)
 
     assert answer.status_code == 200
     assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -31,19 +33,19 @@ def test_each_file_is_what_it_says_and_bound_to_this_server(door: RunningDoor, p
     assert answer.headers["content-type"].startswith(kind[ending])
 
 
-def test_what_the_browser_has_is_not_sent_again(door: RunningDoor) -> None:
-    first = httpx.get(door.origin + "/", timeout=90)
+def test_what_the_browser_has_is_not_sent_again(deployment: Deployment) -> None:
+    first = httpx.get(deployment.origin + "/", timeout=90)
 
     again = httpx.get(
-        door.origin + "/", headers={"if-none-match": first.headers["etag"]}, timeout=90
+        deployment.origin + "/", headers={"if-none-match": first.headers["etag"]}, timeout=90
     )
 
     assert (again.status_code, again.content) == (304, b"")
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Froutes.py", "__init__.py", "routes.py", ""])
-def test_there_is_nothing_else(door: RunningDoor, name: str) -> None:
-    assert httpx.get(f"{door.origin}/page/{name}", timeout=90).status_code == 404
+def test_there_is_nothing_else(deployment: Deployment, name: str) -> None:
+    assert httpx.get(f"{deployment.origin}/page/{name}", timeout=90).status_code == 404
 
 
 def test_the_files_name_no_other_server() -> None:
@@ -59,12 +61,12 @@ def test_the_files_name_no_other_server() -> None:
 
 
 def test_the_page_needs_no_key_and_shows_nothing_without_one(
-    start_own_door: Callable[..., RunningDoor],
+    start_own_deployment: Callable[..., Deployment],
 ) -> None:
-    door = start_own_door()
-    create_key(door)
+    deployment = start_own_deployment()
+    create_key(deployment)
 
-    assert httpx.get(door.origin + "/", timeout=90).status_code == 200
+    assert httpx.get(deployment.origin + "/", timeout=90).status_code == 200
 
 
 @pytest.mark.parametrize(("page", "status"), [(True, 200), (False, 404)])

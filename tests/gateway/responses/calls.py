@@ -1,4 +1,4 @@
-"""Raw requests to a door's Responses API."""
+"""Raw requests to a gateway's Responses API."""
 
 from __future__ import annotations
 

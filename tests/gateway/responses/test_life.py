@@ -25,14 +25,14 @@ from tests.gateway.responses.calls import (
 )
 from tests.support.echo import SLOW, echoed_text
 from tests.support.event_stream import event_stream, leave_when
-from tests.support.gateway import RunningDoor, running_door, running_gateway
+from tests.support.gateway import Deployment, running_deployment, running_gateway
 
 LONG = {"model": "null", "input": "hello", "max_output_tokens": 5000}
 
 
 @pytest.fixture
-def slow_door(start_door: Callable[..., RunningDoor]) -> RunningDoor:
-    return start_door(worker=SLOW)
+def slow_deployment(start_deployment: Callable[..., Deployment]) -> Deployment:
+    return start_deployment(worker=SLOW)
 
 
 @contextmanager
@@ -49,30 +49,30 @@ def until_text(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
     return next(event for event in events if event["type"] == "response.output_text.delta")
 
 
-def test_a_client_that_leaves_its_stream_cancels_it(slow_door: RunningDoor) -> None:
-    with streaming(slow_door.url) as (answer, events):
+def test_a_client_that_leaves_its_stream_cancels_it(slow_deployment: Deployment) -> None:
+    with streaming(slow_deployment.url) as (answer, events):
         until_text(events)
         response_id = "resp_" + answer.headers["x-rose-job-id"]
 
-    final = wait_for(slow_door.url, response_id, has_ended)
+    final = wait_for(slow_deployment.url, response_id, has_ended)
 
     assert final["status"] == "cancelled"
     assert final["output"][0]["status"] == "incomplete"
 
 
-def test_a_client_that_leaves_without_its_answer_cancels_it(slow_door: RunningDoor) -> None:
+def test_a_client_that_leaves_without_its_answer_cancels_it(slow_deployment: Deployment) -> None:
     metadata = {"metadata": {"find": "me"}}
-    with Client(redis_url=slow_door.redis_url, queue=slow_door.queue) as client:
+    with Client(redis_url=slow_deployment.redis_url, queue=slow_deployment.queue) as client:
         leave_when(
             lambda: client.queue_status().running == 1,
-            f"{slow_door.url}/responses",
+            f"{slow_deployment.url}/responses",
             {**LONG, **metadata},
             {"idempotency-key": "k", "x-rose-on-disconnect": "cancel"},
         )
 
     # The same request again finds the job that was made.
     again = httpx.post(
-        f"{slow_door.url}/responses",
+        f"{slow_deployment.url}/responses",
         json={**LONG, **metadata},
         headers={"idempotency-key": "k"},
         timeout=60,
@@ -80,21 +80,21 @@ def test_a_client_that_leaves_without_its_answer_cancels_it(slow_door: RunningDo
     assert again.json()["status"] == "cancelled"
 
 
-def test_a_stream_may_go_on_without_its_client(slow_door: RunningDoor) -> None:
+def test_a_stream_may_go_on_without_its_client(slow_deployment: Deployment) -> None:
     headers = {"x-rose-on-disconnect": "continue"}
-    with streaming(slow_door.url, headers=headers, max_output_tokens=100) as (answer, events):
+    with streaming(slow_deployment.url, headers=headers, max_output_tokens=100) as (answer, events):
         last = until_text(events)
         response_id = "resp_" + answer.headers["x-rose-job-id"]
 
-    rest = events_of(followed(slow_door.url, response_id, last["sequence_number"]))
+    rest = events_of(followed(slow_deployment.url, response_id, last["sequence_number"]))
 
     assert rest[0]["sequence_number"] == last["sequence_number"] + 1
     assert rest[-1]["response"]["usage"]["output_tokens"] == 100
 
 
-def test_what_is_not_stored_cannot_go_on_without_its_client(slow_door: RunningDoor) -> None:
+def test_what_is_not_stored_cannot_go_on_without_its_client(slow_deployment: Deployment) -> None:
     answer = httpx.post(
-        f"{slow_door.url}/responses",
+        f"{slow_deployment.url}/responses",
         json={**LONG, "store": False},
         headers={"x-rose-on-disconnect": "continue"},
         timeout=90,
@@ -103,59 +103,64 @@ def test_what_is_not_stored_cannot_go_on_without_its_client(slow_door: RunningDo
     assert refused(answer)["param"] == "store"
 
 
-def test_a_reader_that_leaves_cancels_nothing(slow_door: RunningDoor) -> None:
-    response_id = created(slow_door.url, background=True, max_output_tokens=60)["id"]
+def test_a_reader_that_leaves_cancels_nothing(slow_deployment: Deployment) -> None:
+    response_id = created(slow_deployment.url, background=True, max_output_tokens=60)["id"]
 
-    url = f"{slow_door.url}/responses/{response_id}?stream=true"
+    url = f"{slow_deployment.url}/responses/{response_id}?stream=true"
     with event_stream("GET", url) as (_, events):
         until_text(event.json for event in events)
 
-    assert wait_for(slow_door.url, response_id, has_ended)["status"] == "incomplete"
+    assert wait_for(slow_deployment.url, response_id, has_ended)["status"] == "incomplete"
 
 
-def test_a_response_that_goes_on_shows_its_output_so_far(slow_door: RunningDoor) -> None:
-    response_id = created(slow_door.url, background=True, **_without_model(LONG))["id"]
+def test_a_response_that_goes_on_shows_its_output_so_far(slow_deployment: Deployment) -> None:
+    response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
 
-    response = wait_for(slow_door.url, response_id, has_text)
+    response = wait_for(slow_deployment.url, response_id, has_text)
 
     assert response["status"] == "in_progress"
     assert response["output"][0]["status"] == "in_progress"
     assert (response["usage"], response["completed_at"]) == (None, None)
 
 
-def test_a_response_that_goes_on_has_no_next_one(slow_door: RunningDoor) -> None:
-    response_id = created(slow_door.url, background=True, **_without_model(LONG))["id"]
+def test_a_response_that_goes_on_has_no_next_one(slow_deployment: Deployment) -> None:
+    response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
 
     answer = httpx.post(
-        f"{slow_door.url}/responses", json={**LONG, "previous_response_id": response_id}, timeout=90
+        f"{slow_deployment.url}/responses",
+        json={**LONG, "previous_response_id": response_id},
+        timeout=90,
     )
 
     assert refused(answer)["param"] == "previous_response_id"
 
 
-def test_a_cancelled_response_keeps_what_it_said(slow_door: RunningDoor) -> None:
-    response_id = created(slow_door.url, background=True, **_without_model(LONG))["id"]
-    before = text_of(wait_for(slow_door.url, response_id, has_text))
+def test_a_cancelled_response_keeps_what_it_said(slow_deployment: Deployment) -> None:
+    response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
+    before = text_of(wait_for(slow_deployment.url, response_id, has_text))
 
-    answer = httpx.post(f"{slow_door.url}/responses/{response_id}/cancel", timeout=60)
+    answer = httpx.post(f"{slow_deployment.url}/responses/{response_id}/cancel", timeout=60)
 
     cancelled = answer.json()
     assert (answer.status_code, cancelled["status"]) == (200, "cancelled")
     assert text_of(cancelled).startswith(before)
-    assert retrieve(slow_door.url, response_id) == cancelled
-    last = events_of(followed(slow_door.url, response_id))[-1]
+    assert retrieve(slow_deployment.url, response_id) == cancelled
+    last = events_of(followed(slow_deployment.url, response_id))[-1]
     assert (last["type"], last["response"]) == ("response.incomplete", cancelled)
 
 
 def test_a_response_that_is_deleted_while_it_goes_on_is_gone_at_once(
-    slow_door: RunningDoor,
+    slow_deployment: Deployment,
 ) -> None:
-    response_id = created(slow_door.url, background=True, **_without_model(LONG))["id"]
-    wait_for(slow_door.url, response_id, has_text)
+    response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
+    wait_for(slow_deployment.url, response_id, has_text)
 
-    assert httpx.delete(f"{slow_door.url}/responses/{response_id}", timeout=90).status_code == 200
+    assert (
+        httpx.delete(f"{slow_deployment.url}/responses/{response_id}", timeout=90).status_code
+        == 200
+    )
 
-    refused(httpx.get(f"{slow_door.url}/responses/{response_id}", timeout=90), 404)
+    refused(httpx.get(f"{slow_deployment.url}/responses/{response_id}", timeout=90), 404)
 
 
 def test_a_waiting_response_is_queued_and_is_cancelled_at_once(
@@ -208,8 +213,8 @@ def test_a_stream_that_breaks_off_says_so_and_is_resumed(
     own_broker: EmbeddedBroker, queue: str
 ) -> None:
     settings = {"reconnect_timeout_s": 0.5}
-    with running_door(own_broker.url, queue, worker=SLOW, **settings) as door:
-        with streaming(door.url, background=True) as (answer, events):
+    with running_deployment(own_broker.url, queue, worker=SLOW, **settings) as deployment:
+        with streaming(deployment.url, background=True) as (answer, events):
             response_id = "resp_" + answer.headers["x-rose-job-id"]
             seen = [until_text(events)]
             own_broker.stop()
@@ -219,9 +224,9 @@ def test_a_stream_that_breaks_off_says_so_and_is_resumed(
 
         assert (error["type"], error["code"]) == ("error", "broker_unavailable")
         assert error["sequence_number"] == last["sequence_number"]
-        answered = httpx.post(f"{door.url}/responses/{response_id}/cancel", timeout=90)
+        answered = httpx.post(f"{deployment.url}/responses/{response_id}/cancel", timeout=90)
         assert answered.json()["status"] == "cancelled"
-        rest = events_of(followed(door.url, response_id, error["sequence_number"]))
+        rest = events_of(followed(deployment.url, response_id, error["sequence_number"]))
         assert rest[0]["sequence_number"] == last["sequence_number"] + 1
 
 

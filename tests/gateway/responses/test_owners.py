@@ -10,18 +10,18 @@ import pytest
 
 from tests.gateway.responses.calls import refused
 from tests.support.api_keys import bearer, create_key
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 Ask = Callable[..., httpx.Response]
 
 
 @pytest.fixture
-def guarded(start_own_door: Callable[..., RunningDoor]) -> RunningDoor:
-    return start_own_door()
+def guarded(start_own_deployment: Callable[..., Deployment]) -> Deployment:
+    return start_own_deployment()
 
 
 @pytest.fixture
-def new_key(guarded: RunningDoor) -> Callable[..., Ask]:
+def new_key(guarded: Deployment) -> Callable[..., Ask]:
     """Creates an API key, and says how to create responses with it."""
 
     def create(*options: str) -> Ask:

@@ -20,14 +20,14 @@ from tests.gateway.responses.calls import (
     text_of,
     wait_for,
 )
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 ECHO = "104 101 108 108 "
 """hell"""
 
 
-def test_an_answer_is_what_the_library_calls_a_response(door: RunningDoor) -> None:
-    answer = create(door.url, metadata={"a": "b"}, instructions=None)
+def test_an_answer_is_what_the_library_calls_a_response(deployment: Deployment) -> None:
+    answer = create(deployment.url, metadata={"a": "b"}, instructions=None)
 
     response = answer.json()
     Response.model_validate(response)
@@ -37,23 +37,23 @@ def test_an_answer_is_what_the_library_calls_a_response(door: RunningDoor) -> No
     assert answer.headers["x-rose-job-id"] == response["id"].removeprefix("resp_")
 
 
-def test_a_stream_is_replayed_the_same_from_any_number(door: RunningDoor) -> None:
-    stream = create(door.url, stream=True)
+def test_a_stream_is_replayed_the_same_from_any_number(deployment: Deployment) -> None:
+    stream = create(deployment.url, stream=True)
     whole = events_of(stream.content)
     response_id = whole[0]["response"]["id"]
 
     assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert followed(door.url, response_id) == stream.content
+    assert followed(deployment.url, response_id) == stream.content
     for number in range(len(whole)):
-        assert events_of(followed(door.url, response_id, number)) == whole[number + 1 :]
+        assert events_of(followed(deployment.url, response_id, number)) == whole[number + 1 :]
 
 
-def test_last_event_id_is_a_position_too(door: RunningDoor) -> None:
-    stream = create(door.url, stream=True)
+def test_last_event_id_is_a_position_too(deployment: Deployment) -> None:
+    stream = create(deployment.url, stream=True)
     whole = events_of(stream.content)
 
     rest = httpx.get(
-        f"{door.url}/responses/{whole[0]['response']['id']}?stream=true",
+        f"{deployment.url}/responses/{whole[0]['response']['id']}?stream=true",
         headers={"last-event-id": "5"},
         timeout=90,
     )
@@ -61,13 +61,13 @@ def test_last_event_id_is_a_position_too(door: RunningDoor) -> None:
     assert events_of(rest.content) == whole[6:]
 
 
-def test_a_background_response_goes_its_way(door: RunningDoor) -> None:
-    response = created(door.url, background=True)
+def test_a_background_response_goes_its_way(deployment: Deployment) -> None:
+    response = created(deployment.url, background=True)
     assert response["background"] is True
 
-    final = wait_for(door.url, response["id"], has_ended)
+    final = wait_for(deployment.url, response["id"], has_ended)
 
-    events = events_of(followed(door.url, response["id"]))
+    events = events_of(followed(deployment.url, response["id"]))
     assert [event["type"] for event in events[:3]] == [
         "response.created",
         "response.queued",
@@ -77,28 +77,34 @@ def test_a_background_response_goes_its_way(door: RunningDoor) -> None:
     assert text_of(final) == ECHO
 
 
-def test_messages_and_instructions_reach_the_model_in_their_order(door: RunningDoor) -> None:
+def test_messages_and_instructions_reach_the_model_in_their_order(deployment: Deployment) -> None:
     items = [
         {"role": "user", "content": "b"},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "c"}]},
         {"role": "user", "content": [{"type": "input_text", "text": "d"}]},
     ]
 
-    response = created(door.url, instructions="a", input=items)
+    response = created(deployment.url, instructions="a", input=items)
 
     assert text_of(response) == "97 98 99 100 "
 
 
-def test_a_response_goes_on_from_the_one_before(door: RunningDoor) -> None:
-    first = created(door.url, input="ab", max_output_tokens=2, instructions="not carried over")
-    second = created(door.url, input="c", previous_response_id=first["id"], max_output_tokens=100)
-    third = created(door.url, input="d", previous_response_id=second["id"], max_output_tokens=1)
+def test_a_response_goes_on_from_the_one_before(deployment: Deployment) -> None:
+    first = created(
+        deployment.url, input="ab", max_output_tokens=2, instructions="not carried over"
+    )
+    second = created(
+        deployment.url, input="c", previous_response_id=first["id"], max_output_tokens=100
+    )
+    third = created(
+        deployment.url, input="d", previous_response_id=second["id"], max_output_tokens=1
+    )
 
     conversation = "ab" + text_of(first) + "c"
     assert text_of(second).startswith("".join(f"{byte} " for byte in conversation.encode()))
     assert second["previous_response_id"] == first["id"]
     listed = httpx.get(
-        f"{door.url}/responses/{third['id']}/input_items?order=asc", timeout=90
+        f"{deployment.url}/responses/{third['id']}/input_items?order=asc", timeout=90
     ).json()["data"]
     assert [(item["role"], item["content"][0]["text"]) for item in listed] == [
         ("user", "ab"),
@@ -109,8 +115,8 @@ def test_a_response_goes_on_from_the_one_before(door: RunningDoor) -> None:
     ]
 
 
-def test_a_previous_response_must_be_there(door: RunningDoor) -> None:
-    error = refused(create(door.url, previous_response_id="resp_0-nothing"), 404)
+def test_a_previous_response_must_be_there(deployment: Deployment) -> None:
+    error = refused(create(deployment.url, previous_response_id="resp_0-nothing"), 404)
 
     assert (error["param"], error["code"]) == (
         "previous_response_id",
@@ -118,14 +124,14 @@ def test_a_previous_response_must_be_there(door: RunningDoor) -> None:
     )
 
 
-def test_input_items_come_in_pages(door: RunningDoor) -> None:
+def test_input_items_come_in_pages(deployment: Deployment) -> None:
     items = [
         {"role": "user", "content": str(number), "id": f"mine_{number}"} for number in range(5)
     ]
-    response_id = created(door.url, input=items)["id"]
+    response_id = created(deployment.url, input=items)["id"]
 
     seen: list[str] = []
-    with door.openai() as client:
+    with deployment.openai() as client:
         for page in client.responses.input_items.list(
             response_id, limit=2, order="asc"
         ).iter_pages():
@@ -136,8 +142,8 @@ def test_input_items_come_in_pages(door: RunningDoor) -> None:
     assert (newest.data[0].id, newest.has_more) == ("mine_4", True)
 
 
-def test_items_without_an_id_get_one_that_stays(door: RunningDoor) -> None:
-    url = f"{door.url}/responses/{created(door.url)['id']}/input_items"
+def test_items_without_an_id_get_one_that_stays(deployment: Deployment) -> None:
+    url = f"{deployment.url}/responses/{created(deployment.url)['id']}/input_items"
 
     first, again = httpx.get(url, timeout=90).json(), httpx.get(url, timeout=90).json()
 
@@ -145,67 +151,76 @@ def test_items_without_an_id_get_one_that_stays(door: RunningDoor) -> None:
     assert first["data"][0]["id"].startswith("msg_")
 
 
-def test_input_items_after_one_that_is_not_there(door: RunningDoor) -> None:
-    response_id = created(door.url)["id"]
+def test_input_items_after_one_that_is_not_there(deployment: Deployment) -> None:
+    response_id = created(deployment.url)["id"]
 
     error = refused(
-        httpx.get(f"{door.url}/responses/{response_id}/input_items?after=msg_x", timeout=90)
+        httpx.get(f"{deployment.url}/responses/{response_id}/input_items?after=msg_x", timeout=90)
     )
 
     assert error["param"] == "after"
 
 
-def test_only_background_responses_can_be_cancelled(door: RunningDoor) -> None:
-    response_id = created(door.url)["id"]
+def test_only_background_responses_can_be_cancelled(deployment: Deployment) -> None:
+    response_id = created(deployment.url)["id"]
 
-    refused(httpx.post(f"{door.url}/responses/{response_id}/cancel", timeout=90))
+    refused(httpx.post(f"{deployment.url}/responses/{response_id}/cancel", timeout=90))
 
 
-def test_a_cancellation_that_comes_too_late_gives_the_final_response(door: RunningDoor) -> None:
-    response_id = created(door.url, background=True)["id"]
-    final = wait_for(door.url, response_id, has_ended)
+def test_a_cancellation_that_comes_too_late_gives_the_final_response(
+    deployment: Deployment,
+) -> None:
+    response_id = created(deployment.url, background=True)["id"]
+    final = wait_for(deployment.url, response_id, has_ended)
 
     for _ in range(2):
-        answer = httpx.post(f"{door.url}/responses/{response_id}/cancel", timeout=90)
+        answer = httpx.post(f"{deployment.url}/responses/{response_id}/cancel", timeout=90)
         assert (answer.status_code, answer.json()) == (200, final)
 
 
-def test_a_deleted_response_is_gone(door: RunningDoor) -> None:
-    response_id = created(door.url)["id"]
+def test_a_deleted_response_is_gone(deployment: Deployment) -> None:
+    response_id = created(deployment.url)["id"]
 
-    answer = httpx.delete(f"{door.url}/responses/{response_id}", timeout=90)
+    answer = httpx.delete(f"{deployment.url}/responses/{response_id}", timeout=90)
 
     assert answer.json() == {"id": response_id, "object": "response", "deleted": True}
-    refused(httpx.get(f"{door.url}/responses/{response_id}", timeout=90), 404)
-    refused(httpx.delete(f"{door.url}/responses/{response_id}", timeout=90), 404)
+    refused(httpx.get(f"{deployment.url}/responses/{response_id}", timeout=90), 404)
+    refused(httpx.delete(f"{deployment.url}/responses/{response_id}", timeout=90), 404)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_not_stored_cannot_be_retrieved(door: RunningDoor, stream: bool) -> None:
-    answer = create(door.url, store=False, stream=stream)
+def test_what_is_not_stored_cannot_be_retrieved(deployment: Deployment, stream: bool) -> None:
+    answer = create(deployment.url, store=False, stream=stream)
     job_id = answer.headers["x-rose-job-id"]
 
     for path in ("", "?stream=true", "/input_items"):
-        refused(httpx.get(f"{door.url}/responses/resp_{job_id}{path}", timeout=90), 404)
-    refused(create(door.url, previous_response_id=f"resp_{job_id}"), 404)
+        refused(httpx.get(f"{deployment.url}/responses/resp_{job_id}{path}", timeout=90), 404)
+    refused(create(deployment.url, previous_response_id=f"resp_{job_id}"), 404)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_fails_and_is_not_stored_is_deleted(door: RunningDoor, stream: bool) -> None:
-    answer = create(door.url, store=False, stream=stream, top_logprobs=1)  # refused by the worker
+def test_what_fails_and_is_not_stored_is_deleted(deployment: Deployment, stream: bool) -> None:
+    answer = create(
+        deployment.url, store=False, stream=stream, top_logprobs=1
+    )  # refused by the worker
 
     assert answer.status_code == (200 if stream else 400)
-    with Client(redis_url=door.redis_url, queue=door.queue) as client, pytest.raises(JobNotFound):
+    with (
+        Client(redis_url=deployment.redis_url, queue=deployment.queue) as client,
+        pytest.raises(JobNotFound),
+    ):
         client.job(answer.headers["x-rose-job-id"]).status()
 
 
 @pytest.mark.parametrize("path", ["", "/cancel", "/input_items"])
 @pytest.mark.parametrize("response_id", ["resp_0-nothing", "nothing", "resp_", "resp_a\u00e9"])
-def test_what_is_not_there_is_not_found(door: RunningDoor, path: str, response_id: str) -> None:
+def test_what_is_not_there_is_not_found(
+    deployment: Deployment, path: str, response_id: str
+) -> None:
     method = "POST" if path == "/cancel" else "GET"
 
     error = refused(
-        httpx.request(method, f"{door.url}/responses/{response_id}{path}", timeout=90), 404
+        httpx.request(method, f"{deployment.url}/responses/{response_id}{path}", timeout=90), 404
     )
 
     assert error["code"] == "not_found"
@@ -254,9 +269,9 @@ def test_what_is_not_there_is_not_found(door: RunningDoor, path: str, response_i
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
-    door: RunningDoor, fields: dict[str, Any], param: str | None
+    deployment: Deployment, fields: dict[str, Any], param: str | None
 ) -> None:
-    answer = create(door.url, **fields)
+    answer = create(deployment.url, **fields)
 
     if param is None:
         assert refused(answer, 404)["code"] == "model_not_found"
@@ -280,26 +295,30 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         {"stream": False, "background": False, "store": True},
     ],
 )
-def test_what_asks_for_nothing_is_accepted(door: RunningDoor, fields: dict[str, Any]) -> None:
-    assert text_of(created(door.url, **fields)) == ECHO
+def test_what_asks_for_nothing_is_accepted(deployment: Deployment, fields: dict[str, Any]) -> None:
+    assert text_of(created(deployment.url, **fields)) == ECHO
 
 
-def test_what_a_program_got_it_may_send_back(door: RunningDoor) -> None:
-    first = created(door.url, input="ab")
+def test_what_a_program_got_it_may_send_back(deployment: Deployment) -> None:
+    first = created(deployment.url, input="ab")
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
 
-    again = created(door.url, input=[*first["output"], reasoning, {"role": "user", "content": "c"}])
+    again = created(
+        deployment.url, input=[*first["output"], reasoning, {"role": "user", "content": "c"}]
+    )
 
     assert again["status"] == "incomplete"
 
 
-def test_items_of_earlier_responses_are_named_by_their_ids(door: RunningDoor) -> None:
-    first = created(door.url, input="ab", max_output_tokens=1)
-    listed = httpx.get(f"{door.url}/responses/{first['id']}/input_items", timeout=90).json()["data"]
+def test_items_of_earlier_responses_are_named_by_their_ids(deployment: Deployment) -> None:
+    first = created(deployment.url, input="ab", max_output_tokens=1)
+    listed = httpx.get(f"{deployment.url}/responses/{first['id']}/input_items", timeout=90).json()[
+        "data"
+    ]
     names = [listed[0]["id"], first["output"][0]["id"]]
 
     again = created(
-        door.url,
+        deployment.url,
         input=[
             {"type": "item_reference", "id": names[0]},
             {"id": names[1]},
@@ -312,54 +331,58 @@ def test_items_of_earlier_responses_are_named_by_their_ids(door: RunningDoor) ->
 
 
 @pytest.mark.parametrize("item_id", ["msg_0-nothing", "nothing", "msg_", "msg_0-x_in_1"])
-def test_an_item_that_is_not_there_is_not_found(door: RunningDoor, item_id: str) -> None:
-    error = refused(create(door.url, input=[{"type": "item_reference", "id": item_id}]), 404)
+def test_an_item_that_is_not_there_is_not_found(deployment: Deployment, item_id: str) -> None:
+    error = refused(create(deployment.url, input=[{"type": "item_reference", "id": item_id}]), 404)
 
     assert (error["param"], error["code"]) == ("input[0].id", "item_not_found")
 
 
-def test_a_call_that_was_cut_off_is_not_told_to_the_model(door: RunningDoor) -> None:
+def test_a_call_that_was_cut_off_is_not_told_to_the_model(deployment: Deployment) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a'}
     user = {"role": "user", "content": "hello"}
 
-    response = created(door.url, input=[{**call, "status": "incomplete"}, user])
+    response = created(deployment.url, input=[{**call, "status": "incomplete"}, user])
 
     assert text_of(response) == ECHO
 
 
 @pytest.mark.parametrize("status", ["incomplete", "completed"])
-def test_what_is_said_of_broken_arguments_reaches_the_model(door: RunningDoor, status: str) -> None:
+def test_what_is_said_of_broken_arguments_reaches_the_model(
+    deployment: Deployment, status: str
+) -> None:
     """An agent tells its model what was wrong, and goes on."""
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a'}
     output = {"type": "function_call_output", "call_id": "c", "output": "no JSON"}
 
-    response = created(door.url, input=[{**call, "status": status}, output], max_output_tokens=7)
+    response = created(
+        deployment.url, input=[{**call, "status": status}, output], max_output_tokens=7
+    )
 
     assert text_of(response) == "".join(f"{byte} " for byte in b"no JSON")
 
 
-def test_service_tiers_are_shown_as_they_were_served(door: RunningDoor) -> None:
+def test_service_tiers_are_shown_as_they_were_served(deployment: Deployment) -> None:
     tiers = {"auto": "default", "flex": "flex", "priority": "priority", "fast": "priority"}
 
     for asked, shown in tiers.items():
-        assert created(door.url, service_tier=asked)["service_tier"] == shown
+        assert created(deployment.url, service_tier=asked)["service_tier"] == shown
 
 
-def test_a_background_prompt_that_the_worker_refuses_fails(door: RunningDoor) -> None:
-    response_id = created(door.url, background=True, top_logprobs=1)["id"]
+def test_a_background_prompt_that_the_worker_refuses_fails(deployment: Deployment) -> None:
+    response_id = created(deployment.url, background=True, top_logprobs=1)["id"]
 
-    final = wait_for(door.url, response_id, has_ended)
+    final = wait_for(deployment.url, response_id, has_ended)
 
     assert final["status"] == "failed"
     assert (final["error"]["code"], final["error"]["type"]) == (
         "invalid_prompt",
         "invalid_parameter",
     )
-    refused(create(door.url, previous_response_id=response_id))
+    refused(create(deployment.url, previous_response_id=response_id))
 
 
-def test_a_response_that_missed_its_deadline_failed(door: RunningDoor) -> None:
-    response = created(door.url, deadline_s=0.001, max_output_tokens=4000)
+def test_a_response_that_missed_its_deadline_failed(deployment: Deployment) -> None:
+    response = created(deployment.url, deadline_s=0.001, max_output_tokens=4000)
 
     assert response["status"] == "failed"
     assert response["error"]["type"] == "deadline_exceeded"

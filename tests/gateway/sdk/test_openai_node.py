@@ -1,4 +1,4 @@
-"""The same door by openai-node, unmodified: its tests are JavaScript, in the folder `node`."""
+"""The same gateway by openai-node, unmodified: its tests are JavaScript, in the folder `node`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.sdk.doors import CHAT, ECHO, FULL, SLOW, Door
+from tests.gateway.sdk.deployments import CHAT, ECHO, FULL, SLOW, Deployment
 
 _TESTS = Path(__file__).with_name("node")
 _BUILT = Path(__file__).parents[3] / "build" / "node"
@@ -62,12 +62,12 @@ def _is_installed() -> bool:
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in _TESTS.glob("*.test.mjs")))
-def test_openai_node(node: str, door: Door, file: str) -> None:
+def test_openai_node(node: str, deployment: Deployment, file: str) -> None:
     models = {"chat": CHAT, "echo": ECHO, "slow": SLOW, "full": FULL}
     ended = subprocess.run(
         [node, "--test", "--test-reporter=tap", file],
         cwd=_BUILT,
-        env={**os.environ, "DOOR_URL": door.url, "DOOR_MODELS": json.dumps(models)},
+        env={**os.environ, "GATEWAY_URL": deployment.url, "GATEWAY_MODELS": json.dumps(models)},
         capture_output=True,
         text=True,
         timeout=280,

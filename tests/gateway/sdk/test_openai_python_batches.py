@@ -12,9 +12,9 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
-from tests.gateway.sdk.doors import ECHO, SLOW
+from tests.gateway.sdk.deployments import ECHO, SLOW
 from tests.support.api_keys import create_key
-from tests.support.gateway import RunningDoor
+from tests.support.gateway import Deployment
 
 _LIMIT_S = 120
 _ENDED = ("completed", "failed", "expired", "cancelled")
@@ -172,10 +172,12 @@ def test_the_files_of_a_batch_expire_as_it_says(client: OpenAI) -> None:
     assert file.expires_at == file.created_at + 3600
 
 
-def test_another_keys_batches_are_not_found(start_own_door: Callable[..., RunningDoor]) -> None:
+def test_another_keys_batches_are_not_found(
+    start_own_deployment: Callable[..., Deployment],
+) -> None:
     # given
-    door = start_own_door()
-    mine, other = (door.openai(api_key=create_key(door)["secret"]) for _ in range(2))
+    deployment = start_own_deployment()
+    mine, other = (deployment.openai(api_key=create_key(deployment)["secret"]) for _ in range(2))
     with mine, other:
         url = "/v1/completions"
         lines = [line("a", url, model="null", prompt="Hi", max_tokens=1)]

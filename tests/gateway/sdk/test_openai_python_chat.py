@@ -11,14 +11,14 @@ import pytest
 from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
-from tests.gateway.sdk.doors import (
+from tests.gateway.sdk.deployments import (
     CHAT,
     ECHO,
     FULL,
     HI,
     SAYS_HELLO,
     SLOW,
-    Door,
+    Deployment,
     Weather,
 )
 
@@ -61,12 +61,12 @@ def test_a_chat_is_answered(client: OpenAI) -> None:
     )  # some tokens are two bytes
 
 
-def test_every_answer_names_its_request_and_its_job(client: OpenAI, door: Door) -> None:
+def test_every_answer_names_its_request_and_its_job(client: OpenAI, deployment: Deployment) -> None:
     raw = client.chat.completions.with_raw_response.create(model=ECHO, messages=HI, max_tokens=1)
 
     assert raw.headers["x-request-id"]
     assert raw.parse().id == f"chatcmpl-{raw.headers['x-rose-job-id']}"
-    with door.client(ECHO) as behind:
+    with deployment.client(ECHO) as behind:
         assert behind.job(raw.headers["x-rose-job-id"]).status().status == "finished"
 
 
@@ -276,10 +276,10 @@ def test_a_prompt_of_token_ids_is_completed(client: OpenAI) -> None:
     assert completion.usage.prompt_tokens == len(ids)
 
 
-def test_a_completion_streams_with_log_probabilities(door: Door) -> None:
+def test_a_completion_streams_with_log_probabilities(deployment: Deployment) -> None:
     # Its types are not checked: they have no `finish_reason: null`, as all but the last chunk have.
     with (
-        OpenAI(base_url=door.url, api_key="none") as client,
+        OpenAI(base_url=deployment.url, api_key="none") as client,
         client.completions.create(
             model=CHAT,
             prompt="hi",
@@ -315,14 +315,14 @@ def test_a_completion_has_the_older_log_probabilities(client: OpenAI) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_a_prompt_is_scored_as_evaluations_ask_for_it(
-    door: Door, stream: bool, max_tokens: int
+    deployment: Deployment, stream: bool, max_tokens: int
 ) -> None:
     """By an echo with log-probabilities. Types are not checked: OpenAI's have no null among the
     numbers, which the API itself has for the first token."""
     asked: dict[str, Any] = {"model": CHAT, "max_tokens": max_tokens, "logprobs": 1, "echo": True}
     prompts = ["a fox ran", "a fox sat"]
 
-    with OpenAI(base_url=door.url, api_key="none") as client:
+    with OpenAI(base_url=deployment.url, api_key="none") as client:
         if stream:
             chunks = client.completions.create(prompt=prompts, **asked, stream=True)
             parts = [choice for chunk in chunks for choice in chunk.choices]
@@ -348,8 +348,8 @@ def test_a_prompt_is_scored_as_evaluations_ask_for_it(
         assert all(tops[i][tokens[i]] == numbers[i] for i in range(1, len(tokens)))
 
 
-async def test_the_asyncio_client(door: Door) -> None:
-    async with AsyncOpenAI(base_url=door.url, api_key="none") as client:
+async def test_the_asyncio_client(deployment: Deployment) -> None:
+    async with AsyncOpenAI(base_url=deployment.url, api_key="none") as client:
         async with client.chat.completions.stream(
             model=CHAT, messages=HI, response_format=Weather
         ) as stream:

@@ -12,9 +12,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from rose_cli.demo.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
-from tests.gateway.sdk.doors import CHAT, ECHO, FULL, HI, SLOW, Door, openai_client
+from tests.gateway.sdk.deployments import CHAT, ECHO, FULL, HI, SLOW, Deployment, openai_client
 from tests.support.chat_model import CONTEXT
-from tests.support.gateway import running_door
+from tests.support.gateway import running_deployment
 
 #: With the chat template's tokens too long for the model, which only its worker knows.
 BEYOND = "a" * (CONTEXT - 1)
@@ -103,12 +103,12 @@ def test_a_body_beyond_the_limit_is_refused(client: OpenAI) -> None:
     assert refused.value.status_code == 413
 
 
-def test_a_job_that_dies_in_a_stream_raises(client: OpenAI, door: Door) -> None:
+def test_a_job_that_dies_in_a_stream_raises(client: OpenAI, deployment: Deployment) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=SLOW, messages=HI, stream=True, max_tokens=100_000
     )
 
-    with raw.parse() as stream, door.client(SLOW) as behind:
+    with raw.parse() as stream, deployment.client(SLOW) as behind:
         next(stream)
         behind.job(raw.headers["x-rose-job-id"]).cancel()
         with pytest.raises(openai.APIError) as broken:
@@ -161,8 +161,8 @@ def test_a_client_that_waits_too_long_gives_up(client: OpenAI) -> None:
 @needs_redis_server
 def test_a_redis_that_is_away_is_waited_for(own_redis: EmbeddedBroker, queue: str) -> None:
     with (
-        running_door(own_redis.url, queue, redis_retries=0, redis_timeout_s=1) as door,
-        openai_client(door.url) as client,
+        running_deployment(own_redis.url, queue, redis_retries=0, redis_timeout_s=1) as deployment,
+        openai_client(deployment.url) as client,
     ):
         assert client.completions.create(model="null", prompt="a", max_tokens=1).id
 
@@ -193,7 +193,7 @@ def at_the_first_refusal(status: int, then: Callable[[], object]) -> DefaultHttp
     return DefaultHttpxClient(event_hooks={"response": [look]})
 
 
-def test_a_gateway_that_is_not_there(door: Door) -> None:
+def test_a_gateway_that_is_not_there(deployment: Deployment) -> None:
     with (
         openai_client("http://127.0.0.1:9/v1", max_retries=0) as nowhere,
         pytest.raises(openai.APIConnectionError),

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.gateway.sdk.doors import Door, openai_client
+from tests.gateway.sdk.deployments import Deployment, openai_client
 
 LINES = b'{"custom_id": "a"}\n{"custom_id": "b"}\n'
 
 
 @pytest.fixture
-def client(door: Door) -> Iterator[OpenAI]:
+def client(deployment: Deployment) -> Iterator[OpenAI]:
     """It deletes its files in the end, page by page."""
-    with openai_client(door.url) as client:
+    with openai_client(deployment.url) as client:
         yield client
         for file in client.files.list(limit=2):
             client.files.delete(file.id)
@@ -60,9 +60,9 @@ def test_files_are_listed_whatever_is_deleted_meanwhile(client: OpenAI) -> None:
     assert list(client.files.list()) == []
 
 
-async def test_content_streams(door: Door, client: OpenAI) -> None:
+async def test_content_streams(deployment: Deployment, client: OpenAI) -> None:
     data = LINES * 100_000
-    async with AsyncOpenAI(base_url=door.url, api_key="none") as asking:
+    async with AsyncOpenAI(base_url=deployment.url, api_key="none") as asking:
         file = await asking.files.create(file=("large.jsonl", data), purpose="batch")
         async with asking.files.with_streaming_response.content(file.id) as answer:
             read = b"".join([chunk async for chunk in answer.iter_bytes()])

@@ -8,7 +8,7 @@ import json
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.gateway.sdk.doors import CHAT, SAYS_HELLO, SLOW, Door, Weather
+from tests.gateway.sdk.deployments import CHAT, SAYS_HELLO, SLOW, Deployment, Weather
 from tests.support.chat_model import CONTEXT
 
 TOOL = {
@@ -271,8 +271,8 @@ def test_without_a_limit_the_answer_may_fill_the_context(client: OpenAI) -> None
     assert response.usage.total_tokens == CONTEXT
 
 
-async def test_the_asyncio_client(door: Door) -> None:
-    async with AsyncOpenAI(base_url=door.url, api_key="none") as client:
+async def test_the_asyncio_client(deployment: Deployment) -> None:
+    async with AsyncOpenAI(base_url=deployment.url, api_key="none") as client:
         stream = await client.responses.create(
             model=SLOW, input="abc", background=True, stream=True, max_output_tokens=20
         )

@@ -1,9 +1,9 @@
-// What every file of these tests uses: the door that pytest has started, named in the environment.
+// What every file of these tests uses: the gateway that pytest has started, named in the environment.
 import assert from 'node:assert/strict';
 import OpenAI from 'openai';
 
-export const models = JSON.parse(process.env.DOOR_MODELS);
-export const client = new OpenAI({ baseURL: process.env.DOOR_URL, apiKey: 'none' });
+export const models = JSON.parse(process.env.GATEWAY_MODELS);
+export const client = new OpenAI({ baseURL: process.env.GATEWAY_URL, apiKey: 'none' });
 
 // With these the random model says this text, and ends. Fields that OpenAI does not know go along.
 export const saysHello = { regex: 'hello, world' };

@@ -39,7 +39,7 @@ class Weather(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Deployment:
     url: str
     """with /v1"""
     broker_url: str
@@ -52,7 +52,7 @@ class Door:
 
 
 @contextmanager
-def open_door(folder: Path) -> Iterator[Door]:
+def open_deployment(folder: Path) -> Iterator[Deployment]:
     queues = {
         model: f"{model.rpartition(':')[2]}-{os.getpid()}" for model in (CHAT, ECHO, SLOW, FULL)
     }
@@ -69,14 +69,14 @@ def open_door(folder: Path) -> Iterator[Door]:
         work(FULL, model="full", min_step_s=0.02, max_queued_jobs=1)
         gateway = stack.enter_context(
             GatewayProcess(
-                "door",
+                "gateway",
                 broker.url,
                 queues=",".join(queues.values()),
                 aliases=f'{{"{CHAT}": "{queues[CHAT]}"}}',
             )
         )
         gateway.wait_ready()
-        yield Door(gateway.url, broker.url, queues)
+        yield Deployment(gateway.url, broker.url, queues)
 
 
 def openai_client(url: str, api_key: str = "none", **options: Any) -> OpenAI:
