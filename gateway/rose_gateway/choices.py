@@ -72,7 +72,7 @@ class ChoicesEndpoint(Generic[Request]):
         return await self._made(self.make_collector, services, group)
 
     async def chunks(self, services: Services, group: JobGroup) -> Chunks:
-        """The stream, however it was asked for. Raises: MalformedMessage, BrokerUnavailable"""
+        """The stream, whatever the request was for. Raises: MalformedMessage, BrokerUnavailable"""
         return await self._made(self.make_chunks, services, group)
 
     async def _made(self, make: Callable[..., Made], services: Services, group: JobGroup) -> Made:

@@ -1,4 +1,4 @@
-"""Which jobs a caller has asked for lately: an index of each owner's, beside the jobs.
+"""Which jobs a caller has requested lately: an index of each owner's, beside the jobs.
 
 It says where to look and nothing more. A job that has expired or was deleted is not there any more,
 whatever the index says.

@@ -1,4 +1,4 @@
-"""What the failure of a job means to whoever asked for it."""
+"""What the failure of a job means to whoever requested it."""
 
 from __future__ import annotations
 

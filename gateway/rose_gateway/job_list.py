@@ -1,4 +1,4 @@
-"""GET /v1/jobs: what the caller has asked for lately."""
+"""GET /v1/jobs: what the caller has requested lately."""
 
 from __future__ import annotations
 

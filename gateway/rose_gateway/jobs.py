@@ -115,7 +115,7 @@ class Jobs:
     async def find(
         self, caller: Caller, job_id: str, endpoint: EndpointKind | None = None
     ) -> JobGroup:
-        """`endpoint`: how it must have been asked for.
+        """`endpoint`: by which it must have been requested.
 
         Raises:
             JobNotFound: there is none, it is another's, or it was not to be stored.

@@ -53,9 +53,9 @@ class Limits:
         limits = caller.limits
         if not (limits.requests_per_minute or limits.tokens_per_minute or limits.max_jobs):
             return
-        refused = await self._ask(caller, tokens, jobs)
+        refused = await self._count(caller, tokens, jobs)
         if refused is not None and refused.code == "max_jobs" and await self._reconcile(caller):
-            refused = await self._ask(caller, tokens, jobs)
+            refused = await self._count(caller, tokens, jobs)
         if refused is not None:
             raise refused
 
@@ -66,7 +66,9 @@ class Limits:
             with transport.broker_errors():
                 await self._redis.execute("ZREM", _jobs(caller_id), *members)
 
-    async def _ask(self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]) -> ApiError | None:
+    async def _count(
+        self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]
+    ) -> ApiError | None:
         limits = caller.limits
         args: list[str | bytes | int] = [
             limits.requests_per_minute or 0,

@@ -1,4 +1,4 @@
-"""What the gateway keeps beside a job, to show it again as what it was asked for."""
+"""What the gateway keeps beside a job, to show it again as what was requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How a job was asked for.
+    """How a job was requested.
 
     `request` holds what its endpoint needs to show the job again: JSON values only.
     """

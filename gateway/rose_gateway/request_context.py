@@ -17,7 +17,7 @@ JOB_ID_HEADER = "x-rose-job-id"
 class RequestContext:
     request_id: str
     caller: Caller | None = None
-    """None: it was not asked for"""
+    """None: this path needs none"""
     job_id: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     """further headers of the answer"""

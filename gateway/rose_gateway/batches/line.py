@@ -1,4 +1,4 @@
-"""The lines of a batch's input: cut from a file in flat memory, and what each asks for."""
+"""The lines of a batch's input: cut from a file in flat memory, and what each requests."""
 
 from __future__ import annotations
 

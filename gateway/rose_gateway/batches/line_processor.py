@@ -120,7 +120,7 @@ class LineProcessor:
             least_s = 0.0
             try:
                 submission = await endpoint.plan(incoming, parsed)
-                # So many would push out of the history what a person has asked for.
+                # So many would push out of the history what a person has requested.
                 group = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with stop.cancels(group):
@@ -146,7 +146,7 @@ class LineProcessor:
         return self.stopped_answer(line, stop.code)
 
     def _incoming(self, line: Line, request: LineRequest) -> IncomingRequest:
-        """Raises: BadRequest: what a line cannot ask for."""
+        """Raises: BadRequest: what a line cannot request."""
         for name in ("stream", "background"):
             if request.body.get(name) is True:
                 raise BadRequest(

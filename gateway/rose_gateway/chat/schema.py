@@ -1,4 +1,4 @@
-"""A chat completion: what may be asked, and what is answered."""
+"""A chat completion: its request and its answer."""
 
 from __future__ import annotations
 

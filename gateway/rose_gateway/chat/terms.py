@@ -1,4 +1,4 @@
-"""What a chat completion was asked for, as it is kept beside its job."""
+"""What a request asked of a chat completion, as it is kept beside its job."""
 
 from __future__ import annotations
 

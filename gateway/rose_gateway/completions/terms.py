@@ -1,4 +1,4 @@
-"""What a completion was asked for, as it is kept beside its job."""
+"""What a request asked of a completion, as it is kept beside its job."""
 
 from __future__ import annotations
 

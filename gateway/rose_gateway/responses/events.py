@@ -1,4 +1,4 @@
-"""The events of a response: a pure function of what was asked for and of the job's log.
+"""The events of a response: a pure function of the request and of the job's log.
 
 Whoever replays the log, on whichever replica and however often, gets the same events with the same
 numbers:
