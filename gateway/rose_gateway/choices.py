@@ -24,8 +24,8 @@ class StorableRequest(Protocol):
     def store(self) -> bool | None: ...
 
 
-class Terms(Protocol):
-    """What a request asked for, as its record has it."""
+class Parameters(Protocol):
+    """What a request asked for, as its record keeps it."""
 
     @property
     def stream(self) -> bool: ...
@@ -42,7 +42,7 @@ Request = TypeVar("Request", bound=StorableRequest, contravariant=True)
 class ChoicesEndpoint(Generic[Request]):
     plan: Callable[[IncomingRequest, Request], Awaitable[Submission]]
     """Raises: BadRequest, ApiError, BrokerUnavailable"""
-    terms: Callable[[Mapping[str, Any]], Terms]
+    parameters: Callable[[Mapping[str, Any]], Parameters]
     """of a record's request. Raises: MalformedMessage"""
     make_chunks: Callable[..., Chunks]
     make_collector: Callable[..., Collector]
@@ -53,7 +53,7 @@ class ChoicesEndpoint(Generic[Request]):
         group = await incoming.services.jobs.submit(
             incoming.caller, await self.plan(incoming, request)
         )
-        make = self.chunks if self.terms(group.own_record.request).stream else self.collector
+        make = self.chunks if self.parameters(group.own_record.request).stream else self.collector
         output = await make(incoming.services, group)
         return await delivered(incoming, group, output)
 
@@ -77,7 +77,7 @@ class ChoicesEndpoint(Generic[Request]):
 
     async def _made(self, make: Callable[..., Made], services: Services, group: JobGroup) -> Made:
         record = group.own_record
-        terms = self.terms(record.request)
-        names = await services.vocabularies.get(terms.vocabulary)
+        parameters = self.parameters(record.request)
+        names = await services.vocabularies.get(parameters.vocabulary)
         head = Head([job.id for job in group.jobs], record.model, group.created_at)
-        return make(terms, head, names)
+        return make(parameters, head, names)

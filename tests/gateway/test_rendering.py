@@ -14,7 +14,7 @@ from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, Tok
 from rose_gateway.answers import Head
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.chat.chunks import ChatChunks
-from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.job_group import Burst, JobGroup
 from rose_gateway.positions import Positions
 from rose_gateway.rendering import streamed
@@ -59,10 +59,10 @@ def log(draw: st.DrawFn) -> list[Event]:
 
 
 def sent(
-    terms: ChatTerms, logs: list[list[Event]], order: list[int], last: str | None = None
+    parameters: ChatParameters, logs: list[list[Event]], order: list[int], last: str | None = None
 ) -> list[SentEvent]:
     group = Logged(logs, order)
-    chunks = ChatChunks(terms, Head([job.id for job in group.jobs], "m", 1), Vocabulary())
+    chunks = ChatChunks(parameters, Head([job.id for job in group.jobs], "m", 1), Vocabulary())
     after = None if last is None else Positions.read(last, len(logs))
 
     async def run() -> bytes:
@@ -93,11 +93,11 @@ def deltas(events: list[SentEvent], choices: int) -> list[list[Any]]:
 def test_a_cut_stream_goes_on_without_a_seam(
     logs: list[list[Event]], orders: tuple[list[int], list[int]], cut: int, usage: bool, form: Any
 ) -> None:
-    terms = ChatTerms(form=form, include_usage=usage)
-    first = sent(terms, logs, orders[0])
+    parameters = ChatParameters(form=form, include_usage=usage)
+    first = sent(parameters, logs, orders[0])
     cut = min(cut, len(first) - 2)
 
-    rest = sent(terms, logs, orders[1], first[cut].id)
+    rest = sent(parameters, logs, orders[1], first[cut].id)
 
     begun = deltas(first[: cut + 1], len(logs))
     gone_on = deltas(rest, len(logs))
@@ -117,10 +117,10 @@ def test_a_cut_stream_goes_on_without_a_seam(
 def test_a_failure_ends_the_stream_and_is_told_once(end: Event, code: str) -> None:
     events: list[Event] = [TokenEvent(index=0, token_ids=(1,), text="a"), end]
 
-    first = sent(ChatTerms(include_usage=True), [events], [])
+    first = sent(ChatParameters(include_usage=True), [events], [])
 
     assert first[-1].json["error"]["code"] == code
-    assert sent(ChatTerms(), [events], [], first[-2].id) == first[-1:]
+    assert sent(ChatParameters(), [events], [], first[-2].id) == first[-1:]
     assert Positions.read(str(first[-1].id), 1).all_done
 
 

@@ -7,16 +7,16 @@ from typing import Any
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.answers import Head
 from rose_gateway.chat.output import ChoiceOutput
-from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.usage import UsageCounter
 from rose_gateway.vocabulary import Vocabulary
 
 
 class ChatCollector(UsageCounter):
-    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary) -> None:
+    def __init__(self, parameters: ChatParameters, head: Head, vocabulary: Vocabulary) -> None:
         super().__init__(len(head.job_ids))
-        self._terms, self._head = terms, head
-        outputs = (ChoiceOutput(terms, job_id, vocabulary) for job_id in head.job_ids)
+        self._parameters, self._head = parameters, head
+        outputs = (ChoiceOutput(parameters, job_id, vocabulary) for job_id in head.job_ids)
         self._choices = [_Choice(output) for output in outputs]
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
@@ -27,15 +27,15 @@ class ChatCollector(UsageCounter):
         answer = {
             **self._head.fields("chatcmpl", "chat.completion"),
             "choices": [
-                choice.answer(number, with_logprobs=self._terms.logprobs)
+                choice.answer(number, with_logprobs=self._parameters.logprobs)
                 for number, choice in enumerate(self._choices)
             ],
             "usage": self.usage(),
-            "service_tier": self._terms.tier,
+            "service_tier": self._parameters.tier,
             "system_fingerprint": None,
         }
-        if self._terms.metadata:
-            answer["metadata"] = dict(self._terms.metadata)
+        if self._parameters.metadata:
+            answer["metadata"] = dict(self._parameters.metadata)
         return answer
 
 

@@ -11,21 +11,21 @@ from typing import Any
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.answers import ChunkMaker, Head
 from rose_gateway.chat.output import ChoiceOutput
-from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.json_text import json_string
 from rose_gateway.vocabulary import Vocabulary
 
 
 class ChatChunks(ChunkMaker):
-    def __init__(self, terms: ChatTerms, head: Head, vocabulary: Vocabulary) -> None:
-        more = {"service_tier": terms.tier, "system_fingerprint": None}
+    def __init__(self, parameters: ChatParameters, head: Head, vocabulary: Vocabulary) -> None:
+        more = {"service_tier": parameters.tier, "system_fingerprint": None}
         fields = head.fields("chatcmpl", "chat.completion.chunk") | more
-        super().__init__(fields, len(head.job_ids), include_usage=terms.include_usage)
-        self._outputs = [ChoiceOutput(terms, job_id, vocabulary) for job_id in head.job_ids]
+        super().__init__(fields, len(head.job_ids), include_usage=parameters.include_usage)
+        self._outputs = [ChoiceOutput(parameters, job_id, vocabulary) for job_id in head.job_ids]
         # What must be a call has no content. The others may have some.
-        self._content = None if terms.form.kind in ("named", "required") else ""
+        self._content = None if parameters.form.kind in ("named", "required") else ""
         # Text that is just told needs no parser.
-        self._plain = terms.form.kind == "text" and not terms.logprobs
+        self._plain = parameters.form.kind == "text" and not parameters.logprobs
         self._text_heads = [
             f'{self._head}{{"index":{number},"delta":{{"content":'
             for number in range(len(self._outputs))

@@ -8,8 +8,8 @@ from rose_gateway.bad_request import BadRequest
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
+from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.chat.schema import ChatRequest
-from rose_gateway.chat.terms import ChatTerms
 from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.conversation import chat_messages, check_chat
 from rose_gateway.incoming_request import IncomingRequest
@@ -35,7 +35,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     tools = _tools(request, model)
     priority = incoming.priority_of(request.service_tier)
     metadata = check_metadata(request.metadata)
-    terms = ChatTerms(
+    parameters = ChatParameters(
         form=tools.form,
         logprobs=bool(request.logprobs),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
@@ -51,7 +51,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             "chat",
             request.model,
             incoming.sha256,
-            terms.as_record(),
+            parameters.as_record(),
             choices=request.n or 1,
             store=request.store is not False,
         ),
@@ -99,4 +99,4 @@ def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict
     return checked(own, response_format=form, tool_choice=tools.sampling)
 
 
-ENDPOINT = ChoicesEndpoint(plan, ChatTerms.from_record, ChatChunks, ChatCollector)
+ENDPOINT = ChoicesEndpoint(plan, ChatParameters.from_record, ChatChunks, ChatCollector)

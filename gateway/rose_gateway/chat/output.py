@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.call_parser import Arguments, CallBegun, CallEnded, Part, Text
-from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.vocabulary import Vocabulary, chat_logprob
 
 
@@ -21,12 +21,12 @@ class Delta(NamedTuple):
 
 
 class ChoiceOutput:
-    def __init__(self, terms: ChatTerms, job_id: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, parameters: ChatParameters, job_id: str, vocabulary: Vocabulary) -> None:
         """`job_id` is that of the choice's own job."""
         self._job_id = job_id
-        self._parser = terms.form.parser()
+        self._parser = parameters.form.parser()
         self._names = vocabulary
-        self._wants_logprobs = terms.logprobs
+        self._wants_logprobs = parameters.logprobs
         self._called = False
 
     def feed(self, event: TokenEvent | FinishedEvent) -> Delta:

@@ -8,8 +8,8 @@ from rose_gateway.bad_request import BadRequest
 from rose_gateway.catalogue import ServedModel
 from rose_gateway.choices import ChoicesEndpoint
 from rose_gateway.completions.output import CompletionChunks, CompletionCollector
+from rose_gateway.completions.parameters import CompletionParameters
 from rose_gateway.completions.schema import DEFAULT_MAX_TOKENS, MAX_PROMPTS, CompletionRequest
-from rose_gateway.completions.terms import CompletionTerms
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import Submission
 from rose_gateway.record import Record
@@ -33,7 +33,7 @@ async def _submission(
     prompts = _prompts(request)
     _check_together(request, n, len(prompts))
     echoes = [await _echo(incoming.services, model, prompt) for prompt in prompts if request.echo]
-    terms = CompletionTerms(
+    parameters = CompletionParameters(
         choices_of_a_prompt=n,
         echoes=tuple(echoes),
         logprobs=request.logprobs,
@@ -49,7 +49,7 @@ async def _submission(
             "completion",
             request.model,
             incoming.sha256,
-            terms.as_record(),
+            parameters.as_record(),
             choices=len(prompts) * n,
             store=request.store is not False,
         ),
@@ -111,4 +111,6 @@ def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
     return checked(own, response_format=format_fields(request.response_format))
 
 
-ENDPOINT = ChoicesEndpoint(plan, CompletionTerms.from_record, CompletionChunks, CompletionCollector)
+ENDPOINT = ChoicesEndpoint(
+    plan, CompletionParameters.from_record, CompletionChunks, CompletionCollector
+)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
 from rose_gateway.answers import ChunkMaker, Head
-from rose_gateway.completions.terms import CompletionTerms
+from rose_gateway.completions.parameters import CompletionParameters
 from rose_gateway.json_text import json_string
 from rose_gateway.usage import UsageCounter
 from rose_gateway.vocabulary import TokenName, Vocabulary
@@ -91,18 +91,18 @@ def empty_columns(top: int) -> dict[str, Any]:
 
 
 def _writers(
-    terms: CompletionTerms, choices: int, vocabulary: Vocabulary
+    parameters: CompletionParameters, choices: int, vocabulary: Vocabulary
 ) -> list[_LogprobsWriter] | None:
     """Of each choice; None where nobody asked."""
-    if terms.logprobs is None:
+    if parameters.logprobs is None:
         return None
-    top = terms.logprobs
-    return [_LogprobsWriter(top, vocabulary, terms.echo(choice)) for choice in range(choices)]
+    top = parameters.logprobs
+    return [_LogprobsWriter(top, vocabulary, parameters.echo(choice)) for choice in range(choices)]
 
 
-def _shown(terms: CompletionTerms, event: AnyEvent) -> AnyEvent:
+def _shown(parameters: CompletionParameters, event: AnyEvent) -> AnyEvent:
     """As the caller sees it, who may have asked for no token beyond the prompt."""
-    if terms.writes:
+    if parameters.writes:
         return event
     if isinstance(event, TokenEvent):
         return replace(event, token_ids=(), text="", logprobs=event.logprobs and ())
@@ -118,35 +118,41 @@ def finish_reason(event: FinishedEvent) -> str:
 class CompletionChunks(ChunkMaker):
     """An entry of a log makes one."""
 
-    def __init__(self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, parameters: CompletionParameters, head: Head, vocabulary: Vocabulary
+    ) -> None:
         fields = head.fields("cmpl", "text_completion") | {"system_fingerprint": None}
-        super().__init__(fields, terms.choices_of_a_prompt, include_usage=terms.include_usage)
-        self._terms = terms
+        super().__init__(
+            fields, parameters.choices_of_a_prompt, include_usage=parameters.include_usage
+        )
+        self._parameters = parameters
         self._choices = range(len(head.job_ids))
-        self._logprobs = _writers(terms, len(head.job_ids), vocabulary)
+        self._logprobs = _writers(parameters, len(head.job_ids), vocabulary)
         self._text_heads = [f'{self._head}{{"index":{number},"text":' for number in self._choices]
         self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._tail
 
     def begin(self) -> str | None:
         """Before any event: the prompts, where they are to be echoed as they are."""
-        if not self._terms.echoes or self._terms.scores_echoes:
+        if not self._parameters.echoes or self._parameters.scores_echoes:
             return None
-        return self._chunk(*(_choice(number, self._terms.echo(number)) for number in self._choices))
+        return self._chunk(
+            *(_choice(number, self._parameters.echo(number)) for number in self._choices)
+        )
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str:
         """What the next event of a choice brings. A token whose text is not certain yet brings an
         empty one: the reader sees that the answer goes on."""
-        event = _shown(self._terms, event)
+        event = _shown(self._parameters, event)
         if isinstance(event, FinishedEvent):
             return self._chunk(_choice(choice, "", reason=finish_reason(event)))
         if self._logprobs is not None:
             columns = self._logprobs[choice].columns(event)
-            echo = self._terms.echo(choice) if event.index == 0 else ""
+            echo = self._parameters.echo(choice) if event.index == 0 else ""
             return self._chunk(_choice(choice, echo + event.text, columns))
         return self._text_heads[choice] + json_string(event.text) + self._text_tail
 
     def ended(self, choice: int, event: Event) -> None:
-        super().ended(choice, _shown(self._terms, event))
+        super().ended(choice, _shown(self._parameters, event))
 
 
 def _choice(
@@ -158,20 +164,22 @@ def _choice(
 class CompletionCollector(UsageCounter):
     """A whole completion."""
 
-    def __init__(self, terms: CompletionTerms, head: Head, vocabulary: Vocabulary) -> None:
-        super().__init__(terms.choices_of_a_prompt)
-        self._terms = terms
+    def __init__(
+        self, parameters: CompletionParameters, head: Head, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(parameters.choices_of_a_prompt)
+        self._parameters = parameters
         self._head, count = head, len(head.job_ids)
-        self._texts = [[terms.echo(number)] for number in range(count)]
-        self._writers = _writers(terms, count, vocabulary)
-        self._columns = [empty_columns(terms.logprobs or 0) for _ in range(count)]
+        self._texts = [[parameters.echo(number)] for number in range(count)]
+        self._writers = _writers(parameters, count, vocabulary)
+        self._columns = [empty_columns(parameters.logprobs or 0) for _ in range(count)]
         self._reasons = ["stop"] * count
 
     def ended(self, choice: int, event: Event) -> None:
-        super().ended(choice, _shown(self._terms, event))
+        super().ended(choice, _shown(self._parameters, event))
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
-        event = _shown(self._terms, event)
+        event = _shown(self._parameters, event)
         if isinstance(event, FinishedEvent):
             self._reasons[choice] = finish_reason(event)
             return

@@ -35,7 +35,7 @@ from rose_gateway.responses.output import (
     Opened,
     Output,
 )
-from rose_gateway.responses.terms import Terms
+from rose_gateway.responses.parameters import ResponseParameters
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -68,7 +68,7 @@ class ResponseEvents:
 
     def __init__(
         self,
-        terms: Terms,
+        parameters: ResponseParameters,
         job_id: str,
         created_at: int,
         *,
@@ -77,19 +77,19 @@ class ResponseEvents:
     ) -> None:
         """`created_at`: Unix seconds. `starting_after`: frames of events with higher numbers are
         made; None for no frames at all, where only the response itself is wanted."""
-        self._terms = terms
+        self._parameters = parameters
         self._id = response_id(job_id)
         self._created_at = created_at
         self._after = starting_after
         self._logprobs = logprobs
-        self._output = Output(job_id, terms.form.parser())
+        self._output = Output(job_id, parameters.form.parser())
         self._number = 0
         self._begun = self._in_progress = False
         self._frames: list[str] = []
         self._delta_of: object = None
         self._delta_prefix = ""
         # Most tokens are more text of an only message, which takes no parser.
-        self._is_plain = terms.form.kind == "text" and logprobs is None
+        self._is_plain = parameters.form.kind == "text" and logprobs is None
         self._message: MessageItem | None = None
         self.ended: dict[str, Any] | None = None
         """the response as it ended"""
@@ -103,7 +103,7 @@ class ResponseEvents:
         """What comes before anything is logged. Later calls give nothing."""
         if not self._begun:
             self._begun = True
-            waits = self._terms.background
+            waits = self._parameters.background
             status: ResponseStatus = "queued" if waits else "in_progress"
             self._lifecycle("response.created", self.response(status))
             if waits:
@@ -145,7 +145,7 @@ class ResponseEvents:
             "incomplete_details": None,
             "output": self._output.shown(open_item),
             "usage": None,
-            **self._terms.shown,
+            **self._parameters.shown,
             **settled,
         }
 

@@ -15,8 +15,8 @@ from rose_gateway.jobs import JobGroup
 from rose_gateway.responses import reading
 from rose_gateway.responses.events import job_id_of
 from rose_gateway.responses.items import shown_input
+from rose_gateway.responses.parameters import Item
 from rose_gateway.responses.schema import CreateResponse, ItemReference
-from rose_gateway.responses.terms import Item
 from rose_gateway.services import Services
 
 #: The most responses whose items a request may name.
@@ -50,7 +50,7 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
     response = await reading.ended(group, await reading.events_of(services, group))
     if response["status"] not in ("completed", "incomplete"):
         raise BadRequest(f"{param}: its status is {response['status']}, so it has no answer", param)
-    return (*shown_input(reading.terms_of(group), group.id), *_output(response))
+    return (*shown_input(reading.parameters_of(group), group.id), *_output(response))
 
 
 async def referred(
@@ -94,7 +94,7 @@ async def _items_of(services: Services, caller: Caller, job_id: str) -> dict[str
     except JobNotFound:
         return {}
     response = await reading.current(group, await reading.events_of(services, group))
-    items = (*shown_input(reading.terms_of(group), group.id), *_output(response))
+    items = (*shown_input(reading.parameters_of(group), group.id), *_output(response))
     return {item["id"]: item for item in items}
 
 

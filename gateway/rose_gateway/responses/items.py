@@ -7,6 +7,7 @@ from typing import Any
 
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.conversation import Content, content_text, function_call
+from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     FunctionCall,
     FunctionCallOutput,
@@ -16,7 +17,6 @@ from rose_gateway.responses.schema import (
     OutputMessage,
     ReasoningItem,
 )
-from rose_gateway.responses.terms import Item, Terms
 
 
 def input_items(given: str | Sequence[InputItem], referred: Mapping[str, Item]) -> tuple[Item, ...]:
@@ -30,11 +30,14 @@ def input_items(given: str | Sequence[InputItem], referred: Mapping[str, Item]) 
     return tuple(_item(item, f"input[{number}]", referred) for number, item in enumerate(given))
 
 
-def shown_input(terms: Terms, job_id: str) -> tuple[Item, ...]:
+def shown_input(parameters: ResponseParameters, job_id: str) -> tuple[Item, ...]:
     """The whole input of a response, the oldest item first. Every item has an id, the same each
     time."""
-    own = ({"id": _own_id(item, job_id, number), **item} for number, item in enumerate(terms.items))
-    return (*terms.history, *own)
+    own = (
+        {"id": _own_id(item, job_id, number), **item}
+        for number, item in enumerate(parameters.items)
+    )
+    return (*parameters.history, *own)
 
 
 def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from rose_gateway.jobs import Submission
 from rose_gateway.record import Record
 from rose_gateway.request_fields import check_metadata, tier_of, token_limit
 from rose_gateway.responses.items import chat_messages, input_items
+from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     LOGPROBS,
     AllowedTools,
@@ -24,7 +25,6 @@ from rose_gateway.responses.schema import (
     TextConfig,
     ToolChoice,
 )
-from rose_gateway.responses.terms import Item, Terms
 from rose_gateway.sampling import JsonObjectFormat, checked, json_grammar, sampling_fields
 from rose_gateway.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
 from rose_gateway.vocabularies import vocabulary_key
@@ -63,7 +63,7 @@ def submission(
     if tools.form.kind != "text":
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
-    terms = Terms(
+    parameters = ResponseParameters(
         _shown(request, sampling, priority),
         items,
         tuple(history),
@@ -75,7 +75,7 @@ def submission(
         "response",
         request.model,
         incoming.sha256,
-        terms.as_record(),
+        parameters.as_record(),
         store=request.store is not False,
         background=bool(request.background),
     )

@@ -16,7 +16,7 @@ from rose_gateway.responses.events import (
     ResponseEvents,
     ResponseStatus,
 )
-from rose_gateway.responses.terms import Terms
+from rose_gateway.responses.parameters import ResponseParameters
 from rose_gateway.services import Services
 from rose_gateway.vocabulary import Vocabulary, chat_logprob
 
@@ -28,20 +28,20 @@ async def events_of(
 
     Raises: BrokerUnavailable, MalformedMessage
     """
-    terms = terms_of(group)
+    parameters = parameters_of(group)
     entries = None
-    if terms.logprobs:
-        entries = _entries(await services.vocabularies.get(terms.vocabulary))
+    if parameters.logprobs:
+        entries = _entries(await services.vocabularies.get(parameters.vocabulary))
     return ResponseEvents(
-        terms, group.id, group.created_at, starting_after=starting_after, logprobs=entries
+        parameters, group.id, group.created_at, starting_after=starting_after, logprobs=entries
     )
 
 
-def terms_of(group: JobGroup) -> Terms:
+def parameters_of(group: JobGroup) -> ResponseParameters:
     """Raises: JobNotFound: it is no response; MalformedMessage"""
     if group.record is None or group.record.face != "response":
         raise JobNotFound(f"job {group.id} is no response")
-    return Terms.from_record(group.record.request)
+    return ResponseParameters.from_record(group.record.request)
 
 
 async def streamed(group: JobGroup, events: ResponseEvents) -> AsyncGenerator[bytes, None]:

@@ -28,10 +28,10 @@ from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.responses import endpoint, reading
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
+from rose_gateway.responses.parameters import Item
 from rose_gateway.responses.plan import check_together
 from rose_gateway.responses.response_objects import DeletedResponse, ItemList, ResponseObject
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
-from rose_gateway.responses.terms import Item
 from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 
@@ -160,7 +160,7 @@ async def list_input_items(
     """All that the model was given: with previous_response_id, inputs and outputs before it too."""
     del include, include_brackets
     group = await _found(services, caller, response_id)
-    items = shown_input(reading.terms_of(group), group.id)
+    items = shown_input(reading.parameters_of(group), group.id)
     if order == "desc":
         items = items[::-1]
     start = 0

@@ -15,7 +15,7 @@ from rose.protocol import Event, FinishedEvent, TokenEvent
 from rose_gateway.answers import Head
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
-from rose_gateway.chat.terms import ChatTerms
+from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.tools import CallForm
 from rose_gateway.vocabulary import Vocabulary
 
@@ -36,10 +36,10 @@ def log(*texts: str, reason: Reason = "eos") -> list[Event]:
     return [*tokens(*texts), finished(len(texts), reason)]
 
 
-def streamed(terms: ChatTerms, *logs: Sequence[Event]) -> list[dict[str, Any]]:
+def streamed(parameters: ChatParameters, *logs: Sequence[Event]) -> list[dict[str, Any]]:
     """All chunks; choices take turns."""
     ids = ["0-a", *(f"0-a.{i}" for i in range(1, len(logs)))]
-    chunks = ChatChunks(terms, Head(ids, "m", 1_700_000_000), VOCABULARY)
+    chunks = ChatChunks(parameters, Head(ids, "m", 1_700_000_000), VOCABULARY)
     data = [chunks.begin()]
     for turn in range(max(map(len, logs))):
         for choice, events in enumerate(logs):
@@ -52,9 +52,9 @@ def streamed(terms: ChatTerms, *logs: Sequence[Event]) -> list[dict[str, Any]]:
     return [json.loads(item) for item in data if item is not None]
 
 
-def whole(terms: ChatTerms, *logs: Sequence[Event]) -> dict[str, Any]:
+def whole(parameters: ChatParameters, *logs: Sequence[Event]) -> dict[str, Any]:
     ids = ["0-a", *(f"0-a.{i}" for i in range(1, len(logs)))]
-    collector = ChatCollector(terms, Head(ids, "m", 1_700_000_000), VOCABULARY)
+    collector = ChatCollector(parameters, Head(ids, "m", 1_700_000_000), VOCABULARY)
     for choice, events in enumerate(logs):
         for event in events:
             collector.feed(choice, event)
@@ -67,7 +67,7 @@ def contents(chunks: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
-    chunks = streamed(ChatTerms(), log("Hel", "", "lo"))
+    chunks = streamed(ChatParameters(), log("Hel", "", "lo"))
 
     assert contents(chunks) == ["", "Hel", "", "lo", None]
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -88,12 +88,12 @@ def test_a_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
 def test_the_reason_is_openai_s(reason: str, expected: str) -> None:
     events = log("x", reason=reason)
 
-    assert streamed(ChatTerms(), events)[-1]["choices"][0]["finish_reason"] == expected
-    assert whole(ChatTerms(), events)["choices"][0]["finish_reason"] == expected
+    assert streamed(ChatParameters(), events)[-1]["choices"][0]["finish_reason"] == expected
+    assert whole(ChatParameters(), events)["choices"][0]["finish_reason"] == expected
 
 
 def test_usage_comes_last_if_it_was_asked_for() -> None:
-    chunks = streamed(ChatTerms(include_usage=True), log("a", "b"), log("c"))
+    chunks = streamed(ChatParameters(include_usage=True), log("a", "b"), log("c"))
 
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
@@ -104,7 +104,7 @@ def test_usage_comes_last_if_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ['"\\\n\r\t\x00', "ü🦊", "a\u2028b\u2029\x85c"])
 def test_any_text_arrives_on_one_line(text: str) -> None:
-    chunks = ChatChunks(ChatTerms(), Head(["0-a"], "m\u2028", 0), Vocabulary())
+    chunks = ChatChunks(ChatParameters(), Head(["0-a"], "m\u2028", 0), Vocabulary())
 
     data = chunks.feed(0, tokens(text)[0])
 
@@ -114,10 +114,10 @@ def test_any_text_arrives_on_one_line(text: str) -> None:
 
 
 def test_a_call_is_told_as_it_is_written() -> None:
-    terms = ChatTerms(form=CallForm("required", ("f", "g")), include_usage=True)
+    parameters = ChatParameters(form=CallForm("required", ("f", "g")), include_usage=True)
     events = log('{"name": "f", "argu', 'ments": {"a"', ': 1}}\n{"name": "g", "arguments": {}}')
 
-    chunks = streamed(terms, events)
+    chunks = streamed(parameters, events)
 
     calls = [chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks[1:-1]]
     first = {"name": "f", "arguments": '{"a"'}
@@ -132,25 +132,25 @@ def test_a_call_is_told_as_it_is_written() -> None:
     ]
     assert chunks[0]["choices"][0]["delta"]["content"] is None
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
-    message = whole(terms, events)["choices"][0]["message"]
+    message = whole(parameters, events)["choices"][0]["message"]
     assert message["content"] is None
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"a": 1}', "{}"]
 
 
 def test_a_call_that_was_cut_off_ends_by_length() -> None:
-    terms = ChatTerms(form=CallForm("named", ("f",)))
+    parameters = ChatParameters(form=CallForm("named", ("f",)))
 
-    answer = whole(terms, log('{"a', reason="length"))
+    answer = whole(parameters, log('{"a', reason="length"))
 
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
 
 
 def test_text_and_a_call_of_one_event_are_one_chunk() -> None:
-    terms = ChatTerms(form=CallForm("hermes", ("f",)))
+    parameters = ChatParameters(form=CallForm("hermes", ("f",)))
     said = 'Well.<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
-    chunks = streamed(terms, log(said))
+    chunks = streamed(parameters, log(said))
 
     delta = chunks[1]["choices"][0]["delta"]
     assert (delta["content"], len(delta["tool_calls"])) == ("Well.", 1)
@@ -159,38 +159,40 @@ def test_text_and_a_call_of_one_event_are_one_chunk() -> None:
 def test_log_probabilities_name_their_tokens() -> None:
     top = ((0, -0.5), (1, -1.5), (9, -2.5))
     event = TokenEvent(index=0, token_ids=(0,), text="", logprobs=(TokenLogprob(-0.5, top),))
-    terms = ChatTerms(logprobs=True)
+    parameters = ChatParameters(logprobs=True)
 
-    chunks = streamed(terms, [event, finished(1)])
+    chunks = streamed(parameters, [event, finished(1)])
 
     entry = chunks[1]["choices"][0]["logprobs"]["content"][0]
     assert (entry["token"], entry["bytes"], entry["logprob"]) == ("a", [97], -0.5)
     assert [top["token"] for top in entry["top_logprobs"]] == ["a", "\\xc3", "token_id:9"]
     assert [top["bytes"] for top in entry["top_logprobs"]] == [[97], [0xC3], None]
     assert chunks[1]["choices"][0]["delta"]["content"] == ""
-    assert whole(terms, [event, finished(1)])["choices"][0]["logprobs"]["content"] == [entry]
+    assert whole(parameters, [event, finished(1)])["choices"][0]["logprobs"]["content"] == [entry]
 
 
 @pytest.mark.parametrize(
-    "terms",
+    "parameters",
     [
-        ChatTerms(include_usage=True),
-        ChatTerms(form=CallForm("hermes", ("f",)), metadata={"a": "b"}),
-        ChatTerms(form=CallForm("named", ("f",))),
+        ChatParameters(include_usage=True),
+        ChatParameters(form=CallForm("hermes", ("f",)), metadata={"a": "b"}),
+        ChatParameters(form=CallForm("named", ("f",))),
     ],
 )
-def test_openai_s_own_accumulation_of_the_chunks_is_the_whole_answer(terms: ChatTerms) -> None:
+def test_openai_s_own_accumulation_of_the_chunks_is_the_whole_answer(
+    parameters: ChatParameters,
+) -> None:
     logs = [
         log("Once", " upon", '\n<tool_call>{"name": "f", "arguments": {"x":', "[1]}}</tool_call>"),
         log("b", ""),
     ]
 
     state = ChatCompletionStreamState()
-    for chunk in streamed(terms, *logs):
+    for chunk in streamed(parameters, *logs):
         state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
     made = state.get_final_completion()
 
-    answer = ChatCompletion.model_validate(whole(terms, *logs))
+    answer = ChatCompletion.model_validate(whole(parameters, *logs))
     for ours, theirs in zip(answer.choices, made.choices, strict=True):
         assert (theirs.message.content or "") == (ours.message.content or "")
         assert theirs.finish_reason == ours.finish_reason
@@ -204,6 +206,8 @@ def test_openai_s_own_accumulation_of_the_chunks_is_the_whole_answer(terms: Chat
 
 
 def test_terms_come_back_from_their_record() -> None:
-    terms = ChatTerms(CallForm("required", ("f", "g")), True, True, True, "flex", {"a": "b"}, "v")
+    parameters = ChatParameters(
+        CallForm("required", ("f", "g")), True, True, True, "flex", {"a": "b"}, "v"
+    )
 
-    assert ChatTerms.from_record(json.loads(json.dumps(terms.as_record()))) == terms
+    assert ChatParameters.from_record(json.loads(json.dumps(parameters.as_record()))) == parameters

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
-from rose_gateway.responses.terms import Terms
+from rose_gateway.responses.parameters import ResponseParameters
 from rose_gateway.tools import CallForm
 
 JOB = "0-feed"
@@ -43,8 +43,8 @@ SHOWN: dict[str, Any] = {
 }
 
 
-def terms(*, background: bool = False, form: CallForm | None = None) -> Terms:
-    return Terms({**SHOWN, "background": background}, form=form or CallForm())
+def parameters(*, background: bool = False, form: CallForm | None = None) -> ResponseParameters:
+    return ResponseParameters({**SHOWN, "background": background}, form=form or CallForm())
 
 
 def log_of(texts: Iterable[str], end: str = "eos") -> list[Event]:
@@ -92,13 +92,13 @@ FORMS = {
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Terms, list[Event]]:
+def cases(draw: st.DrawFn) -> tuple[ResponseParameters, list[Event]]:
     """What was asked for, and a log that answers it."""
     form, outputs = FORMS[draw(st.sampled_from(sorted(FORMS)))]
     texts = pieces(draw(outputs), draw(st.lists(st.integers(0, 60), max_size=12)))
     ends = ["eos", "stop", "length", "cancelled", "crash_loop", "invalid_parameter"]
     log = log_of(texts, draw(st.sampled_from(ends)))
-    return terms(background=draw(st.booleans()), form=form), log
+    return parameters(background=draw(st.booleans()), form=form), log
 
 
 def pieces(text: str, cuts: Sequence[int]) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event
 from rose_gateway.responses.events import ResponseEvents, error_frame
-from rose_gateway.responses.terms import Terms
+from rose_gateway.responses.parameters import ResponseParameters
 from rose_gateway.tools import CallForm
 from tests.gateway.responses.logs import (
     CREATED_AT,
@@ -24,8 +24,8 @@ from tests.gateway.responses.logs import (
     JOB,
     cases,
     log_of,
+    parameters,
     parsed,
-    terms,
 )
 
 _TYPES: dict[str, type[BaseModel]] = {
@@ -47,7 +47,7 @@ _TYPES: dict[str, type[BaseModel]] = {
 }
 
 
-def replay(asked: Terms, log: list[Event], starting_after: int | None = -1) -> bytes:
+def replay(asked: ResponseParameters, log: list[Event], starting_after: int | None = -1) -> bytes:
     events = ResponseEvents(asked, JOB, CREATED_AT, starting_after=starting_after)
     return events.begin() + b"".join(events.feed(event, ENDED_AT) for event in log)
 
@@ -63,7 +63,7 @@ def names(frames: bytes) -> list[str]:
 
 @given(cases())
 def test_every_event_is_valid_for_the_library_and_its_accumulator_follows(
-    case: tuple[Terms, list[Event]],
+    case: tuple[ResponseParameters, list[Event]],
 ) -> None:
     events = parsed(replay(*case))
 
@@ -79,7 +79,7 @@ def test_every_event_is_valid_for_the_library_and_its_accumulator_follows(
 
 
 @given(cases())
-def test_numbers_are_consecutive_from_0(case: tuple[Terms, list[Event]]) -> None:
+def test_numbers_are_consecutive_from_0(case: tuple[ResponseParameters, list[Event]]) -> None:
     numbers = [event["sequence_number"] for event in parsed(replay(*case))]
 
     assert numbers == list(range(len(numbers)))
@@ -87,7 +87,7 @@ def test_numbers_are_consecutive_from_0(case: tuple[Terms, list[Event]]) -> None
 
 @given(cases())
 def test_deltas_add_up_to_what_is_done_and_to_the_final_output(
-    case: tuple[Terms, list[Event]],
+    case: tuple[ResponseParameters, list[Event]],
 ) -> None:
     events = parsed(replay(*case))
 
@@ -106,7 +106,7 @@ def test_deltas_add_up_to_what_is_done_and_to_the_final_output(
 
 @given(cases(), st.integers(-1, 40))
 def test_a_replay_from_any_number_is_the_rest_of_the_whole(
-    case: tuple[Terms, list[Event]], starting_after: int
+    case: tuple[ResponseParameters, list[Event]], starting_after: int
 ) -> None:
     whole = replay(*case)
 
@@ -118,7 +118,7 @@ def test_a_replay_from_any_number_is_the_rest_of_the_whole(
 
 @given(cases(), st.data())
 def test_a_replay_that_is_interrupted_anywhere_goes_on_with_the_same_events(
-    case: tuple[Terms, list[Event]], data: st.DataObject
+    case: tuple[ResponseParameters, list[Event]], data: st.DataObject
 ) -> None:
     asked, log = case
     first = ResponseEvents(asked, JOB, CREATED_AT)
@@ -132,7 +132,9 @@ def test_a_replay_that_is_interrupted_anywhere_goes_on_with_the_same_events(
 
 
 @given(cases())
-def test_the_response_alone_is_that_of_the_last_event(case: tuple[Terms, list[Event]]) -> None:
+def test_the_response_alone_is_that_of_the_last_event(
+    case: tuple[ResponseParameters, list[Event]],
+) -> None:
     asked, log = case
     quiet = ResponseEvents(asked, JOB, CREATED_AT, starting_after=None)
     frames = quiet.begin() + b"".join(quiet.feed(event, ENDED_AT) for event in log)
@@ -142,7 +144,7 @@ def test_the_response_alone_is_that_of_the_last_event(case: tuple[Terms, list[Ev
 
 
 def test_the_order_of_a_text() -> None:
-    frames = replay(terms(), log_of(["Hel", "lo", ""]))
+    frames = replay(parameters(), log_of(["Hel", "lo", ""]))
 
     assert names(frames) == [
         "created",
@@ -164,7 +166,7 @@ def test_the_order_of_a_text() -> None:
 
 
 def test_a_background_response_is_queued_until_something_is_logged() -> None:
-    events = ResponseEvents(terms(background=True), JOB, CREATED_AT)
+    events = ResponseEvents(parameters(background=True), JOB, CREATED_AT)
 
     begun, first = events.begin(), events.feed(log_of(["a"])[0])
 
@@ -174,7 +176,7 @@ def test_a_background_response_is_queued_until_something_is_logged() -> None:
 
 
 def test_the_order_of_a_call() -> None:
-    frames = replay(terms(form=CallForm("named", ("weather",))), log_of(['{"a"', ": 1}"]))
+    frames = replay(parameters(form=CallForm("named", ("weather",))), log_of(['{"a"', ": 1}"]))
 
     assert names(frames)[2:] == [
         "output_item.added",
@@ -205,7 +207,7 @@ def test_the_order_of_a_call() -> None:
     ],
 )
 def test_how_a_response_ends(end: str, last: str, status: str, item_status: str) -> None:
-    frames = replay(terms(), log_of(["a"], end))
+    frames = replay(parameters(), log_of(["a"], end))
 
     assert names(frames)[-1] == last
     response = parsed(frames)[-1]["response"]
@@ -215,8 +217,8 @@ def test_how_a_response_ends(end: str, last: str, status: str, item_status: str)
 
 
 def test_the_end_says_why() -> None:
-    cut = parsed(replay(terms(), log_of(["a"], "length")))[-1]["response"]
-    failed = parsed(replay(terms(), log_of([], "prompt_too_long")))[-1]["response"]
+    cut = parsed(replay(parameters(), log_of(["a"], "length")))[-1]["response"]
+    failed = parsed(replay(parameters(), log_of([], "prompt_too_long")))[-1]["response"]
 
     assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
     assert failed["error"] == {
@@ -229,13 +231,13 @@ def test_the_end_says_why() -> None:
 
 
 def test_a_response_that_was_cancelled_before_it_began_has_no_output() -> None:
-    frames = replay(terms(background=True), log_of([], "cancelled"))
+    frames = replay(parameters(background=True), log_of([], "cancelled"))
 
     assert names(frames) == ["created", "queued", "incomplete"]
 
 
 def test_an_answer_without_a_word_is_an_empty_message() -> None:
-    response = parsed(replay(terms(), log_of([])))[-1]["response"]
+    response = parsed(replay(parameters(), log_of([])))[-1]["response"]
 
     assert response["status"] == "completed"
     assert response["output"][0]["content"][0]["text"] == ""
@@ -245,7 +247,7 @@ def test_log_probabilities_come_with_the_text_of_their_tokens() -> None:
     *told, end = log_of(["", "é", ""])
     log = [*(structs.replace(event, logprobs=(TokenLogprob(-0.5, ()),)) for event in told), end]
     events = ResponseEvents(
-        terms(), JOB, CREATED_AT, logprobs=lambda event: [{"token": str(event.token_ids[0])}]
+        parameters(), JOB, CREATED_AT, logprobs=lambda event: [{"token": str(event.token_ids[0])}]
     )
 
     frames = events.begin() + b"".join(events.feed(event) for event in log)

@@ -15,7 +15,7 @@ Item = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ResponseParameters:
     """Every field is settled when the job is submitted, so that each replay shows the same."""
 
     shown: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Terms:
         return fields_of(self) | {"form": self.form.as_record()}
 
     @classmethod
-    def from_record(cls, request: Mapping[str, Any]) -> Terms:
+    def from_record(cls, request: Mapping[str, Any]) -> ResponseParameters:
         """Raises: MalformedMessage: `as_record` has not written it."""
         try:
             return cls(

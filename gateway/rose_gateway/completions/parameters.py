@@ -11,7 +11,7 @@ from rose_gateway.record import fields_of
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionTerms:
+class CompletionParameters:
     """All that the answer depends on beside the log."""
 
     choices_of_a_prompt: int = 1
@@ -38,7 +38,7 @@ class CompletionTerms:
         return fields_of(self)
 
     @classmethod
-    def from_record(cls, request: Mapping[str, Any]) -> CompletionTerms:
+    def from_record(cls, request: Mapping[str, Any]) -> CompletionParameters:
         """Raises: MalformedMessage: `as_record` has not written it."""
         try:
             return cls(**{**request, "echoes": tuple(request["echoes"])})

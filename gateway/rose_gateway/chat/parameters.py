@@ -12,7 +12,7 @@ from rose_gateway.tools import CallForm
 
 
 @dataclass(frozen=True, slots=True)
-class ChatTerms:
+class ChatParameters:
     """All that the answer depends on beside the log."""
 
     form: CallForm = field(default_factory=CallForm)
@@ -29,7 +29,7 @@ class ChatTerms:
         return fields_of(self) | {"form": self.form.as_record()}
 
     @classmethod
-    def from_record(cls, request: Mapping[str, Any]) -> ChatTerms:
+    def from_record(cls, request: Mapping[str, Any]) -> ChatParameters:
         """Raises: MalformedMessage: `as_record` has not written it."""
         try:
             return cls(**{**request, "form": CallForm.from_record(request["form"])})
