@@ -129,7 +129,7 @@ def test_a_second_tab_follows_the_same_answer(trial: Trial, visit: Visit) -> Non
     until_written(page, 20)
     first = page.driver.current_window_handle
     # when
-    page.one(".answer footer a").click()
+    page.one(".answer footer a").send_keys(Keys.ENTER)  # a click may miss it, since it moves
     page.wait(lambda: len(page.driver.window_handles) == 2)
     (second,) = set(page.driver.window_handles) - {first}
     page.driver.switch_to.window(second)
