@@ -36,6 +36,25 @@ class ProcessGroup:
             )
         return self._process
 
+    @property
+    def pid(self) -> int:
+        return self._started.pid
+
+    def say(self, line: str) -> None:
+        """To one that talks."""
+        stdin = self._started.stdin
+        if stdin is not None:
+            stdin.write(line + "\n")
+            stdin.flush()
+
+    def answer(self, name: str) -> str:
+        """The next line of one that talks. Raises: RuntimeError: `name` ended instead."""
+        stdout = self._started.stdout
+        line = stdout.readline() if stdout is not None else ""
+        if not line:
+            raise RuntimeError(f"{name} ended: {self.last_words}")
+        return line
+
     def end(self) -> None:
         """With all its children. It is not started again."""
         if self._process is not None:
@@ -58,6 +77,12 @@ class ProcessGroup:
     @property
     def last_words(self) -> str:
         return self.log[-2000:]
+
+    @property
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise RuntimeError(f"{self._command} is not started")
+        return self._process
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

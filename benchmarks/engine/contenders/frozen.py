@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -23,10 +22,9 @@ class FrozenProcess(Streaming):
         self.greeting: Mapping[str, Any] = {}
         self._name = name
         self._group = ProcessGroup(command, environment)
-        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        self._process = self._group.start(talks=True)
+        self._group.start(talks=True)
         try:
             self.greeting = self._answer()
         except RuntimeError:
@@ -37,19 +35,15 @@ class FrozenProcess(Streaming):
 
     def __exit__(self, *_: object) -> None:
         self._group.end()
-        self._process = None
 
     @property
     def pid(self) -> int:
-        return self._running.pid
+        return self._group.pid
 
     def ask(self, what: Mapping[str, Any]) -> Any:
         self._group.thaw()
         try:
-            stdin = self._running.stdin
-            if stdin is not None:
-                stdin.write(json.dumps(what) + "\n")
-                stdin.flush()
+            self._group.say(json.dumps(what))
             return self._answer()
         finally:
             self._group.freeze()
@@ -60,17 +54,7 @@ class FrozenProcess(Streaming):
 
     def _answer(self) -> Any:
         """Raises: RuntimeError: it ended instead."""
-        stdout = self._running.stdout
-        line = stdout.readline() if stdout is not None else ""
-        if not line:
-            raise RuntimeError(f"{self._name} ended: {self._group.last_words}")
-        return json.loads(line)
-
-    @property
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            raise RuntimeError(f"{self._name} is not started: use it in a `with`")
-        return self._process
+        return json.loads(self._group.answer(self._name))
 
 
 def plain_environment() -> dict[str, str]:

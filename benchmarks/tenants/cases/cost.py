@@ -102,10 +102,7 @@ class _Probe:
         self._group = ProcessGroup(command, os.environ if environment is None else environment)
 
     def __enter__(self) -> Self:
-        process = self._group.start(talks=True)
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError(f"the probe of {self._what} does not talk")
-        self._questions, self._answers = process.stdin, process.stdout
+        self._group.start(talks=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,12 +110,8 @@ class _Probe:
 
     def measure(self) -> float:
         """A block of it. Raises: RuntimeError: it ended instead."""
-        self._questions.write("\n")
-        self._questions.flush()
-        answer = self._answers.readline()
-        if not answer:
-            raise RuntimeError(f"the probe of {self._what} ended: {self._group.last_words}")
-        return float(answer)
+        self._group.say("")
+        return float(self._group.answer(f"the probe of {self._what}"))
 
 
 @contextmanager
