@@ -146,19 +146,23 @@ class LogCursor:
         if status is None:
             raise job_not_found(job_id)
         has_ended = status in TERMINAL_STATUSES
-        if self.position > logged and (has_ended or self.position == self._asked_for):
+        if self.position > logged and (has_ended or not self._has_delivered):
             raise self._not_there(f"job {job_id} has only {logged} tokens")
         if has_ended and not self.ended:
             raise JobNotFound(f"job {job_id} is {status}, and its tokens have expired")
 
+    @property
+    def _has_delivered(self) -> bool:
+        return self.position > self._asked_for
+
     def _not_there(self, what: str) -> InvalidCursor | JobNotFound:
         """The caller asked for a position that is none, or Redis had it when it was delivered."""
-        if self.position == self._asked_for:
-            return InvalidCursor(f"cursor {self.position}: {what}")
-        return JobNotFound(
-            f"{self.position} tokens were delivered, and are not in Redis any more: {what}. The "
-            "job's state was deleted, or a failover has forgotten it"
-        )
+        if self._has_delivered:
+            return JobNotFound(
+                f"{self.position} tokens were delivered, and are not in Redis any more: {what}. "
+                "The job's state was deleted, or a failover has forgotten it"
+            )
+        return InvalidCursor(f"cursor {self.position}: {what}")
 
 
 class Patience:
