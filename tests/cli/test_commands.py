@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import redis
@@ -272,16 +272,22 @@ def test_a_closed_stdin_is_a_mistake(place: dict[str, str]) -> None:
     assert b"stdin is closed" in ended.stderr
 
 
+def ended_with_output(
+    stdout: int | BinaryIO, place: dict[str, str], words: list[str]
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "rose_cli", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **place},
+        timeout=240,
+    )
+
+
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["--help"]])
 def test_output_without_room_is_one_line(place: dict[str, str], words: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "rose_cli", *words],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **place},
-            timeout=240,
-        )
+        ended = ended_with_output(full, place, words)
     assert ended.stderr == b"rose: cannot write: No space left on device\n"
     assert ended.returncode == 1
 
@@ -294,13 +300,7 @@ def test_a_reader_who_is_gone_ends_a_command_without_a_word(
     reading, writing = os.pipe()
     os.close(reading)
     # when
-    ended = subprocess.run(
-        [sys.executable, "-m", "rose_cli", *words],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **place},
-        timeout=240,
-    )
+    ended = ended_with_output(writing, place, words)
     os.close(writing)
     # then
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
