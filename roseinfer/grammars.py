@@ -14,12 +14,13 @@ import logging
 import threading
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from functools import cached_property
 from typing import Any
 
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.hf import from_tokenizer
+from tokenizers import decoders, pre_tokenizers
 from torch import Tensor
 
 from rose.errors import InvalidParameter
@@ -85,11 +86,32 @@ class GrammarCompiler:
         if not ends:
             raise InvalidParameter("a grammar needs an end-of-text token, which this model lacks")
         try:
-            return from_tokenizer(tokenizer, n_vocab=max(size, self._vocab_size), eos_token=ends)
+            description = _readable(tokenizer).to_str()
+            return LLTokenizer(description, n_vocab=max(size, self._vocab_size), eos_token=ends)
         except Exception as error:
             raise InvalidParameter(
                 _report("grammars do not work with this model's tokenizer", str(error))
             ) from error
+
+
+def _readable(tokenizer: Any) -> Any:
+    """A copy of what is behind `tokenizer`, with the same bytes for each token, that llguidance
+    understands."""
+    backend = copy(tokenizer.backend_tokenizer)
+    backend.no_padding()
+    backend.no_truncation()
+    # A space that is put before each text would stand before each piece that a grammar forces.
+    before: Any = backend.pre_tokenizer
+    steps: Any = before if isinstance(before, pre_tokenizers.Sequence) else [before]
+    for step in steps:
+        if isinstance(step, pre_tokenizers.ByteLevel):
+            step.add_prefix_space = False
+    # It knows this decoder only as steps, one of which reads names as bytes: there must be none.
+    decoder, has_byte_names = backend.decoder, backend.token_to_id("<0x0A>") is not None
+    if isinstance(decoder, decoders.Metaspace) and not has_byte_names:
+        space = decoders.Replace(decoder.replacement, " ")
+        backend.decoder = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse()])
+    return backend
 
 
 def _to_lark(grammar: Grammar) -> str:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rose.errors import InvalidParameter
+from rose.validation import lone_surrogate
 
 # Byte-level vocabularies write each byte as one printable character.
 _BYTE_ALPHABET_SIZE = 256
@@ -18,7 +19,12 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def encode(tokenizer: Any | None, text: str) -> list[int]:
-    """Token ids of a plain prompt, with the special tokens the tokenizer adds by itself."""
+    """Token ids of a plain prompt, with the special tokens the tokenizer adds by itself.
+
+    Raises InvalidParameter for text that is no Unicode, and without a tokenizer.
+    """
+    if (where := lone_surrogate(text)) is not None:
+        raise InvalidParameter(f"prompt: {where}", param="prompt")
     ids: list[int] = _required(tokenizer).encode(text, verbose=False)
     return ids
 

@@ -155,6 +155,7 @@ def test_a_waiting_job_is_cancelled_and_says_so(rose: Rose) -> None:
         (["worker", "--engine=null", "--http-port=0", *NO_REDIS], 1, "rose: Redis cannot be used"),
         (["generate", "x", "--model", "/no/such/folder"], 1, "/no/such/folder"),
         (["generate", ""], 2, "empty"),
+        (["generate", "x\udcff"], 2, "half of a surrogate pair"),
         (["generate", "x", "--weights", "int3"], 2, "int3"),
         (["generate", "x", "--weights", "int8", "--device", "meta"], 2, "for device='cpu'"),
         (["dead-letters", "show", "7"], 2, "'7' is no dead letter's handle"),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from rose.errors import InvalidParameter
 from rose.sampling import Grammar
@@ -240,6 +244,42 @@ def test_a_model_with_more_rows_than_the_tokenizer_has_tokens() -> None:
     engine = InferenceEngine.from_model(model, byte_tokenizer(), kv_cache_tokens=512)
     params = constrained(regex="[ab]{30}", temperature=5.0, seed=1)
     assert re.fullmatch("[ab]{30}", text(run_alone(engine, [5], params)))
+
+
+def byte_level_with_a_space_before_each_text() -> PreTrainedTokenizerFast:
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+    )
+    return tokenizer
+
+
+def sentencepiece_without_bytes() -> PreTrainedTokenizerFast:
+    """As SentencePieceBPETokenizer of the tokenizers library makes it."""
+    pieces = ["</s>", "▁", *(chr(code) for code in range(33, 127)), '▁"', '":']
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[("▁", '"'), ('"', ":")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+
+
+@pytest.mark.parametrize(
+    "make", [byte_level_with_a_space_before_each_text, sentencepiece_without_bytes]
+)
+def test_unusual_tokenizers_write_what_a_grammar_forces(
+    make: Callable[[], PreTrainedTokenizerFast],
+) -> None:
+    # given: `{"name": "` is forced, and begins with no space
+    name = {"type": "string", "pattern": "^[a-c]{3}$"}
+    schema = {"type": "object", "properties": {"name": name}, "required": ["name"]}
+    closed = {**schema, "additionalProperties": False}
+    engine = InferenceEngine.from_model(tiny_llama(), make(), kv_cache_tokens=512)
+    # when
+    asked = constrained(json_schema=json.dumps(closed), temperature=2.0, seed=3)
+    said = text(run_alone(engine, "a", asked))
+    # then
+    assert re.fullmatch(r'\{"name": "[a-c]{3}"\}', said)
 
 
 def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
