@@ -63,7 +63,10 @@ def vocab_size(model: Any) -> int:
 
 
 def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
-    """Every id that ends a text, after the generation config, the config and the tokenizer."""
+    """Every id that ends a text, after the generation config, the config and the tokenizer.
+
+    Raises UnsupportedModel where one of them is no id.
+    """
     sources = [
         getattr(getattr(model, "generation_config", None), "eos_token_id", None),
         getattr(text_config(model), "eos_token_id", None),
@@ -73,6 +76,11 @@ def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
     for source in sources:
         if source is not None:
             ids.update(source if isinstance(source, list | tuple) else [source])
+    if wrong := [token_id for token_id in ids if type(token_id) is not int]:
+        raise UnsupportedModel(
+            f"{model_type(model)}: its eos_token_id {wrong[0]!r} is no token id: mend config.json "
+            "and generation_config.json"
+        )
     return frozenset(ids)
 
 

@@ -294,7 +294,9 @@ def load_tokenizer(source: str) -> Any:
 def _load_config(place: _Place) -> Any:
     source, folder = place.source, Path(place.folder)
     if place.header is None and folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelNotFound(f"no model in the folder {source!r}: it has no config.json")
+        raise ModelNotFound(
+            f"no model in the folder {source!r}: it has no config.json{_instead(folder)}"
+        )
     with _quiet():
         try:
             config = AutoConfig.from_pretrained(
@@ -312,6 +314,15 @@ def _load_config(place: _Place) -> Any:
     if isinstance(layers, int) and layers > _MAX_LAYERS:
         raise _unsupported(config, f"its config.json says that it has {layers:,} layers")
     return config
+
+
+def _instead(folder: Path) -> str:
+    """What to name where a folder is none with a model's configuration, as far as one can see."""
+    if files := sorted(folder.glob("*.gguf")):
+        return f"; name a GGUF file itself: {str(files[0])!r}"
+    if (folder / "adapter_config.json").is_file():
+        return "; it is a LoRA adapter: name the model that it is for"
+    return ""
 
 
 def _unsupported(config: Any, reason: str) -> UnsupportedModel:

@@ -44,7 +44,8 @@ def encode_chat(
     Raises InvalidParameter if the model has no chat template or its template refuses `messages`.
     """
     tokenizer = _required(tokenizer)
-    if not getattr(tokenizer, "chat_template", None):
+    template = chat_template(tokenizer, tools)
+    if not template:
         raise InvalidParameter(
             "this model has no chat template: send a plain prompt instead", param="prompt"
         )
@@ -59,7 +60,6 @@ def encode_chat(
                 f"{name!r} is no variable that a chat template may be given",
                 param="chat_template_kwargs",
             )
-    template = chat_template(tokenizer, tools)
     conversation = [_for_template(message, template) for message in messages]
     try:
         ids: list[int] = tokenizer.apply_chat_template(
@@ -81,9 +81,12 @@ def encode_chat(
 
 def chat_template(tokenizer: Any | None, tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """The text of the model's chat template, "" if it has none. Some models have one of their own
-    for tools."""
-    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+    for tools, and some only templates for other purposes."""
+    templates = getattr(tokenizer, "chat_template", None)
+    purposes = {"default", "tool_use"} if tools else {"default"}
+    if not templates or (isinstance(templates, dict) and not purposes & templates.keys()):
         return ""
+    tokenizer = _required(tokenizer)
     text: str = tokenizer.get_chat_template(tools=list(tools) or None)
     return text
 

@@ -9,7 +9,7 @@ import pytest
 
 from rose.errors import InvalidParameter
 from rose.protocol.jobs import job_from
-from roseinfer.tokenization import encode_chat
+from roseinfer.tokenization import chat_template, encode_chat
 from tests.rose.protocol.test_chat import CALL, CHAT, WEATHER, with_call
 from tests.roseinfer.models import byte_tokenizer
 
@@ -105,6 +105,16 @@ def test_a_model_may_have_a_template_of_its_own_for_tools() -> None:
     # then
     assert rendered(templates, CHAT[:1]) == "plain"
     assert rendered(templates, CHAT[:1], [WEATHER]) == "with tools"
+
+
+def test_templates_for_other_purposes_are_none() -> None:
+    # given
+    made = tokenizer({"rag": "documents", "tool_use": "with tools"})
+    # then
+    assert chat_template(made) == ""
+    with pytest.raises(InvalidParameter, match="no chat template"):
+        encode_chat(made, CHAT[:1])
+    assert made.decode(encode_chat(made, CHAT[:1], [WEATHER])) == "with tools"
 
 
 def test_a_template_that_knows_no_tool_role_refuses_it() -> None:

@@ -175,6 +175,20 @@ def test_missing_files(checkpoint: Path, lost: tuple[str, ...], reason: str) -> 
         load(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [("model.Q8_0.gguf", "name a GGUF file itself"), ("adapter_config.json", "LoRA adapter")],
+)
+def test_a_folder_with_something_else(tmp_path: Path, beside: str, reason: str) -> None:
+    (tmp_path / beside).write_text("{}")
+    assert reason in refusal(lambda: load(tmp_path))
+
+
+def test_an_end_of_text_that_is_no_token_id(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text('{"eos_token_id": "<eos>"}')
+    assert "'<eos>' is no token id" in refusal(lambda: load(checkpoint))
+
+
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="no folder"):
         load(tmp_path / "nothing")
