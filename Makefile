@@ -9,8 +9,8 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-door bench-gpu bench-queue bench-tenants bench-vllm
-.PHONY: chaos chaos-bites chaos-batch chaos-door chaos-vllm fuzz sanitize
+.PHONY: bench bench-door bench-gateway bench-gpu bench-queue bench-tenants bench-vllm
+.PHONY: chaos chaos-bites chaos-batch chaos-door chaos-http chaos-vllm fuzz sanitize
 .PHONY: takeover-vllm test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
@@ -101,9 +101,13 @@ bench-tenants: .venv/demo ## what tenants get, and what they cost
 bench-vllm: .venv-vllm/ready ## vLLM behind the queue beside vLLM alone
 	$(VLLM) -m benchmarks.vllm $(BENCH_VLLM)
 
-# BENCH_DOOR='--only null --rounds 1' for another run.
-bench-door: .venv/demo ## the HTTP gateway beside the Python client
-	$(BIN)/python -m benchmarks.door $(BENCH_DOOR)
+# BENCH_GATEWAY='--only null --rounds 1' for another run.
+bench-gateway: .venv/demo ## the HTTP gateway beside the Python client
+	$(BIN)/python -m benchmarks.gateway $(BENCH_GATEWAY)
+
+# Former names.
+bench-door: bench-gateway
+chaos-door: chaos-http
 
 # Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
 chaos: .venv/dev ## kills, partitions and pauses, while every token is checked
@@ -123,8 +127,8 @@ chaos-vllm: .venv/dev .venv-vllm/ready ## the same with vLLM as the workers' eng
 takeover-vllm: .venv/dev .venv-vllm/ready ## 200 jobs in both engines, workers killed midway: the same texts
 	$(VLLM) -m tests.vllm.takeover $(TAKEOVER)
 
-chaos-door: .venv/dev ## the same through two gateways: HTTP clients that resume
-	$(BIN)/python -m tests.chaos.door $(CHAOS)
+chaos-http: .venv/dev ## the same through two gateways: HTTP clients that resume
+	$(BIN)/python -m tests.chaos.http $(CHAOS)
 
 # As root, or where a Docker daemon answers. Where no registry does, stand-ins are made of Debian's
 # packages (apt-get install docker.io docker-compose debootstrap). COMPOSE='-k alerts' for a part.
@@ -136,7 +140,7 @@ fuzz: .venv/dev ## a million damaged messages through a worker
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # FUZZ_HTTP='--cases 3000 --seed 1' for another run.
-fuzz-http: .venv/dev ## 20,000 requests through the door, good and bad, each answer checked
+fuzz-http: .venv/dev ## 20,000 requests through the gateway, good and bad, each answer checked
 	$(BIN)/python -m tests.fuzz.http $(FUZZ_HTTP)
 
 # Needs GCC, and LLVM's OpenMP: apt-get install libomp-dev.

@@ -1,1 +1,1 @@
-"""The door beside another server of OpenAI's API, both under one load tool."""
+"""The gateway beside another server of OpenAI's API, both under one load tool."""

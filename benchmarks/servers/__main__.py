@@ -1,10 +1,10 @@
-"""Our door beside vLLM's own server, the same model and load tool (`vllm bench serve`), one run.
+"""Our gateway beside vLLM's own server, the same model and load tool (`vllm bench serve`), one run.
 
     python -m benchmarks.servers --vllm PYTHON_OF_VLLM --model FOLDER [--rounds N] [--requests N]
         [--prompt-tokens N] [--new-tokens N] [--concurrency N] [--dtype TYPE] [--write PAGE]
         [--json FILE]
 
-The servers take turns: between its turns a server is stopped. Behind the door stand Redis and a
+The servers take turns: between its turns a server is stopped. Behind the gateway are Redis and a
 worker, and every token goes through the log. Prompts are random tokens; greedy, and no answer ends
 early.
 """

@@ -12,8 +12,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.door.stage import stage
 from benchmarks.engine.contenders.vllm import environment, preloads
+from benchmarks.gateway.stage import stage
 from benchmarks.process_group import ProcessGroup
 from rose_cli.demo.broker import free_port
 from rose_cli.demo.gateways import GatewayProcess

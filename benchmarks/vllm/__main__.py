@@ -4,8 +4,8 @@
         [--dtype NAME] [--requests N] [--eager] [--write PAGE] [--json FILE]
 
 It runs in vLLM's own environment, where our packages are too: `make test-vllm` makes one. One
-worker serves the queue and stands behind the door. All contenders have the same variables, limits
-and requests; they take turns, and between its turns each is stopped.
+worker serves the queue, and the gateway too. All contenders have the same variables, limits and
+requests; they take turns, and between its turns each is stopped.
 """
 
 from __future__ import annotations

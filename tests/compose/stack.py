@@ -62,7 +62,7 @@ class Stack:
         wait_until(lambda: all(self.health(one) == "healthy" for one in self.all()), _WELL_S)
 
     @property
-    def door(self) -> str:
+    def api_url(self) -> str:
         """The base URL of OpenAI's API."""
         return f"http://127.0.0.1:{self._ports['GATEWAY_PORT']}/v1"
 

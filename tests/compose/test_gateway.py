@@ -1,4 +1,4 @@
-"""The gateway's container: its door on loopback, and a response that outlives it and a worker."""
+"""The gateway's container: its port on loopback, and a response that outlives it and a worker."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def text(seen: list[dict[str, Any]]) -> str:
 
 
 def models(stack: Stack) -> set[str]:
-    with urllib.request.urlopen(f"{stack.door}/models", timeout=10) as reply:
+    with urllib.request.urlopen(f"{stack.api_url}/models", timeout=10) as reply:
         return {model["id"] for model in json.load(reply)["data"]}
 
 
-def test_the_door_is_on_loopback_and_lists_the_model(stack: Stack) -> None:
+def test_the_gateway_is_on_loopback_and_lists_the_model(stack: Stack) -> None:
     wait_until(lambda: models(stack) == {"built-in"}, 60)
     (gateway,) = stack.ids("gateway")
     bindings = stack.inspect(gateway)["HostConfig"]["PortBindings"].values()
@@ -43,9 +43,9 @@ def test_the_door_is_on_loopback_and_lists_the_model(stack: Stack) -> None:
 def test_a_response_outlives_the_gateway_and_a_worker(stack: Stack) -> None:
     # given
     wait_until(lambda: models(stack) == {"built-in"}, 60)
-    whole = text(list(events(f"{stack.door}/responses", ASKED | {"stream": True})))
+    whole = text(list(events(f"{stack.api_url}/responses", ASKED | {"stream": True})))
     asked = ASKED | {"stream": True, "background": True}
-    stream = events(f"{stack.door}/responses", asked)
+    stream = events(f"{stack.api_url}/responses", asked)
     seen = [next(stream) for _ in range(SEEN)]
     response = seen[0]["response"]["id"]
     (gateway,), (worker, _) = stack.ids("gateway"), stack.ids("worker")
@@ -55,7 +55,7 @@ def test_a_response_outlives_the_gateway_and_a_worker(stack: Stack) -> None:
     wait_until(lambda: stack.health(gateway) == "healthy", 120)
     # then: it goes on after what was seen, without a seam
     after = seen[-1]["sequence_number"]
-    rest = list(events(f"{stack.door}/responses/{response}?stream=true&starting_after={after}"))
+    rest = list(events(f"{stack.api_url}/responses/{response}?stream=true&starting_after={after}"))
     assert [one["sequence_number"] for one in seen + rest] == list(range(len(seen + rest)))
     assert rest[-1]["type"] == "response.completed"
     assert text(seen + rest) == whole

@@ -172,11 +172,11 @@ def test_a_gateway_can_do_what_it_does_with_jobs(
     server: EmbeddedBroker, admin: redis.Redis
 ) -> None:
     # given: a queue of its own, and a model with a vocabulary
-    place = Partition("door")
+    place = Partition("secured")
     admin.xgroup_create(place.jobs(Priority.NORMAL), GROUP, "0", mkstream=True)
     admin.hset(place.model, mapping={"name": "m", "fingerprint": "0a"})
     admin.set(place.vocabulary("0a"), encode_vocabulary([b"a"]))
-    with Client(redis_url=url("gateway", server.port), queue="door") as client:
+    with Client(redis_url=url("gateway", server.port), queue="secured") as client:
         # when
         job = client.submit("x", idempotency_key="k", record=b"r", owner="o")
         unwanted = client.submit("y", idempotency_key="l")

@@ -31,10 +31,10 @@ class LocalSentinel:
         ports = [node.port for node in self.nodes]
         self._certificates = certificates
         self._own = {"port": str(free_port())}  # the Sentinel's
-        self._port = self._door = int(self._own["port"])
+        self._port = self._public_port = int(self._own["port"])
         if certificates is not None:
             ports = [add_tls_port(own, certificates) for own in self._options]
-            self._door = add_tls_port(self._own, certificates)
+            self._public_port = add_tls_port(self._own, certificates)
             for own in (*self._options, self._own):
                 own["tls-replication"] = "yes"
         self.proxies = [Proxy(port) for port in ports]
@@ -43,7 +43,7 @@ class LocalSentinel:
 
     @property
     def url(self) -> str:
-        url = f"redis+sentinel://127.0.0.1:{self._door}/{_SERVICE}/0"
+        url = f"redis+sentinel://127.0.0.1:{self._public_port}/{_SERVICE}/0"
         return over_tls(url, self._certificates)
 
     def __enter__(self) -> Self:

@@ -176,7 +176,7 @@ def test_without_redis_there_is_no_connection() -> None:
 
 def test_what_was_said_in_silence_arrives_late(proxy: Proxy, echo: Echo) -> None:
     with in_use(proxy, echo) as connection:
-        # given: a silence, and a client that finds a door open all the same
+        # given: a silence, and a client that connects all the same
         proxy.silence()
         with connected(proxy) as other:
             # when

@@ -1,4 +1,4 @@
-"""`rose demo`, its course: start, stream, kill, take over, compare, and ask the door."""
+"""`rose demo`, its course: start, stream, kill, take over, compare, and read over HTTP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rich.console import Console
 from rose.errors import ResultTimeout
 from rose_cli.commands import ENGINE, GATEWAY, missing, require
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.door import Door, curl_lines, text_of
 from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.demo.http_check import HttpCheck, curl_lines, text_of
 from rose_cli.demo.processes import leave_at_signals
 from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
@@ -45,14 +45,14 @@ class Report:
     killed: str
     tokens: int
     seconds: float
-    door: Door | None
+    http: HttpCheck | None
     """None where the gateway is not installed"""
 
     @property
     def is_right(self) -> bool:
         pairs = zip(self.records, self.undisturbed, strict=True)
         whole = all(record.is_right(result) for record, result in pairs)
-        return self.moved > 0 and whole and (self.door is None or not self.door.differing)
+        return self.moved > 0 and whole and (self.http is None or not self.http.differing)
 
     @property
     def moved(self) -> int:
@@ -113,7 +113,7 @@ def staged(*, full_speed: bool = False, fake_redis: bool = False) -> Iterator[St
     ):
         gateway = None
         if not missing(*GATEWAY):
-            gateway = stack.enter_context(GatewayProcess("door", broker.url))
+            gateway = stack.enter_context(GatewayProcess("gateway", broker.url))
         yield Stage(broker, workers, gateway, slow=not full_speed)
 
 
@@ -138,7 +138,7 @@ def _view(console: Console, *, as_json: bool) -> View:
 
 
 def show(report: Report, console: Console, *, keep: bool = False) -> None:
-    """The comparison, stream by stream, the verdict, and the way to the door."""
+    """The comparison, stream by stream, the verdict, and the gateway's URL."""
     console.print("every stream, as its subscriber saw it, compared with an undisturbed run:")
     console.print(result_table(report.records, report.undisturbed, console.width))
     verdict = "no token missing, none doubled, every text the same."
@@ -154,8 +154,8 @@ def show(report: Report, console: Console, *, keep: bool = False) -> None:
         verdict,
     ):
         console.print(line, style=style)
-    if report.door is not None:
-        for line in curl_lines(report.door, keep=keep):
+    if report.http is not None:
+        for line in curl_lines(report.http, keep=keep):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -165,7 +165,7 @@ def _as_json(report: Report) -> dict[str, object]:
         "killed": report.killed,
         "seconds": round(report.seconds, 3),
         "tokens": report.tokens,
-        "door": report.door.url if report.door is not None else None,
+        "door": report.http.url if report.http is not None else None,
         "streams": [
             {
                 "prompt": record.title,
@@ -176,8 +176,8 @@ def _as_json(report: Report) -> dict[str, object]:
                 "missing": record.missing,
                 "doubled": record.doubled,
                 "same_as_undisturbed": record.equals(result),
-                "same_at_the_door": report.door is None
-                or record.number not in report.door.differing,
+                "same_at_the_door": report.http is None
+                or record.number not in report.http.differing,
             }
             for record, result in zip(report.records, report.undisturbed, strict=True)
         ],
@@ -206,20 +206,20 @@ class _Demo:
             self._view.note("once more, undisturbed, to compare ...")
             again = await client.submit_many(REQUESTS)
             undisturbed = [await job.result(_LIMIT_S) for job in again]
-            door = await self._ask_the_door(jobs)
+            http = await self._read_over_http(jobs)
         tokens = sum(len(record.indexes) for record in self._state.records)
         killed = self._killed.name if self._killed else "nobody"
-        return Report(self._state.records, undisturbed, killed, tokens, seconds, door)
+        return Report(self._state.records, undisturbed, killed, tokens, seconds, http)
 
-    async def _ask_the_door(self, jobs: Sequence[AsyncJob]) -> Door | None:
-        """Whether it has the same to say of each stream."""
+    async def _read_over_http(self, jobs: Sequence[AsyncJob]) -> HttpCheck | None:
+        """Compares the text of each stream with the one that the gateway gives."""
         if self._gateway is None:
             return None
         self._view.note("and once more over HTTP, from the gateway ...")
         texts = [await asyncio.to_thread(text_of, self._gateway, job.id) for job in jobs]
         pairs = zip(self._state.records, texts, strict=True)
         differing = frozenset(record.number for record, text in pairs if record.text != text)
-        return Door(self._gateway.url, differing)
+        return HttpCheck(self._gateway.url, differing)
 
     async def _stream(self, jobs: Sequence[AsyncJob]) -> None:
         """Follow every job to its end, and kill a worker on the way."""

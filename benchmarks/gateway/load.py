@@ -1,4 +1,4 @@
-"""The load, in a process of its own: `python -m benchmarks.door.load WHAT JSON`.
+"""The load, in a process of its own: `python -m benchmarks.gateway.load WHAT JSON`.
 
 Prints one line of JSON with what was heard; `open` prints the line `open` before, when all streams
 are open. A process of its own, as clients are: its work is not the gateway's.
@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.door.sockets import DoorSocket, Heard
+from benchmarks.gateway.sockets import GatewaySocket, Heard
 from rose_producer import AsyncClient, AsyncJob, Request, Result, TokenEvent
 
 _WARM_UP = 10
@@ -30,9 +30,9 @@ _IMPORTED_S = time.process_time()
 NO_LIMIT: dict[str, Any] = {"max_queued_jobs": 10**8, "max_queued_bytes": 10**12}
 
 
-async def through_door(url: str, model: str, prompt: str, count: int, tokens: int) -> Any:
+async def through_gateway(url: str, model: str, prompt: str, count: int, tokens: int) -> Any:
     """So many streams at once, through the gateway."""
-    sockets = [await DoorSocket.open(url) for _ in range(count)]
+    sockets = [await GatewaySocket.open(url) for _ in range(count)]
     streams = (socket.stream(model, prompt, tokens) for socket in sockets)
     return _together(await asyncio.gather(*streams))
 
@@ -49,13 +49,13 @@ async def first_tokens(
     url: str, redis_url: str, model: str, prompt: str, count: int, tokens: int
 ) -> Any:
     """One stream after another, by turns through the client and through the gateway."""
-    socket = await DoorSocket.open(url)
-    waits: dict[str, list[float]] = {"client": [], "door": []}
+    socket = await GatewaySocket.open(url)
+    waits: dict[str, list[float]] = {"client": [], "gateway": []}
     async with AsyncClient(redis_url=redis_url, **NO_LIMIT) as client:
         for number in range(_WARM_UP + count):
             heard = {
                 "client": await _listened(client, prompt, tokens),
-                "door": await socket.stream(model, prompt, tokens),
+                "gateway": await socket.stream(model, prompt, tokens),
             }
             for side, one in heard.items():
                 if number >= _WARM_UP:
@@ -68,7 +68,7 @@ async def held_open(url: str, model: str, prompt: str, count: int, tokens: int) 
     async with AsyncExitStack() as stack:
         # Without it they would open with the first token.
         at_once = "x-rose-on-disconnect: continue\r\n"
-        sockets = [await DoorSocket.open(url, at_once) for _ in range(count)]
+        sockets = [await GatewaySocket.open(url, at_once) for _ in range(count)]
         for socket in sockets:
             stack.callback(socket.close)
             socket.send(model, prompt, tokens)
@@ -118,7 +118,7 @@ def _request(body: dict[str, Any]) -> Request:
 
 
 WHAT: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-    "door": through_door,
+    "gateway": through_gateway,
     "client": through_client,
     "first": first_tokens,
     "open": held_open,

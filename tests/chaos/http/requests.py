@@ -1,4 +1,4 @@
-"""What the clients ask for, drawn from the seed, and what they must be told."""
+"""The clients' requests, drawn from the seed, and what they have received."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tests.support.echo import echoed_text
 
-Face = Literal["response", "chat"]
+Endpoint = Literal["response", "chat"]
 
 _OPENINGS = (
     "Grüße aus Köln, naïve Zoë: ½ café",
@@ -22,9 +22,9 @@ _MODEL = "null"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     number: int
-    face: Face
+    endpoint: Endpoint
     prompt: str
     tokens: int
     leaves_at: tuple[int, ...]
@@ -32,18 +32,18 @@ class Ask:
 
     @property
     def path(self) -> str:
-        return "/v1/responses" if self.face == "response" else "/v1/chat/completions"
+        return "/v1/responses" if self.endpoint == "response" else "/v1/chat/completions"
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {"idempotency-key": f"door-{self.number}"}
-        if self.face == "chat":
+        headers = {"idempotency-key": f"chaos-{self.number}"}
+        if self.endpoint == "chat":
             headers["x-rose-on-disconnect"] = "continue"
         return headers
 
     @property
     def body(self) -> dict[str, Any]:
-        if self.face == "response":
+        if self.endpoint == "response":
             return {
                 "model": _MODEL,
                 "input": self.prompt,
@@ -61,15 +61,15 @@ class Ask:
 
     @property
     def text(self) -> str:
-        """What the engine says."""
+        """The text that the engine generates."""
         return echoed_text(self.prompt, self.tokens)
 
 
 @dataclass(slots=True)
-class Told:
-    """What a client has been told, whole events only, in their order."""
+class Received:
+    """What a client has received for one request: whole events only, in their order."""
 
-    ask: Ask
+    request: Request
     job_id: str = ""
     frames: list[tuple[str, str]] = field(default_factory=list)
     """id and data of each event"""
@@ -78,10 +78,10 @@ class Told:
     resumed: int = 0
     """times that it came back"""
     created: int = 0
-    """times that it asked for the job to be made"""
-    refused: Counter[str] = field(default_factory=Counter)
-    """times that it was told to come again later, or lost the connection, by why"""
-    odd: list[str] = field(default_factory=list)
+    """times that it sent the request that makes the job"""
+    retries: Counter[str] = field(default_factory=Counter)
+    """times that it was sent away or lost the connection, by reason"""
+    undocumented: list[str] = field(default_factory=list)
     """answers that are not documented for this"""
 
     @property
@@ -91,15 +91,15 @@ class Told:
 
     def resume_from(self, event_id: str | None) -> tuple[str, dict[str, str]]:
         """Path and headers of the request for what follows this event; None: for all."""
-        if self.ask.face == "response":
+        if self.request.endpoint == "response":
             after = "" if event_id is None else f"&starting_after={event_id}"
             return f"/v1/responses/resp_{self.job_id}?stream=true{after}", {}
         headers = {} if event_id is None else {"last-event-id": event_id}
         return f"/v1/jobs/{self.job_id}/events", headers
 
 
-def draw(seed: int, number: int, responses: int, chats: int) -> Ask:
-    """Ask `number` of so many; from there on they go on in the same proportion."""
+def draw(seed: int, number: int, responses: int, chats: int) -> Request:
+    """Request `number` of so many; from there on they go on in the same proportion."""
     drawn = random.Random(f"{seed}:ask:{number}")
     is_response = drawn.random() < responses / (responses + chats)
     if number < responses + chats:
@@ -109,7 +109,7 @@ def draw(seed: int, number: int, responses: int, chats: int) -> Ask:
         is_response = faces[number] == "response"
     tokens = drawn.choice((drawn.randint(1, 12), drawn.randint(15, 60), drawn.randint(60, 140)))
     leaves = drawn.choice((0, 0, 0, 1, 2))
-    return Ask(
+    return Request(
         number,
         "response" if is_response else "chat",
         f"{drawn.choice(_OPENINGS)} {number}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.door.load import NO_LIMIT
+from benchmarks.gateway.load import NO_LIMIT
 from benchmarks.queue.stage import fresh_redis
 from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.workers import WorkerProcess
@@ -27,8 +27,8 @@ class Stage:
     model: str
     """as the gateway lists it"""
 
-    async def through_door(self, count: int, tokens: int) -> dict[str, Any]:
-        return await _loaded("door", **self._door(count, tokens))
+    async def through_gateway(self, count: int, tokens: int) -> dict[str, Any]:
+        return await _loaded("gateway", **self._gateway_load(count, tokens))
 
     async def through_client(self, count: int, tokens: int) -> dict[str, Any]:
         return await _loaded(
@@ -36,11 +36,11 @@ class Stage:
         )
 
     async def first_tokens(self, count: int) -> dict[str, Any]:
-        return await _loaded("first", redis_url=self.redis_url, **self._door(count, 2))
+        return await _loaded("first", redis_url=self.redis_url, **self._gateway_load(count, 2))
 
     async def held_open(self, count: int, tokens: int) -> Load:
         """Returns once so many streams are open."""
-        load = await Load.start("open", **self._door(count, tokens))
+        load = await Load.start("open", **self._gateway_load(count, tokens))
         if (line := await load.line()) != "open":
             raise RuntimeError(f"the streams are not open: {line}")
         return load
@@ -66,7 +66,7 @@ class Stage:
         seconds: float = json.loads(said)["seconds"]
         return seconds
 
-    def _door(self, count: int, tokens: int) -> dict[str, Any]:
+    def _gateway_load(self, count: int, tokens: int) -> dict[str, Any]:
         return {
             "url": self.gateway.url,
             "model": self.model,
@@ -84,7 +84,7 @@ class Load:
 
     @classmethod
     async def start(cls, what: str, **given: Any) -> Load:
-        command = [sys.executable, "-m", "benchmarks.door.load", what, json.dumps(given)]
+        command = [sys.executable, "-m", "benchmarks.gateway.load", what, json.dumps(given)]
         return cls(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE))
 
     async def line(self) -> str:

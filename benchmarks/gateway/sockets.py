@@ -36,7 +36,7 @@ class Heard:
     tokens: int
 
 
-class DoorSocket(asyncio.BufferedProtocol):
+class GatewaySocket(asyncio.BufferedProtocol):
     """A connection that is kept for the next request."""
 
     #: Of all sockets: what one has received is counted before the next one receives.
@@ -47,7 +47,7 @@ class DoorSocket(asyncio.BufferedProtocol):
         self._transport: asyncio.WriteTransport | None = None
 
     @classmethod
-    async def open(cls, url: str, headers: str = "") -> DoorSocket:
+    async def open(cls, url: str, headers: str = "") -> GatewaySocket:
         """`url`: the base URL for OpenAI's SDKs. `headers`: more of them, each with its end."""
         address = urlsplit(url)
         loop = asyncio.get_running_loop()

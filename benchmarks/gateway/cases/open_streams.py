@@ -6,8 +6,8 @@ import signal
 from dataclasses import dataclass
 
 from benchmarks.board import Board, at_least
-from benchmarks.door.cases.streams import DOOR
-from benchmarks.door.stage import stage
+from benchmarks.gateway.cases.streams import GATEWAY
+from benchmarks.gateway.stage import stage
 from benchmarks.runner import AsyncCase
 from benchmarks.usage import resident_bytes
 
@@ -26,7 +26,7 @@ class OpenStreams(AsyncCase):
     async def measure(self, board: Board, turn: int) -> None:  # noqa: ARG002 - one contender
         with stage(engine="null", max_batch_size=self.count) as everything:
             pid = everything.gateway.pid or 0
-            await everything.through_door(8, 20)
+            await everything.through_gateway(8, 20)
             before = resident_bytes(pid)
             everything.worker.signal(signal.SIGSTOP)  # all are open before one of them ends
             load = await everything.held_open(self.count, self.tokens)
@@ -34,7 +34,7 @@ class OpenStreams(AsyncCase):
             everything.worker.signal(signal.SIGCONT)
             heard = await load.heard()
         board.add(
-            DOOR,
+            GATEWAY,
             {
                 SERVED: heard["served"],
                 MEMORY: held / self.count / 1024,
@@ -44,4 +44,4 @@ class OpenStreams(AsyncCase):
         )
 
     def judge(self, board: Board) -> None:
-        board.check_every((SERVED, DOOR), at_least(self.count))
+        board.check_every((SERVED, GATEWAY), at_least(self.count))

@@ -1,4 +1,4 @@
-"""A run through the door: clients ask, faults strike, and what was told is looked at."""
+"""A run over HTTP: clients send requests, faults strike, and what was received is checked."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pydantic import BaseModel, ConfigDict
 
 from rose_producer import Client as Product
 from tests.chaos.context import QUEUE, Options
-from tests.chaos.door.asks import Told, draw
-from tests.chaos.door.balancer import Balancer
-from tests.chaos.door.check import Rule, check_jobs, check_replay, check_told
-from tests.chaos.door.client import Client
-from tests.chaos.door.http import Disconnected, request
 from tests.chaos.evidence import RedisState, read_partition
 from tests.chaos.faults import FaultInjector
 from tests.chaos.faults.scene import Scene
 from tests.chaos.findings import Finding
 from tests.chaos.fleet import START_S, Fleet, names
+from tests.chaos.http.balancer import Balancer
+from tests.chaos.http.check import Rule, check_jobs, check_received, check_replay
+from tests.chaos.http.client import Client
+from tests.chaos.http.http import Disconnected, send
+from tests.chaos.http.requests import Received, draw
 from tests.chaos.journal import Journal
 from tests.chaos.managed_process import End, ManagedProcess, watch
 from tests.chaos.patience import came_true
@@ -34,7 +34,7 @@ from tests.chaos.progress import Progress
 from tests.chaos.raw import RawAdder
 from tests.chaos.topology import topology_of
 
-#: Faults of a run of 2,500 asks; others have them in proportion, one of each kind at least.
+#: Faults of a run of 2,500 requests; others have them in proportion, one of each kind at least.
 _FULL = 2500
 _DOSES = {
     FaultKind.KILL_WORKER: 25,
@@ -52,11 +52,11 @@ _DOSES = {
 }
 _SETTLE_S = 20.0
 _POLL_S = 0.05
-#: Clients that ask while the last faults strike.
+#: Clients that send requests while the last faults strike.
 _EXTRA = 30
 
 
-class DoorOptions(BaseModel):
+class HttpOptions(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     seed: int
@@ -71,14 +71,14 @@ class DoorOptions(BaseModel):
     """this long without an event: nothing will come any more"""
 
     @property
-    def asks(self) -> int:
+    def requests(self) -> int:
         return self.responses + self.chats
 
     @property
     def fleet(self) -> Options:
         return Options(
             seed=self.seed,
-            jobs=self.asks,
+            jobs=self.requests,
             tls=self.tls,
             producers=0,
             subscribers=0,
@@ -88,13 +88,13 @@ class DoorOptions(BaseModel):
 
     @property
     def doses(self) -> dict[FaultKind, int]:
-        share = self.asks / _FULL
+        share = self.requests / _FULL
         return {kind: max(1, round(dose * share)) for kind, dose in _DOSES.items()}
 
 
 @dataclass
 class Outcome:
-    told: list[Told] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     faults: Counter[FaultKind] = field(default_factory=Counter)
     cut: Counter[str] = field(default_factory=Counter)
@@ -104,9 +104,9 @@ class Outcome:
     wall_s: float = 0.0
 
 
-class DoorRun:
+class HttpRun:
     def __init__(
-        self, options: DoorOptions, folder: Path, on_tick: Callable[[DoorRun], None]
+        self, options: HttpOptions, folder: Path, on_tick: Callable[[HttpRun], None]
     ) -> None:
         self.options = options
         self.folder = folder
@@ -128,34 +128,34 @@ class DoorRun:
             raw = RawAdder(topology.partitions, topology.client_of, plan, journal)
             self.progress = Progress(self.folder)
             self.scene = Scene(fleet, topology, product, raw, self.progress, balancer)
-            self.injector = FaultInjector(self.scene, self.options.asks)
+            self.injector = FaultInjector(self.scene, self.options.requests)
             await fleet.wait_up()
             await _all_ready(fleet)
             self.progress.last_news = time.monotonic()
             async with _watched(fleet.processes):
-                await self._ask(balancer.port)
+                await self._send_all(balancer.port)
             await self._look(fleet)
             self.outcome.cut = Counter(mode for _, mode in balancer.cut_log)
         self.outcome.wall_s = time.monotonic() - began
         return self.outcome
 
-    async def _ask(self, port: int) -> None:
-        """Clients ask until all that are planned have, and every fault has struck."""
+    async def _send_all(self, port: int) -> None:
+        """Until all planned requests are answered and every fault has struck."""
         doses = self.options.doses
         faults = asyncio.create_task(self.injector.run(schedule(self.options.seed, doses)))
         numbers, running = count(), set[asyncio.Task[None]]()
-        asked = 0
+        sent = 0
         try:
-            while running or asked < self.options.asks or not faults.done():
+            while running or sent < self.options.requests or not faults.done():
                 if faults.done():
                     faults.result()
                 for task in [task for task in running if task.done()]:
                     running.discard(task)
                     task.result()
-                left = self.options.asks - asked
+                left = self.options.requests - sent
                 window = self.options.window if left > 0 else 0 if faults.done() else _EXTRA
                 if len(running) < window and not self._gives_up():
-                    number, asked = next(numbers), asked + 1
+                    number, sent = next(numbers), sent + 1
                     running.add(asyncio.create_task(self._follow(port, number)))
                     continue
                 if self._gives_up() and not running:
@@ -169,13 +169,13 @@ class DoorRun:
 
     async def _follow(self, port: int, number: int) -> None:
         options = self.options
-        ask = draw(options.seed, number, options.responses, options.chats)
-        client = Client(port, ask, self._gives_up, self._heard)
-        self.outcome.told.append(client.told)
+        request = draw(options.seed, number, options.responses, options.chats)
+        client = Client(port, request, self._gives_up, self._on_event)
+        self.outcome.received.append(client.received)
         await client.run()
         self.progress.jobs_ended += 1
 
-    def _heard(self) -> None:
+    def _on_event(self) -> None:
         self.progress.events[0] += 1
         self.progress.last_news = time.monotonic()
 
@@ -185,15 +185,15 @@ class DoorRun:
     async def _look(self, fleet: Fleet) -> None:
         """All is over: replay, drain, and look at what is left."""
         outcome = self.outcome
-        for told in outcome.told:
-            outcome.findings += check_told(told)
+        for received in outcome.received:
+            outcome.findings += check_received(received)
         outcome.findings += await self._replay(fleet)
         topology = self.scene.topology
         (partition,) = topology.partitions
         client = topology.client_of(partition)
         await came_true(lambda: not any(map(client.xlen, partition.all_jobs)), _SETTLE_S)
         read_partition(outcome.redis, client, partition, [])
-        outcome.findings += check_jobs(outcome.told, outcome.redis.entries_added)
+        outcome.findings += check_jobs(outcome.received, outcome.redis.entries_added)
         outcome.findings += _left(outcome.redis)
         for process in fleet.processes:
             process.notice_end()
@@ -208,21 +208,21 @@ class DoorRun:
         """Drawn streams once more from each gateway, all of them or from a drawn event on."""
         await _all_ready(fleet)
         draw_ = random.Random(f"{self.options.seed}:replays")
-        whole = [told for told in self.outcome.told if told.ended]
+        whole = [received for received in self.outcome.received if received.ended]
         findings: list[Finding] = []
-        for told in draw_.sample(whole, min(self.options.replays, len(whole))):
-            after = draw_.choice((-1, draw_.randrange(len(told.frames))))
+        for received in draw_.sample(whole, min(self.options.replays, len(whole))):
+            after = draw_.choice((-1, draw_.randrange(len(received.frames))))
             for gateway in fleet.gateways:
-                replayed = await _replayed(fleet.port(gateway), told, after)
-                findings += check_replay(told, after, replayed)
+                replayed = await _replayed(fleet.port(gateway), received, after)
+                findings += check_replay(received, after, replayed)
             self.outcome.replays += 1
         return findings
 
 
-async def _replayed(port: int, told: Told, after: int) -> list[tuple[str, str]]:
+async def _replayed(port: int, received: Received, after: int) -> list[tuple[str, str]]:
     """Raises: Disconnected"""
-    path, headers = told.resume_from(None if after < 0 else told.frames[after][0])
-    async with request(port, "GET", path, headers) as answer:
+    path, headers = received.resume_from(None if after < 0 else received.frames[after][0])
+    async with send(port, "GET", path, headers) as answer:
         if answer.status != 200:
             return [(str(answer.status), (await answer.body()).decode(errors="replace"))]
         return [(e.id, e.data) async for e in answer.events() if e.data != "[DONE]"]
@@ -246,7 +246,7 @@ async def _all_ready(fleet: Fleet) -> None:
 
 async def _ready(port: int) -> bool:
     try:
-        async with request(port, "GET", "/readyz") as answer:
+        async with send(port, "GET", "/readyz") as answer:
             return answer.status == 200
     except Disconnected:
         return False

@@ -1,6 +1,6 @@
 """The HTTP gateway against the Python client, in one run.
 
-    python -m benchmarks.door [--only streams,first,...] [--rounds N] [--scale quick]
+    python -m benchmarks.gateway [--only streams,first,...] [--rounds N] [--scale quick]
         [--json FILE] [--write PAGE]
 
 Each measurement has a fresh redis-server, a worker process, a gateway process and a process that
@@ -14,10 +14,10 @@ import os
 from dataclasses import dataclass
 
 from benchmarks.board import at_least
-from benchmarks.door.cases.batch import Batch
-from benchmarks.door.cases.first_token import FirstToken
-from benchmarks.door.cases.open_streams import OpenStreams
-from benchmarks.door.cases.streams import Streams
+from benchmarks.gateway.cases.batch import Batch
+from benchmarks.gateway.cases.first_token import FirstToken
+from benchmarks.gateway.cases.open_streams import OpenStreams
+from benchmarks.gateway.cases.streams import Streams
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, options
 
@@ -90,17 +90,19 @@ def build(scale: Scale) -> dict[str, Case]:
 def main() -> None:
     args = _arguments()
     scale = _SCALES[args.scale]
-    facts = environment("benchmarks.door", ("fastapi", "uvicorn", "redis", "hiredis", "torch"), {})
+    facts = environment(
+        "benchmarks.gateway", ("fastapi", "uvicorn", "redis", "hiredis", "torch"), {}
+    )
     runner = Runner(facts, args.rounds or scale.rounds, args.json, warm_up=False)
     cases = build(scale)
     for name in args.only:
         runner.measure(name, cases[name])
     if args.write:
-        runner.write(args.write, "benchmarks.door")
+        runner.write(args.write, "benchmarks.gateway")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = options("benchmarks.door", __doc__, _CASES)
+    parser = options("benchmarks.gateway", __doc__, _CASES)
     add = parser.add_argument
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the demo asks of the gateway over HTTP, and how its user does."""
+"""The demo's streams read again over HTTP, and a curl command with which its user does the same."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class HttpCheck:
     url: str
     """the base URL for OpenAI's SDKs"""
     differing: frozenset[int]
-    """numbers of the streams that it shows otherwise than their subscribers saw them"""
+    """numbers of the streams whose text differs from what their subscribers saw"""
 
 
 def text_of(gateway: GatewayProcess, job_id: str) -> str | None:
@@ -32,13 +32,13 @@ def _events(stream: str) -> Iterator[dict[str, str]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-def curl_lines(door: Door, *, keep: bool) -> list[str]:
+def curl_lines(check: HttpCheck, *, keep: bool) -> list[str]:
     """For a terminal of 80 columns."""
     request = {"model": "built-in", "input": "Tell me a story.", "stream": True}
-    same = "the same" if not door.differing else "OTHER TEXTS"
+    same = "the same" if not check.differing else "OTHER TEXTS"
     until = "up until Ctrl-C" if keep else "--keep leaves it up"
     return [
-        f"{same} over OpenAI's API, {door.url}; {until}:",
-        f"  curl -N {door.url}/responses \\",
+        f"{same} over OpenAI's API, {check.url}; {until}:",
+        f"  curl -N {check.url}/responses \\",
         f"    -d '{json.dumps(request)}'",
     ]

@@ -1,4 +1,4 @@
-"""Chaos through the door: `python -m tests.chaos.door [--responses N] [--chats N] [--seed S]`.
+"""Chaos over HTTP: `python -m tests.chaos.http [--responses N] [--chats N] [--seed S]`.
 
 Two gateways behind one address, three workers, one Redis. Clients create background responses and
 chat streams, and come back by the documented means alone: an Idempotency-Key until they know their
@@ -19,13 +19,13 @@ from typing import Any
 
 from rose.errors import RoseError
 from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
-from tests.chaos.door.check import Rule
-from tests.chaos.door.run import DoorOptions, DoorRun, Outcome
+from tests.chaos.http.check import Rule
+from tests.chaos.http.run import HttpOptions, HttpRun, Outcome
 
 
-def _progress(run: DoorRun) -> str:
+def _progress(run: HttpRun) -> str:
     return (
-        f"{run.progress.jobs_ended} of {len(run.outcome.told)} ended, "
+        f"{run.progress.jobs_ended} of {len(run.outcome.received)} ended, "
         f"{run.progress.events.total()} events, {len(run.injector.log)} faults"
     )
 
@@ -34,7 +34,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = _arguments()
     seed, ticker = drawn_seed(args.seed), Ticker()
-    options = DoorOptions(
+    options = HttpOptions(
         seed=seed,
         responses=args.responses,
         chats=args.chats,
@@ -42,13 +42,13 @@ def main() -> None:
         tls=args.tls,
     )
     err.print(f"seed {seed}: {args.responses} responses, {args.chats} chats")
-    folder = Path(tempfile.mkdtemp(prefix="rose-door-"))
+    folder = Path(tempfile.mkdtemp(prefix="rose-chaos-http-"))
 
-    def on_tick(run: DoorRun) -> None:
+    def on_tick(run: HttpRun) -> None:
         ticker.tick(lambda: _progress(run), run.injector.log)
 
     try:
-        outcome = asyncio.run(DoorRun(options, folder, on_tick).run())
+        outcome = asyncio.run(HttpRun(options, folder, on_tick).run())
     except (RoseError, TimeoutError) as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
@@ -62,17 +62,17 @@ def main() -> None:
         shutil.rmtree(folder)
 
 
-def as_json(options: DoorOptions, outcome: Outcome) -> dict[str, Any]:
-    told = outcome.told
+def as_json(options: HttpOptions, outcome: Outcome) -> dict[str, Any]:
+    received = outcome.received
     return {
         "ok": not outcome.findings,
         "seed": options.seed,
-        "responses": sum(one.ask.face == "response" for one in told),
-        "chats": sum(one.ask.face == "chat" for one in told),
-        "events": sum(len(one.frames) for one in told),
-        "resumed": sum(one.resumed for one in told),
-        "created again": sum(one.created - 1 for one in told),
-        "came again because of": dict(sum((one.refused for one in told), Counter())),
+        "responses": sum(one.request.endpoint == "response" for one in received),
+        "chats": sum(one.request.endpoint == "chat" for one in received),
+        "events": sum(len(one.frames) for one in received),
+        "resumed": sum(one.resumed for one in received),
+        "created again": sum(one.created - 1 for one in received),
+        "came again because of": dict(sum((one.retries for one in received), Counter())),
         "replays": outcome.replays,
         "rules": count_names(Rule, outcome.findings),
         "faults": {kind.value: count for kind, count in outcome.faults.items()},
@@ -84,13 +84,13 @@ def as_json(options: DoorOptions, outcome: Outcome) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.chaos.door",
+        prog="python -m tests.chaos.http",
         description="Is anything lost, doubled or reordered through HTTP, whatever dies?",
     )
     parser.add_argument("--responses", type=int, default=2000)
     parser.add_argument("--chats", type=int, default=500)
-    parser.add_argument("--replays", type=int, default=100, help="streams asked for again")
-    parser.add_argument("--seed", type=int, help="of asks and faults; default random")
+    parser.add_argument("--replays", type=int, default=100, help="streams that are read again")
+    parser.add_argument("--seed", type=int, help="of requests and faults; default random")
     parser.add_argument("--tls", action="store_true", help="between the processes and Redis")
     parser.add_argument("--keep", action="store_true", help="the logs of a good run, too")
     parser.add_argument("--json", action="store_true")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.board import Board, at_most, percentile
-from benchmarks.door.cases.streams import CLIENT, DOOR
-from benchmarks.door.stage import stage
+from benchmarks.gateway.cases.streams import CLIENT, GATEWAY
+from benchmarks.gateway.stage import stage
 from benchmarks.runner import AsyncCase
 
 FIRST_P50 = "time to first token, p50 ms"
@@ -25,11 +25,11 @@ class FirstToken(AsyncCase):
         with stage(engine="null") as everything:
             waits = await everything.first_tokens(self.streams)
         medians = {}
-        for name, side in ((CLIENT, "client"), (DOOR, "door")):
+        for name, side in ((CLIENT, "client"), (GATEWAY, "gateway")):
             medians[side] = percentile(waits[side], 50) * 1000
             p99 = percentile(waits[side], 99) * 1000
             board.add(name, {FIRST_P50: medians[side], FIRST_P99: p99})
-        board.add(DOOR, {ADDED: medians["door"] - medians["client"]})
+        board.add(GATEWAY, {ADDED: medians["gateway"] - medians["client"]})
 
     def judge(self, board: Board) -> None:
-        board.check_figure((ADDED, DOOR), at_most(4))
+        board.check_figure((ADDED, GATEWAY), at_most(4))

@@ -1,4 +1,4 @@
-"""What must be true of what the clients were told."""
+"""What must be true of the events that the clients have received."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
-from tests.chaos.door.asks import Told
 from tests.chaos.findings import Finding
+from tests.chaos.http.requests import Received
 
 
 class Rule(StrEnum):
@@ -24,70 +24,79 @@ class Rule(StrEnum):
     PROCESSES = "processes: nobody ends by himself, and SIGTERM is heeded"
 
 
-def check_told(told: Told) -> Iterator[Finding]:
-    name = f"{told.ask.face} {told.ask.number}, job {told.job_id or 'unknown'}"
-    for odd in told.odd:
-        yield Finding(Rule.ANSWERS, f"{name}: {odd}")
-    if not told.ended:
-        yield Finding(Rule.LOST, f"{name}: no end after {len(told.frames)} events")
+def check_received(received: Received) -> Iterator[Finding]:
+    name = (
+        f"{received.request.endpoint} {received.request.number}, job {received.job_id or 'unknown'}"
+    )
+    for answer in received.undocumented:
+        yield Finding(Rule.ANSWERS, f"{name}: {answer}")
+    if not received.ended:
+        yield Finding(Rule.LOST, f"{name}: no end after {len(received.frames)} events")
         return
-    events = [json.loads(data) for _, data in told.frames]
-    parts = _response(told, events) if told.ask.face == "response" else _chat(told, events)
+    events = [json.loads(data) for _, data in received.frames]
+    parts = (
+        _response(received, events)
+        if received.request.endpoint == "response"
+        else _chat(received, events)
+    )
     for finding in parts:
         yield Finding(finding.rule, f"{name}: {finding.detail}")
 
 
-def check_jobs(all_told: Iterable[Told], entries_added: int) -> Iterator[Finding]:
-    """Each ask is one job."""
-    ids = Counter(told.job_id for told in all_told)
+def check_jobs(all_received: Iterable[Received], entries_added: int) -> Iterator[Finding]:
+    """Each request is one job."""
+    ids = Counter(received.job_id for received in all_received)
     for job_id, count in ids.items():
         if count > 1:
-            yield Finding(Rule.DOUBLED, f"job {job_id} answers {count} asks")
+            yield Finding(Rule.DOUBLED, f"job {job_id} answers {count} requests")
     if entries_added != ids.total():
-        detail = f"{entries_added} entries were added for {ids.total()} asks"
+        detail = f"{entries_added} entries were added for {ids.total()} requests"
         yield Finding(Rule.DOUBLED if entries_added > ids.total() else Rule.LOST, detail)
 
 
-def check_replay(told: Told, after: int, replayed: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-    """`after`: the index of the event after which it was asked for; -1 for all of it."""
-    expected = told.frames[after + 1 :]
+def check_replay(
+    received: Received, after: int, replayed: Sequence[tuple[str, str]]
+) -> Iterator[Finding]:
+    """`after`: the index of the event after which the replay begins; -1: all of it."""
+    expected = received.frames[after + 1 :]
     if list(replayed) != expected:
         differ = next(
             (n for n, pair in enumerate(zip(replayed, expected, strict=False)) if len({*pair}) > 1),
             min(len(replayed), len(expected)),
         )
+        request = received.request
         detail = (
-            f"{told.ask.face} {told.ask.number} after {after}: {len(replayed)} events for "
+            f"{request.endpoint} {request.number} after {after}: {len(replayed)} events for "
             f"{len(expected)}, the first difference at {differ}"
         )
         yield Finding(Rule.REPLAYS, detail)
 
 
-def _response(told: Told, events: list[dict[str, Any]]) -> Iterator[Finding]:
+def _response(received: Received, events: list[dict[str, Any]]) -> Iterator[Finding]:
     numbers = [event["sequence_number"] for event in events]
     yield from _in_order(numbers)
     if missing := sorted(set(range(max(numbers) + 1)) - set(numbers)):
         yield Finding(Rule.LOST, f"numbers {missing[:5]} never came")
-    if [str(number) for number in numbers] != [id_ for id_, _ in told.frames]:
+    if [str(number) for number in numbers] != [id_ for id_, _ in received.frames]:
         yield Finding(Rule.REORDERED, "the ids of the events are not their numbers")
     deltas = (e["delta"] for e in events if e["type"] == "response.output_text.delta")
-    yield from _text("the deltas", "".join(deltas), told.ask.text)
+    yield from _text("the deltas", "".join(deltas), received.request.text)
     ends = [n for n, e in enumerate(events) if e["type"] == "response.incomplete"]
     if ends != [len(events) - 1]:
         yield Finding(Rule.ENDS, f"{events[-1]['type']} is last, response.incomplete at {ends}")
         return
     response = events[-1]["response"]
     said = "".join(part["text"] for item in response["output"] for part in item["content"])
-    yield from _text("the last event", said, told.ask.text)
-    yield from _usage(response["usage"]["output_tokens"], told)
+    yield from _text("the last event", said, received.request.text)
+    yield from _usage(response["usage"]["output_tokens"], received)
 
 
-def _chat(told: Told, events: list[dict[str, Any]]) -> Iterator[Finding]:
-    positions = [tuple(map(int, id_.split("-"))) for id_, _ in told.frames]
+def _chat(received: Received, events: list[dict[str, Any]]) -> Iterator[Finding]:
+    positions = [tuple(map(int, id_.split("-"))) for id_, _ in received.frames]
     yield from _in_order(positions)
     choices = [choice for event in events for choice in event["choices"]]
     deltas = (choice["delta"].get("content") or "" for choice in choices)
-    yield from _text("the deltas", "".join(deltas), told.ask.text)
+    yield from _text("the deltas", "".join(deltas), received.request.text)
     reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
     if reasons != ["length"]:
         yield Finding(Rule.ENDS, f"finish reasons {reasons}")
@@ -95,7 +104,7 @@ def _chat(told: Told, events: list[dict[str, Any]]) -> Iterator[Finding]:
     if len(usages) != 1 or events[-1].get("usage") is None:
         yield Finding(Rule.ENDS, f"{len(usages)} events with usage")
         return
-    yield from _usage(usages[0]["completion_tokens"], told)
+    yield from _usage(usages[0]["completion_tokens"], received)
 
 
 def _in_order(numbers: Sequence[Any]) -> Iterator[Finding]:
@@ -116,6 +125,6 @@ def _text(where: str, said: str, expected: str) -> Iterator[Finding]:
         yield Finding(Rule.SEAMS, detail)
 
 
-def _usage(tokens: int, told: Told) -> Iterator[Finding]:
-    if tokens != told.ask.tokens:
-        yield Finding(Rule.ENDS, f"usage says {tokens} tokens for {told.ask.tokens}")
+def _usage(tokens: int, received: Received) -> Iterator[Finding]:
+    if tokens != received.request.tokens:
+        yield Finding(Rule.ENDS, f"usage says {tokens} tokens for {received.request.tokens}")

@@ -1,4 +1,4 @@
-"""A short run through the door: some of every fault, over TLS, and nothing lost."""
+"""A short run over HTTP: some of every fault, over TLS, and nothing lost."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from tests.conftest import needs_redis_server
 
 
 @needs_redis_server
-def test_a_short_run_through_the_door_survives_some_of_every_fault() -> None:
+def test_a_short_run_over_http_survives_some_of_every_fault() -> None:
     # when
     numbers = ["--responses", "30", "--chats", "15", "--replays", "10", "--seed", "2"]
-    result = short_run("tests.chaos.door", *numbers, "--tls")
+    result = short_run("tests.chaos.http", *numbers, "--tls")
     # then
     assert set(result["rules"].values()) == {0}
     assert result["responses"] + result["chats"] >= 45

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.door.sockets import DoorSocket
+from benchmarks.gateway.sockets import GatewaySocket
 from tests.conftest import needs_redis_server
 
 _ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ _STREAM = (
 def test_the_benchmark_measures_the_gateway_and_the_client(tmp_path: Path) -> None:
     # when
     data = tmp_path / "data.json"
-    command = [sys.executable, "-m", "benchmarks.door", "--scale", "tiny", "--json", str(data)]
+    command = [sys.executable, "-m", "benchmarks.gateway", "--scale", "tiny", "--json", str(data)]
     subprocess.run([*command, "--only", "null,first,open,batch-null"], cwd=_ROOT, check=True)
     # then
     result = json.loads(data.read_text())
@@ -62,7 +62,7 @@ async def test_a_stream_is_counted_however_it_is_cut(size: int) -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        socket = await DoorSocket.open(f"http://127.0.0.1:{port}/v1")
+        socket = await GatewaySocket.open(f"http://127.0.0.1:{port}/v1")
         # when
         heard = await socket.stream("m", "x", 2)
     # then
@@ -81,7 +81,7 @@ async def test_a_refusal_is_an_error() -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        socket = await DoorSocket.open(f"http://127.0.0.1:{port}/v1")
+        socket = await GatewaySocket.open(f"http://127.0.0.1:{port}/v1")
         # then
         with pytest.raises(RuntimeError, match="429"):
             await socket.stream("m", "x", 2)

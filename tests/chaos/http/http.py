@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Heartbeats come more often. On a busy machine an answer may take long to begin, and a crowd of
-#: clients that all ask again keeps it busy.
+#: clients that all try again keeps it busy.
 _SILENCE_S = 30.0
 
 
@@ -59,7 +59,7 @@ class Answer:
 
 
 @asynccontextmanager
-async def request(
+async def send(
     port: int,
     method: str,
     path: str,

@@ -1,4 +1,4 @@
-"""Each rule notices its violation, and is silent about clients that were told the right thing."""
+"""Each rule notices its violation, and is silent where all is as it should be."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.door.asks import Ask, Told
-from tests.chaos.door.check import Rule, check_jobs, check_replay, check_told
+from tests.chaos.http.check import Rule, check_jobs, check_received, check_replay
+from tests.chaos.http.requests import Received, Request
 
 Change = Callable[[list[Any]], None]
 
-RESPONSE = Ask(0, "response", "ab", 3, ())
-CHAT = Ask(1, "chat", "ab", 3, ())
+RESPONSE = Request(0, "response", "ab", 3, ())
+CHAT = Request(1, "chat", "ab", 3, ())
 
 
-def told_of(ask: Ask, frames: list[tuple[str, Any]]) -> Told:
-    return Told(ask, "0-a", [(id_, json.dumps(data)) for id_, data in frames], ended=True)
+def received_of(request: Request, frames: list[tuple[str, Any]]) -> Received:
+    return Received(request, "0-a", [(id_, json.dumps(data)) for id_, data in frames], ended=True)
 
 
 def response_frames() -> list[tuple[str, Any]]:
@@ -81,11 +81,11 @@ def wrong_usage(frames: list[Any]) -> None:
 def test_what_is_wrong_with_a_response_is_noticed(change: Change, rule: Rule) -> None:
     # given
     frames = response_frames()
-    assert list(check_told(told_of(RESPONSE, frames))) == []
+    assert list(check_received(received_of(RESPONSE, frames))) == []
     # when
     change(frames)
     # then
-    assert rule in {finding.rule for finding in check_told(told_of(RESPONSE, frames))}
+    assert rule in {finding.rule for finding in check_received(received_of(RESPONSE, frames))}
 
 
 @pytest.mark.parametrize(
@@ -102,34 +102,34 @@ def test_what_is_wrong_with_a_response_is_noticed(change: Change, rule: Rule) ->
 def test_what_is_wrong_with_a_chat_is_noticed(change: Change, rule: Rule) -> None:
     # given
     frames = chat_frames()
-    assert list(check_told(told_of(CHAT, frames))) == []
+    assert list(check_received(received_of(CHAT, frames))) == []
     # when
     change(frames)
     # then
-    assert rule in {finding.rule for finding in check_told(told_of(CHAT, frames))}
+    assert rule in {finding.rule for finding in check_received(received_of(CHAT, frames))}
 
 
-def test_a_client_that_was_never_told_the_end_has_lost_it() -> None:
+def test_a_stream_without_its_end_is_lost() -> None:
     # given
-    told = told_of(CHAT, chat_frames())
+    received = received_of(CHAT, chat_frames())
     # when
-    told.ended = False
+    received.ended = False
     # then
-    assert [finding.rule for finding in check_told(told)] == [Rule.LOST]
+    assert [finding.rule for finding in check_received(received)] == [Rule.LOST]
 
 
 def test_an_answer_that_is_not_documented_is_noticed() -> None:
     # given
-    told = told_of(CHAT, chat_frames())
+    received = received_of(CHAT, chat_frames())
     # when
-    told.odd.append("500 internal error")
+    received.undocumented.append("500 internal error")
     # then
-    assert [finding.rule for finding in check_told(told)] == [Rule.ANSWERS]
+    assert [finding.rule for finding in check_received(received)] == [Rule.ANSWERS]
 
 
-def test_each_ask_is_one_job() -> None:
+def test_each_request_is_one_job() -> None:
     # given
-    one, other = Told(RESPONSE, "0-a"), Told(CHAT, "0-b")
+    one, other = Received(RESPONSE, "0-a"), Received(CHAT, "0-b")
     # then
     assert list(check_jobs([one, other], 2)) == []
     assert [finding.rule for finding in check_jobs([one, other], 3)] == [Rule.DOUBLED]
@@ -137,11 +137,15 @@ def test_each_ask_is_one_job() -> None:
     assert [finding.rule for finding in check_jobs([one, one], 2)] == [Rule.DOUBLED]
 
 
-def test_a_replay_brings_what_was_told_from_an_event_on() -> None:
+def test_a_replay_brings_the_same_events_from_one_on() -> None:
     # given
-    told = told_of(CHAT, chat_frames())
+    received = received_of(CHAT, chat_frames())
     # then
-    assert list(check_replay(told, -1, told.frames)) == []
-    assert list(check_replay(told, 2, told.frames[3:])) == []
-    for replayed in (told.frames[2:], told.frames[3:4], [*told.frames[3:-1], ("3-2", "{}")]):
-        assert [finding.rule for finding in check_replay(told, 2, replayed)] == [Rule.REPLAYS]
+    assert list(check_replay(received, -1, received.frames)) == []
+    assert list(check_replay(received, 2, received.frames[3:])) == []
+    for replayed in (
+        received.frames[2:],
+        received.frames[3:4],
+        [*received.frames[3:-1], ("3-2", "{}")],
+    ):
+        assert [finding.rule for finding in check_replay(received, 2, replayed)] == [Rule.REPLAYS]

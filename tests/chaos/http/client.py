@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 
-from tests.chaos.door.asks import Ask, Told
-from tests.chaos.door.http import Answer, Disconnected, ServerSentEvent, request
+from tests.chaos.http.http import Answer, Disconnected, ServerSentEvent, send
+from tests.chaos.http.requests import Received, Request
 
 _PAUSE_S = 0.2
 _MAX_PAUSE_S = 4.0
-#: What a client repeats: too many requests, and a door that cannot serve just now.
+#: What a client repeats: too many requests, and a gateway that cannot serve just now.
 _AGAIN = (429, 503)
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
@@ -26,30 +26,30 @@ class Client:
     def __init__(
         self,
         port: int,
-        ask: Ask,
+        request: Request,
         give_up: Callable[[], bool],
         on_event: Callable[[], None],
     ) -> None:
         """`give_up`: whether nothing will come any more."""
         self._port = port
-        self._ask = ask
+        self._request = request
         self._give_up = give_up
         self._on_event = on_event
-        self._leaves = list(ask.leaves_at)
-        self._jitter = random.Random(ask.number)
+        self._leaves = list(request.leaves_at)
+        self._jitter = random.Random(request.number)
         self._failures = 0
-        self.told = Told(ask)
+        self.received = Received(request)
 
-    async def run(self) -> Told:
-        while not self.told.ended and not self.told.odd and not self._give_up():
+    async def run(self) -> Received:
+        while not self.received.ended and not self.received.undocumented and not self._give_up():
             try:
-                await (self._resume() if self.told.job_id else self._create())
+                await (self._resume() if self.received.job_id else self._create())
             except Disconnected as error:
-                self.told.refused[str(error)] += 1
+                self.received.retries[str(error)] += 1
                 await self._pause()
             except _Left:
                 await asyncio.sleep(_PAUSE_S)
-        return self.told
+        return self.received
 
     async def _pause(self) -> None:
         """Longer each time, until an event comes."""
@@ -59,27 +59,27 @@ class Client:
 
     async def _create(self) -> None:
         """Again with the same key, until it is known which job it is."""
-        ask = self._ask
-        self.told.created += 1
-        async with request(self._port, "POST", ask.path, ask.headers, ask.body) as answer:
+        request = self._request
+        self.received.created += 1
+        async with send(self._port, "POST", request.path, request.headers, request.body) as answer:
             await self._follow(answer)
 
     async def _resume(self) -> None:
-        self.told.resumed += 1
-        path, headers = self.told.resume_from(self.told.last)
-        async with request(self._port, "GET", path, headers) as answer:
+        self.received.resumed += 1
+        path, headers = self.received.resume_from(self.received.last)
+        async with send(self._port, "GET", path, headers) as answer:
             await self._follow(answer)
 
     async def _follow(self, answer: Answer) -> None:
         if answer.status in _AGAIN:
-            self.told.refused[str(answer.status)] += 1
+            self.received.retries[str(answer.status)] += 1
             after = float(answer.headers.get("retry-after", 0))
             await asyncio.sleep(min(after, _MAX_PAUSE_S))
             await self._pause()
             return
         if answer.status != 200:
             said = (await answer.body()).decode(errors="replace")
-            self.told.odd.append(f"{answer.status} {said[:300]}")
+            self.received.undocumented.append(f"{answer.status} {said[:300]}")
             return
         if job_id := answer.headers.get("x-rose-job-id"):
             self._is_of(job_id)
@@ -88,31 +88,31 @@ class Client:
                 if not self._take(event):
                     await self._pause()
                     return
-                if self._leaves and len(self.told.frames) >= self._leaves[0]:
+                if self._leaves and len(self.received.frames) >= self._leaves[0]:
                     self._leaves.pop(0)
                     raise _Left
-        if not self.told.ended:
-            self.told.odd.append("the stream ended well, without its terminal event")
+        if not self.received.ended:
+            self.received.undocumented.append("the stream ended well, without its terminal event")
 
     def _is_of(self, job_id: str) -> None:
-        if self.told.job_id not in ("", job_id):
-            self.told.odd.append(f"it was job {self.told.job_id}, and is {job_id}")
-        self.told.job_id = job_id
+        if self.received.job_id not in ("", job_id):
+            self.received.undocumented.append(f"it was job {self.received.job_id}, and is {job_id}")
+        self.received.job_id = job_id
 
     def _take(self, event: ServerSentEvent) -> bool:
-        """False: the door says that it cannot go on with this stream, so come back."""
+        """False: the stream ended with an error that says to resume it."""
         if event.data == "[DONE]":
-            self.told.ended |= self._ask.face == "chat"
+            self.received.ended |= self._request.endpoint == "chat"
             return True
         data = json.loads(event.data)
         if "error" in data or data.get("type") == "error":
-            self.told.refused["error in the stream"] += 1
+            self.received.retries["error in the stream"] += 1
             return False
-        self.told.frames.append((event.id, event.data))
+        self.received.frames.append((event.id, event.data))
         self._failures = 0
         self._on_event()
-        if self._ask.face == "response":
+        if self._request.endpoint == "response":
             if "response" in data:
                 self._is_of(data["response"]["id"].removeprefix("resp_"))
-            self.told.ended |= data["type"] in _TERMINAL
+            self.received.ended |= data["type"] in _TERMINAL
         return True

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.board import Board, Target
-from benchmarks.door.cases.streams import CLIENT
-from benchmarks.door.stage import PROMPT, stage
+from benchmarks.gateway.cases.streams import CLIENT
+from benchmarks.gateway.stage import PROMPT, stage
 from benchmarks.runner import AsyncCase, in_turn
 
 LINES = "lines/s"

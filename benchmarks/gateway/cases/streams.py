@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.board import Board, Target
-from benchmarks.door.stage import Stage, stage
+from benchmarks.gateway.stage import Stage, stage
 from benchmarks.runner import AsyncCase, in_turn
 from benchmarks.usage import cpu_s
 
 TOKENS = "tokens/s"
 EVENTS = "events/s"
 GATEWAY_CPU = "the gateway's CPU, us an event"
-DOOR, CLIENT = "through the gateway", "Python client"
+GATEWAY, CLIENT = "through the gateway", "Python client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,24 @@ class Streams(AsyncCase):
     async def measure(self, board: Board, turn: int) -> None:
         with stage(max_batch_size=self.count, **self.worker) as everything:
             await everything.through_client(self.count, min(20, self.tokens))
-            await everything.through_door(self.count, min(20, self.tokens))
-            for name in in_turn((CLIENT, DOOR), turn):
-                measured = self._door if name == DOOR else self._client
+            await everything.through_gateway(self.count, min(20, self.tokens))
+            for name in in_turn((CLIENT, GATEWAY), turn):
+                measured = self._through_gateway if name == GATEWAY else self._through_client
                 board.add(name, await measured(everything))
 
     def judge(self, board: Board) -> None:
         if self.target is not None:
-            rows = (TOKENS, DOOR), (TOKENS, CLIENT)
+            rows = (TOKENS, GATEWAY), (TOKENS, CLIENT)
             board.check_ratio("tokens/s: gateway to Python client", *rows, self.target)
 
-    async def _door(self, everything: Stage) -> dict[str, float]:
+    async def _through_gateway(self, everything: Stage) -> dict[str, float]:
         pid = everything.gateway.pid or 0
         before_s = cpu_s(pid)
-        heard = await everything.through_door(self.count, self.tokens)
+        heard = await everything.through_gateway(self.count, self.tokens)
         spent_s = cpu_s(pid) - before_s
         return {**self._rates(heard), GATEWAY_CPU: spent_s / heard["events"] * 1e6}
 
-    async def _client(self, everything: Stage) -> dict[str, float]:
+    async def _through_client(self, everything: Stage) -> dict[str, float]:
         return self._rates(await everything.through_client(self.count, self.tokens))
 
     def _rates(self, heard: dict[str, Any]) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Chaos over HTTP: gateways behind one address, and clients that resume."""
