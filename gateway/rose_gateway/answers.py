@@ -10,7 +10,7 @@ from rose_gateway.json_text import compact
 from rose_gateway.usage import UsageCounter
 
 
-class Head(NamedTuple):
+class AnswerHeader(NamedTuple):
     """Which answer it is."""
 
     job_ids: Sequence[str]
@@ -37,14 +37,14 @@ class ChunkMaker(UsageCounter):
         """`fields`: those that all chunks have."""
         super().__init__(choices_of_a_prompt)
         self._include_usage = include_usage
-        self._head = compact(fields)[:-1] + ',"choices":['
-        self._tail = '],"usage":null}' if include_usage else "]}"
+        self._prefix = compact(fields)[:-1] + ',"choices":['
+        self._suffix = '],"usage":null}' if include_usage else "]}"
 
     def usage_chunk(self) -> str | None:
         """After the ends of all choices, if it was asked for."""
         if not self._include_usage:
             return None
-        return f'{self._head}],"usage":{compact(self.usage())}}}'
+        return f'{self._prefix}],"usage":{compact(self.usage())}}}'
 
     def _chunk(self, *choices: dict[str, Any]) -> str:
-        return self._head + compact(choices)[1:-1] + self._tail
+        return self._prefix + compact(choices)[1:-1] + self._suffix

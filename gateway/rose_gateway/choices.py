@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.responses import Response
 
-from rose_gateway.answers import Head
+from rose_gateway.answers import AnswerHeader
 from rose_gateway.http_request import IncomingHttpRequest, check_kept, delivered
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import JobGroup, Submission
@@ -40,7 +40,7 @@ Request = TypeVar("Request", bound=StorableRequest, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ChoicesEndpoint(Generic[Request]):
-    plan: Callable[[IncomingRequest, Request], Awaitable[Submission]]
+    make_submission: Callable[[IncomingRequest, Request], Awaitable[Submission]]
     """Raises: BadRequest, ApiError, BrokerUnavailable"""
     parameters: Callable[[Mapping[str, Any]], Parameters]
     """of a record's request. Raises: MalformedMessage"""
@@ -51,7 +51,7 @@ class ChoicesEndpoint(Generic[Request]):
         """Raises: BadRequest, ApiError, ClientGone, JobNotFound, BrokerUnavailable"""
         check_kept(incoming, request.store)
         group = await incoming.services.jobs.submit(
-            incoming.caller, await self.plan(incoming, request)
+            incoming.caller, await self.make_submission(incoming, request)
         )
         make = self.chunks if self.parameters(group.own_record.request).stream else self.collector
         output = await make(incoming.services, group)
@@ -79,5 +79,5 @@ class ChoicesEndpoint(Generic[Request]):
         record = group.own_record
         parameters = self.parameters(record.request)
         names = await services.vocabularies.get(parameters.vocabulary)
-        head = Head([job.id for job in group.jobs], record.model, group.created_at)
-        return make(parameters, head, names)
+        header = AnswerHeader([job.id for job in group.jobs], record.model, group.created_at)
+        return make(parameters, header, names)

@@ -24,7 +24,7 @@ from rose_gateway.positions import Positions
 from rose_gateway.record import EndpointKind
 from rose_gateway.rendering import streamed
 from rose_gateway.request_context import JOB_ID_HEADER
-from rose_gateway.responses import reading
+from rose_gateway.responses import rendering
 from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream
 
@@ -114,7 +114,7 @@ async def _response_events(services: Services, group: JobGroup, last: str | None
                 "last_event_id",
             )
         after = int(last)
-    return reading.streamed(group, await reading.events_of(services, group, after))
+    return rendering.streamed(group, await rendering.events_of(services, group, after))
 
 
 async def _plain_events(services: Services, group: JobGroup, last: str | None) -> Events | None:  # noqa: ARG001

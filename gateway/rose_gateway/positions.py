@@ -15,7 +15,7 @@ from rose_gateway.bad_request import BadRequest
 
 _POSITION = re.compile(r"(\d{1,10})-([0-3])")
 
-_ENDED, _TOLD, _DONE = 1, 2, 3
+_ENDED, _USAGE_SENT, _DONE = 1, 2, 3
 
 #: Tokens, and a rank: 1 after the end of the choice, 2 after the usage, 3 after the stream.
 _Position = tuple[int, int]
@@ -35,8 +35,8 @@ class Positions:
         return all(rank >= _ENDED for _, rank in self._positions)
 
     @property
-    def all_told(self) -> bool:
-        return all(rank >= _TOLD for _, rank in self._positions)
+    def all_usage_sent(self) -> bool:
+        return all(rank >= _USAGE_SENT for _, rank in self._positions)
 
     @property
     def all_done(self) -> bool:
@@ -50,9 +50,9 @@ class Positions:
         self._positions[choice] = position
         return True
 
-    def told(self) -> None:
+    def usage_sent(self) -> None:
         """The usage was delivered."""
-        self._reach(_TOLD)
+        self._reach(_USAGE_SENT)
 
     def done(self) -> None:
         """Nothing follows."""

@@ -63,7 +63,7 @@ async def streamed(
     if opening and not held:
         yield opening
         opening = b""
-    if not positions.all_told:
+    if not positions.all_usage_sent:
         async with aclosing(group.bursts()) as bursts:
             async for burst in bursts:
                 if held:
@@ -76,7 +76,7 @@ async def streamed(
                 if failed:
                     return
         if (usage := chunks.usage_chunk()) is not None:
-            positions.told()
+            positions.usage_sent()
             yield event(positions, usage)
     positions.done()
     yield event(positions, "[DONE]")

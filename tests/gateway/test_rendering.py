@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
-from rose_gateway.answers import Head
+from rose_gateway.answers import AnswerHeader
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.parameters import ChatParameters
@@ -62,7 +62,9 @@ def sent(
     parameters: ChatParameters, logs: list[list[Event]], order: list[int], last: str | None = None
 ) -> list[SentEvent]:
     group = Logged(logs, order)
-    chunks = ChatChunks(parameters, Head([job.id for job in group.jobs], "m", 1), Vocabulary())
+    chunks = ChatChunks(
+        parameters, AnswerHeader([job.id for job in group.jobs], "m", 1), Vocabulary()
+    )
     after = None if last is None else Positions.read(last, len(logs))
 
     async def run() -> bytes:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from rose_gateway.batches.repository import Batch, Plan
+from rose_gateway.batches.repository import Batch, BatchParameters
 from rose_gateway.files.repository import FileRecord, new_file_id
 from rose_gateway.services import Services
 from tests.support.batch_lines import COMPLETIONS
@@ -42,8 +42,8 @@ async def created(
 ) -> Batch:
     source = await uploaded(services, lines, owner)
     now_s = await services.batches.now_ms() // 1000
-    plan = Plan(owner, endpoint, source.id, "24h", now_s, now_s + lives_s)
-    return await services.batches.create(plan)
+    parameters = BatchParameters(owner, endpoint, source.id, "24h", now_s, now_s + lives_s)
+    return await services.batches.create(parameters)
 
 
 async def look(services: Services, batch: Batch) -> Batch:
@@ -68,7 +68,7 @@ async def records(services: Services, batch: Batch, file_id: str | None) -> list
     """What the lines of an output or error file say."""
     if file_id is None:
         return []
-    record = await services.files.repository.get(batch.plan.owner, file_id)
+    record = await services.files.repository.get(batch.parameters.owner, file_id)
     content = b"".join([chunk async for chunk in services.files.content(record)])
     assert len(content) == record.bytes
     return [json.loads(line) for line in content.splitlines()]

@@ -53,11 +53,11 @@ def release(lease: Lease, *, pause_s: float = 0.0, failure: bool = False) -> Cal
     return Call(_script("release"), [BulkKeys.batch(lease.batch_id), BulkKeys.UNFINISHED], args)
 
 
-def note(lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Call:
+def count_lines(lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Call:
     """Numbers of lines, from 1."""
     id_ = lease.batch_id
     args = [lease.epoch, *(line - 1 for line in successes), *(-line for line in failures)]
-    return Call(_script("note"), [BulkKeys.batch(id_), *_bitmaps(id_)], args)
+    return Call(_script("count_lines"), [BulkKeys.batch(id_), *_bitmaps(id_)], args)
 
 
 def register(

@@ -24,7 +24,7 @@ class LineCounter:
         metrics: Metrics,
         on_status: Callable[[Status], None],
     ) -> None:
-        """`on_status`: is told the batch's status with each group."""
+        """`on_status`: called with the batch's status after each group."""
         self._repository = repository
         self._lease = lease
         self._metrics = metrics
@@ -42,10 +42,10 @@ class LineCounter:
             successes, self._successes = self._successes, []
             failures, self._failures = self._failures, []
             if successes or failures:
-                note = partial(self._repository.note, self._lease, successes, failures)
-                noted = await retry_while_unavailable(note)
-                self._metrics.batch_lines_ended(noted.completed, noted.failed)
-                self._on_status(noted.status)
+                count = partial(self._repository.count_lines, self._lease, successes, failures)
+                counts = await retry_while_unavailable(count)
+                self._metrics.batch_lines_ended(counts.completed, counts.failed)
+                self._on_status(counts.status)
 
     async def keep_flushing(self) -> None:
         """Raises: LeaseLost"""

@@ -20,8 +20,8 @@ from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError, Te
 from rose.protocol import Priority
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.answer import Answer, AnswerWriter
+from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
-from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.chat.schema import UNSUPPORTED as CHAT_UNSUPPORTED
@@ -45,7 +45,7 @@ log = logging.getLogger("rose.gateway")
 #: So often a line is sent again whose job has vanished; somebody may delete each of them.
 _MAX_LOST = 5
 
-#: Between two looks at what a line's jobs have said: nobody reads along.
+#: Between two reads of a line's events: nobody follows them live.
 _PAUSE_S = 0.1
 
 _MESSAGES = {
@@ -58,18 +58,20 @@ _MESSAGES = {
 class _Endpoint:
     request: type[BaseModel]
     unsupported: Unsupported
-    plan: Callable[[IncomingRequest, Any], Awaitable[Submission]]
+    make_submission: Callable[[IncomingRequest, Any], Awaitable[Submission]]
     answer: Callable[..., Awaitable[dict[str, Any]]]
     """of the services and a job group, with `pause_s` as for `JobGroup.bursts`"""
 
 
 _ENDPOINTS = {
-    "/v1/chat/completions": _Endpoint(ChatRequest, CHAT_UNSUPPORTED, CHAT.plan, CHAT.answer),
+    "/v1/chat/completions": _Endpoint(
+        ChatRequest, CHAT_UNSUPPORTED, CHAT.make_submission, CHAT.answer
+    ),
     "/v1/completions": _Endpoint(
-        CompletionRequest, COMPLETION_UNSUPPORTED, COMPLETION.plan, COMPLETION.answer
+        CompletionRequest, COMPLETION_UNSUPPORTED, COMPLETION.make_submission, COMPLETION.answer
     ),
     "/v1/responses": _Endpoint(
-        CreateResponse, RESPONSE_UNSUPPORTED, responses.plan, responses.answer
+        CreateResponse, RESPONSE_UNSUPPORTED, responses.make_submission, responses.answer
     ),
 }
 
@@ -91,7 +93,7 @@ class LineProcessor:
         self._endpoint = endpoint
         self._write = AnswerWriter(batch_id)
 
-    async def process(self, line: Line, stop: Stop) -> Answer:
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
         """The answer, whatever it is. Raises: nothing but asyncio.CancelledError"""
         try:
             nesting = self._services.settings.max_nesting
@@ -100,38 +102,40 @@ class LineProcessor:
             return self._write.refused(line, custom_id_of(line), error)
         with in_request(RequestContext(self._write.request_id(line))):
             try:
-                return await self._answered(line, request, stop)
+                return await self._answered(line, request, cancellation)
             except Exception as error:
                 answer = api_error(error)
                 if answer.status == 500 and not isinstance(error, RoseError):
                     log.exception("a line of a batch failed")
-                return self._failed(line, request, answer, stop)
+                return self._failed(line, request, answer, cancellation)
 
     def stopped_answer(self, line: Line, code: str) -> Answer:
         """For a line that no runner sends any more; `code`: batch_cancelled or batch_expired."""
         return self._write.unanswered(line, custom_id_of(line), code, _MESSAGES[code], None)
 
-    async def _answered(self, line: Line, request: LineRequest, stop: Stop) -> Answer:
+    async def _answered(
+        self, line: Line, request: LineRequest, cancellation: CancellationToken
+    ) -> Answer:
         """Raises: ApiError, RoseError"""
         incoming, endpoint = self._incoming(line, request), _ENDPOINTS[request.url]
         parsed = incoming.parsed(endpoint.request, endpoint.unsupported)
         failures = lost = 0
-        while not stop.code:
+        while not cancellation.code:
             least_s = 0.0
             try:
-                submission = await endpoint.plan(incoming, parsed)
+                submission = await endpoint.make_submission(incoming, parsed)
                 # So many would push out of the history what a person has requested.
                 group = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
-                with stop.cancels(group):
+                with cancellation.registered(group):
                     body = await endpoint.answer(self._services, group, pause_s=_PAUSE_S)
-                return self._succeeded(line, request, body, group, stop)
+                return self._succeeded(line, request, body, group, cancellation)
             except (QueueFull, BrokerUnavailable) as error:
-                self._note(str(error))
+                self._waits(str(error))
             except TenantLimited as error:
                 if error.retry_after_s is None:
                     raise
-                self._note(str(error))
+                self._waits(str(error))
                 least_s = error.retry_after_s
             except JobNotFound:
                 lost += 1
@@ -140,10 +144,10 @@ class LineProcessor:
             except ApiError as error:
                 if not await self._comes_yet(error):
                     raise
-                self._note("no worker has come yet")
+                self._waits("no worker has come yet")
             failures += 1
-            await stop.wait(max(least_s, transport.BATCH.pause_s(failures)))
-        return self.stopped_answer(line, stop.code)
+            await cancellation.wait(max(least_s, transport.BATCH.pause_s(failures)))
+        return self.stopped_answer(line, cancellation.code)
 
     def _incoming(self, line: Line, request: LineRequest) -> IncomingRequest:
         """Raises: BadRequest: what a line cannot request."""
@@ -172,7 +176,7 @@ class LineProcessor:
         except BrokerUnavailable:
             return True
 
-    def _note(self, trouble: str) -> None:
+    def _waits(self, trouble: str) -> None:
         if not self.trouble:
             log.warning("a batch waits: %s", trouble)
         self.trouble = trouble
@@ -183,11 +187,11 @@ class LineProcessor:
         request: LineRequest,
         body: dict[str, Any],
         group: JobGroup,
-        stop: Stop,
+        cancellation: CancellationToken,
     ) -> Answer:
         status = body.get("status")  # responses have one, and are answered whatever it is
-        if status == "cancelled" and stop.code:
-            return self.stopped_answer(line, stop.code)
+        if status == "cancelled" and cancellation.code:
+            return self.stopped_answer(line, cancellation.code)
         return self._write.answered(
             line,
             request.custom_id,
@@ -197,9 +201,11 @@ class LineProcessor:
             group=group,
         )
 
-    def _failed(self, line: Line, request: LineRequest, error: ApiError, stop: Stop) -> Answer:
-        if error.code == "cancelled" and stop.code:
-            return self.stopped_answer(line, stop.code)
+    def _failed(
+        self, line: Line, request: LineRequest, error: ApiError, cancellation: CancellationToken
+    ) -> Answer:
+        if error.code == "cancelled" and cancellation.code:
+            return self.stopped_answer(line, cancellation.code)
         return self._write.answered(
             line, request.custom_id, error.body(), status=error.status, succeeded=False
         )

@@ -55,7 +55,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchParameters:
     """What a batch was created with. Times are Unix seconds by Redis' clock."""
 
     owner: str
@@ -73,7 +73,7 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Batch:
     id: str
-    plan: Plan
+    parameters: BatchParameters
     status: Status
     completed: int
     """lines in the output file"""
@@ -96,10 +96,10 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class LineCounts:
     status: Status
     completed: int
-    """lines that had not been noted before"""
+    """lines that were counted for the first time"""
     failed: int
 
 
@@ -122,23 +122,23 @@ class BatchRepository:
         """By Redis' clock, which is that of all times here. Unix milliseconds."""
         return await clock.now_ms(self._redis)
 
-    async def create(self, plan: Plan) -> Batch:
+    async def create(self, parameters: BatchParameters) -> Batch:
         """Raises: RedisFull"""
         batch_id = new_batch_id(await self.now_ms())
-        lives_s = plan.expires_at - plan.created_at + self._keep_s
-        oldest = f"batch_{max(0, (plan.created_at - 2 * lives_s) * 1000):012x}"
-        fields = _fields(plan) | {"status": "validating"}
+        lives_s = parameters.expires_at - parameters.created_at + self._keep_s
+        oldest = f"batch_{max(0, (parameters.created_at - 2 * lives_s) * 1000):012x}"
+        fields = _fields(parameters) | {"status": "validating"}
         await self._run(
-            calls.create(batch_id, plan.owner, fields, ttl_s=2 * lives_s, oldest_id=oldest)
+            calls.create(batch_id, parameters.owner, fields, ttl_s=2 * lives_s, oldest_id=oldest)
         )
         self.news.set()
-        return Batch(batch_id, plan, "validating", 0, 0)
+        return Batch(batch_id, parameters, "validating", 0, 0)
 
     async def get(self, owner: str, batch_id: str) -> Batch:
         """Raises: BatchNotFound: no such batch, or another's."""
         if _ID.fullmatch(batch_id):
             batch = await self.find(batch_id)
-            if batch is not None and batch.plan.owner == owner:
+            if batch is not None and batch.parameters.owner == owner:
                 return batch
         raise BatchNotFound(
             f"there is no batch {batch_id[:128]!r}: it was never created, or ended long ago"
@@ -200,12 +200,14 @@ class BatchRepository:
         """
         return int(await self._owned(calls.release(lease, pause_s=pause_s, failure=failure)))
 
-    async def note(self, lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Noted:
+    async def count_lines(
+        self, lease: Lease, successes: Sequence[int], failures: Sequence[int]
+    ) -> LineCounts:
         """Count lines that have ended. Raises: LeaseLost"""
-        status, completed, failed = await self._owned(calls.note(lease, successes, failures))
-        return Noted(status.decode(), int(completed), int(failed))
+        status, completed, failed = await self._owned(calls.count_lines(lease, successes, failures))
+        return LineCounts(status.decode(), int(completed), int(failed))
 
-    async def noted(self, batch_id: str) -> bytes:
+    async def ended_lines(self, batch_id: str) -> bytes:
         """Bitmap of the lines that have ended, that of line 1 first."""
         with transport.broker_errors():
             raw: bytes | None = await self._redis.execute("GET", BulkKeys.ended(batch_id))
@@ -252,16 +254,18 @@ class BatchRepository:
         return reply
 
 
-def _fields(plan: Plan) -> dict[str, Arg]:
+def _fields(parameters: BatchParameters) -> dict[str, Arg]:
     return {
-        "owner": plan.owner,
-        "endpoint": plan.endpoint,
-        "input_file_id": plan.input_file_id,
-        "completion_window": plan.completion_window,
-        "created_at": plan.created_at,
-        "expires_at": plan.expires_at,
-        "metadata": json.dumps(dict(plan.metadata)),
-        "output_expires_s": "" if plan.output_expires_s is None else plan.output_expires_s,
+        "owner": parameters.owner,
+        "endpoint": parameters.endpoint,
+        "input_file_id": parameters.input_file_id,
+        "completion_window": parameters.completion_window,
+        "created_at": parameters.created_at,
+        "expires_at": parameters.expires_at,
+        "metadata": json.dumps(dict(parameters.metadata)),
+        "output_expires_s": ""
+        if parameters.output_expires_s is None
+        else parameters.output_expires_s,
     }
 
 
@@ -270,7 +274,7 @@ def _batch(batch_id: str, reply: Any) -> Batch | None:
     try:
         flat, ended, failed = reply
         fields = {name.decode(): value.decode() for name, value in _pairs(flat)}
-        plan = Plan(
+        parameters = BatchParameters(
             fields["owner"],
             fields["endpoint"],
             fields["input_file_id"],
@@ -282,7 +286,7 @@ def _batch(batch_id: str, reply: Any) -> Batch | None:
         )
         return Batch(
             batch_id,
-            plan,
+            parameters,
             fields["status"],  # type: ignore[arg-type]
             int(fields.get("completed", ended - failed)),
             int(fields.get("failed", failed)),

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from rose.errors import FileNotFound
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.bad_request import BadRequest
-from rose_gateway.batches.repository import Plan
+from rose_gateway.batches.repository import BatchParameters
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
 from rose_gateway.errors import ApiError
 from rose_gateway.openapi import body_of
@@ -43,7 +43,7 @@ async def create_batch(
         )
     created_at = await services.batches.now_ms() // 1000
     expires_after = body.output_expires_after
-    plan = Plan(
+    parameters = BatchParameters(
         owner=caller.key_id,
         endpoint=body.endpoint,
         input_file_id=source.id,
@@ -53,7 +53,7 @@ async def create_batch(
         metadata=metadata,
         output_expires_s=expires_after.seconds if expires_after else None,
     )
-    return shown(await services.batches.create(plan))
+    return shown(await services.batches.create(parameters))
 
 
 @router.get("", summary="The caller's batches, the newest first")

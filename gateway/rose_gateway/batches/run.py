@@ -1,4 +1,4 @@
-"""One pass over the lines of a batch, with a bounded number of them in hand."""
+"""One pass over the lines of a batch, with a bounded number of them in flight."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_processor import LineProcessor
-from rose_gateway.batches.stop import Stop
 
 
 class BatchRun:
@@ -18,23 +18,23 @@ class BatchRun:
     def __init__(
         self, processor: LineProcessor, *, window: int, expires_at: float | None = None
     ) -> None:
-        """`window`: lines in hand at a time. `expires_at`: Unix seconds; what is in hand then ends
-        as batch_expired."""
+        """`window`: lines in flight at a time. `expires_at`: Unix seconds; what is in flight then
+        ends as batch_expired."""
         self._processor = processor
         self._window = window
         self._expires_at = expires_at
-        self._stop = Stop()
+        self._cancellation = CancellationToken()
         self._next_line = asyncio.Lock()
 
     @property
     def stopped(self) -> str:
         """batch_cancelled or batch_expired; "" if it goes on."""
-        return self._stop.code
+        return self._cancellation.code
 
     async def answers(self, lines: AsyncIterator[Line]) -> AsyncGenerator[Answer, None]:
-        """The answers as they come, in any order. After a stop `lines` may be read on: it holds
-        those that were not begun. Whoever leaves early closes it: the jobs in hand go on then, and
-        whoever sends these lines again finds them.
+        """The answers as they come, in any order. After a cancellation `lines` may be read on: it
+        holds those that were not begun. Whoever leaves early closes it: the jobs in flight go on
+        then, and whoever sends these lines again finds them.
 
         Raises: what `lines` raises.
         """
@@ -44,7 +44,7 @@ class BatchRun:
         if self._expires_at is not None:
             left_s = max(0.0, self._expires_at - time.time())
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(left_s, self._stop.set, "batch_expired")
+            timer = loop.call_later(left_s, self._cancellation.cancel, "batch_expired")
         busy = len(slots)
         try:
             while busy:
@@ -63,9 +63,9 @@ class BatchRun:
             await asyncio.gather(*slots, return_exceptions=True)
 
     async def cancel(self) -> None:
-        """Cancel the jobs in hand, and begin no further line. Each line in hand still gets an
+        """Cancel the jobs in flight, and begin no further line. Each line in flight still gets an
         answer: its own, where that came first, else batch_cancelled."""
-        self._stop.set("batch_cancelled")
+        self._cancellation.cancel("batch_cancelled")
 
     async def _slot(
         self, lines: AsyncIterator[Line], answers: asyncio.Queue[Answer | Exception | None]
@@ -73,7 +73,7 @@ class BatchRun:
         """Processes one line after another."""
         try:
             while (line := await self._take(lines)) is not None:
-                await answers.put(await self._processor.process(line, self._stop))
+                await answers.put(await self._processor.process(line, self._cancellation))
         except Exception as error:  # noqa: BLE001 - the reader of the answers gets it
             await answers.put(error)
         else:
@@ -81,4 +81,4 @@ class BatchRun:
 
     async def _take(self, lines: AsyncIterator[Line]) -> Line | None:
         async with self._next_line:
-            return None if self._stop.code else await anext(lines, None)
+            return None if self._cancellation.code else await anext(lines, None)

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from rose.errors import RoseError
+from rose_gateway.batches.execution import BatchExecution
 from rose_gateway.batches.repository import BatchRepository, Lease, LeaseLost, Problem
-from rose_gateway.batches.work import BatchWork
 from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
@@ -33,7 +33,7 @@ class BatchRunner:
         self._services = services
         self._repository: BatchRepository = services.batches
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._works: set[asyncio.Task[None]] = set()
+        self._executions: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Until it is cancelled; then its batches are left to others."""
@@ -50,31 +50,31 @@ class BatchRunner:
                     async with asyncio.timeout(_LOOK_S):
                         await self._repository.news.wait()
         finally:
-            for work in self._works:
-                work.cancel()
-            await asyncio.gather(*self._works, return_exceptions=True)
+            for execution in self._executions:
+                execution.cancel()
+            await asyncio.gather(*self._executions, return_exceptions=True)
 
     async def _look(self) -> None:
         """Raises: BrokerUnavailable"""
         settings, metrics = self._services.settings, self._services.metrics
         metrics.unfinished_batches.set(await self._repository.unfinished())
-        room = settings.max_batches - len(self._works)
+        room = settings.max_batches - len(self._executions)
         if not settings.run_batches or room <= 0:
             return
         claimed = await self._repository.claim(
             self._name, lease_s=settings.batch_lease_s, most=room
         )
         for lease in claimed:
-            work = asyncio.create_task(self._work(lease))
-            self._works.add(work)
-            work.add_done_callback(self._works.discard)
+            execution = asyncio.create_task(self._execute(lease))
+            self._executions.add(execution)
+            execution.add_done_callback(self._executions.discard)
 
-    async def _work(self, lease: Lease) -> None:
+    async def _execute(self, lease: Lease) -> None:
         log.info("running batch %s, epoch %d", lease.batch_id, lease.epoch)
         metrics = self._services.metrics
         metrics.running_batches.inc()
         try:
-            await BatchWork(self._services, self._repository, lease).run()
+            await BatchExecution(self._services, self._repository, lease).run()
         except asyncio.CancelledError:
             with suppress(RoseError, LeaseLost, TimeoutError):
                 async with asyncio.timeout(_RELEASE_S):

@@ -100,19 +100,19 @@ class BatchList(Page[BatchObject]):
 
 
 def shown(batch: Batch) -> BatchObject:
-    plan, times = batch.plan, batch.times
+    parameters, times = batch.parameters, batch.times
     return BatchObject(
         id=batch.id,
-        endpoint=plan.endpoint,
+        endpoint=parameters.endpoint,
         errors=_problems(batch.problems) if batch.status == "failed" else None,
-        input_file_id=plan.input_file_id,
-        completion_window=plan.completion_window,
+        input_file_id=parameters.input_file_id,
+        completion_window=parameters.completion_window,
         status=batch.status,
         output_file_id=batch.output_file_id if batch.ended else None,
         error_file_id=batch.error_file_id if batch.ended else None,
-        created_at=plan.created_at,
+        created_at=parameters.created_at,
         in_progress_at=times.get("in_progress_at"),
-        expires_at=plan.expires_at,
+        expires_at=parameters.expires_at,
         finalizing_at=times.get("finalizing_at"),
         completed_at=times.get("completed_at"),
         failed_at=times.get("failed_at"),
@@ -122,7 +122,7 @@ def shown(batch: Batch) -> BatchObject:
         request_counts=RequestCounts(
             total=batch.total or 0, completed=batch.completed, failed=batch.failed
         ),
-        metadata=dict(plan.metadata) or None,
+        metadata=dict(parameters.metadata) or None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.answers import Head
+from rose_gateway.answers import AnswerHeader
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.usage import UsageCounter
@@ -13,10 +13,12 @@ from rose_gateway.vocabulary import Vocabulary
 
 
 class ChatCollector(UsageCounter):
-    def __init__(self, parameters: ChatParameters, head: Head, vocabulary: Vocabulary) -> None:
-        super().__init__(len(head.job_ids))
-        self._parameters, self._head = parameters, head
-        outputs = (ChoiceOutput(parameters, job_id, vocabulary) for job_id in head.job_ids)
+    def __init__(
+        self, parameters: ChatParameters, header: AnswerHeader, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(len(header.job_ids))
+        self._parameters, self._header = parameters, header
+        outputs = (ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids)
         self._choices = [_Choice(output) for output in outputs]
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
@@ -25,7 +27,7 @@ class ChatCollector(UsageCounter):
     def answer(self) -> dict[str, Any]:
         """When all choices have ended; as `ChatAnswer`."""
         answer = {
-            **self._head.fields("chatcmpl", "chat.completion"),
+            **self._header.fields("chatcmpl", "chat.completion"),
             "choices": [
                 choice.answer(number, with_logprobs=self._parameters.logprobs)
                 for number, choice in enumerate(self._choices)

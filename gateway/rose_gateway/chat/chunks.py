@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.answers import ChunkMaker, Head
+from rose_gateway.answers import AnswerHeader, ChunkMaker
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.json_text import json_string
@@ -17,20 +17,22 @@ from rose_gateway.vocabulary import Vocabulary
 
 
 class ChatChunks(ChunkMaker):
-    def __init__(self, parameters: ChatParameters, head: Head, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, parameters: ChatParameters, header: AnswerHeader, vocabulary: Vocabulary
+    ) -> None:
         more = {"service_tier": parameters.tier, "system_fingerprint": None}
-        fields = head.fields("chatcmpl", "chat.completion.chunk") | more
-        super().__init__(fields, len(head.job_ids), include_usage=parameters.include_usage)
-        self._outputs = [ChoiceOutput(parameters, job_id, vocabulary) for job_id in head.job_ids]
+        fields = header.fields("chatcmpl", "chat.completion.chunk") | more
+        super().__init__(fields, len(header.job_ids), include_usage=parameters.include_usage)
+        self._outputs = [ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids]
         # What must be a call has no content. The others may have some.
         self._content = None if parameters.form.kind in ("named", "required") else ""
         # Text that is just told needs no parser.
         self._plain = parameters.form.kind == "text" and not parameters.logprobs
         self._text_heads = [
-            f'{self._head}{{"index":{number},"delta":{{"content":'
+            f'{self._prefix}{{"index":{number},"delta":{{"content":'
             for number in range(len(self._outputs))
         ]
-        self._text_tail = '},"logprobs":null,"finish_reason":null}' + self._tail
+        self._text_tail = '},"logprobs":null,"finish_reason":null}' + self._suffix
 
     def begin(self) -> str:
         """Before any event."""

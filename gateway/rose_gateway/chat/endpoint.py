@@ -21,7 +21,7 @@ from rose_gateway.tools import ToolPlan, chat_choice, chat_functions, plan_tools
 from rose_gateway.vocabularies import vocabulary_key
 
 
-async def plan(incoming: IncomingRequest, request: ChatRequest) -> Submission:
+async def make_submission(incoming: IncomingRequest, request: ChatRequest) -> Submission:
     """Raises: BadRequest, ApiError, BrokerUnavailable"""
     model = await incoming.services.catalogue.resolve(request.model)
     return _submission(incoming, request, model)
@@ -99,4 +99,4 @@ def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict
     return checked(own, response_format=form, tool_choice=tools.sampling)
 
 
-ENDPOINT = ChoicesEndpoint(plan, ChatParameters.from_record, ChatChunks, ChatCollector)
+ENDPOINT = ChoicesEndpoint(make_submission, ChatParameters.from_record, ChatChunks, ChatCollector)

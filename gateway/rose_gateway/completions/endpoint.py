@@ -19,7 +19,7 @@ from rose_gateway.services import Services
 from rose_gateway.vocabularies import vocabulary_key
 
 
-async def plan(incoming: IncomingRequest, request: CompletionRequest) -> Submission:
+async def make_submission(incoming: IncomingRequest, request: CompletionRequest) -> Submission:
     """Raises: BadRequest, ApiError, BrokerUnavailable"""
     model = await incoming.services.catalogue.resolve(request.model)
     return await _submission(incoming, request, model)
@@ -112,5 +112,5 @@ def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
 
 
 ENDPOINT = ChoicesEndpoint(
-    plan, CompletionParameters.from_record, CompletionChunks, CompletionCollector
+    make_submission, CompletionParameters.from_record, CompletionChunks, CompletionCollector
 )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers import ChunkMaker, Head
+from rose_gateway.answers import AnswerHeader, ChunkMaker
 from rose_gateway.completions.parameters import CompletionParameters
 from rose_gateway.json_text import json_string
 from rose_gateway.usage import UsageCounter
@@ -119,17 +119,17 @@ class CompletionChunks(ChunkMaker):
     """An entry of a log makes one."""
 
     def __init__(
-        self, parameters: CompletionParameters, head: Head, vocabulary: Vocabulary
+        self, parameters: CompletionParameters, header: AnswerHeader, vocabulary: Vocabulary
     ) -> None:
-        fields = head.fields("cmpl", "text_completion") | {"system_fingerprint": None}
+        fields = header.fields("cmpl", "text_completion") | {"system_fingerprint": None}
         super().__init__(
             fields, parameters.choices_of_a_prompt, include_usage=parameters.include_usage
         )
         self._parameters = parameters
-        self._choices = range(len(head.job_ids))
-        self._logprobs = _writers(parameters, len(head.job_ids), vocabulary)
-        self._text_heads = [f'{self._head}{{"index":{number},"text":' for number in self._choices]
-        self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._tail
+        self._choices = range(len(header.job_ids))
+        self._logprobs = _writers(parameters, len(header.job_ids), vocabulary)
+        self._text_heads = [f'{self._prefix}{{"index":{number},"text":' for number in self._choices]
+        self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._suffix
 
     def begin(self) -> str | None:
         """Before any event: the prompts, where they are to be echoed as they are."""
@@ -165,11 +165,11 @@ class CompletionCollector(UsageCounter):
     """A whole completion."""
 
     def __init__(
-        self, parameters: CompletionParameters, head: Head, vocabulary: Vocabulary
+        self, parameters: CompletionParameters, header: AnswerHeader, vocabulary: Vocabulary
     ) -> None:
         super().__init__(parameters.choices_of_a_prompt)
         self._parameters = parameters
-        self._head, count = head, len(head.job_ids)
+        self._header, count = header, len(header.job_ids)
         self._texts = [[parameters.echo(number)] for number in range(count)]
         self._writers = _writers(parameters, count, vocabulary)
         self._columns = [empty_columns(parameters.logprobs or 0) for _ in range(count)]
@@ -192,7 +192,7 @@ class CompletionCollector(UsageCounter):
     def answer(self) -> dict[str, Any]:
         """When all choices have ended; as `CompletionAnswer`."""
         return {
-            **self._head.fields("cmpl", "text_completion"),
+            **self._header.fields("cmpl", "text_completion"),
             "choices": [
                 _choice(number, "".join(texts), columns if self._writers else None, reason)
                 for number, (texts, columns, reason) in enumerate(

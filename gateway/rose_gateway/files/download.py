@@ -40,7 +40,7 @@ class Download(Response):
         """Raises: ApiError, FileGone, StorageUnavailable: the answer has not begun."""
         services: Services = scope["app"].state.services
         async with aclosing(self._content) as content:
-            with services.files.downloads.one(services.metrics):
+            with services.files.downloads.slot(services.metrics):
                 first = await anext(content, b"")
                 try:
                     writing = self._write(send, first, content, services.settings.write_timeout_s)

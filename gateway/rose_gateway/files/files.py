@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from rose.errors import FileNotFound, RoseError
-from rose_gateway.files.places import Places
+from rose_gateway.files.concurrency_limit import ConcurrencyLimit
 from rose_gateway.files.repository import FileRecord, FileRepository
 from rose_gateway.files.store import FileStore
 
@@ -27,7 +27,9 @@ _MAX_DOWNLOADS = 64
 class Files:
     repository: FileRepository
     store: FileStore
-    downloads: Places = field(default_factory=lambda: Places(_MAX_DOWNLOADS, "downloads"))
+    downloads: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(_MAX_DOWNLOADS, "downloads")
+    )
 
     async def content(self, record: FileRecord, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         """Chunks of at most 1 MiB. An offset is cheap where the file has one part, as uploads do.

@@ -6,14 +6,14 @@ from typing import Any
 
 from rose_gateway.incoming_request import IncomingRequest
 from rose_gateway.jobs import JobGroup, Submission
-from rose_gateway.responses import reading
+from rose_gateway.responses import rendering
 from rose_gateway.responses.history import before, referred
-from rose_gateway.responses.plan import submission
 from rose_gateway.responses.schema import CreateResponse
+from rose_gateway.responses.submission import submission
 from rose_gateway.services import Services
 
 
-async def plan(incoming: IncomingRequest, request: CreateResponse) -> Submission:
+async def make_submission(incoming: IncomingRequest, request: CreateResponse) -> Submission:
     """Raises: BadRequest, ApiError, JobNotFound, BrokerUnavailable"""
     services, caller = incoming.services, incoming.caller
     model = await services.catalogue.resolve(request.model)
@@ -27,5 +27,5 @@ async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -
 
     Raises: ApiError, JobNotFound, BrokerUnavailable
     """
-    events = await reading.events_of(services, group)
-    return await reading.answered(group, events, pause_s=pause_s)
+    events = await rendering.events_of(services, group)
+    return await rendering.answered(group, events, pause_s=pause_s)

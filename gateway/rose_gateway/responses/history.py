@@ -12,7 +12,7 @@ from rose_gateway.authentication import Caller
 from rose_gateway.bad_request import BadRequest
 from rose_gateway.errors import ApiError
 from rose_gateway.jobs import JobGroup
-from rose_gateway.responses import reading
+from rose_gateway.responses import rendering
 from rose_gateway.responses.events import job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.parameters import Item
@@ -47,10 +47,10 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
         ) from None
     if group.status not in TERMINAL_STATUSES:
         raise BadRequest(f"{param}: it has not ended yet: retrieve it until it has", param)
-    response = await reading.ended(group, await reading.events_of(services, group))
+    response = await rendering.ended(group, await rendering.events_of(services, group))
     if response["status"] not in ("completed", "incomplete"):
         raise BadRequest(f"{param}: its status is {response['status']}, so it has no answer", param)
-    return (*shown_input(reading.parameters_of(group), group.id), *_output(response))
+    return (*shown_input(rendering.parameters_of(group), group.id), *_output(response))
 
 
 async def referred(
@@ -93,8 +93,8 @@ async def _items_of(services: Services, caller: Caller, job_id: str) -> dict[str
         group: JobGroup = await services.jobs.find(caller, job_id, "response")
     except JobNotFound:
         return {}
-    response = await reading.current(group, await reading.events_of(services, group))
-    items = (*shown_input(reading.parameters_of(group), group.id), *_output(response))
+    response = await rendering.current(group, await rendering.events_of(services, group))
+    items = (*shown_input(rendering.parameters_of(group), group.id), *_output(response))
     return {item["id"]: item for item in items}
 
 

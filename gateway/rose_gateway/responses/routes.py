@@ -25,13 +25,13 @@ from rose_gateway.http_request import (
 )
 from rose_gateway.jobs import JobGroup
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
-from rose_gateway.responses import endpoint, reading
+from rose_gateway.responses import endpoint, rendering
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.parameters import Item
-from rose_gateway.responses.plan import check_together
 from rose_gateway.responses.response_objects import DeletedResponse, ItemList, ResponseObject
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
+from rose_gateway.responses.submission import check_together
 from rose_gateway.services import Services, ServicesDependency
 from rose_gateway.sse import EventStream, while_connected
 
@@ -65,7 +65,7 @@ async def create_response(incoming: HttpRequestDependency) -> Response:
     check_together(request)
     check_kept(incoming, request.store)
     group = await incoming.services.jobs.submit(
-        incoming.caller, await endpoint.plan(incoming, request)
+        incoming.caller, await endpoint.make_submission(incoming, request)
     )
     return await _delivered(incoming, group, request)
 
@@ -101,11 +101,11 @@ async def retrieve_response(
         raise BadRequest("starting_after: only together with stream=true", "starting_after")
     group = await _found(services, caller, response_id)
     if not stream:
-        events = await reading.events_of(services, group)
-        return JSONResponse(await reading.current(group, events))
+        events = await rendering.events_of(services, group)
+        return JSONResponse(await rendering.current(group, events))
     after = last_event_id if starting_after is None else starting_after
-    events = await reading.events_of(services, group, -1 if after is None else after)
-    frames = reading.streamed(group, events)
+    events = await rendering.events_of(services, group, -1 if after is None else after)
+    frames = rendering.streamed(group, events)
     return _stream(frames, events, held=group.status in TERMINAL_STATUSES)
 
 
@@ -139,9 +139,9 @@ async def cancel_response(
         await group.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CANCEL_WAIT_S):
-                await reading.ended(group, await reading.events_of(services, group))
+                await rendering.ended(group, await rendering.events_of(services, group))
         await group.refresh()
-    return JSONResponse(await reading.current(group, await reading.events_of(services, group)))
+    return JSONResponse(await rendering.current(group, await rendering.events_of(services, group)))
 
 
 @router.get("/{response_id}/input_items", summary="List the input of a response")
@@ -160,7 +160,7 @@ async def list_input_items(
     """All that the model was given: with previous_response_id, inputs and outputs before it too."""
     del include, include_brackets
     group = await _found(services, caller, response_id)
-    items = shown_input(reading.parameters_of(group), group.id)
+    items = shown_input(rendering.parameters_of(group), group.id)
     if order == "desc":
         items = items[::-1]
     start = 0
@@ -198,13 +198,13 @@ async def _delivered(
     """The answer to whoever has created it."""
     gone = None if request.background else when_gone(incoming, group)
     if request.stream:
-        events = await reading.events_of(incoming.services, group, -1)
-        frames = kept(reading.streamed(group, events), group)
+        events = await rendering.events_of(incoming.services, group, -1)
+        frames = kept(rendering.streamed(group, events), group)
         return _stream(frames, events, on_disconnect=gone)
-    events = await reading.events_of(incoming.services, group)
+    events = await rendering.events_of(incoming.services, group)
     if request.background:
-        return JSONResponse(await reading.current(group, events))
-    work = reading.answered(group, events)
+        return JSONResponse(await rendering.current(group, events))
+    work = rendering.answered(group, events)
     async with delivery(group):
         response = await while_connected(incoming.request, work, on_disconnect=gone)
     return JSONResponse(response)

@@ -15,9 +15,9 @@ from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_processor import LineProcessor
-from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
 from rose_gateway.incoming_request import callers_key, lines_key
 from rose_gateway.keys import KeyLimits
@@ -52,7 +52,7 @@ async def inside(deployment: Deployment) -> AsyncIterator[Services]:
 async def processed(
     services: Services, line: Line, *, batch: str = "batch_1", caller: str = ""
 ) -> Answer:
-    return await LineProcessor(services, Caller(caller), batch).process(line, Stop())
+    return await LineProcessor(services, Caller(caller), batch).process(line, CancellationToken())
 
 
 def _common(body: Any) -> Any:
@@ -149,7 +149,9 @@ async def test_jobs_of_lines_belong_to_the_key_and_have_low_priority(
         processor = LineProcessor(services, owner, "batch_1")
         lines = [line_of(number, completion("x")) for number in (1, 2, 3)]
         # when
-        asking = [asyncio.create_task(processor.process(line, Stop())) for line in lines]
+        asking = [
+            asyncio.create_task(processor.process(line, CancellationToken())) for line in lines
+        ]
         await until(lambda: raw.xlen(partition.all_jobs[2]) == 3)
         # then: rates and counts of the key are for requests that somebody waits for
         assert [raw.xlen(stream) for stream in partition.all_jobs] == [0, 0, 3]
@@ -186,7 +188,9 @@ async def test_a_full_queue_costs_time_and_no_line(
         processor = LineProcessor(services, Caller(), "batch_1")
         # when
         lines = [line_of(number, completion("x")) for number in range(1, 7)]
-        answers = await asyncio.gather(*(processor.process(line, Stop()) for line in lines))
+        answers = await asyncio.gather(
+            *(processor.process(line, CancellationToken()) for line in lines)
+        )
     # then
     assert all(answer.succeeded for answer in answers)
 
@@ -200,7 +204,9 @@ async def test_a_job_that_redis_has_lost_is_asked_for_again(
         worker.wait_ready()
     async with opened_services(own_broker.url, queue, poll_interval_s=0.1) as services:
         processor = LineProcessor(services, Caller(), "batch_1")
-        asking = asyncio.create_task(processor.process(line_of(1, completion("x")), Stop()))
+        asking = asyncio.create_task(
+            processor.process(line_of(1, completion("x")), CancellationToken())
+        )
         with redis.Redis(port=own_broker.port) as raw:
             await until(lambda: raw.xlen(Partition(queue).all_jobs[2]))
             # when
@@ -217,7 +223,9 @@ async def test_lines_wait_for_the_first_worker(
     # given: nobody knows yet which models there will be
     async with opened_services(broker.url, queue) as services:
         processor = LineProcessor(services, Caller(), "batch_1")
-        asking = asyncio.create_task(processor.process(line_of(1, completion("x")), Stop()))
+        asking = asyncio.create_task(
+            processor.process(line_of(1, completion("x")), CancellationToken())
+        )
         await until(lambda: processor.trouble == "no worker has come yet")
         # when
         start_worker()

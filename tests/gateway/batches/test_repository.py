@@ -13,7 +13,14 @@ from rose import transport
 from rose.errors import BatchNotFound
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.batches.repository import Batch, BatchRepository, Lease, LeaseLost, Plan, Problem
+from rose_gateway.batches.repository import (
+    Batch,
+    BatchParameters,
+    BatchRepository,
+    Lease,
+    LeaseLost,
+    Problem,
+)
 from rose_producer import ProducerSettings
 
 OWNER = "0123456789ab"
@@ -36,7 +43,9 @@ def own_raw(each_broker: EmbeddedBroker):
 async def create(repository: BatchRepository, owner: str = OWNER, **fields: Any) -> Batch:
     now_s = await repository.now_ms() // 1000
     window = {"created_at": now_s, "expires_at": now_s + 86_400, **fields}
-    return await repository.create(Plan(owner, "/v1/responses", "file-1", "24h", **window))
+    return await repository.create(
+        BatchParameters(owner, "/v1/responses", "file-1", "24h", **window)
+    )
 
 
 async def claimed(
@@ -107,7 +116,7 @@ async def test_a_batch_whose_runner_is_silent_is_taken_over(repository: BatchRep
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: repository.renew(lost, lease_s=LEASE_S),
         lambda: repository.release(lost),
-        lambda: repository.note(lost, [1], []),
+        lambda: repository.count_lines(lost, [1], []),
         lambda: repository.register(lost, 0, b"part", ["path"], kept_until_ms=1),
         lambda: repository.settle(lost, "failed"),
         lambda: repository.advance(lost, "validating", "in_progress", total=3),
@@ -122,7 +131,7 @@ async def test_a_batch_whose_runner_is_silent_is_taken_over(repository: BatchRep
     assert await repository.parts(lost.batch_id) == {}
     # and: the second one goes on
     assert found[0].epoch == 2
-    assert (await repository.note(found[0], [1], [])).completed == 1
+    assert (await repository.count_lines(found[0], [1], [])).completed == 1
 
 
 async def test_a_lease_from_before_the_clock_was_set_back_ends(
@@ -140,14 +149,16 @@ async def test_no_line_counts_twice(repository: BatchRepository) -> None:
     lease = await claimed(repository)
     assert await repository.advance(lease, "validating", "in_progress", total=9) == "in_progress"
     # when
-    first = await repository.note(lease, [1, 2, 9], [3])
-    again = await repository.note(lease, [2, 3, 4], [])  # 3 was asked again, and succeeds now
+    first = await repository.count_lines(lease, [1, 2, 9], [3])
+    again = await repository.count_lines(
+        lease, [2, 3, 4], []
+    )  # 3 was asked again, and succeeds now
     # then
     assert (first.completed, first.failed) == (3, 1)
     assert (again.completed, again.failed) == (1, 0)
     looked = await repository.get(OWNER, batch.id)
     assert (looked.completed, looked.failed, looked.total) == (5, 0, 9)
-    assert await repository.noted(batch.id) == bytes([0b11110000, 0b10000000])
+    assert await repository.ended_lines(batch.id) == bytes([0b11110000, 0b10000000])
 
 
 async def test_a_part_is_registered_once_and_its_paths_outlive_the_reservation(
@@ -174,7 +185,7 @@ async def test_a_cancelled_batch_does_not_go_on_by_itself(repository: BatchRepos
     assert cancelled.times.keys() == {"cancelling_at"}
     advanced = await repository.advance(lease, "validating", "in_progress", total=1)
     assert advanced == "cancelling"
-    assert (await repository.note(lease, [1], [])).status == "cancelling"
+    assert (await repository.count_lines(lease, [1], [])).status == "cancelling"
     assert await repository.renew(lease, lease_s=LEASE_S) == "cancelling"
 
 
@@ -185,7 +196,7 @@ async def test_an_ended_batch_keeps_its_counts_and_nothing_else(
     batch = await create(repository)
     lease = await claimed(repository)
     await repository.advance(lease, "validating", "in_progress", total=3)
-    await repository.note(lease, [1, 2], [3])
+    await repository.count_lines(lease, [1, 2], [3])
     await repository.register(lease, 0, b"part", [], kept_until_ms=1)
     await repository.settle(lease, "failed", [Problem("odd", "it is odd", 3)])
     await repository.advance(lease, "in_progress", "finalizing", output_file_id="file-2")

@@ -11,10 +11,10 @@ import pytest
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.answer import Answer, AnswerWriter
+from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.run import BatchRun
-from rose_gateway.batches.stop import Stop
 from rose_gateway.caller import Caller
 from tests.conftest import needs_redis_server
 from tests.support.batch_lines import completion, line_of, one_by_one, opened_services
@@ -30,7 +30,7 @@ class _Counting(LineProcessor):
         self.in_hand = self.peak = 0
         self.go = asyncio.Event()
 
-    async def process(self, line: Line, stop: Stop) -> Answer:
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
         self.in_hand += 1
         self.peak = max(self.peak, self.in_hand)
         await self.go.wait()

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers import Head
+from rose_gateway.answers import AnswerHeader
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.parameters import ChatParameters
@@ -39,7 +39,7 @@ def log(*texts: str, reason: Reason = "eos") -> list[Event]:
 def streamed(parameters: ChatParameters, *logs: Sequence[Event]) -> list[dict[str, Any]]:
     """All chunks; choices take turns."""
     ids = ["0-a", *(f"0-a.{i}" for i in range(1, len(logs)))]
-    chunks = ChatChunks(parameters, Head(ids, "m", 1_700_000_000), VOCABULARY)
+    chunks = ChatChunks(parameters, AnswerHeader(ids, "m", 1_700_000_000), VOCABULARY)
     data = [chunks.begin()]
     for turn in range(max(map(len, logs))):
         for choice, events in enumerate(logs):
@@ -54,7 +54,7 @@ def streamed(parameters: ChatParameters, *logs: Sequence[Event]) -> list[dict[st
 
 def whole(parameters: ChatParameters, *logs: Sequence[Event]) -> dict[str, Any]:
     ids = ["0-a", *(f"0-a.{i}" for i in range(1, len(logs)))]
-    collector = ChatCollector(parameters, Head(ids, "m", 1_700_000_000), VOCABULARY)
+    collector = ChatCollector(parameters, AnswerHeader(ids, "m", 1_700_000_000), VOCABULARY)
     for choice, events in enumerate(logs):
         for event in events:
             collector.feed(choice, event)
@@ -104,7 +104,7 @@ def test_usage_comes_last_if_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ['"\\\n\r\t\x00', "ü🦊", "a\u2028b\u2029\x85c"])
 def test_any_text_arrives_on_one_line(text: str) -> None:
-    chunks = ChatChunks(ChatParameters(), Head(["0-a"], "m\u2028", 0), Vocabulary())
+    chunks = ChatChunks(ChatParameters(), AnswerHeader(["0-a"], "m\u2028", 0), Vocabulary())
 
     data = chunks.feed(0, tokens(text)[0])
 

@@ -8,7 +8,7 @@ import pytest
 
 from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.answers import Head
+from rose_gateway.answers import AnswerHeader
 from rose_gateway.completions.output import CompletionChunks, text_offsets
 from rose_gateway.completions.parameters import CompletionParameters
 from rose_gateway.vocabulary import Vocabulary
@@ -17,7 +17,7 @@ from rose_gateway.vocabulary import Vocabulary
 def test_a_token_whose_text_is_not_certain_yet_brings_a_chunk() -> None:
     """So whoever measures the time between tokens, or resumes after one, sees each of them."""
     chunks = CompletionChunks(
-        CompletionParameters(), Head(["0-a"], "m", 1_700_000_000), Vocabulary()
+        CompletionParameters(), AnswerHeader(["0-a"], "m", 1_700_000_000), Vocabulary()
     )
     tokens = [
         TokenEvent(index=n, token_ids=(7,), text=text) for n, text in enumerate(("a", "", "é"))
@@ -34,7 +34,7 @@ def test_an_echo_with_log_probabilities_comes_with_the_first_token() -> None:
     """Then the whole text is there once, however the stream is resumed."""
     parameters = CompletionParameters(echoes=("ab",), logprobs=1)
     vocabulary = Vocabulary([b"a", b"b", b"c"])
-    chunks = CompletionChunks(parameters, Head(["0-a"], "m", 1_700_000_000), vocabulary)
+    chunks = CompletionChunks(parameters, AnswerHeader(["0-a"], "m", 1_700_000_000), vocabulary)
     prompt = PromptLogprobs((0, 1), (TokenLogprob(-3.5, ((2, -0.5),)),))
     tokens = [
         TokenEvent(

@@ -20,12 +20,12 @@ from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.cancellation import CancellationToken
+from rose_gateway.batches.execution import BatchExecution, BatchLineProcessor
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.parts import PART_LINES
 from rose_gateway.batches.repository import Batch, Lease
 from rose_gateway.batches.runner import running_batches
-from rose_gateway.batches.stop import Stop
-from rose_gateway.batches.work import BatchLineProcessor, BatchWork
 from rose_gateway.files.store import FileStore
 from rose_gateway.keys import KeyLimits
 from rose_gateway.services import Services
@@ -92,7 +92,9 @@ async def claim(services: Services) -> Lease:
 
 async def run_once(services: Services, until: Callable[[], Any]) -> None:
     """Somebody claims the batch, and is no more when this is done: without a word."""
-    work = asyncio.create_task(BatchWork(services, services.batches, await claim(services)).run())
+    work = asyncio.create_task(
+        BatchExecution(services, services.batches, await claim(services)).run()
+    )
     await until()
     work.cancel()
     with suppress(asyncio.CancelledError):
@@ -105,8 +107,8 @@ class _Doomed(BatchLineProcessor):
 
     left = 0
 
-    async def process(self, line: Line, stop: Stop) -> Answer:
-        answer = await super().process(line, stop)
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
+        answer = await super().process(line, cancellation)
         if not self.has_ended(line):
             if _Doomed.left == 0:
                 await asyncio.Event().wait()
@@ -188,7 +190,7 @@ async def test_a_file_that_cannot_be_a_batch_fails_before_anything_is_asked(
 async def test_a_batch_whose_input_is_gone_fails(services: Services) -> None:
     # given
     batch = await created(services, asks(3))
-    await services.files.delete("", batch.plan.input_file_id)
+    await services.files.delete("", batch.parameters.input_file_id)
     # when
     async with running_batches(services):
         batch = await ended(services, batch)
@@ -254,7 +256,7 @@ async def test_runners_die_and_every_line_is_answered_once(
     batch = await created(services, asks(count))
     # when: each runner is no more after some lines, long before the last one
     with monkeypatch.context() as patched:
-        patched.setattr("rose_gateway.batches.work.BatchLineProcessor", _Doomed)
+        patched.setattr("rose_gateway.batches.execution.BatchLineProcessor", _Doomed)
         lines = 0
         for _ in range(5):
             _Doomed.left = draw.randrange(1, 150)
@@ -410,7 +412,7 @@ async def test_a_batch_that_makes_every_runner_fail_is_given_up(
 class _Echo(BatchLineProcessor):
     """Answers by itself, and at length."""
 
-    async def process(self, line: Line, stop: Stop) -> Answer:
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
         await asyncio.sleep(0)
         return Answer(line.number, None, b"%020000d" % line.number, succeeded=True)
 
@@ -419,7 +421,7 @@ async def test_a_longer_batch_takes_no_more_memory(
     open_services: OpenServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    monkeypatch.setattr("rose_gateway.batches.work.BatchLineProcessor", _Echo)
+    monkeypatch.setattr("rose_gateway.batches.execution.BatchLineProcessor", _Echo)
 
     async def peak(count: int) -> int:
         batch = await created(services, asks(count))

@@ -17,10 +17,12 @@ from functools import partial
 from rose import transport
 from rose.errors import FileNotFound, StorageUnavailable
 from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.input_check import check_input
 from rose_gateway.batches.line import Line, read_lines
 from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.line_processor import LineProcessor
+from rose_gateway.batches.part_storer import PartStorer
 from rose_gateway.batches.parts import KINDS, Piece, Start, start_of
 from rose_gateway.batches.repository import (
     Batch,
@@ -32,8 +34,6 @@ from rose_gateway.batches.repository import (
 )
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
-from rose_gateway.batches.stop import Stop
-from rose_gateway.batches.storing import PartStorer
 from rose_gateway.caller import Caller
 from rose_gateway.files.repository import FileRecord, new_file_id
 from rose_gateway.services import Services
@@ -48,7 +48,7 @@ _SLACK_MS = 7 * 86_400_000
 
 class BatchLineProcessor(LineProcessor):
     """Knows which lines have ended under earlier runners. They were counted by how they ended, so
-    the answers of their jobs are read even after a stop."""
+    the answers of their jobs are read even after a cancellation."""
 
     def __init__(
         self, services: Services, caller: Caller, batch_id: str, *, endpoint: str, ended: bytes
@@ -61,11 +61,13 @@ class BatchLineProcessor(LineProcessor):
         byte, bit = divmod(line.number - 1, 8)
         return byte < len(self._ended) and bool(self._ended[byte] & 0x80 >> bit)
 
-    async def process(self, line: Line, stop: Stop) -> Answer:
-        return await super().process(line, Stop() if self.has_ended(line) else stop)
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
+        return await super().process(
+            line, CancellationToken() if self.has_ended(line) else cancellation
+        )
 
 
-class BatchWork:
+class BatchExecution:
     """Belongs to one event loop."""
 
     def __init__(self, services: Services, repository: BatchRepository, lease: Lease) -> None:
@@ -77,7 +79,7 @@ class BatchWork:
         """why no further line is begun: batch_cancelled, batch_expired; "" as long as lines are"""
         self._owner = ""
         self._is_settled = False
-        self._counter = LineCounter(repository, lease, services.metrics, self._hear)
+        self._counter = LineCounter(repository, lease, services.metrics, self._on_status)
 
     async def run(self) -> None:
         """Raises: ExceptionGroup: it cannot go on, and any runner may try."""
@@ -98,21 +100,21 @@ class BatchWork:
         batch = await retry_while_unavailable(partial(self._repository.find, self._lease.batch_id))
         if batch is None or batch.ended:
             raise LeaseLost
-        self._owner = batch.plan.owner
+        self._owner = batch.parameters.owner
         storer = PartStorer(
             self._services.files,
             self._repository,
             self._lease,
             self._counter,
             spawn=self._tasks.create_task,
-            kept_until_ms=batch.plan.expires_at * 1000 + _SLACK_MS,
+            kept_until_ms=batch.parameters.expires_at * 1000 + _SLACK_MS,
         )
         await storer.load(readable_only=batch.outcome == "failed")
         if batch.outcome != "failed":
             try:
                 get = self._services.files.repository.get
                 source = await retry_while_unavailable(
-                    partial(get, self._owner, batch.plan.input_file_id)
+                    partial(get, self._owner, batch.parameters.input_file_id)
                 )
                 if batch.total is None:
                     batch = await self._checked(batch, source)
@@ -131,7 +133,7 @@ class BatchWork:
         else:
             advance = partial(self._repository.advance, self._lease, "validating", "in_progress")
             await retry_while_unavailable(partial(advance, total=check.total))
-        return await self._look(batch)
+        return await self._reread(batch)
 
     async def _answer(self, batch: Batch, source: FileRecord, storer: PartStorer) -> None:
         """Until every line is answered and stored. Raises: LeaseLost"""
@@ -140,8 +142,8 @@ class BatchWork:
             self._stop_code = "batch_cancelled"
         elif left_s <= 0:
             self._stop_code = "batch_expired"
-        ended = await retry_while_unavailable(partial(self._repository.noted, batch.id))
-        caller, endpoint = await self._caller(), batch.plan.endpoint
+        ended = await retry_while_unavailable(partial(self._repository.ended_lines, batch.id))
+        caller, endpoint = await self._caller(), batch.parameters.endpoint
         processor = BatchLineProcessor(
             self._services, caller, batch.id, endpoint=endpoint, ended=ended
         )
@@ -178,7 +180,7 @@ class BatchWork:
                         await self._stop(self._stop_code)
                     await storer.add(processor.stopped_answer(line, self._stop_code))
                     await asyncio.sleep(0)  # there may be many
-        except FileNotFound as error:  # the lines in hand are answered still
+        except FileNotFound as error:  # the lines in flight are answered still
             await self._fail(Problem("input_file_gone", str(error), param="input_file_id"))
         storer.end_reading()
 
@@ -217,7 +219,7 @@ class BatchWork:
         # A runner that died in between has given them ids already, and those stand.
         fields = {"output_file_id": ids["output"], "error_file_id": ids["errors"]}
         status = await retry_while_unavailable(partial(advance, files_at=now_ms // 1000, **fields))
-        batch = await self._look(batch)
+        batch = await self._reread(batch)
         for kind, file_id in zip(KINDS, (batch.output_file_id, batch.error_file_id), strict=True):
             if file_id is not None:
                 record = _file(batch, file_id, kind, pieces[kind])
@@ -238,15 +240,18 @@ class BatchWork:
             await retry_while_unavailable(partial(self._repository.settle, self._lease, "expired"))
         self._stop_code = self._stop_code or code
 
-    async def _look(self, batch: Batch) -> Batch:
+    async def _reread(self, batch: Batch) -> Batch:
         """As it is now. Raises: LeaseLost"""
-        looked = await retry_while_unavailable(partial(self._repository.find, batch.id))
-        if looked is None:
+        current = await retry_while_unavailable(partial(self._repository.find, batch.id))
+        if current is None:
             raise LeaseLost
-        return looked
+        return current
 
     async def _time_left_s(self, batch: Batch) -> float:
-        return batch.plan.expires_at - await retry_while_unavailable(self._repository.now_ms) / 1000
+        return (
+            batch.parameters.expires_at
+            - await retry_while_unavailable(self._repository.now_ms) / 1000
+        )
 
     async def _caller(self) -> Caller:
         """On whose behalf it runs; what a revoked key has asked for is cancelled."""
@@ -260,8 +265,8 @@ class BatchWork:
             return Caller(self._owner)
         return Caller(key.id, key.limits, key.tenant)
 
-    def _hear(self, status: Status) -> None:
-        """Of the batch, as Redis has it."""
+    def _on_status(self, status: Status) -> None:
+        """`status`: of the batch, as Redis has it."""
         if status == "cancelling" and not self._stop_code:
             self._stop_code = "batch_cancelled"
             if self._run is not None:
@@ -272,19 +277,19 @@ class BatchWork:
         lease_s = self._services.settings.batch_lease_s
         while True:
             renew = partial(self._repository.renew, self._lease, lease_s=lease_s)
-            self._hear(await retry_while_unavailable(renew))
+            self._on_status(await retry_while_unavailable(renew))
             if self._run is not None:
                 await self._caller()
             await asyncio.sleep(min(_RENEW_S, lease_s / 3))
 
 
 def _file(batch: Batch, file_id: str, kind: str, pieces: Sequence[Piece]) -> FileRecord:
-    plan = batch.plan
-    created_at = batch.files_at or plan.created_at
-    kept_s = plan.output_expires_s
+    parameters = batch.parameters
+    created_at = batch.files_at or parameters.created_at
+    kept_s = parameters.output_expires_s
     return FileRecord(
         id=file_id,
-        owner=plan.owner,
+        owner=parameters.owner,
         filename=f"{batch.id}_{'output' if kind == 'output' else 'error'}.jsonl",
         purpose="batch_output",
         bytes=sum(piece.bytes for piece in pieces),

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from rose_gateway.errors import ApiError
-from rose_gateway.files.places import Places
+from rose_gateway.files.concurrency_limit import ConcurrencyLimit
 from rose_gateway.metrics import Metrics
 
 
 def test_whoever_finds_no_place_is_told_to_come_again() -> None:
-    places, metrics = Places(2, "downloads"), Metrics()
+    limit, metrics = ConcurrencyLimit(2, "downloads"), Metrics()
     with (
         # given
-        places.one(metrics),
-        places.one(metrics),
+        limit.slot(metrics),
+        limit.slot(metrics),
         # when
         pytest.raises(ApiError) as told,
-        places.one(metrics),
+        limit.slot(metrics),
     ):
         pass
     # then
@@ -29,9 +29,9 @@ def test_whoever_finds_no_place_is_told_to_come_again() -> None:
 
 
 def test_a_place_is_free_again_whatever_became_of_who_had_it() -> None:
-    places, metrics = Places(1, "downloads"), Metrics()
-    with pytest.raises(LookupError), places.one(metrics):
+    limit, metrics = ConcurrencyLimit(1, "downloads"), Metrics()
+    with pytest.raises(LookupError), limit.slot(metrics):
         raise LookupError
 
-    with places.one(metrics):
+    with limit.slot(metrics):
         pass

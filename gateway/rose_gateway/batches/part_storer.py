@@ -84,19 +84,19 @@ class PartStorer:
         for part in self._open.values():
             if not part.read_to_its_end:
                 part.read_to_its_end = True
-                self._look_at(part)
+                self._store_if_complete(part)
 
     async def add(self, answer: Answer) -> None:
         part = self._open[_part_of(answer.number)]
         self._counter.add(answer)  # before the part can be complete
         await part.add(answer, self._write)
-        self._look_at(part)
+        self._store_if_complete(part)
 
     async def all_stored(self) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._open)
 
-    def _look_at(self, part: OpenPart) -> None:
+    def _store_if_complete(self, part: OpenPart) -> None:
         if part.complete and not part.being_stored:
             part.being_stored = True
             self._spawn(self._store(part))

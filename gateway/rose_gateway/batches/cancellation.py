@@ -1,4 +1,4 @@
-"""How the lines of a batch that are in hand are told to end."""
+"""Cancels the jobs of the lines that a batch has in flight."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rose_gateway.job_group import JobGroup
 _RETRY_S = 1.0
 
 
-class Stop:
+class CancellationToken:
     """Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.code = ""
         """why no further line is begun; "" as long as lines are"""
-        self._stopped = asyncio.Event()
+        self._cancelled = asyncio.Event()
         self._groups: set[JobGroup] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
 
-    def set(self, code: str) -> None:
-        """Cancel the jobs in hand. The first one says why."""
+    def cancel(self, code: str) -> None:
+        """Cancel the jobs in flight. The first call decides the code."""
         if not self.code:
             self.code = code
-            self._stopped.set()
+            self._cancelled.set()
             for group in self._groups:
                 self._cancel(group)
 
@@ -34,11 +34,11 @@ class Stop:
         """At most so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._stopped.wait()
+                await self._cancelled.wait()
 
     @contextmanager
-    def cancels(self, group: JobGroup) -> Iterator[None]:
-        """Within, these jobs are in hand."""
+    def registered(self, group: JobGroup) -> Iterator[None]:
+        """Within, a cancellation is one of these jobs too."""
         self._groups.add(group)
         if self.code:
             self._cancel(group)

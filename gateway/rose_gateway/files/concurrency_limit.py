@@ -1,4 +1,4 @@
-"""How many may do at a time what each of them needs memory for."""
+"""How many requests may do at a time what takes memory for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rose_gateway.errors import ApiError
 from rose_gateway.metrics import Metrics
 
 
-class Places:
+class ConcurrencyLimit:
     """Belongs to one event loop."""
 
     def __init__(self, most: int, limit: str) -> None:
@@ -18,7 +18,7 @@ class Places:
         self._limit = limit
 
     @contextmanager
-    def one(self, metrics: Metrics) -> Iterator[None]:
+    def slot(self, metrics: Metrics) -> Iterator[None]:
         """Raises: ApiError: 503: all are taken."""
         if not self._free:
             metrics.limit_hit(self._limit)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Note lines that have ended, each as a bit. So a repeat counts nothing twice, and a line that ends
+-- Count lines that have ended, each as a bit. So a repeat counts nothing twice, and a line that ends
 -- otherwise when another runner answers it again is what it was at last.
 -- KEYS  state, ended, failed (bitmaps)        ARGV  epoch, line - 1 of one that succeeded, or -line of one
 --       that failed, ...
