@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rose.errors import ConfigurationError, InvalidParameter
+from rose.errors import ConfigurationError
 from roseinfer import limits
 from roseinfer.batch import Chunk
 from roseinfer.gpu.memory import CudaMeter, cache_bytes
@@ -21,7 +21,6 @@ from roseinfer.model import Runner
 from roseinfer.probe import AttentionLayers, find_layers
 from roseinfer.runners import build_runner
 from roseinfer.sampled_tokens import SampledTokens
-from roseinfer.session import InferenceSession
 from roseinfer.session_factory import SessionFactory
 
 _logger = logging.getLogger(__name__)
@@ -110,28 +109,6 @@ class EngineCore(SessionFactory):
         """Sample the next token of each session whose last token is computed, and the ones behind
         its drafts; score the prompts that want it. The host does not wait."""
         return SampledTokens(logits.chunks, logits.values)
-
-    def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> list[int]:
-        """Bring `sessions` up to date in one forward pass and append a token to each.
-
-        For callers that schedule by themselves: it computes all pending tokens at once and takes
-        blocks as needed. Release them with `session.release_blocks(engine.cache.pool)`. Raises
-        InvalidParameter for a finished session, CacheExhausted if blocks run out.
-        """
-        pool = self.cache.pool
-        for session in sessions:
-            if session.finished:
-                raise InvalidParameter(f"session {session.request_id!r} is finished")
-            session.blocks += pool.allocate(
-                session.blocks_wanted(session.num_known, pool.block_size)
-            )
-        chunks = [Chunk(session, session.num_pending) for session in sessions]
-        sampled = self.sample(self.forward(chunks)).wait()
-        for session in sessions:
-            session.computed = session.num_known
-            session.register_full_blocks(pool)
-            session.append(next(sampled[session]).token_id)
-        return [session.tokens[-1] for session in sessions]
 
 
 def _most_cached(

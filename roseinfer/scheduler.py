@@ -56,7 +56,8 @@ class Scheduler:
     Several schedulers may share an engine; they then share its KV cache.
     """
 
-    _streams: ClassVar[bool] = True  # somebody waits for each token
+    _streams: ClassVar[bool]
+    """Somebody waits for each token."""
 
     def __init__(
         self,
@@ -210,10 +211,6 @@ class Scheduler:
 
     def is_finished(self, request_id: str) -> bool:
         return self._session(request_id).finished
-
-    def get_response(self, request_id: str) -> str:
-        """The text generated so far."""
-        return self._session(request_id).text
 
     def pop_response(self, request_id: str) -> str:
         """The text of a finished request, which is then forgotten."""
@@ -383,6 +380,8 @@ def _logprobs(taken: Sequence[SampledToken]) -> tuple[TokenLogprob, ...] | None:
 
 class OnlineScheduler(Scheduler):
     """The scheduler of a service: requests come and go while others are being decoded."""
+
+    _streams = True
 
 
 class OfflineScheduler(Scheduler):

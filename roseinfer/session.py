@@ -92,10 +92,6 @@ class InferenceSession:
         return self.tokens[: self.prompt_length]
 
     @property
-    def output_ids(self) -> list[int]:
-        return self.tokens[self.prompt_length :]
-
-    @property
     def num_known(self) -> int:
         return len(self.tokens) + self.ahead
 

@@ -24,8 +24,8 @@ from rose.protocol.tenants import (
     decode_passing,
     encode_passing,
     merged_limits,
-    read_tenants,
 )
+from rose_producer._sync.tenants import tenants_status, top_tenants
 from rose_producer.partitions import AllPartitions
 
 #: Tenants per read of the hash that has their limits.
@@ -110,24 +110,14 @@ class Tenants(AllPartitions):
     def show(self, name: str) -> TenantStatus:
         """Raises: InvalidParameter, BrokerUnavailable, MalformedMessage"""
         check_tenant(name)
-        return self._status(0, name).top[0]
+        return tenants_status(self._redis, self._partitions, names=[name]).top[0]
 
     def top(self, count: int) -> TenantsStatus:
-        """The `count` tenants with the most jobs that have not ended, and all of them together.
+        """As `Client.tenants`.
 
-        Raises: BrokerUnavailable, MalformedMessage
+        Raises: InvalidParameter, BrokerUnavailable, MalformedMessage
         """
-        status = self._status(count)
-        if len(self._partitions) == 1:
-            return status
-        # One of the first here may not be one of the first there.
-        return self._status(0, *(tenant.name for tenant in status.top))
-
-    def _status(self, top: int, *names: str) -> TenantsStatus:
-        status = [calls.tenant_status(p, top=top, names=names) for p in self._partitions]
-        with transport.broker_errors():
-            replies = [self._redis.run(call) for call in status]
-        return read_tenants(names, replies)
+        return top_tenants(self._redis, self._partitions, count)
 
     def _rename(self, partition: Partition, old: str, new: str) -> int:
         jobs, outcome = 0, b"MORE"

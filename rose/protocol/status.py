@@ -209,53 +209,71 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
     Raises:
         MalformedMessage: somebody else has written into the queue's hashes.
     """
-    waiting = dict.fromkeys((priority.value for priority in Priority), 0)
-    workers: dict[str, WorkerStatus] = {}
-    began: list[int] = []
-    levels = tuple(Priority)
-    dead = tokens = generated = now_ms = of_tenants = 0
-    facts: dict[str, Any] = {}
+    sums = _QueueSums()
     for reply in replies:
-        streams, partition_dead, load_tokens, model, partition_now_ms, load_generated, parked = (
-            reply
-        )
-        # What stands in the stream of tenants' jobs and no worker holds was handed back.
-        for number, (entries, oldest, consumers) in enumerate(streams):
-            priority = levels[number] if number < len(levels) else Priority.NORMAL
-            here = _read_workers(consumers)
-            for name, worker in here.items():
-                workers[name] = _together(workers.get(name), worker)
-            held = sum(worker.jobs for worker in here.values())
-            if held:
-                began.append(int(oldest.partition(b"-")[0]))
-            waiting[priority.value] += entries - held
-            of_tenants += entries if number >= len(levels) else 0
-        dead += partition_dead
-        now_ms = max(now_ms, partition_now_ms)
-        with written_by_us(f"what queue {queue} says of itself"):
-            tokens += int(load_tokens)
-            generated += int(load_generated)
-            for priority, count in zip(Priority, parked, strict=True):
-                waiting[priority.value] += max(0, int(count))
-                of_tenants += max(0, int(count))
-            facts = read_model(model) or facts
+        sums.add(queue, reply)
+    workers, facts = sums.workers, sums.facts
     served = ServedModel(**facts, workers=len(workers)) if facts else None
     return QueueStatus(
         queue=queue,
-        waiting=waiting,
+        waiting=sums.waiting,
         running=sum(worker.jobs for worker in workers.values()),
-        dead_letters=dead,
-        queued_tokens=tokens,
+        dead_letters=sums.dead_letters,
+        queued_tokens=sums.queued_tokens,
         model=served.name if served else None,
         context_tokens=served.context_tokens if served else None,
         workers={name: worker.jobs for name, worker in workers.items()},
-        oldest_running_ms=min(began, default=None),
-        now_ms=now_ms,
+        oldest_running_ms=min(sums.oldest_ms, default=None),
+        now_ms=sums.now_ms,
         served=served,
         by_worker=workers,
-        generated_tokens=generated,
-        tenants_have_jobs=of_tenants > 0,
+        generated_tokens=sums.generated_tokens,
+        tenants_have_jobs=sums.tenants_jobs > 0,
     )
+
+
+@dataclass(slots=True)
+class _QueueSums:
+    """A queue's status, over the partitions that were added."""
+
+    waiting: dict[str, int] = field(default_factory=lambda: {p.value: 0 for p in Priority})
+    workers: dict[str, WorkerStatus] = field(default_factory=dict)
+    oldest_ms: list[int] = field(default_factory=list)
+    """when the oldest job of each stream was enqueued that a worker holds"""
+    dead_letters: int = 0
+    queued_tokens: int = 0
+    generated_tokens: int = 0
+    now_ms: int = 0
+    tenants_jobs: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, queue: str, reply: Sequence[Any]) -> None:
+        streams, dead_letters, queued_tokens, model, now_ms, generated_tokens, parked = reply
+        for priority, stream in zip((*Priority, None), streams, strict=True):
+            self._add_stream(priority, *stream)
+        self.dead_letters += dead_letters
+        self.now_ms = max(self.now_ms, now_ms)
+        with written_by_us(f"what queue {queue} says of itself"):
+            self.queued_tokens += int(queued_tokens)
+            self.generated_tokens += int(generated_tokens)
+            for priority, count in zip(Priority, parked, strict=True):
+                self.waiting[priority.value] += max(0, int(count))
+                self.tenants_jobs += max(0, int(count))
+            self.facts = read_model(model) or self.facts
+
+    def _add_stream(
+        self, priority: Priority | None, entries: int, oldest: bytes, consumers: Sequence[Any]
+    ) -> None:
+        """`priority`: None for the stream of tenants' jobs. What stands in it and no worker holds
+        was handed back."""
+        here = _read_workers(consumers)
+        for name, worker in here.items():
+            self.workers[name] = _together(self.workers.get(name), worker)
+        held = sum(worker.jobs for worker in here.values())
+        if held:
+            self.oldest_ms.append(int(oldest.partition(b"-")[0]))
+        self.waiting[(priority or Priority.NORMAL).value] += entries - held
+        self.tenants_jobs += entries if priority is None else 0
 
 
 def _read_workers(consumers: Sequence[Any]) -> dict[str, WorkerStatus]:

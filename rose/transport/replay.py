@@ -59,7 +59,7 @@ def hello(server: redis.Redis) -> dict[str, Any]:
         reply: Any = server.execute_command("HELLO")
     except ResponseError:
         return {}
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    pairs = zip(reply[::2], reply[1::2], strict=True)
     return {str(_text(name)): _text(value) for name, value in pairs}
 
 

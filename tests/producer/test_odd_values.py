@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rose.errors import ConfigurationError, InvalidCursor, InvalidParameter, JobNotFound, RoseError
-from rose_producer import Client, Request
+from rose_producer import Client, ProducerSettings, Request, Tenants
 
 _HALF = "half \udc80"
 _NOWHERE = "redis://127.0.0.1:1"
@@ -71,6 +71,20 @@ def test_a_time_that_is_no_number() -> None:
     with Client(redis_url=_NOWHERE) as client:
         message = refusal(InvalidParameter, lambda: client.job("a").result(timeout_s))
         assert "'soon'" in message
+
+
+@pytest.mark.parametrize("count", [None, "ten", -1])
+def test_a_count_of_tenants_that_is_none(count: Any) -> None:
+    settings = ProducerSettings(redis_url=_NOWHERE)
+    with Client(settings) as client, Tenants(settings) as tenants:
+        assert "count" in refusal(InvalidParameter, lambda: client.tenants(count))
+        assert "count" in refusal(InvalidParameter, lambda: tenants.top(count))
+
+
+def test_a_vocabulary_of_no_model() -> None:
+    model: Any = None
+    with Client(redis_url=_NOWHERE) as client:
+        assert "model" in refusal(InvalidParameter, lambda: client.vocabulary(model))
 
 
 def test_text_that_is_no_unicode() -> None:

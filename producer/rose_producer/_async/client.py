@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
-from rose.errors import ConfigurationError, JobNotFound
+from rose.errors import ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
-from rose.protocol.calls import cancel, delete, queue_status, tenant_status
+from rose.protocol.calls import cancel, delete, queue_status
 from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
@@ -25,11 +25,12 @@ from rose.protocol.status import (
     read_queues,
     read_status,
 )
-from rose.protocol.tenants import TenantsStatus, read_tenants
+from rose.protocol.tenants import TenantsStatus
 from rose.protocol.vocabulary import decode_vocabulary
 from rose_producer._async.concurrency import Home, Once, read_limits, sent_ahead
+from rose_producer._async.tenants import top_tenants
 from rose_producer.cursor import LogCursor, Patience
-from rose_producer.look import CHUNK, FIRST_CHUNK, Look
+from rose_producer.log_read import CHUNK, FIRST_CHUNK, LogRead
 from rose_producer.request import (
     Batch,
     Enqueued,
@@ -157,12 +158,12 @@ class AsyncClient:
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
             enqueued.sending(batch)
             (own_id,) = batch.ids
-            look = ("HMGET", self._partition(own_id).state(own_id), *RECORD_FIELDS)
-            *replies, fields = await self._redis.run_many(batch.calls, look)
+            read = ("HMGET", self._partition(own_id).state(own_id), *RECORD_FIELDS)
+            *replies, fields = await self._redis.run_many(batch.calls, read)
             enqueued.collect(batch, replies)
         job = AsyncJob(self, enqueued.ids[0])
         # An earlier submit with this idempotency key has an id of its own; and while a slot of a
-        # cluster moves, the look may come before the job.
+        # cluster moves, the read may come before the job.
         if job.id != own_id or fields[0] is None:
             return job, await job.record()
         return job, read_record(own_id, fields)
@@ -207,17 +208,10 @@ class AsyncClient:
         """The tenants with the most jobs that have not ended, and those whose jobs have waited
         longest: at most `count` of each partition and kind.
 
-        Raises: BrokerUnavailable, MalformedMessage
+        Raises: InvalidParameter, BrokerUnavailable, MalformedMessage
         """
         partitions = [Partition(self.settings.queue, i) for i in range(self.settings.partitions)]
-        with transport.broker_errors():
-            found = [await self._redis.run(tenant_status(p, top=count)) for p in partitions]
-            status = read_tenants((), found)
-            if len(partitions) > 1:  # one of the first here may not be one of the first there
-                names = [tenant.name for tenant in status.top]
-                calls = [tenant_status(p, names=names) for p in partitions]
-                status = read_tenants(names, [await self._redis.run(call) for call in calls])
-        return status
+        return await top_tenants(self._redis, partitions, count)
 
     async def model(self) -> ServedModel | None:
         """What the workers of the queue serve; None before the first one came.
@@ -232,9 +226,11 @@ class AsyncClient:
         A megabyte or so: keep it, by the model's fingerprint.
 
         Raises:
-            BrokerUnavailable
+            InvalidParameter, BrokerUnavailable
             MalformedMessage: somebody else has written there.
         """
+        if not isinstance(model, ServedModel):
+            raise InvalidParameter(f"model: must be a ServedModel, not {type(model).__name__}")
         if not model.fingerprint:
             return None
         with transport.broker_errors():
@@ -247,9 +243,9 @@ class AsyncClient:
     def _partition(self, job_id: str) -> Partition:
         return Partition(self.settings.queue, partition_of(job_id))
 
-    async def _carry_out(self, look: Look) -> list[Any]:
-        async with self._reads[look.partition.index]:
-            return await self._redis.exchange(look.commands(CHUNK))
+    async def _read(self, read: LogRead) -> list[Any]:
+        async with self._reads[read.partition.index]:
+            return await self._redis.exchange(read.commands(CHUNK))
 
 
 class AsyncJob:
@@ -291,13 +287,13 @@ class AsyncJob:
         )
         outage = transport.Outage(transport.STREAM, settings.reconnect_timeout_s)
         partition = self._client._partition(self.id)
-        look, channel = Look(partition, self.id, position), partition.channel(self.id)
+        read, channel = LogRead(partition, self.id, position), partition.channel(self.id)
         with transport.broker_errors():
             while not position.ended:
                 try:
-                    first = look.commands(FIRST_CHUNK)
+                    first = read.commands(FIRST_CHUNK)
                     async with self._client._subscriptions.listen(channel, first) as inbox:
-                        async with aclosing(self._replay(look, inbox.found)) as log:
+                        async with aclosing(self._replay(read, inbox.found)) as log:
                             async for burst in log:
                                 outage.end()
                                 yield burst
@@ -313,7 +309,7 @@ class AsyncJob:
                                 yield news
                             if gap:
                                 before = position.position
-                                async with aclosing(self._replay(look)) as log:
+                                async with aclosing(self._replay(read)) as log:
                                     async for burst in log:
                                         yield burst
                                 if position.position > before:
@@ -386,14 +382,14 @@ class AsyncJob:
             outcome = await self._client._redis.run(call)
         return bool(outcome != b"UNKNOWN")
 
-    async def _replay(self, look: Look, found: list[Any] | None = None) -> AsyncBursts:
-        """What the log has after the cursor. `found`: what its first chunk was, where that is known
-        already. What comes while the log is read comes live, too."""
+    async def _replay(self, read: LogRead, found: list[Any] | None = None) -> AsyncBursts:
+        """What the log has after the cursor. `found`: the replies for its first chunk, where
+        they are there already. Events that are logged meanwhile come live, too."""
         count, is_all = FIRST_CHUNK, False
         while not is_all:
             if found is None:
-                count, found = CHUNK, await self._client._carry_out(look)
-            news, is_all = look.news(found, count)
+                count, found = CHUNK, await self._client._read(read)
+            news, is_all = read.new_events(found, count)
             found = None
             if news:
                 yield news

@@ -1,4 +1,4 @@
-"""A look into a job's log: what to ask Redis, and what the replies say."""
+"""A read of a job's log: the commands for Redis, and the events in its replies."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rose.protocol import Event, Partition, decode_event
 from rose.protocol.status import read_standing
 from rose_producer.cursor import LogCursor
 
-#: Events of a look. One that goes with a subscription asks for few: what it finds is kept with the
+#: Events of a read. One that goes with a subscription asks for few: its replies are kept with the
 #: messages for all who listen.
 CHUNK = 1000
 FIRST_CHUNK = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogRead:
     partition: Partition
     job_id: str
     cursor: LogCursor
 
     def commands(self, count: int) -> Sequence[tuple[str | int, ...]]:
-        """How the job stands, and then at most `count` events that its log has after the cursor."""
+        """The job's status, and at most `count` events that its log has after the cursor."""
         log = self.partition.tokens(self.job_id)
         return [
             ("HMGET", self.partition.state(self.job_id), "status", "tokens"),
             ("XRANGE", log, self.cursor.log_start, "+", "COUNT", count),
         ]
 
-    def news(self, replies: Sequence[Any], count: int) -> tuple[list[Event], bool]:
-        """What is new, which moves the cursor, and whether that is all that the log has.
+    def new_events(self, replies: Sequence[Any], count: int) -> tuple[list[Event], bool]:
+        """The events that are new, which moves the cursor, and whether the log has no more.
 
         Raises: JobNotFound, InvalidCursor, MalformedMessage
         """
