@@ -29,6 +29,12 @@ Every answer is a job in a durable queue: it outlives this server, its connectio
 Send an API key as `Authorization: Bearer ...` where keys were made.
 """
 
+#: OpenAI's endpoints, then our own.
+_ROUTED = (
+    *(responses, chat, completions, models, files, batches),
+    *(job_list, job_events, status, health, metrics),
+)
+
 
 class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
@@ -71,13 +77,16 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app.state.metrics = own_metrics
     app.state.demo = False
     errors.install(app)
-    endpoints = (responses, chat, completions)
-    more = (models, files, batches, job_list, job_events, status, health, metrics)
-    for module in (*endpoints, *more):
+    for module in _ROUTED:
         app.include_router(module.router)
     if settings.page:
         app.include_router(page.router)
-    # The last one is the outermost.
+    _add_middleware(app, settings, own_metrics)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: GatewaySettings, own_metrics: metrics.Metrics) -> None:
+    """The last one is the outermost."""
     app.add_middleware(
         BodyLimit,
         metrics=own_metrics,
@@ -88,4 +97,3 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     )
     app.add_middleware(Authentication)
     app.add_middleware(AccessLog, metrics=own_metrics)
-    return app

@@ -80,9 +80,8 @@ class Jobs:
         """
         queue = submission.model.queue
         submission = _permitted(caller, submission)
-        key = submission.idempotency_key
         client = self._clients[queue]
-        first = new_job_id(choose_partition(key, client.settings))
+        first = new_job_id(choose_partition(submission.idempotency_key, client.settings))
         make = partial(self._request, caller, submission)
         ids = _choice_ids(first, submission.record.choices)
         requests = [make(number, job_id) for number, job_id in enumerate(ids)]
@@ -90,12 +89,8 @@ class Jobs:
         await self._limits.take(caller, _tokens(caller, requests, client), counted)
         group = None
         try:
-            if key is None:
-                jobs = await _all_or_none(client, requests)
-                state, _ = await asyncio.gather(
-                    jobs[0].record(), self._note(caller, submission, jobs[0].id, listed=listed)
-                )
-                group = self._job_group(caller, queue, jobs, state, submission.record)
+            if submission.idempotency_key is None:
+                group = await self._submit_all(caller, submission, requests, listed=listed)
             else:
                 group = await self._submit_once(
                     caller, submission, requests[0], make, listed=listed
@@ -139,6 +134,21 @@ class Jobs:
             return self._job_group(caller, queue, jobs, state, record)
         raise JobNotFound(f"no job {job_id}: never submitted, deleted, or expired")
 
+    async def _submit_all(
+        self,
+        caller: Caller,
+        submission: Submission,
+        requests: Sequence[Request],
+        *,
+        listed: bool,
+    ) -> JobGroup:
+        queue = submission.model.queue
+        jobs = await _all_or_none(self._clients[queue], requests)
+        state, _ = await asyncio.gather(
+            jobs[0].record(), self._add_to_history(caller, submission, jobs[0].id, listed=listed)
+        )
+        return self._job_group(caller, queue, jobs, state, submission.record)
+
     async def _submit_once(
         self,
         caller: Caller,
@@ -153,7 +163,7 @@ class Jobs:
         queue = submission.model.queue
         client = self._clients[queue]
         job, state = await client.submit_recorded(first)
-        await self._note(caller, submission, job.id, listed=listed)
+        await self._add_to_history(caller, submission, job.id, listed=listed)
         earlier = Record.decode(state.record)
         if (earlier.face, earlier.body_sha256) != (
             submission.record.face,
@@ -171,10 +181,9 @@ class Jobs:
         repeated = job.id != first.job_id
         return self._job_group(caller, queue, jobs, state, earlier, repeated=repeated)
 
-    async def _note(
+    async def _add_to_history(
         self, caller: Caller, submission: Submission, job_id: str, *, listed: bool
     ) -> None:
-        """It stands in the history of its owner then, where it may."""
         if listed and submission.record.store:
             job = QueuedJob(submission.model.queue, job_id)
             await self._history.add(caller.key_id, job)

@@ -6,6 +6,7 @@ No label has values that come from a request: paths are the templates of routes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request
@@ -64,13 +65,14 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
         build = Info("rose_gateway_build", "Version of roseinfer", registry=self.registry)
         build.info({"version": version("roseinfer")})
-        self._requests = Counter(
+        self._requests = counter(
             "rose_gateway_requests",
             "Requests answered, by route and status",
             ["method", "route", "status"],
-            registry=self.registry,
         )
         self._duration = Histogram(
             "rose_gateway_response_start_seconds",
@@ -80,11 +82,23 @@ class Metrics:
             series=[],
         )
         self.registry.register(self._duration)
+        self.received_bytes = counter("rose_gateway_received_bytes", "Bytes of requests' bodies")
+        self.sent_bytes = UnlockedCounter(
+            "rose_gateway_sent_bytes", "Bytes of answers' bodies", self.registry
+        )
+        self.open_connections = gauge("rose_gateway_open_connections", "Connections that are open")
+        limits = counter(
+            "rose_gateway_limits_hit",
+            "Requests or connections refused or closed, by the limit",
+            ["limit"],
+        )
+        self._limits = {name: limits.labels(name) for name in LIMITS}
+        self._add_streams()
+        self._add_batches()
+
+    def _add_streams(self) -> None:
         self.open_streams = Gauge(
             "rose_gateway_open_streams", "Event streams that are open", registry=self.registry
-        )
-        self.open_connections = Gauge(
-            "rose_gateway_open_connections", "Connections that are open", registry=self.registry
         )
         added = Histogram(
             "rose_gateway_added_latency_seconds",
@@ -98,12 +112,8 @@ class Metrics:
         self.events = UnlockedCounter(
             "rose_gateway_events", "Events of jobs passed on to clients", self.registry
         )
-        self.received_bytes = Counter(
-            "rose_gateway_received_bytes", "Bytes of requests' bodies", registry=self.registry
-        )
-        self.sent_bytes = UnlockedCounter(
-            "rose_gateway_sent_bytes", "Bytes of answers' bodies", self.registry
-        )
+
+    def _add_batches(self) -> None:
         self.unfinished_batches = Gauge(
             "rose_gateway_unfinished_batches",
             "Batches of all gateways that have not ended",
@@ -119,13 +129,6 @@ class Metrics:
             registry=self.registry,
         )
         self._lines = {name: lines.labels(name) for name in ("completed", "failed")}
-        limits = Counter(
-            "rose_gateway_limits_hit",
-            "Requests or connections refused or closed, by the limit",
-            ["limit"],
-            registry=self.registry,
-        )
-        self._limits = {name: limits.labels(name) for name in LIMITS}
 
     def limit_hit(self, name: str) -> None:
         """`name`: one of LIMITS."""

@@ -158,17 +158,7 @@ class _Service:
         )
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        log.info(
-            "worker %s serves %s on %s, dtype %s, decoder %s, %d slots, http://%s:%d",
-            broker.consumer,
-            engine.model.name,
-            engine.model.device,
-            engine.model.dtype,
-            engine.model.decoder,
-            engine.capacity,
-            settings.http_host,
-            self._http.port,
-        )
+        _log_start(settings, broker, engine, self._http.port)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises the error of a part that fails before."""
@@ -256,6 +246,20 @@ class _Service:
         if self._admission.stalled_s > self._settings.stall_timeout_s:
             return f"the tokenizer has taken {self._admission.stalled_s:.0f} s for a prompt"
         return None
+
+
+def _log_start(settings: WorkerSettings, broker: Broker, engine: Engine, http_port: int) -> None:
+    log.info(
+        "worker %s serves %s on %s, dtype %s, decoder %s, %d slots, http://%s:%d",
+        broker.consumer,
+        engine.model.name,
+        engine.model.device,
+        engine.model.dtype,
+        engine.model.decoder,
+        engine.capacity,
+        settings.http_host,
+        http_port,
+    )
 
 
 def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracing | None:

@@ -71,23 +71,28 @@ def submission(
         vocabulary_key(model) if logprobs else "",
         logprobs,
     )
-    record = Record(
+    return Submission(
+        model,
+        messages,
+        _record(incoming, request, parameters),
+        sampling,
+        tools.definitions,
+        priority,
+        request.deadline_s,
+        idempotency_key=incoming.idempotency_key,
+    )
+
+
+def _record(
+    incoming: IncomingRequest, request: CreateResponse, parameters: ResponseParameters
+) -> Record:
+    return Record(
         "response",
         request.model,
         incoming.sha256,
         parameters.as_record(),
         store=request.store is not False,
         background=bool(request.background),
-    )
-    return Submission(
-        model,
-        messages,
-        record,
-        sampling,
-        tools.definitions,
-        priority,
-        request.deadline_s,
-        idempotency_key=incoming.idempotency_key,
     )
 
 
