@@ -21,7 +21,7 @@ OF_OTHER_SERVERS: Unsupported = {
     "dynatemp_range": ((0,), "use temperature"),
     "ebnf": ((), "use grammar, in Lark's notation"),
     "enable_thinking": ((), _USE_TEMPLATE),
-    "guided_decoding_backend": ((), "grammars are compiled by llguidance"),
+    "guided_decoding_backend": (("auto", "guidance"), "grammars are compiled by llguidance"),
     "guided_whitespace_pattern": ((), "the grammar says where white space may be"),
     "include_stop_str_in_output": ((False,), "a stop string is always cut from the text"),
     "json_schema": ((), _USE_STRUCTURED_OUTPUTS),

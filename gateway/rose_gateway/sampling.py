@@ -245,12 +245,14 @@ def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | Non
     }
     names = [f"guided_{kind}" for kind in older]
     wanted, param = request.structured_outputs, "structured_outputs"
-    if len(older) + (wanted is not None) > 1:
+    renamed = StructuredOutputs(**older) if older else None
+    # A client that does not know how old its server is says the same under both names.
+    if len(older) > 1 or (renamed is not None and wanted not in (None, renamed)):
         raise BadRequest(
             f"{names[-1]} cannot go with another that says what the text is", names[-1]
         )
-    if older:
-        return StructuredOutputs(**older), names[0]
+    if renamed is not None:
+        return renamed, names[0]
     if wanted is None:
         return None
     if len(given := [name for name, value in wanted if value not in (None, False)]) != 1:

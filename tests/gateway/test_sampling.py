@@ -155,13 +155,15 @@ def test_structured_outputs_may_have_their_older_names(kind: str, value: Any) ->
 
     assert older == fields(structured_outputs={kind: value})
     assert len(older) == 3
+    # guidance's client for vLLM says both
+    assert fields(structured_outputs={kind: value}, **{f"guided_{kind}": value}) == older
 
 
 @pytest.mark.parametrize(
     ("given", "param"),
     [
         ({"guided_json": {}, "guided_regex": "a"}, "guided_regex"),
-        ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "guided_regex"),
+        ({"guided_regex": "a", "structured_outputs": {"regex": "b"}}, "guided_regex"),
         ({"guided_choice": ["a"], "regex": "a"}, "guided_choice"),
         ({"guided_choice": []}, "guided_choice"),
     ],

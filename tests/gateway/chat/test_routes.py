@@ -162,7 +162,7 @@ def test_what_another_server_calls_otherwise_is_refused_with_our_name(
 
 
 def test_other_servers_way_of_asking_for_nothing_is_accepted(deployment: Deployment) -> None:
-    # given: what programs for LM Studio, llama.cpp and vLLM send
+    # given: what programs for LM Studio, llama.cpp and vLLM send, guidance's own client among them
     nothing = {
         "max_tokens": -1,
         "stop": "",
@@ -173,6 +173,7 @@ def test_other_servers_way_of_asking_for_nothing_is_accepted(deployment: Deploym
         "n_predict": -1,
         "skip_special_tokens": True,
         "use_beam_search": False,
+        "guided_decoding_backend": "guidance",
     }
     # when
     answer = post(deployment, {"model": "null", "messages": HI, **nothing})
