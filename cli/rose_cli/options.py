@@ -42,13 +42,13 @@ def command_group(about: str | None = None) -> typer.Typer:
 def with_options(
     argument: str, options: Mapping[str, Any], gather: Callable[[dict[str, Any]], Any] = dict
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command `options`, by name and annotation; what was said comes as one `argument`."""
+    """Give a command `options`, by name and annotation; the values given come as one `argument`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def wrapper(*args: Any, **values: Any) -> None:
-            said = given(**{name: values.pop(name) for name in options})
-            command(*args, **values, **{argument: gather(said)})
+            chosen = given(**{name: values.pop(name) for name in options})
+            command(*args, **values, **{argument: gather(chosen)})
 
         own = inspect.signature(command, eval_str=True).parameters
         parameters = [parameter for name, parameter in own.items() if name != argument]

@@ -14,20 +14,20 @@ from rose_cli.tables import Column, elide_middle, make_table
 
 def describe_model(model: AnnouncedModel) -> str:
     """On one line. What an older worker does not say is left out."""
-    said = [printable(model.name)]
+    facts = [printable(model.name)]
     if model.context_tokens is not None:
-        said.append(f"{model.context_tokens:,} tokens of context")
+        facts.append(f"{model.context_tokens:,} tokens of context")
     if model.engine:
-        said.append(f"engine {printable(model.engine)}")
+        facts.append(f"engine {printable(model.engine)}")
     if model.dtype and model.dtype != "none":
-        said.append(printable(model.dtype))
+        facts.append(printable(model.dtype))
     if model.adapters:
-        said.append(f"adapters {printable(' '.join(model.adapters))}")
-    return ", ".join(said)
+        facts.append(f"adapters {printable(' '.join(model.adapters))}")
+    return ", ".join(facts)
 
 
 def queue_table(queues: Sequence[QueueStatus], width: int) -> Table:
-    """A line for each queue; those whose workers have said what they serve."""
+    """A line for each queue, with the model that its workers have announced."""
     known = [(queue, queue.served) for queue in queues if queue.served is not None]
     models = [model for _, model in known]
     contexts = [model.context_tokens for model in models]

@@ -38,14 +38,14 @@ def _help(parameter: Parameter) -> str:
     return f"{text}.{default}"
 
 
-def _sampling(said: dict[str, Any]) -> dict[str, Any]:
-    """What was said, as requests and the engine take it. Raises: InvalidParameter"""
+def _sampling(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, as requests and the engine take them. Raises: InvalidParameter"""
     for name in GRAMMARS:
-        if name in said:
-            said[name] = _text_of(said[name])
-    if "logit_bias" in said:
-        said["logit_bias"] = [_bias_of(word) for word in said["logit_bias"]]
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        if name in values:
+            values[name] = _text_of(values[name])
+    if "logit_bias" in values:
+        values["logit_bias"] = [_bias_of(word) for word in values["logit_bias"]]
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
 def _bias_of(word: str) -> tuple[int, float]:
@@ -73,5 +73,5 @@ _OPTIONS = {
     if parameter.name not in _NOT_OPTIONS
 }
 
-#: Gives a command these options; it gets what was said as one argument, `sampling`.
+#: Gives a command these options; it gets their values as one argument, `sampling`.
 with_sampling_options = with_options("sampling", _OPTIONS, _sampling)

@@ -53,34 +53,34 @@ class Connections:
         self.metrics = metrics
         self._most = most
         self._open: set[GuardedProtocol] = set()
-        self._waiting: OrderedDict[GuardedProtocol, None] = OrderedDict()
+        self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
         """those without a whole request, the one that waits longest first"""
 
     def admit(self, connection: GuardedProtocol) -> bool:
         """False: there are too many, and each is being answered."""
         if len(self._open) >= self._most:
             self.metrics.limit_hit("connections")
-            if not self._waiting:
+            if not self._idle:
                 return False
-            oldest, _ = self._waiting.popitem(last=False)
+            oldest, _ = self._idle.popitem(last=False)
             oldest.abandon()
         self._open.add(connection)
-        self._waiting[connection] = None
+        self._idle[connection] = None
         self.metrics.open_connections.set(len(self._open))
         return True
 
-    def waits(self, connection: GuardedProtocol) -> None:
+    def idle(self, connection: GuardedProtocol) -> None:
         """It has been answered and may send another request."""
         if connection in self._open:
-            self._waiting[connection] = None
+            self._idle[connection] = None
 
-    def asks(self, connection: GuardedProtocol) -> None:
+    def busy(self, connection: GuardedProtocol) -> None:
         """Its request is whole."""
-        self._waiting.pop(connection, None)
+        self._idle.pop(connection, None)
 
     def leave(self, connection: GuardedProtocol) -> None:
         self._open.discard(connection)
-        self._waiting.pop(connection, None)
+        self._idle.pop(connection, None)
         self.metrics.open_connections.set(len(self._open))
 
     def abandon_all(self) -> None:
@@ -204,13 +204,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._deadline = _NEVER
         if not self._lingering:
-            self.guard.asks(self)
+            self.guard.busy(self)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.pipeline and not self._in_body and not self.transport.is_closing():
-            self.guard.waits(self)
+            self.guard.idle(self)
 
     # Ends
 
@@ -270,7 +270,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._timer is None or self._timer.when() > self._deadline:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self.loop.call_at(self._deadline, self._look)
+            self._timer = self.loop.call_at(self._deadline, self._on_timer)
 
     def _expect_body(self) -> None:
         silence_s = self.guard.timeouts.body_s
@@ -284,7 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
         )
         return _BODY_PATIENCE * self.guard.timeouts.body_s + announced / _SLOWEST_BYTES_S
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self.transport.is_closing() or self._deadline == _NEVER:
             return
@@ -292,7 +292,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._deadline = _NEVER
             self._late()
         else:
-            self._timer = self.loop.call_at(self._deadline, self._look)
+            self._timer = self.loop.call_at(self._deadline, self._on_timer)
 
 
 class StreamBody:

@@ -21,7 +21,7 @@ log = logging.getLogger("rose.gateway")
 Burst = list[tuple[int, Event]]
 
 OnEnd = Callable[[Sequence[str]], Awaitable[None]]
-"""Is told the ids of jobs that were seen to end."""
+"""Called with the ids of jobs that were seen to end."""
 
 
 class JobGroup:
@@ -101,7 +101,7 @@ class JobGroup:
                         await asyncio.sleep(pause_s)
         finally:
             if ended:
-                await self._tell(ended)
+                await self._report_ended(ended)
 
     async def cancel(self) -> bool:
         """False when all jobs had ended before. Raises: JobNotFound, BrokerUnavailable"""
@@ -113,9 +113,9 @@ class JobGroup:
         Raises: BrokerUnavailable
         """
         await asyncio.gather(*(job.delete() for job in self.jobs))
-        await self._tell([job.id for job in self.jobs])
+        await self._report_ended([job.id for job in self.jobs])
 
-    async def _tell(self, ended: Sequence[str]) -> None:
+    async def _report_ended(self, ended: Sequence[str]) -> None:
         try:
             await self._on_end(ended)
         except BrokerUnavailable as error:

@@ -63,8 +63,8 @@ async def open_services(
             queue: await stack.enter_async_context(AsyncClient(settings.of_queue(queue)))
             for queue in settings.queue_names
         }
-        looking = asyncio.create_task(_look_at_redis(next(iter(clients.values()))))
-        stack.callback(looking.cancel)
+        checking = asyncio.create_task(_check_redis(next(iter(clients.values()))))
+        stack.callback(checking.cancel)
         catalogue = Catalogue(redis, clients, settings.model_aliases)
         history = History(redis)
         yield Services(
@@ -83,7 +83,7 @@ async def open_services(
         )
 
 
-async def _look_at_redis(client: AsyncClient) -> None:
+async def _check_redis(client: AsyncClient) -> None:
     """It serves all the same, and answers 503: whoever started it should know why."""
     try:
         await client.queue_status()

@@ -168,8 +168,8 @@ class LogCursor:
 class Patience:
     """How long a caller listens to a job. `timeout_s`: None means without a limit.
 
-    A stream that hears nothing looks into the log after `poll_interval_s`, in case a message was
-    lost. Each look that finds nothing doubles that, up to `max_poll_interval_s`, so that thousands
+    A stream that receives nothing reads the log after `poll_interval_s`, in case a message was
+    lost. Each read that finds nothing doubles that, up to `max_poll_interval_s`, so that thousands
     of streams that wait cost nothing. An event begins anew.
     """
 
@@ -190,18 +190,18 @@ class Patience:
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._jitter = _jitter()
 
-    def heard(self) -> None:
+    def restart(self) -> None:
         """There was an event, or the stream has just begun to listen."""
         self._interval_s = self._first_s
 
     def found_nothing(self) -> None:
-        """Nothing was heard, and nothing new was in the log."""
+        """Nothing was received, and nothing new was in the log."""
         self._interval_s = min(2 * self._interval_s, self._longest_s)
         self._jitter = _jitter()
 
     def wait_s(self) -> float:
-        """Seconds to listen before the next look into the log. Jitter takes a part of it: thousands
-        of streams that began together do not look together.
+        """Seconds to listen before the next read of the log. Jitter takes a part of it: thousands
+        of streams that began together do not read together.
 
         Raises:
             ResultTimeout: the caller's time is over.

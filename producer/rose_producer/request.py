@@ -219,8 +219,8 @@ class Enqueued:
         self._unanswered = None
 
     @contextmanager
-    def told_by_errors(self) -> Iterator[None]:
-        """An error says what has become of the jobs."""
+    def named_in_errors(self) -> Iterator[None]:
+        """Sets `accepted` and `in_doubt` of an error."""
         try:
             yield
         except RoseError as error:

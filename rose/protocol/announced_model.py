@@ -44,12 +44,12 @@ def read_model(values: Sequence[Any]) -> dict[str, Any]:
 
     Raises: ValueError: somebody else has written there.
     """
-    said = dict(zip(MODEL_FIELDS, values, strict=True))
-    if said["name"] is None:
+    by_name = dict(zip(MODEL_FIELDS, values, strict=True))
+    if by_name["name"] is None:
         return {}
     return {
         name: _READ.get(name, str)(value.decode())
-        for name, value in said.items()
+        for name, value in by_name.items()
         if value is not None
     }
 

@@ -292,6 +292,6 @@ def _together(before: WorkerStatus | None, more: WorkerStatus) -> WorkerStatus:
     """What two streams say of one worker. It has the same slots for all partitions."""
     if before is None:
         return more
-    said = [slots for slots in (before.slots, more.slots) if slots is not None]
+    slots = [slots for slots in (before.slots, more.slots) if slots is not None]
     silent_ms = min(before.silent_ms, more.silent_ms)
-    return WorkerStatus(before.jobs + more.jobs, max(said, default=None), silent_ms)
+    return WorkerStatus(before.jobs + more.jobs, max(slots, default=None), silent_ms)

@@ -48,9 +48,9 @@ class AsyncSubscriptions(Closable):
         self._home = Home()
 
     @asynccontextmanager
-    async def listen(self, channel: str, look: Sequence[Command] = ()) -> AsyncIterator[Inbox]:
+    async def listen(self, channel: str, read: Sequence[Command] = ()) -> AsyncIterator[Inbox]:
         """Subscribed, and confirmed by Redis, while the context lasts. Any number may listen to
-        the same channel. `look`: what to ask for with it, on keys of the channel's slot; the
+        the same channel. `read`: what to ask for with it, on keys of the channel's slot; the
         replies, unless they are None, are in `Inbox.found`.
 
         Raises:
@@ -62,7 +62,7 @@ class AsyncSubscriptions(Closable):
         inbox = Inbox(self._inbox_size)
         try:
             connection = await self._connection(channel)
-            subscription = await connection.subscribe(channel, inbox, look)
+            subscription = await connection.subscribe(channel, inbox, read)
         except CONNECTION_LOST as error:
             doubt(self._slots, error)
             raise

@@ -1,4 +1,4 @@
-"""What comes for one asyncio listener until it looks."""
+"""The messages of one asyncio listener until it takes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Inbox:
         self._wake()
 
     async def get(self, timeout_s: float) -> bytes | None:
-        """The next message. None: look into the log; either nothing came for so long, or more
+        """The next message. None: read the log; either nothing came for so long, or more
         came than is kept.
 
         Raises:
@@ -76,14 +76,14 @@ class Inbox:
         self._deadline = loop.time() + timeout_s
         if self._timer is None or self._timer.when() > self._deadline:
             self.close()
-            self._timer = loop.call_at(self._deadline, self._look, loop)
+            self._timer = loop.call_at(self._deadline, self._on_timer, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         if self._waiter is None:
             return
         if loop.time() < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._look, loop)
+            self._timer = loop.call_at(self._deadline, self._on_timer, loop)
         else:
             self._wake()
 

@@ -11,7 +11,7 @@ class Loss:
     harm: str
     remedy: str
 
-    def says(self, where: str = "") -> str:
+    def describe(self, where: str = "") -> str:
         """`where`: which server, with a space before it."""
         return f"{self.setting}{where}: {self.harm}"
 

@@ -28,9 +28,9 @@ _MESSAGES = (b"message", b"smessage")
 #: Asks for RESP3, in which a connection with subscriptions takes other commands, too.
 _HELLO: Command = ("HELLO", 3)
 
-#: Looks in flight. What they find shares the buffer in which Redis keeps messages for this
+#: Reads in flight. Their replies share the buffer in which Redis keeps messages for this
 #: connection, and Redis closes a connection of which that is full.
-_MAX_LOOKS = 32
+_MAX_OPEN_READS = 32
 
 
 class SharedAttempt:
@@ -87,7 +87,7 @@ class Subscription:
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SubscriptionCommand:
     """A command whose reply is due; they come in the order of the commands."""
 
     verb: str
@@ -99,7 +99,7 @@ class _Sent:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Read:
     """Commands that concern no subscription, and their replies, which are due in their turn."""
 
     commands: Sequence[Command]
@@ -125,20 +125,20 @@ class MultiplexedConnection:
         self._left_at = 0.0
         """when it had its last subscription"""
         self._timer: asyncio.TimerHandle | None = None
-        self._outgoing: list[_Sent | _Asked] = []
-        self._due: deque[_Sent | _Asked] = deque()
-        self._asked = 0
+        self._outgoing: list[_SubscriptionCommand | _Read] = []
+        self._due: deque[_SubscriptionCommand | _Read] = deque()
+        self._open_reads = 0
         self._greets = True
         self._greeted: asyncio.Future[Any] | None = None
         """done when HELLO was answered"""
         self._push_type: type[list[Any]] = list
         """of messages and confirmations: a server may accept RESP3 and send lists all the same"""
-        self._heard = False
+        self._received = False
 
     async def subscribe(
-        self, channel: str, inbox: Inbox, look: Sequence[Command] = ()
+        self, channel: str, inbox: Inbox, read: Sequence[Command] = ()
     ) -> Subscription:
-        """Returns once Redis has confirmed it, and carried out the commands of `look`, if this
+        """Returns once Redis has confirmed it, and carried out the commands of `read`, if this
         connection takes them: see `Inbox.found`.
 
         Raises:
@@ -152,9 +152,9 @@ class MultiplexedConnection:
         subscription = self._channels.get(key)
         if subscription is None:
             subscription = self._channels[key] = Subscription(key)
-            self._send(_Sent(f"{self._prefix}SUBSCRIBE", subscription))
+            self._send(_SubscriptionCommand(f"{self._prefix}SUBSCRIBE", subscription))
         subscription.inboxes.append(inbox)
-        replies = self._look(look)
+        replies = self._read_if_open(read)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await subscription.settled.wait()
@@ -180,7 +180,7 @@ class MultiplexedConnection:
         if current is subscription and not subscription.inboxes:
             del self._channels[subscription.channel]
             self._left_at = asyncio.get_running_loop().time()
-            self._send(_Sent(f"{self._prefix}UNSUBSCRIBE", subscription))
+            self._send(_SubscriptionCommand(f"{self._prefix}UNSUBSCRIBE", subscription))
 
     async def close(self) -> None:
         await self._connecting.cancel()
@@ -188,14 +188,16 @@ class MultiplexedConnection:
 
     async def _connect(self) -> None:
         if self._connection is None:
-            connection = PipelinedConnection(self._hear, lambda why: self._lose(connection, why))
+            connection = PipelinedConnection(
+                self._on_reply, lambda why: self._lose(connection, why)
+            )
             await connection.open(self._connector(), self._timeout_s)
             self._connection, self._push_type = connection, list
             if self._greets:
-                self._greeted = self._ask([_HELLO])
-            self._heard = True
+                self._greeted = self._read([_HELLO])
+            self._received = True
             self._left_at = asyncio.get_running_loop().time()
-            self._watch(connection)
+            self._check_alive(connection)
 
     def _end(self, reason: str) -> None:
         """Nobody gets it any more."""
@@ -208,7 +210,7 @@ class MultiplexedConnection:
             return
         lost = list(self._channels.values())
         unanswered = (*self._due, *self._outgoing)
-        self._connection, self._asked = None, 0
+        self._connection, self._open_reads = None, 0
         # A proxy may hang up on a command that it does not know.
         self._greets = self._greeted is None or self._greeted.done()
         if self._timer is not None:
@@ -221,18 +223,18 @@ class MultiplexedConnection:
             for inbox in subscription.inboxes:
                 inbox.lose(reason)
         for one in unanswered:
-            if isinstance(one, _Asked):
+            if isinstance(one, _Read):
                 one.end(None)
 
-    def _hear(self, reply: Any) -> None:
-        self._heard = True
+    def _on_reply(self, reply: Any) -> None:
+        self._received = True
         if type(reply) is PushNotification:
             self._push_type = PushNotification
         is_push = type(reply) is self._push_type
         if is_push and reply[0] in _MESSAGES:
             self._deliver(reply[1], reply[2])
-        elif not is_push and self._due and isinstance(asked := self._due[0], _Asked):
-            self._answer(asked, reply)
+        elif not is_push and self._due and isinstance(read := self._due[0], _Read):
+            self._answer(read, reply)
         elif isinstance(reply, CONNECTION_LOST):
             raise reply
         elif isinstance(reply, ResponseError):
@@ -246,19 +248,19 @@ class MultiplexedConnection:
             for inbox in subscription.inboxes:
                 inbox.put(message)
 
-    def _answer(self, asked: _Asked, reply: Any) -> None:
-        asked.replies.append(reply)
-        if len(asked.replies) == len(asked.commands):
+    def _answer(self, read: _Read, reply: Any) -> None:
+        read.replies.append(reply)
+        if len(read.replies) == len(read.commands):
             self._due.popleft()
-            self._asked -= 1
-            asked.end(asked.replies)
+            self._open_reads -= 1
+            read.end(read.replies)
 
     def _accept(self, reply: Any) -> None:
         due = self._due[0] if self._due else None
         if not isinstance(reply, list):  # a PONG: in RESP3, or without subscriptions
             reply = [b"pong", reply]
         kind, channel, *_ = reply
-        if not isinstance(due, _Sent) or not _answers(kind, channel, due):
+        if not isinstance(due, _SubscriptionCommand) or not _answers(kind, channel, due):
             # A cluster ends the subscriptions of a slot that moves to another node.
             raise redis.ConnectionError("Redis has ended a subscription")
         self._due.popleft()
@@ -268,26 +270,26 @@ class MultiplexedConnection:
     def _refused(self, error: ResponseError) -> None:
         """Of one command: it concerns no other channel."""
         due = self._due.popleft() if self._due else None
-        subscription = due.subscription if isinstance(due, _Sent) else None
+        subscription = due.subscription if isinstance(due, _SubscriptionCommand) else None
         if subscription is None:
             raise redis.ConnectionError(f"Redis answers {error}")
         if self._channels.get(subscription.channel) is subscription:
             del self._channels[subscription.channel]
         subscription.refuse(error)
 
-    def _look(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None] | None:
+    def _read_if_open(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None] | None:
         """Sends them behind what was sent before. None: this connection does not take them."""
-        if not commands or self._push_type is list or self._asked >= _MAX_LOOKS:
+        if not commands or self._push_type is list or self._open_reads >= _MAX_OPEN_READS:
             return None
-        return self._ask(commands)
+        return self._read(commands)
 
-    def _ask(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None]:
-        self._asked += 1
+    def _read(self, commands: Sequence[Command]) -> asyncio.Future[list[Any] | None]:
+        self._open_reads += 1
         done = asyncio.get_running_loop().create_future()
-        self._send(_Asked(commands, done))
+        self._send(_Read(commands, done))
         return done
 
-    def _send(self, sent: _Sent | _Asked) -> None:
+    def _send(self, sent: _SubscriptionCommand | _Read) -> None:
         if self._connection is None:
             return
         if not self._outgoing:  # one write sends all commands of a turn of the event loop
@@ -300,24 +302,24 @@ class MultiplexedConnection:
             self._due.extend(batch)
             self._connection.send([words for sent in batch for words in sent.commands])
 
-    def _watch(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
+    def _check_alive(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
         """Ping a silent connection: it may be dead. Close one that nobody needs."""
         loop = asyncio.get_running_loop()
-        if pinged and not self._heard:
+        if pinged and not self._received:
             self._end("Redis does not answer")
             return
         if not self._channels and loop.time() - self._left_at >= IDLE_S:
             self._end("idle")
             return
-        silent, self._heard = not self._heard, False
+        silent, self._received = not self._received, False
         if silent:
-            self._send(_Sent("PING"))
+            self._send(_SubscriptionCommand("PING"))
         self._timer = loop.call_later(
-            self._timeout_s, partial(self._watch, connection, pinged=silent)
+            self._timeout_s, partial(self._check_alive, connection, pinged=silent)
         )
 
 
-def _answers(kind: bytes, channel: bytes, due: _Sent) -> bool:
+def _answers(kind: bytes, channel: bytes, due: _SubscriptionCommand) -> bool:
     if kind == b"pong":
         return due.verb == "PING"
     return (

@@ -37,7 +37,7 @@ def replay_of(server: redis.Redis, partition: Partition) -> Replay:
         ]
     except ResponseError:
         return Replay.UNKNOWN
-    return Replay.WHOLE if all(_text(said) == "OK" for said in verdicts) else Replay.LOSSY
+    return Replay.WHOLE if all(_text(verdict) == "OK" for verdict in verdicts) else Replay.LOSSY
 
 
 def user_of(server: redis.Redis) -> str:

@@ -116,8 +116,8 @@ class Subscriptions(Closable):
         self._idle: dict[Node | None, IdleConnections[BlockingInbox]] = {}
 
     @contextmanager
-    def listen(self, channel: str, look: Sequence[Command] = ()) -> Iterator[BlockingInbox]:  # noqa: ARG002
-        """Subscribed, and confirmed by Redis, while the context lasts. `look` is not asked for.
+    def listen(self, channel: str, read: Sequence[Command] = ()) -> Iterator[BlockingInbox]:  # noqa: ARG002
+        """Subscribed, and confirmed by Redis, while the context lasts. `read` is not sent.
 
         Raises:
             BrokerUnavailable: it is closed.

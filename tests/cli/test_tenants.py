@@ -115,7 +115,7 @@ def test_who_waits_is_seen_everywhere(rose: Rose, client: Client) -> None:
     # when
     status = rose("status").stdout
     told = json.loads(rose("status", "--json").stdout)
-    frame = Top(client, [("127.0.0.1", 1)]).look()
+    frame = Top(client, [("127.0.0.1", 1)]).frame()
     listed = rose("tenants", "list", "--limit", "1").stdout
     # then
     assert "lab: 3 waiting, 0 running" in status
@@ -134,7 +134,7 @@ def test_tenants_beyond_a_terminal_are_counted(client: Client) -> None:
     # given
     for number in range(7):
         client.submit("ab", tenant=f"t{number}")
-    frame = Top(client, [("127.0.0.1", 1)]).look()
+    frame = Top(client, [("127.0.0.1", 1)]).frame()
     console = Console(width=80, record=True, file=io.StringIO())
     # when
     console.print(draw(frame, 80, 24))

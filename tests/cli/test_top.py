@@ -47,7 +47,7 @@ def look_until(top: Top, condition: Callable[[Frame], bool]) -> Frame:
     frames: list[Frame] = []
 
     def looked() -> bool:
-        frames.append(top.look())
+        frames.append(top.frame())
         return bool(frames[-1].workers) and condition(frames[-1])
 
     wait_until(looked)

@@ -215,7 +215,7 @@ def test_a_silent_stream_asks_less_and_less_until_an_event_comes() -> None:
     for wait_s, whole_s in zip(waits, [5, 10, 20, 40, 60, 60], strict=True):
         assert 0.8 * whole_s <= wait_s <= whole_s
     # and when
-    patience.heard()
+    patience.restart()
     # then
     assert patience.wait_s() <= 5
 

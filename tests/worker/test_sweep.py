@@ -40,7 +40,7 @@ async def test_entries_in_no_pending_list_are_released(bench: Bench, sweep: Swee
     stream = begun.entry.stream
     bench.redis.xgroup_delconsumer(stream, GROUP, "lost")
     # when
-    await sweep.look(bench.partition)
+    await sweep.run(bench.partition)
     # then
     pending = bench.redis.xpending_range(stream, GROUP, "-", "+", 10)
     owners = [entry["consumer"] for entry in pending]
@@ -56,7 +56,7 @@ async def test_a_job_without_an_entry_fails_and_says_so(bench: Bench, sweep: Swe
     bench.append(lease, token(0))
     bench.redis.xdel(lease.entry.stream, lease.entry.id)
     # when
-    await sweep.look(bench.partition)
+    await sweep.run(bench.partition)
     # then
     first, end = job.stream(timeout_s=90)
     assert first == token(0)
@@ -75,15 +75,15 @@ async def test_a_portion_is_looked_at_in_each_call(bench: Bench, sweep: Sweep) -
     ((_, last),) = [(job.job_id, job.entry) for job in bench.fetch("lost", 1)]
     bench.redis.xgroup_delconsumer(last.stream, GROUP, "lost")
     # when
-    await sweep.look(bench.partition)
+    await sweep.run(bench.partition)
     before = bench.redis.xpending(last.stream, GROUP)["pending"]
-    await sweep.look(bench.partition)
+    await sweep.run(bench.partition)
     # then
     assert (before, bench.redis.xpending(last.stream, GROUP)["pending"]) == (149, 150)
     assert len(jobs) == 150
     # and the next look begins again
     bench.redis.xgroup_delconsumer(last.stream, GROUP, "holder")
-    await sweep.look(bench.partition)
+    await sweep.run(bench.partition)
     assert bench.redis.xpending(last.stream, GROUP)["pending"] == 101
 
 
@@ -118,7 +118,7 @@ async def test_a_job_whose_stream_was_deleted_ends_too(bench: Bench, sweep: Swee
     job, lease = bench.begin()
     bench.redis.delete(lease.entry.stream)
     # when
-    await sweep.look(bench.partition)
+    await sweep.run(bench.partition)
     # then
     with pytest.raises(JobFailed, match="its entry is gone"):
         job.result(90)

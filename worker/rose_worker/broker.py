@@ -128,7 +128,7 @@ class Broker:
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._fingerprint = ""
-        self._told: dict[Partition, bytes] = {}
+        self._logged: dict[Partition, bytes] = {}
 
     async def start(self) -> None:
         """Get at least one partition ready. The others follow when their nodes answer.
@@ -220,7 +220,7 @@ class Broker:
         )
         reply = await self._redis.run(call)
         streams, seen, redelivered, more, listens, mended, outcomes = reply
-        self._tell(partition, mended)
+        self._log_mended(partition, mended)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
             for stream, flat in streams
@@ -233,10 +233,10 @@ class Broker:
         }
         return Fetched(entries, seen, redelivered, bool(more), bool(listens), begun)
 
-    def _tell(self, partition: Partition, mended: bytes) -> None:
+    def _log_mended(self, partition: Partition, mended: bytes) -> None:
         """Once of a key that somebody had written over. `mended`: when, and which; b"" for none."""
-        if mended and self._told.get(partition) != mended:
-            self._told[partition] = mended
+        if mended and self._logged.get(partition) != mended:
+            self._logged[partition] = mended
             log.error(
                 "somebody had written something of another type into %s; it was made anew from the "
                 "keys beside it, and shares may be wrong for a while. Give whoever else uses this "

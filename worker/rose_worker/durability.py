@@ -32,12 +32,12 @@ _SAYS = {
 }
 
 
-def look_beside(settings: WorkerSettings) -> None:
+def check_in_background(settings: WorkerSettings) -> None:
     """In a thread of its own: a Redis that does not answer holds nobody up."""
-    threading.Thread(target=_look, args=(settings,), daemon=True, name="durability").start()
+    threading.Thread(target=_check, args=(settings,), daemon=True, name="durability").start()
 
 
-def _look(settings: WorkerSettings) -> None:
+def _check(settings: WorkerSettings) -> None:
     try:
         client = connect(settings)
         servers = primaries(client)
@@ -59,13 +59,13 @@ def _keeps_log(server: redis.Redis) -> bool:
         # A question that is refused stands in the server's log of what intruders tried.
         if server.execute_command("ACL DRYRUN", user_of(server), "INFO") not in ("OK", b"OK"):
             return True
-        told: Any = server.info()
+        info: Any = server.info()
     except BROKER_ERRORS:
         return True
-    eviction = loss_of_eviction(str(told.get("maxmemory_policy", "noeviction")))
+    eviction = loss_of_eviction(str(info.get("maxmemory_policy", "noeviction")))
     if eviction is not None:
-        log.error("%s: %s", eviction.says(), eviction.remedy)
-    if told.get("aof_enabled", 1):
+        log.error("%s: %s", eviction.describe(), eviction.remedy)
+    if info.get("aof_enabled", 1):
         return True
-    log.warning("%s: %s", NO_LOG.says(), NO_LOG.remedy)
+    log.warning("%s: %s", NO_LOG.describe(), NO_LOG.remedy)
     return False

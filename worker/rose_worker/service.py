@@ -73,7 +73,7 @@ class Worker:
         broker = Broker(self._settings, self.name)
         try:
             await broker.start()
-            durability.look_beside(self._settings)
+            durability.check_in_background(self._settings)
             engine = await _in_own_thread(self._load)
             _on_signals(self._drain)
             broker.slots = engine.capacity

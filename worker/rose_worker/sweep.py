@@ -32,7 +32,7 @@ class Sweep:
     again_s: float = _AGAIN_S
     _positions: dict[Partition, Sequence[bytes]] = field(default_factory=dict, init=False)
 
-    async def look(self, partition: Partition) -> None:
+    async def run(self, partition: Partition) -> None:
         """Raises: RedisError, MalformedMessage"""
         positions = self._positions.get(partition, [])
         swept = await self._broker.queue.sweep(partition, positions, self.again_s)

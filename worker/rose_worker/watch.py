@@ -145,7 +145,7 @@ class Watch:
         self._metrics.observe_queue(status, tenants, oldest_ms, lost)
         await self._broker.queue.forget_dead_consumers(partitions)
         for partition in partitions:
-            await self._sweep.look(partition)
+            await self._sweep.run(partition)
         await self._list_queue()
 
     async def _list_queue(self) -> None:

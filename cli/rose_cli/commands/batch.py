@@ -87,8 +87,8 @@ def run(
     except OSError as error:
         raise ConfigurationError(f"{error.filename or output}: {error.strerror or error}") from None
     facts = {"output": str(output), "errors": str(paths.errors), **asdict(outcome)}
-    told_to = sys.stderr if paths.to_stdout else None
-    print_result(facts, _told(outcome, paths.errors), as_json=as_json, file=told_to)
+    stream = sys.stderr if paths.to_stdout else None
+    print_result(facts, _summary(outcome, paths.errors), as_json=as_json, file=stream)
     if outcome.failed:
         raise typer.Exit(_SOME_FAILED)
 
@@ -99,7 +99,7 @@ def _errors_beside(output: Path) -> Path:
 
 def _run(work: Coroutine[Any, Any, Outcome], interrupted: str) -> Outcome:
     """SIGINT and SIGTERM end it with everything in its place; a second one ends it at once.
-    `interrupted`: what is said then."""
+    `interrupted`: the message for that case."""
     import uvloop
 
     caught: list[signal.Signals] = []
@@ -128,7 +128,7 @@ def _run(work: Coroutine[Any, Any, Outcome], interrupted: str) -> Outcome:
         raise typer.Exit(128 + caught[0]) from None
 
 
-def _told(outcome: Outcome, errors: Path) -> str:
+def _summary(outcome: Outcome, errors: Path) -> str:
     text = f"{outcome.lines:,} lines: {outcome.succeeded:,} answered, {outcome.failed:,} failed"
     if outcome.failed:
         text += f" (see {errors})"

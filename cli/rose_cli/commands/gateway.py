@@ -15,11 +15,11 @@ _OPTIONS = {
 }
 
 
-@with_options("said", _OPTIONS)
-def gateway(said: dict[str, Any]) -> None:
+@with_options("values", _OPTIONS)
+def gateway(values: dict[str, Any]) -> None:
     """Serve OpenAI's API over the queue, to any number of clients."""
     reject_unknown_variables()
-    settings = GatewaySettings(**said)
+    settings = GatewaySettings(**values)
     require(*GATEWAY, extra="gateway")
     from rose_gateway.server import run
 

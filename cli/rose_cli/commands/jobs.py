@@ -149,16 +149,16 @@ def status(
             _show(client.job(job_id).status(), {}, {}, as_json)
             return
         found, tenants = client.queue_status(), client.tenants(_TENANTS)
-    told = {"tenants": [asdict(one) for one in tenants.top]}
-    _show(found, told, _tenants(tenants), as_json)
+    more = {"tenants": [asdict(one) for one in tenants.top]}
+    _show(found, more, _tenants(tenants), as_json)
 
 
 def _show(
-    status: JobStatus | QueueStatus, told: dict[str, Any], shown: dict[str, str], as_json: bool
+    status: JobStatus | QueueStatus, more: dict[str, Any], shown: dict[str, str], as_json: bool
 ) -> None:
     """With more facts for a program, or for a person."""
     if as_json:
-        print_json(asdict(status) | _ages(status) | told)
+        print_json(asdict(status) | _ages(status) | more)
         return
     from rose_cli.tables import facts_table, print_drawing
 

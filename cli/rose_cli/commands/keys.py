@@ -145,5 +145,5 @@ def _limits(key: ApiKey) -> str:
     if key.revoked is not None:
         return "revoked"
     limits = key.limits.model_dump(mode="json", exclude_defaults=True)
-    said = {n: "|".join(v) if isinstance(v, list) else v for n, v in limits.items()}
-    return ", ".join(f"{name}={printable(str(value))}" for name, value in said.items()) or "-"
+    values = {n: "|".join(v) if isinstance(v, list) else v for n, v in limits.items()}
+    return ", ".join(f"{name}={printable(str(value))}" for name, value in values.items()) or "-"

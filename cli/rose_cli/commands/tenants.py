@@ -67,11 +67,11 @@ def set_tenant(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change what a tenant may use; what is not said stays. It holds from the next job on.
+    """Change what a tenant may use; what is not named stays. It holds from the next job on.
 
     A limit is one of the whole queue; `none` takes it away.
     """
-    said: dict[str, Any] = given(
+    texts: dict[str, Any] = given(
         max_running_jobs=max_running_jobs,
         max_queued_jobs=max_queued_jobs,
         max_queued_tokens=max_queued_tokens,
@@ -79,7 +79,7 @@ def set_tenant(
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
     )
-    changes: dict[str, Any] = {field: _number(field, text) for field, text in said.items()}
+    changes: dict[str, Any] = {field: _number(field, text) for field, text in texts.items()}
     with Tenants(settings_of(redis_url, queue)) as known:
         limits = replace(known.show(name).limits, **changes, **given(weight=weight))
         known.set(name, limits)
@@ -168,7 +168,7 @@ def show(
 def remove(
     name: Name, redis_url: RedisUrl = None, queue: Queue = None, as_json: AsJson = False
 ) -> None:
-    """Forget what `set` has said: weight 1 again, and no limits. Its jobs stay and run."""
+    """Forget what `set` has set: weight 1 again, and no limits. Its jobs stay and run."""
     with Tenants(settings_of(redis_url, queue)) as known:
         removed = known.remove(name)
     text = f"removed the limits of {name}" if removed else f"{name} had neither weight nor limits"

@@ -45,7 +45,7 @@ def top(
         _display(live=live, as_json=as_json) as show,
     ):
         try:
-            for last in _looks(Top(client, places), count, interval):
+            for last in _frames(Top(client, places), count, interval):
                 show(last)
         except KeyboardInterrupt:
             if count is not None:
@@ -54,11 +54,11 @@ def top(
         _write(svg, export(last))
 
 
-def _looks(top: Top, count: int | None, interval: float) -> Iterator[Frame]:
-    top.look()  # rates are differences
+def _frames(top: Top, count: int | None, interval: float) -> Iterator[Frame]:
+    top.frame()  # rates are differences
     for _ in itertools.count() if count is None else range(count):
         time.sleep(interval)
-        yield top.look()
+        yield top.frame()
 
 
 @contextmanager

@@ -17,11 +17,11 @@ _OPTIONS = {
 }
 
 
-@with_options("said", _OPTIONS)
-def worker(said: dict[str, Any]) -> None:
+@with_options("values", _OPTIONS)
+def worker(values: dict[str, Any]) -> None:
     """Serve a queue: pull jobs into free slots, generate, publish every token once."""
     reject_unknown_variables()
-    settings = WorkerSettings(**said)
+    settings = WorkerSettings(**values)
     if settings.engine == "rose":
         require(*ENGINE)
     from rose_worker.main import run

@@ -49,7 +49,7 @@ def top_picture() -> str:
                 request = REQUESTS[(look + number) % len(REQUESTS)]
                 priority = list(Priority)[(look + number) % 3]
                 client.submit(request.prompt, priority=priority, **request.sampling)
-            frame = top.look()
+            frame = top.frame()
             time.sleep(_LOOK_S)
         return export(frame)
 

@@ -89,10 +89,10 @@ class PlainView(View):
         ends = [match.end() for match in _SENTENCE.finditer(record.text, start)]
         end = len(record.text) if record.ended else max(ends, default=start)
         if end > start:
-            said = " ".join(record.text[start:end].split())
+            text = " ".join(record.text[start:end].split())
             opening = f"{record.title} | " if start == 0 else ""
             worker = record.workers[-1] if record.workers else "?"
-            self._print(f"  [{record.number:2d} {worker}] {opening}{said}")
+            self._print(f"  [{record.number:2d} {worker}] {opening}{text}")
             self._shown[record.number] = end
 
     def _print(self, line: str) -> None:

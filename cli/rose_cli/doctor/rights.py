@@ -195,7 +195,7 @@ def missing(server: redis.Redis, partition: Partition, role: Role, *, sharded: b
     return [(kind, name) for kind, name in needed if not _may(server, name, keys[kind])]
 
 
-def said(right: Right, partition: Partition) -> str:
+def describe(right: Right, partition: Partition) -> str:
     """Such as `XADD on rose:{default:0}:jobs:*`."""
     kind, name = right
     where = f" on {_pattern(partition, kind)}" if kind else ""

@@ -22,7 +22,7 @@ from rose.transport.losses import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
 from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
-from rose_cli.doctor.rights import Right, Role, is_meant_for, missing, said
+from rose_cli.doctor.rights import Right, Role, describe, is_meant_for, missing
 from rose_producer import Client, ProducerSettings
 
 #: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,
@@ -131,12 +131,13 @@ def _info(server: redis.Redis) -> dict[str, Any]:
 
 def _settings(server: redis.Redis, info: dict[str, Any]) -> dict[str, str | None]:
     """None for what cannot be asked. INFO tells two of them, where CONFIG is blocked."""
-    told: dict[str, str | None] = {"maxmemory-policy": info.get("maxmemory_policy")}
+    known: dict[str, str | None] = {"maxmemory-policy": info.get("maxmemory_policy")}
     if "aof_enabled" in info:
-        told["appendonly"] = "yes" if info["aof_enabled"] else "no"
+        known["appendonly"] = "yes" if info["aof_enabled"] else "no"
     names = ("maxmemory-policy", "appendonly", "appendfsync", "timeout")
     return {
-        name: _pairs(_ask(server, "CONFIG GET", name)).get(name) or told.get(name) for name in names
+        name: _pairs(_ask(server, "CONFIG GET", name)).get(name) or known.get(name)
+        for name in names
     }
 
 
@@ -157,7 +158,7 @@ def _eviction(given: dict[str, str | None], where: str) -> Iterator[Finding]:
     if loss is None:
         yield ok("eviction", f"maxmemory-policy is {policy}{where}")
     else:
-        yield fail("eviction", loss.says(where), loss.remedy)
+        yield fail("eviction", loss.describe(where), loss.remedy)
 
 
 def _durability(
@@ -165,7 +166,7 @@ def _durability(
 ) -> Iterator[Finding]:
     log, fsync, timeout = given["appendonly"], given["appendfsync"], given["timeout"]
     if log == "no":
-        yield fail("durability", NO_LOG.says(where), NO_LOG.remedy)
+        yield fail("durability", NO_LOG.describe(where), NO_LOG.remedy)
     elif info.get("aof_last_write_status", "ok") != "ok":
         yield fail("durability", f"the AOF cannot be written{where}", "is its disk full?")
     elif log == "yes" and fsync not in ("always", None):
@@ -241,7 +242,7 @@ def _rights(
 
 
 def _some(lacks: list[Right], partition: Partition) -> str:
-    shown, left = [said(right, partition) for right in lacks[:4]], len(lacks) - 4
+    shown, left = [describe(right, partition) for right in lacks[:4]], len(lacks) - 4
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
 
 

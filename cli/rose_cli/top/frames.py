@@ -87,7 +87,8 @@ class TenantRow:
 
 @dataclass(slots=True)
 class Frame:
-    """One look. Ages are in seconds; None where there is no such job, or nobody says."""
+    """The state at one moment. Ages are in seconds; None where there is no such job, or nobody
+    says."""
 
     at: float
     queue: str
@@ -107,11 +108,11 @@ class Frame:
     all_tenants: int = 0
     """how many have jobs"""
     history: list[float] = field(default_factory=list)
-    """tokens a second of the looks before, this one last"""
+    """tokens a second of the frames before, this one last"""
 
 
 class Top:
-    """Looks at Redis and at the workers; rates are those since the look before."""
+    """Reads Redis and the workers; rates are those since the frame before."""
 
     def __init__(self, client: Client, places: Sequence[Address]) -> None:
         self._client = client
@@ -120,7 +121,7 @@ class Top:
         self._known: set[str] = set()
         self._history: deque[float] = deque(maxlen=_HISTORY)
 
-    def look(self) -> Frame:
+    def frame(self) -> Frame:
         """Raises: BrokerUnavailable, MalformedMessage"""
         status = self._client.queue_status()
         tenants = self._client.tenants(_TENANTS)

@@ -29,9 +29,9 @@ def create(
     return Call(_script("create"), keys, [batch_id, ttl_s * 1000, oldest_id, *_flat(fields)])
 
 
-def look(*batch_ids: str) -> Call:
+def read(*batch_ids: str) -> Call:
     keys = [key for id_ in batch_ids for key in (BulkKeys.batch(id_), *_bitmaps(id_))]
-    return Call(_script("look"), keys, [])
+    return Call(_script("read"), keys, [])
 
 
 def cancel(batch_id: str) -> Call:

@@ -146,7 +146,7 @@ class BatchRepository:
 
     async def find(self, batch_id: str) -> Batch | None:
         """Whoever owns it."""
-        (reply,) = await self._run(calls.look(batch_id))
+        (reply,) = await self._run(calls.read(batch_id))
         return _batch(batch_id, reply)
 
     async def list(
@@ -163,7 +163,7 @@ class BatchRepository:
             if not ids:
                 break
             edge = f"({ids[-1]}"
-            pairs = zip(ids, await self._run(calls.look(*ids)), strict=True)
+            pairs = zip(ids, await self._run(calls.read(*ids)), strict=True)
             found += [batch for id_, reply in pairs if (batch := _batch(id_, reply))]
         return found[:limit], len(found) > limit
 
@@ -228,8 +228,8 @@ class BatchRepository:
 
     async def settle(self, lease: Lease, outcome: Status, problems: Sequence[Problem] = ()) -> None:
         """How it will end, unless that is settled or it is cancelled. Raises: LeaseLost"""
-        said = [[p.code, p.message, p.line, p.param] for p in problems]
-        fields: dict[str, Arg] = {"outcome": outcome, "problems": json.dumps(said)}
+        listed = [[p.code, p.message, p.line, p.param] for p in problems]
+        fields: dict[str, Arg] = {"outcome": outcome, "problems": json.dumps(listed)}
         await self._owned(calls.advance(lease, "", "", fields))
 
     async def advance(self, lease: Lease, before: Status, after: Status, **fields: Arg) -> Status:

@@ -40,11 +40,11 @@ class BatchRunner:
         try:
             while True:
                 try:
-                    await self._look()
+                    await self._claim()
                 except RoseError as error:
-                    log.debug("no look for batches: %s", error)
+                    log.debug("batches were not looked for: %s", error)
                 except Exception:
-                    log.exception("no look for batches")
+                    log.exception("batches were not looked for")
                 self._repository.news.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
@@ -54,7 +54,7 @@ class BatchRunner:
                 execution.cancel()
             await asyncio.gather(*self._executions, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _claim(self) -> None:
         """Raises: BrokerUnavailable"""
         settings, metrics = self._services.settings, self._services.metrics
         metrics.unfinished_batches.set(await self._repository.unfinished())

@@ -60,12 +60,12 @@ class ChatChunks(ChunkMaker):
             delta["content"] = made.content
         if made.calls:
             delta["tool_calls"] = made.calls
-        told = {"content": made.logprobs, "refusal": None} if made.logprobs else None
+        logprobs = {"content": made.logprobs, "refusal": None} if made.logprobs else None
         return self._chunk(
             {
                 "index": choice,
                 "delta": delta,
-                "logprobs": told,
+                "logprobs": logprobs,
                 "finish_reason": made.finish_reason,
             }
         )

@@ -72,12 +72,12 @@ def text_offsets(text: str, tokens: Sequence[TokenName]) -> list[int]:
     offset, offsets = 0, []
     for token in tokens:
         offsets.append(offset)
-        said = bytes(token.bytes or b"")
-        if not raw.startswith(said, position):
-            said = said.lstrip(b" ")
-        if raw.startswith(said, position):
-            position += len(said)
-            offset += len(decode(said))
+        token_bytes = bytes(token.bytes or b"")
+        if not raw.startswith(token_bytes, position):
+            token_bytes = token_bytes.lstrip(b" ")
+        if raw.startswith(token_bytes, position):
+            position += len(token_bytes)
+            offset += len(decode(token_bytes))
     return offsets
 
 

@@ -138,7 +138,7 @@ class AsyncClient:
         """
         prepared = prepare_all(requests, self.settings)
         enqueued = Enqueued()
-        with enqueued.told_by_errors(), transport.broker_errors():
+        with enqueued.named_in_errors(), transport.broker_errors():
             self._home.check()
             await self._scripts.done()
             waiting = batches(prepared, self.settings)
@@ -152,7 +152,7 @@ class AsyncClient:
         Raises: as `submit`, and JobNotFound: somebody has deleted it since.
         """
         enqueued = Enqueued()
-        with enqueued.told_by_errors(), transport.broker_errors():
+        with enqueued.named_in_errors(), transport.broker_errors():
             self._home.check()
             await self._scripts.done()
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
@@ -299,13 +299,13 @@ class AsyncJob:
                                 yield burst
                         # It works again, though the job may have nothing to say for long.
                         outage.end()
-                        patience.heard()
+                        patience.restart()
                         # Nearly all tokens come by here: each generator or call more costs each.
                         while not position.ended:
                             message = await inbox.get(patience.wait_s())
                             news, gap = position.judge_all_live(message, inbox.get_ready)
                             if news:
-                                patience.heard()
+                                patience.restart()
                                 yield news
                             if gap:
                                 before = position.position
@@ -313,7 +313,7 @@ class AsyncJob:
                                     async for burst in log:
                                         yield burst
                                 if position.position > before:
-                                    patience.heard()
+                                    patience.restart()
                                 elif message is None:
                                     patience.found_nothing()
                 except transport.CONNECTION_LOST as error:

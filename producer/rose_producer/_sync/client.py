@@ -139,7 +139,7 @@ class Client:
         """
         prepared = prepare_all(requests, self.settings)
         enqueued = Enqueued()
-        with enqueued.told_by_errors(), transport.broker_errors():
+        with enqueued.named_in_errors(), transport.broker_errors():
             self._home.check()
             self._scripts.done()
             waiting = batches(prepared, self.settings)
@@ -153,7 +153,7 @@ class Client:
         Raises: as `submit`, and JobNotFound: somebody has deleted it since.
         """
         enqueued = Enqueued()
-        with enqueued.told_by_errors(), transport.broker_errors():
+        with enqueued.named_in_errors(), transport.broker_errors():
             self._home.check()
             self._scripts.done()
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
@@ -298,13 +298,13 @@ class Job:
                                 yield burst
                         # It works again, though the job may have nothing to say for long.
                         outage.end()
-                        patience.heard()
+                        patience.restart()
                         # Nearly all tokens come by here: each generator or call more costs each.
                         while not position.ended:
                             message = inbox.get(patience.wait_s())
                             news, gap = position.judge_all_live(message, inbox.get_ready)
                             if news:
-                                patience.heard()
+                                patience.restart()
                                 yield news
                             if gap:
                                 before = position.position
@@ -312,7 +312,7 @@ class Job:
                                     for burst in log:
                                         yield burst
                                 if position.position > before:
-                                    patience.heard()
+                                    patience.restart()
                                 elif message is None:
                                     patience.found_nothing()
                 except transport.CONNECTION_LOST as error:
