@@ -1,6 +1,6 @@
 """The load, in a process of its own: `python -m benchmarks.gateway.load WHAT JSON`.
 
-Prints one line of JSON with what was heard; `open` prints the line `open` before, when all streams
+Prints one line of JSON with the result; `open` prints the line `open` before, when all streams
 are open. A process of its own, as clients are: its work is not the gateway's.
 """
 
@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gateway.sockets import GatewaySocket, Heard
+from benchmarks.gateway.sockets import GatewaySocket, StreamTimes
 from rose_producer import AsyncClient, AsyncJob, Request, Result, TokenEvent
 
 _WARM_UP = 10
@@ -41,7 +41,7 @@ async def through_client(redis_url: str, prompt: str, count: int, tokens: int) -
     """The same, through one Python client."""
     async with AsyncClient(redis_url=redis_url, **NO_LIMIT) as client:
         await client.submit(prompt, max_new_tokens=1)  # connected, like the sockets
-        streams = (_listened(client, prompt, tokens) for _ in range(count))
+        streams = (_stream(client, prompt, tokens) for _ in range(count))
         return _together(await asyncio.gather(*streams))
 
 
@@ -53,11 +53,11 @@ async def first_tokens(
     waits: dict[str, list[float]] = {"client": [], "gateway": []}
     async with AsyncClient(redis_url=redis_url, **NO_LIMIT) as client:
         for number in range(_WARM_UP + count):
-            heard = {
-                "client": await _listened(client, prompt, tokens),
+            times = {
+                "client": await _stream(client, prompt, tokens),
                 "gateway": await socket.stream(model, prompt, tokens),
             }
-            for side, one in heard.items():
+            for side, one in times.items():
                 if number >= _WARM_UP:
                     waits[side].append(one.first - one.began)
     return waits
@@ -75,8 +75,8 @@ async def held_open(url: str, model: str, prompt: str, count: int, tokens: int) 
         for socket in sockets:
             await socket.opened()
         print("open", flush=True)
-        heard = await asyncio.gather(*(socket.ended() for socket in sockets))
-    return {**_together(heard), "served": sum(one.tokens == tokens for one in heard)}
+        streams = await asyncio.gather(*(socket.ended() for socket in sockets))
+    return {**_together(streams), "served": sum(one.tokens == tokens for one in streams)}
 
 
 async def batch(redis_url: str, source: str, output: str) -> Any:
@@ -104,8 +104,8 @@ def _lines(path: str) -> list[Any]:
 def _write(path: str, lines: list[Any], results: list[Result]) -> None:
     with Path(path).open("w") as file:
         for line, answer in zip(lines, results, strict=True):
-            told = {"custom_id": line["custom_id"], "text": answer.text, "id": answer.job_id}
-            file.write(json.dumps(told) + "\n")
+            row = {"custom_id": line["custom_id"], "text": answer.text, "id": answer.job_id}
+            file.write(json.dumps(row) + "\n")
 
 
 def _request(body: dict[str, Any]) -> Request:
@@ -126,7 +126,7 @@ WHAT: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
 }
 
 
-async def _listened(client: AsyncClient, prompt: str, tokens: int) -> Heard:
+async def _stream(client: AsyncClient, prompt: str, tokens: int) -> StreamTimes:
     began, first, events, cursor = time.perf_counter(), 0.0, 0, 0
     job = await client.submit(prompt, max_new_tokens=tokens, temperature=0.0, ignore_eos=True)
     async with aclosing(job.stream(timeout_s=_TIMEOUT_S)) as stream:
@@ -135,17 +135,17 @@ async def _listened(client: AsyncClient, prompt: str, tokens: int) -> Heard:
                 first = time.perf_counter()
             events += 1
             cursor = event.cursor
-    return Heard(began, first, time.perf_counter(), events, cursor)
+    return StreamTimes(began, first, time.perf_counter(), events, cursor)
 
 
-def _together(heard: list[Heard]) -> dict[str, float]:
+def _together(streams: list[StreamTimes]) -> dict[str, float]:
     """From the first request to the last event of all. CPU seconds are those of this process
     since its imports."""
-    first, last = min(one.first for one in heard), max(one.last for one in heard)
+    first, last = min(one.first for one in streams), max(one.last for one in streams)
     return {
-        "tokens": sum(one.tokens for one in heard),
-        "events": sum(one.events for one in heard),
-        "seconds": last - min(one.began for one in heard),
+        "tokens": sum(one.tokens for one in streams),
+        "events": sum(one.events for one in streams),
+        "seconds": last - min(one.began for one in streams),
         "streaming_s": last - first,
         "cpu_s": time.process_time() - _IMPORTED_S,
     }

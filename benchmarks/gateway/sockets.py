@@ -24,7 +24,7 @@ _TAIL_BYTES = 4096
 
 
 @dataclass(slots=True)
-class Heard:
+class StreamTimes:
     """One stream, as its reader saw it. Times of `time.perf_counter`."""
 
     began: float
@@ -60,7 +60,7 @@ class GatewaySocket(asyncio.BufferedProtocol):
 
     _head = ""
 
-    async def stream(self, model: str, prompt: str, new_tokens: int) -> Heard:
+    async def stream(self, model: str, prompt: str, new_tokens: int) -> StreamTimes:
         """Raises: RuntimeError: the gateway refuses, or ends the stream before its end."""
         self.send(model, prompt, new_tokens)
         return await self.ended()
@@ -79,7 +79,7 @@ class GatewaySocket(asyncio.BufferedProtocol):
             }
         ).encode()
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._done: asyncio.Future[Heard] = self._loop.create_future()
+        self._done: asyncio.Future[StreamTimes] = self._loop.create_future()
         self._events, self._first, self._tail = 0, 0.0, b""
         assert self._transport is not None  # noqa: S101 - connected
         self._began = time.perf_counter()
@@ -89,7 +89,7 @@ class GatewaySocket(asyncio.BufferedProtocol):
         """The gateway has answered that it streams. Raises: as `stream`"""
         await self._opened
 
-    async def ended(self) -> Heard:
+    async def ended(self) -> StreamTimes:
         """Raises: as `stream`"""
         return await self._done
 
@@ -140,7 +140,7 @@ class GatewaySocket(asyncio.BufferedProtocol):
         elif not self._done.done():
             last = time.perf_counter()
             self._done.set_result(
-                Heard(self._began, self._first, last, self._events, int(usage[-1]))
+                StreamTimes(self._began, self._first, last, self._events, int(usage[-1]))
             )
 
     def _fail(self, reason: str) -> None:

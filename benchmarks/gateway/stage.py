@@ -48,8 +48,8 @@ class Stage:
     async def batch_by_hand(self, source: Path, output: Path) -> float:
         """Seconds."""
         files = {"source": str(source), "output": str(output)}
-        heard = await _loaded("batch", redis_url=self.redis_url, **files)
-        return float(heard["seconds"])
+        result = await _loaded("batch", redis_url=self.redis_url, **files)
+        return float(result["seconds"])
 
     async def batch_run(self, source: Path, output: Path) -> float:
         """Seconds. Raises: RuntimeError: it failed."""
@@ -57,13 +57,13 @@ class Stage:
         command += ["--redis-url", self.redis_url, "--json"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         try:
-            said, _ = await process.communicate()
+            output_json, _ = await process.communicate()
         finally:
             if process.returncode is None:  # it would wait for a Redis that does not come back
                 process.kill()
         if process.returncode:
             raise RuntimeError(f"rose batch run ended with status {process.returncode}")
-        seconds: float = json.loads(said)["seconds"]
+        seconds: float = json.loads(output_json)["seconds"]
         return seconds
 
     def _gateway_load(self, count: int, tokens: int) -> dict[str, Any]:
@@ -95,15 +95,15 @@ class Load:
             raise RuntimeError(f"the load ended with status {await self._process.wait()}")
         return line
 
-    async def heard(self) -> dict[str, Any]:
-        """What it has heard, when all its streams have ended."""
-        heard: dict[str, Any] = json.loads(await self.line())
+    async def result(self) -> dict[str, Any]:
+        """Of all its streams, when they have ended."""
+        result: dict[str, Any] = json.loads(await self.line())
         await self._process.wait()
-        return heard
+        return result
 
 
 async def _loaded(what: str, **given: Any) -> dict[str, Any]:
-    return await (await Load.start(what, **given)).heard()
+    return await (await Load.start(what, **given)).result()
 
 
 @contextmanager

@@ -98,12 +98,12 @@ class Listener:
     """A subscriber, and when it got which events."""
 
     job: AsyncJob
-    heard: list[tuple[Event, float]] = field(default_factory=list)
+    events: list[tuple[Event, float]] = field(default_factory=list)
 
     async def run(self) -> None:
         async with aclosing(self.job.stream(timeout_s=_TIMEOUT_S)) as events:
             async for event in events:
-                self.heard.append((event, time.perf_counter()))
+                self.events.append((event, time.perf_counter()))
 
 
 def contiguous(events: Iterable[Event]) -> int | None:

@@ -97,8 +97,8 @@ class Load(Case):
         count = self._requests.count
         tokens = count * self._requests.new_tokens
         if result["completed"] != count or result["total_output_tokens"] != tokens:
-            said = "; ".join(error.strip()[-300:] for error in result["errors"] if error)
+            errors = "; ".join(error.strip()[-300:] for error in result["errors"] if error)
             raise RuntimeError(
                 f"{server.name} answered {result['completed']} of {count} requests with "
-                f"{result['total_output_tokens']} of {tokens} tokens: {said}"
+                f"{result['total_output_tokens']} of {tokens} tokens: {errors}"
             )

@@ -67,17 +67,17 @@ class SteppedWorker:
     def step(self) -> Counter[str]:
         """Each job says its next tokens, or its end. Returns the tokens by tenant, those of its
         prompt with its first ones."""
-        said = Counter[str]()
+        served = Counter[str]()
         for partition in self.partitions:
             own = [job for job in self.running if job.lease.partition == partition]
             if own:
                 self.redis.run(calls.append(partition, map(self._next, own), ttl_s=_TTL_S))
         for job in self.running:
             tokens = min(self.tokens_a_step, job.length - job.done)
-            said[job.tenant] += tokens + (job.prompt if job.done == 0 else 0)
+            served[job.tenant] += tokens + (job.prompt if job.done == 0 else 0)
             job.done += tokens
         self.running = [job for job in self.running if job.done < job.length]
-        return said
+        return served
 
     def _fetch(self, partition: Partition, count: int) -> list[str]:
         call = calls.fetch(partition, self.name, count, ageing_ms=_AGEING_MS)

@@ -64,10 +64,10 @@ async def test_a_stream_is_counted_however_it_is_cut(size: int) -> None:
         port = server.sockets[0].getsockname()[1]
         socket = await GatewaySocket.open(f"http://127.0.0.1:{port}/v1")
         # when
-        heard = await socket.stream("m", "x", 2)
+        times = await socket.stream("m", "x", 2)
     # then
-    assert (heard.events, heard.tokens) == (3, 2)
-    assert heard.began <= heard.first <= heard.last
+    assert (times.events, times.tokens) == (3, 2)
+    assert times.began <= times.first <= times.last
 
 
 async def test_a_refusal_is_an_error() -> None:

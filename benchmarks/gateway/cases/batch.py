@@ -66,6 +66,6 @@ class Batch(AsyncCase):
     def _check(self, output: Path) -> None:
         """Raises: RuntimeError: answers are missing."""
         answers = output.read_bytes().splitlines()
-        told = [json.loads(answer)["custom_id"] for answer in answers]
-        if told != [f"c{number}" for number in range(self.lines)]:
-            raise RuntimeError(f"{len(told)} answers of {self.lines} came, or in another order")
+        ids = [json.loads(answer)["custom_id"] for answer in answers]
+        if ids != [f"c{number}" for number in range(self.lines)]:
+            raise RuntimeError(f"{len(ids)} answers of {self.lines} came, or in another order")

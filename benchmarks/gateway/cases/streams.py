@@ -43,16 +43,16 @@ class Streams(AsyncCase):
     async def _through_gateway(self, everything: Stage) -> dict[str, float]:
         pid = everything.gateway.pid or 0
         before_s = cpu_s(pid)
-        heard = await everything.through_gateway(self.count, self.tokens)
+        result = await everything.through_gateway(self.count, self.tokens)
         spent_s = cpu_s(pid) - before_s
-        return {**self._rates(heard), GATEWAY_CPU: spent_s / heard["events"] * 1e6}
+        return {**self._rates(result), GATEWAY_CPU: spent_s / result["events"] * 1e6}
 
     async def _through_client(self, everything: Stage) -> dict[str, float]:
         return self._rates(await everything.through_client(self.count, self.tokens))
 
-    def _rates(self, heard: dict[str, Any]) -> dict[str, float]:
+    def _rates(self, result: dict[str, Any]) -> dict[str, float]:
         """Raises: RuntimeError: tokens are missing."""
-        if heard["tokens"] != self.count * self.tokens:
-            raise RuntimeError(f"{heard['tokens']} tokens of {self.count * self.tokens} came")
-        seconds = heard["seconds"]
-        return {TOKENS: heard["tokens"] / seconds, EVENTS: heard["events"] / seconds}
+        if result["tokens"] != self.count * self.tokens:
+            raise RuntimeError(f"{result['tokens']} tokens of {self.count * self.tokens} came")
+        seconds = result["seconds"]
+        return {TOKENS: result["tokens"] / seconds, EVENTS: result["events"] / seconds}

@@ -81,13 +81,13 @@ class Sigkill(AsyncCase):
                     computed = await _computed(second, at_least=left)
                     seamless = await self._seamless(observer, ids)
         done = [
-            heard_s
+            received_s
             for listener in listeners
-            for event, heard_s in listener.heard
+            for event, received_s in listener.events
             if isinstance(event, FinishedEvent)
         ]
         resumed = [_resumed(one, count) for one, count in zip(listeners, logged, strict=True)]
-        waits = [heard_s - killed for heard_s in resumed if heard_s is not None]
+        waits = [received_s - killed for received_s in resumed if received_s is not None]
         return {
             COMPLETED: len(done),
             SEAMLESS: seamless,
@@ -146,8 +146,8 @@ async def _logged(observer: redis.asyncio.Redis, ids: Sequence[str]) -> list[int
 def _resumed(listener: Listener, logged: int) -> float | None:
     """When the first token came that was not logged at the kill."""
     times = (
-        heard_s
-        for event, heard_s in listener.heard
+        received_s
+        for event, received_s in listener.events
         if isinstance(event, TokenEvent) and event.index >= logged
     )
     return next(times, None)

@@ -53,9 +53,9 @@ class Subscribers(AsyncCase):
 
     def _figures(self, listeners: list[Listener], connections: int) -> dict[str, float]:
         served = sum(
-            contiguous(event for event, _ in one.heard) == self.new_tokens for one in listeners
+            contiguous(event for event, _ in one.events) == self.new_tokens for one in listeners
         )
-        times = [heard_s for one in listeners for _, heard_s in one.heard]
+        times = [received_s for one in listeners for _, received_s in one.events]
         seconds = max(times) - min(times)
         return {
             SERVED: served,

@@ -91,16 +91,16 @@ class _Run:
     def carry_out(self, seconds: int) -> None:
         in_use = 0
         for _ in range(seconds):
-            said = Counter[str]()
+            served = Counter[str]()
             self._workers[0].announce()
             for _ in range(_STEPS_A_SECOND):
                 self._top_up()
                 for worker in self._workers:
                     self._lacking.update(map(self._owner.__getitem__, worker.fill()))
                     in_use += len(worker.running)
-                    said += worker.step()
+                    served += worker.step()
             for name, by_second in self.tokens.items():
-                by_second.append(said[name])
+                by_second.append(served[name])
         self.in_use = in_use / (seconds * _STEPS_A_SECOND * self._all_slots)
 
     def _top_up(self) -> None:
