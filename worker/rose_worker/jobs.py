@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
 from rose.protocol.calls import Lease, Taken, control_message, new_take_id
 from rose_worker.entries import Entry
-from rose_worker.turns import Turns
+from rose_worker.round_robin import RoundRobin
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +81,7 @@ class JobTable:
         self._jobs: dict[str, HeldJob] = {}
         self._closed: set[Partition] = set()
         self._change: asyncio.Event | None = None
-        self._turns = Turns()
+        self._round_robin = RoundRobin()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -162,13 +162,13 @@ class JobTable:
 
     def share(self, partition: Partition) -> int:
         """How many of the free slots a partition may fill beside others that wait for some."""
-        return self._turns.share(partition, self.free_slots)
+        return self._round_robin.share(partition, self.free_slots)
 
     @contextmanager
     def reserve(self, partition: Partition, count: int) -> Iterator[int]:
         """Keep these slots from being filled by others."""
         if count > 0:
-            self._turns.took(partition)
+            self._round_robin.took(partition)
         self._reserved += count
         try:
             yield count
@@ -203,11 +203,11 @@ class JobTable:
 
     def waiting(self, partition: Partition) -> AbstractContextManager[asyncio.Event]:
         """A partition waits for the next change, to ask for its share of the slots."""
-        return self._turns.waiting(partition)
+        return self._round_robin.waiting(partition)
 
     def _signal(self) -> None:
         # This wakes the tasks that wait now. Later ones wait for the next change.
         if self._change is not None:
             self._change.set()
             self._change = None
-        self._turns.wake()
+        self._round_robin.wake()

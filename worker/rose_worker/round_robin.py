@@ -1,4 +1,4 @@
-"""Which partition gets the slots that become free.
+"""Round robin of the partitions over the slots that become free.
 
 Several partitions want them at once, and whoever happens to wake first would take them all. So the
 partition that has had none for longest asks first, and each gets its part: of `n` free slots that
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from rose.protocol import Partition
 
 
-class Turns:
+class RoundRobin:
     """The partitions of one worker that wait for slots, and when each had some last."""
 
     def __init__(self) -> None:

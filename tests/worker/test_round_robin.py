@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rose.protocol import Partition
 from rose_worker.jobs import JobTable
-from rose_worker.turns import Turns
+from rose_worker.round_robin import RoundRobin
 
 _partitions = [Partition("turns", index) for index in range(6)]
 
@@ -30,7 +30,7 @@ def test_who_has_just_had_a_slot_leaves_the_next_to_those_that_wait() -> None:
     assert table.share(first) == 1
 
 
-def test_those_that_wait_ask_in_the_order_of_their_last_turns() -> None:
+def test_those_that_wait_ask_in_the_order_of_their_last_round_robin() -> None:
     # given: the last turns were of 2, 0, 1; they began to wait as 1, 2, 0
     table, asked = JobTable(4), []
     for index in (2, 0, 1):
@@ -64,7 +64,7 @@ def test_nobody_waits_for_more_than_all_slots_and_one_for_each_partition(
     slots: int, partitions: int, steps: list[tuple[int, int]]
 ) -> None:
     # given: partitions that always have jobs
-    turns, running, now = Turns(), 0, 0
+    round_robin, running, now = RoundRobin(), 0, 0
     wanting = _partitions[:partitions]
     last_turn, of_others = dict.fromkeys(wanting, 0), dict.fromkeys(wanting, 0)
     for ends, comes_back in steps:
@@ -76,10 +76,10 @@ def test_nobody_waits_for_more_than_all_slots_and_one_for_each_partition(
             partition = asking.pop(0)
             with ExitStack() as waiting:
                 for other in {*asking} - {partition}:
-                    waiting.enter_context(turns.waiting(other))
-                share = turns.share(partition, slots - running)
+                    waiting.enter_context(round_robin.waiting(other))
+                share = round_robin.share(partition, slots - running)
             if share:
-                turns.took(partition)
+                round_robin.took(partition)
                 running, now = running + share, now + 1
                 last_turn[partition] = now
                 of_others = {p: count + share for p, count in of_others.items()}
