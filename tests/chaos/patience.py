@@ -12,7 +12,7 @@ import redis
 
 from rose.errors import BrokerUnavailable
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _AGAIN_S = 0.2
 
 
@@ -23,7 +23,7 @@ async def came_true(reached: Callable[[], bool], timeout_s: float) -> bool:
         with contextlib.suppress(redis.RedisError):
             if await asyncio.to_thread(reached):
                 return True
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
     return False
 
 

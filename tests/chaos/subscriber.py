@@ -26,7 +26,7 @@ from tests.chaos.plan import COPY_BASE, RAW_BASE, JobPlan, Kind
 _POLL_S = 0.05
 _AGAIN_S = 0.2
 #: A message that was lost is missed for no longer than this.
-_LOG_LOOK_S = 1.0
+_LOG_POLL_S = 1.0
 
 
 class Recalled(BaseModel):
@@ -155,7 +155,7 @@ class Subscriber:
             async with client, pubsub:
                 await pubsub.subscribe(Partition(QUEUE).channel(job_id))
                 while job.number not in self._ended:
-                    message = await pubsub.get_message(timeout=_LOG_LOOK_S)
+                    message = await pubsub.get_message(timeout=_LOG_POLL_S)
                     if message is not None:
                         await self._take(job, job_id, decode_event(message["data"]))
 
@@ -177,7 +177,7 @@ class Subscriber:
 
 async def _main(context: Context) -> None:
     name = f"delivered-{context.index}.jsonl"
-    settings = {"poll_interval_s": _LOG_LOOK_S, "reconnect_timeout_s": RECONNECT_S}
+    settings = {"poll_interval_s": _LOG_POLL_S, "reconnect_timeout_s": RECONNECT_S}
     async with context.client(**settings) as client:
         if isinstance(client, AsyncClient):  # the blocking one keeps unread messages in its socket
             client._subscriptions = AsyncSubscriptions(client.settings, inbox_size=INBOX)

@@ -22,9 +22,9 @@ from rose_gateway.metrics import Metrics
 from rose_gateway.services import Services, open_services
 from rose_gateway.settings import GatewaySettings
 
-#: Between two checkpoints, and two looks at the progress.
+#: Between two checkpoints, and two updates of the progress.
 _SAVE_S = 1.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 #: Lines that may be answered before one that takes long; their answers wait in memory.
 _AHEAD = 4096
 
@@ -126,7 +126,7 @@ class _Pass:
         saved_at = time.monotonic()
         while not self._ended.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_POLL_S):
                     await self._ended.wait()
             self._view.show(self._files.done, self._processor.trouble)
             if self._ended.is_set() or time.monotonic() - saved_at >= _SAVE_S:

@@ -7,7 +7,7 @@ import asyncio
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel, Field
 
-from rose_cli.chat.crew import Crew
+from rose_cli.chat.worker_pool import WorkerPool
 from rose_gateway.authentication import CallerDependency
 from rose_gateway.errors import ApiError
 
@@ -16,7 +16,7 @@ router = APIRouter(tags=["demo"])
 
 class KilledAnswer(BaseModel):
     worker: str = Field(description="killed with SIGKILL")
-    jobs: int = Field(description="that it had in hand")
+    jobs: int = Field(description="that it held")
     successor: str = Field(description="started in its place")
 
 
@@ -24,8 +24,8 @@ class KilledAnswer(BaseModel):
 async def kill_worker(request: Request, _: CallerDependency) -> KilledAnswer:
     """The one with most jobs. They go on at another worker when its lease lapses. 409 if no worker
     has any."""
-    crew: Crew = request.app.state.crew
-    killed = await asyncio.to_thread(crew.kill_one_at_work)
+    pool: WorkerPool = request.app.state.pool
+    killed = await asyncio.to_thread(pool.kill_one_at_work)
     if killed is None:
         raise ApiError(
             409, "no worker has a job in hand: ask for something first", code="nobody_at_work"
@@ -33,7 +33,7 @@ async def kill_worker(request: Request, _: CallerDependency) -> KilledAnswer:
     return KilledAnswer(worker=killed.worker, jobs=killed.jobs, successor=killed.successor)
 
 
-def install(app: FastAPI, crew: Crew) -> None:
+def install(app: FastAPI, pool: WorkerPool) -> None:
     app.state.demo = True
-    app.state.crew = crew
+    app.state.pool = pool
     app.include_router(router)

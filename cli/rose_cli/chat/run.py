@@ -78,8 +78,8 @@ def _serve(
     folder: str,
 ) -> None:
     """Until SIGINT or SIGTERM. `folder`: for files that clients upload."""
-    from rose_cli.chat.crew import Crew
     from rose_cli.chat.routes import install
+    from rose_cli.chat.worker_pool import WorkerPool
     from rose_gateway.app import create_app
     from rose_gateway.server import run
     from rose_gateway.settings import GatewaySettings
@@ -94,11 +94,11 @@ def _serve(
         grace_s=0.5,
         log_level="error",
     )
-    with Crew(broker.url, model=source, **_WORKER) as crew, _undisturbed_end():
+    with WorkerPool(broker.url, model=source, **_WORKER) as pool, _undisturbed_end():
         console.print(f"broker: {broker.kind}; starting two workers with {name} ...")
-        crew.wait_ready()
+        pool.wait_ready()
         app = create_app(settings)
-        install(app, crew)
+        install(app, pool)
         for line in _way_in(f"http://{_HOST}:{port}", name):
             console.print(line)
         run(settings, app, listener)

@@ -22,8 +22,8 @@ from rose_cli.top.view import export, picture
 from rose_producer import Client
 
 _WIDTH = 100
-_LOOKS = 40
-_LOOK_S = 0.5
+_FRAMES = 40
+_FRAME_S = 0.5
 #: Slow enough that a moment of many streams can be caught.
 _STEP_S = 0.02
 _SLOTS = 8
@@ -43,14 +43,14 @@ def top_picture() -> str:
         for worker in workers:
             worker.wait_ready()
         top = Top(client, [("127.0.0.1", worker.http_port) for worker in workers])
-        for look in range(_LOOKS):
+        for frame_number in range(_FRAMES):
             # More at some times than at others.
-            for number in range(int(_RATE * _LOOK_S * (1 + (look // 8) % 3))):
-                request = REQUESTS[(look + number) % len(REQUESTS)]
-                priority = list(Priority)[(look + number) % 3]
+            for number in range(int(_RATE * _FRAME_S * (1 + (frame_number // 8) % 3))):
+                request = REQUESTS[(frame_number + number) % len(REQUESTS)]
+                priority = list(Priority)[(frame_number + number) % 3]
                 client.submit(request.prompt, priority=priority, **request.sampling)
             frame = top.frame()
-            time.sleep(_LOOK_S)
+            time.sleep(_FRAME_S)
         return export(frame)
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 from rose.errors import RoseError
 
 _STOP_S = 120
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def leave_at_signals() -> None:
@@ -97,7 +97,7 @@ class ServiceProcess:
         while time.monotonic() < deadline:
             if self.is_ready():
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         raise ServiceDied(f"{self.kind} {self.name} is not ready after {timeout_s:g} s")
 
     def is_ready(self) -> bool:

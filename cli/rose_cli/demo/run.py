@@ -32,7 +32,7 @@ _SLOTS = 7
 _LEASE_S = 2.0
 #: The built-in model is tiny: at full speed nobody could read along.
 _SLOW_STEP_S = 0.03
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _LIMIT_S = 90.0
 #: A worker is killed when each of its streams has come at least so far.
 _KILL_AFTER_TOKENS = 30
@@ -246,7 +246,7 @@ class _Demo:
             if self._killed is None and (victim := self._ripe_victim()) is not None:
                 self._kill(victim)
             self._view.refresh(self._state)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _read_occupancy(self) -> None:
         for worker, shown in zip(self._workers, self._state.workers, strict=True):

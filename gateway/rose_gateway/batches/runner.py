@@ -17,8 +17,8 @@ from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
 
-#: Between two looks for batches that nobody runs.
-_LOOK_S = 1.0
+#: Between two claims of batches that nobody runs.
+_POLL_S = 1.0
 #: A batch that has made runners fail is left alone for so long, and is given up after so many.
 _PAUSE_S = 5.0
 _MAX_FAILURES = 20
@@ -47,7 +47,7 @@ class BatchRunner:
                     log.exception("batches were not looked for")
                 self._repository.news.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
+                    async with asyncio.timeout(_POLL_S):
                         await self._repository.news.wait()
         finally:
             for execution in self._executions:

@@ -32,7 +32,7 @@ _LEASE_S = 2.0
 _SLOTS = 8
 #: About what a runner has between two kills.
 _LIFE_S = 6.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -134,7 +134,7 @@ class BatchRun:
             batch, look = self._look()
             if look is None:
                 self._revive()
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
                 continue
             self.outcome.looks.append(look)
             self._on_look(look)
@@ -154,7 +154,7 @@ class BatchRun:
                     runner_kills.pop(0)
                     killed_epoch = epoch
             self._revive()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _schedule(self, kills: int) -> list[int]:
         """After so many lines that have ended; the first at the very beginning."""

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 #: vLLM's own way comes first.
 _PATIENCE_S = 10.0
 
@@ -26,6 +26,6 @@ def end_with_parent() -> None:
 
 def _follow(parent: int | None) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     time.sleep(_PATIENCE_S)
     os._exit(1)

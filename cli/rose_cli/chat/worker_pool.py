@@ -16,12 +16,12 @@ SIZE = 2
 class Killed:
     worker: str
     jobs: int
-    """that it had in hand"""
+    """that it held"""
     successor: str
 
 
-class Crew:
-    """Leaving the context kills all of them. Any thread may call it."""
+class WorkerPool:
+    """Leaving the context kills all workers. Any thread may call it."""
 
     def __init__(self, redis_url: str, **settings: Any) -> None:
         """`settings`: of each worker."""
@@ -50,15 +50,15 @@ class Crew:
             worker.wait_ready(600)
 
     def kill_one_at_work(self) -> Killed | None:
-        """SIGKILL to the worker with most jobs in hand, and a successor; None if all are idle."""
+        """SIGKILL to the worker that holds most jobs, and a successor; None if all are idle."""
         with self._lock:
-            hands = {worker: _jobs(worker) for worker in self._workers}
-            victim = max(hands, key=hands.__getitem__, default=None)
-            if victim is None or not hands[victim]:
+            jobs = {worker: _jobs(worker) for worker in self._workers}
+            victim = max(jobs, key=jobs.__getitem__, default=None)
+            if victim is None or not jobs[victim]:
                 return None
             self._workers.remove(victim)
             victim.__exit__()
-            return Killed(victim.name, hands[victim], self._start().name)
+            return Killed(victim.name, jobs[victim], self._start().name)
 
     def _start(self) -> WorkerProcess:
         self._started += 1
