@@ -43,7 +43,7 @@ class JobAnswer(BaseModel):
     id: str
     object: Literal["job"] = "job"
     face: EndpointKind | None
-    """how it was asked for; null where it did not come through here"""
+    """the endpoint of its request; null where it did not come through here"""
     model: str | None
     title: str | None = Field(
         description="the beginning of a response's input; of other jobs it is not kept"

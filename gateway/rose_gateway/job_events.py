@@ -32,7 +32,7 @@ router = APIRouter(tags=["jobs"])
 
 Events = AsyncGenerator[bytes, None]
 
-_JobId = Annotated[str, Path(description="as x-rose-job-id told it")]
+_JobId = Annotated[str, Path(description="as x-rose-job-id names it")]
 
 
 @router.get("/v1/jobs/{job_id}", summary="How a job stands")

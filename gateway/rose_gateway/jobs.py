@@ -48,7 +48,7 @@ class Submission:
     prompts: Sequence[PromptLike] = ()
     """of each choice, where they differ; `prompt` is the first then"""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """what the chat template is told beside"""
+    """further variables of the chat template"""
 
 
 class Jobs:

@@ -27,7 +27,7 @@ class OutputExpiresAfter(RequestModel):
 
 class CreateBatch(RequestModel):
     input_file_id: str = Field(max_length=128, description="a file with the purpose batch")
-    endpoint: Endpoint = Field(description="where each of its lines asks")
+    endpoint: Endpoint = Field(description="that of each of its lines")
     completion_window: str = Field(
         max_length=8, description="24h, or any number of hours (h) or days (d) up to 7d"
     )

@@ -212,7 +212,7 @@ class CreateResponse(DetailedSamplingRequest):
     safety_identifier: _Identifier | None = None
     prompt_cache_key: _Identifier | None = None
     client_metadata: dict[str, Any] | None = Field(
-        default=None, description="what Codex says of itself; accepted, changes nothing"
+        default=None, description="sent by Codex; accepted, changes nothing"
     )
 
 
