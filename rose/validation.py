@@ -48,7 +48,7 @@ def lone_surrogate(text: str) -> str | None:
 def _line(item: ErrorDetails, whole: str, inner: str | None, possible: Mapping[str, str]) -> str:
     path, value = item["loc"], item["input"]
     message = item["msg"].removeprefix("Value error, ")
-    path = path[1:] if path[:1] == (inner,) else path
+    path = path[1:] if path[:1] == (inner,) and len(path) > 1 else path
     where = ".".join(str(part)[:_MAX_NAME] for part in path) or whole
     if item["type"] == "extra_forbidden":
         return f"{where}: no such parameter"

@@ -52,7 +52,7 @@ def encode_job(job: JobSpec) -> bytes:
 def decode_job(raw: bytes) -> JobSpec:
     """Raises:
     JobTooLarge: over a size limit.
-    MalformedMessage: not a msgpack map.
+    MalformedMessage: not a msgpack map, or one with binary values.
     InvalidParameter: a map, but not a job.
     """
     if len(raw) > MAX_JOB_BYTES:
@@ -68,9 +68,14 @@ def readable_job_id(raw: bytes) -> str | None:
     if len(raw) > MAX_JOB_BYTES:
         return None
     try:
-        job_id = _unpack_map(raw).get("id")
+        fields = _unpack(raw, binary=True)
     except MalformedMessage:
         return None
+    if not isinstance(fields, dict):
+        return None
+    job_id = fields.get("id", fields.get(b"id"))
+    if isinstance(job_id, bytes):
+        job_id = job_id.decode("ascii", "replace")
     if isinstance(job_id, str) and re.fullmatch(JOB_ID_PATTERN, job_id):
         return job_id
     return None
@@ -148,16 +153,31 @@ def _pack(value: Any) -> bytes:
 
 
 def _unpack_map(raw: bytes) -> dict[str, Any]:
-    """One msgpack map with string keys; no extension types, no binary, nothing after it."""
+    """One msgpack map with string keys and without binary."""
     try:
-        value = msgpack.unpackb(
-            raw, strict_map_key=True, max_ext_len=0, max_bin_len=0, max_map_len=_MAX_MAP_FIELDS
-        )
-    except (msgpack.UnpackException, ValueError) as error:
-        raise MalformedMessage(f"not msgpack: {str(error) or type(error).__name__}") from None
+        value = _unpack(raw, binary=False)
+    except MalformedMessage:
+        _unpack(raw, binary=True)
+        raise MalformedMessage(
+            "it has binary, and msgpack has strings for text: pack keys and texts as strings"
+        ) from None
     # With these limits b"" is the only key that is no text.
     if not isinstance(value, dict) or b"" in value:
         raise MalformedMessage(
             f"expected a msgpack map with string keys, got {type(value).__name__}"
         )
     return value
+
+
+def _unpack(raw: bytes, *, binary: bool) -> Any:
+    """Whatever msgpack says it is; no extension types, and nothing after it."""
+    try:
+        return msgpack.unpackb(
+            raw,
+            strict_map_key=True,
+            max_ext_len=0,
+            max_bin_len=len(raw) if binary else 0,
+            max_map_len=_MAX_MAP_FIELDS,
+        )
+    except (msgpack.UnpackException, ValueError) as error:
+        raise MalformedMessage(f"not msgpack: {str(error) or type(error).__name__}") from None

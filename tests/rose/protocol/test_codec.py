@@ -220,6 +220,12 @@ def test_all_that_is_wrong_with_a_job_is_one_line() -> None:
     )
 
 
+def test_what_is_no_map_is_named_by_its_own_field() -> None:
+    """PHP writes an empty map as an array."""
+    with pytest.raises(InvalidParameter, match=r"^sampling: .* dictionary"):
+        decode_job(msgpack.packb({"id": "0-a", "prompt": "x", "sampling": []}))
+
+
 def test_sampling_as_older_producers_wrote_it() -> None:
     """They left out what had the default, and 256 tokens were theirs."""
     # given
@@ -255,7 +261,7 @@ def test_sizes_are_limited_on_both_sides() -> None:
         b"garbage",
         msgpack.packb([1, 2]),
         msgpack.packb({1: 2}),
-        msgpack.packb({"id": b"bytes"}),
+        msgpack.packb({b"": 1}),
         msgpack.packb({"id": msgpack.ExtType(4, b"pickle")}),
         b"\x91" * 100_000,
         b"\x81\xa1a\xa1\xff",
@@ -270,7 +276,21 @@ def test_bytes_that_are_no_message_are_malformed(raw: bytes) -> None:
     assert readable_job_id(raw) is None
 
 
+def test_binary_values_are_called_so() -> None:
+    values: list[dict[object, object]] = [
+        {"id": "0-a", "prompt": b"x"},
+        {"id": "0-a", "metadata": {"a": [b"x"]}},
+        {b"id": b"0-a", b"prompt": b"x"},
+    ]
+    for fields in values:
+        with pytest.raises(MalformedMessage, match="as strings"):
+            decode_job(msgpack.packb(fields))
+        # Who waits for the job hears of it all the same.
+        assert readable_job_id(msgpack.packb(fields)) == "0-a"
+
+
 def test_the_id_of_a_broken_job_can_be_read() -> None:
     assert readable_job_id(msgpack.packb({"id": "0-abc", "prompt": 3})) == "0-abc"
+    assert readable_job_id(msgpack.packb({"id": b"\xff"})) is None
     assert readable_job_id(msgpack.packb({"id": "../../etc", "prompt": 3})) is None
     assert readable_job_id(msgpack.packb({"id": "x" * 81})) is None
