@@ -29,7 +29,7 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
-from roseinfer import published
+from roseinfer import prequantized
 from roseinfer.attention import IMPLEMENTATION
 from roseinfer.checkpoint import fetch, tensors_of_files
 from roseinfer.demo_model import MODEL_PATH
@@ -152,7 +152,7 @@ def load_model(
     source = resolve(source)
     with _place(source) as place:
         config = _load_config(place)
-        split = _take_published(place, config)
+        split = _take_prequantized(place, config)
         model, info = _load_weights(place, config, device, dtype, split)
     _check_complete(config, info)
     if place.header is not None:
@@ -160,13 +160,13 @@ def load_model(
     return model.to(device).eval(), None if split is None else split.quantized
 
 
-def _take_published(place: _Place, config: Any) -> published.Split | None:
-    """The tensors of a checkpoint in a published format; what says so leaves `config`, so that
+def _take_prequantized(place: _Place, config: Any) -> prequantized.Split | None:
+    """The tensors of a pre-quantized checkpoint; what says so leaves `config`, so that
     transformers loads a plain model. None: transformers reads all of it, or says why not."""
     described = getattr(config, "quantization_config", None)
     if place.header is not None or not isinstance(described, dict):
         return None
-    layout = published.find_layout(described)
+    layout = prequantized.find_layout(described)
     if layout is None:
         return None
     del config.quantization_config
@@ -176,7 +176,7 @@ def _take_published(place: _Place, config: Any) -> published.Split | None:
         raise ModelNotFound(
             f"no safetensors weights at {place.source!r}: {_first_line(error)}"
         ) from error
-    return published.split(tensors_of_files(folder), layout)
+    return prequantized.split(tensors_of_files(folder), layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _load_weights(
     config: Any,
     device: torch.device,
     dtype: torch.dtype | None,
-    split: published.Split | None,
+    split: prequantized.Split | None,
 ) -> tuple[Any, dict[str, Any]]:
     """The model, and what transformers says of its loading."""
     chosen: torch.dtype | str = dtype or "auto"

@@ -87,14 +87,7 @@ class Scheduler:
         With `speculation` a step may bring a request several tokens: see `Speculation`. They are
         the same tokens. It needs the compiled decoder and is left off with any other.
         """
-        for name, value in (
-            ("max_batch_size", max_batch_size),
-            ("max_step_tokens", max_step_tokens),
-        ):
-            if value < 1:
-                raise ConfigurationError(f"{name}={value} is not possible: it must be at least 1")
-        if itl_target_ms is not None and not 0 <= itl_target_ms < float("inf"):
-            raise ConfigurationError(f"itl_target_ms={itl_target_ms} must be at least 0")
+        _check_limits(max_batch_size, max_step_tokens, itl_target_ms)
         if overlap and not engine.runs_ahead:
             raise ConfigurationError(
                 "overlap=True is not possible: this engine's runner needs every token on the host"
@@ -372,6 +365,15 @@ class Scheduler:
     def _forget(self, session: InferenceSession) -> None:
         if not self._keep_finished:
             del self._sessions[session.request_id]
+
+
+def _check_limits(max_batch_size: int, max_step_tokens: int, itl_target_ms: float | None) -> None:
+    """Raises: ConfigurationError"""
+    for name, value in (("max_batch_size", max_batch_size), ("max_step_tokens", max_step_tokens)):
+        if value < 1:
+            raise ConfigurationError(f"{name}={value} is not possible: it must be at least 1")
+    if itl_target_ms is not None and not 0 <= itl_target_ms < float("inf"):
+        raise ConfigurationError(f"itl_target_ms={itl_target_ms} must be at least 0")
 
 
 def _logprobs(taken: Sequence[SampledToken]) -> tuple[TokenLogprob, ...] | None:

@@ -14,7 +14,7 @@ from transformers import GgufConfig, modeling_gguf_pytorch_utils
 from rose.errors import UnsupportedModel
 from roseinfer.gguf.header import Header
 from roseinfer.limits import text_config
-from roseinfer.replacing import replaced
+from roseinfer.patching import patched
 
 _NAME = "model.gguf"
 
@@ -51,9 +51,9 @@ def load_once() -> Iterator[None]:
         return make_reader(path)
 
     with (
-        replaced(modeling_gguf_pytorch_utils, "tqdm", bar),
-        replaced(gguf, "GGUFReader", lambda path: reader(Path(path).resolve())),
-        replaced(gguf, "get_tensor_name_map", cache(make_names)),
+        patched(modeling_gguf_pytorch_utils, "tqdm", bar),
+        patched(gguf, "GGUFReader", lambda path: reader(Path(path).resolve())),
+        patched(gguf, "get_tensor_name_map", cache(make_names)),
     ):
         yield
 

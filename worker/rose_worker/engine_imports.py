@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from roseinfer.replacing import replaced
+from roseinfer.patching import patched
 
 _DYNAMO = "torch._dynamo"
 
@@ -108,7 +108,7 @@ def _undistributed() -> Iterator[None]:
     from transformers.utils import import_utils
 
     name = "is_torch_distributed_available"
-    with replaced(utils, name, _no), replaced(import_utils, name, _no):
+    with patched(utils, name, _no), patched(import_utils, name, _no):
         yield
 
 
@@ -127,5 +127,5 @@ def _scanned_once() -> Iterator[None]:
             return functools.cache(maxsize)
         return remember(maxsize, typed)
 
-    with replaced(functools, "lru_cache", lru_cache):
+    with patched(functools, "lru_cache", lru_cache):
         yield

@@ -1,4 +1,4 @@
-"""Something else in the place of what another module has, for a while."""
+"""Patches a module's attribute for a while."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 @contextmanager
-def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    """Whoever looks `name` up in `module` meanwhile finds `value`."""
+def patched(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Within, `module.name` is `value`."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:

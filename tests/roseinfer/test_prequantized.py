@@ -15,7 +15,7 @@ from roseinfer import InferenceEngine, native
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.loading import load
 from tests.roseinfer.models import check_logits, needs_decoder, tiny_llama
-from tests.support import published_checkpoints as writing
+from tests.support import prequantized_checkpoints as writing
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}

@@ -1,4 +1,4 @@
-"""Quantized checkpoints of safetensors, number for number: GPTQ, AWQ and compressed-tensors.
+"""Pre-quantized checkpoints of safetensors, number for number: GPTQ, AWQ and compressed-tensors.
 
 Numbers of 4 or 8 bits lie n to an int32, the lowest bits first. A weight is its group's scale times
 (number - zero). A module has instead of `weight`:
