@@ -321,7 +321,7 @@ def test_passwords_come_from_files_too(tmp_path: Path) -> None:
 
 
 def test_the_shipped_configuration_keeps_every_promise(admin: redis.Redis) -> None:
-    """Those that `rose doctor` does not look at; tests/cli/test_doctor.py has the others."""
+    """Those that `rose doctor` does not look at; tests/cli/doctor/test_rights.py has the others."""
     assert admin.config_get("protected-mode")["protected-mode"] == "yes"
     assert admin.config_get("save")["save"] == ""
 

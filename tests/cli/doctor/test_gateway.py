@@ -1,0 +1,63 @@
+"""`rose doctor --gateway`: a gateway with and without workers and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rose.errors import ConfigurationError
+from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.demo.workers import WorkerProcess
+from rose_cli.doctor import gateway as gateway_checks
+from rose_cli.doctor.findings import Finding, Verdict
+from rose_producer import ProducerSettings
+from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
+from tests.support.command import run_rose
+from tests.support.gateway import running_gateway
+
+pytestmark = needs_redis_server
+
+
+def test_a_gateway_is_asked_as_its_clients_do(
+    broker: EmbeddedBroker, queue: str, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    def found(url: str) -> Finding:
+        (finding,) = gateway_checks.examine_gateway(url)
+        return finding
+
+    with running_gateway(broker.url, queue) as gateway:
+        # given: no worker yet
+        assert found(gateway.url).verdict is Verdict.WARN
+        # when
+        start_worker()
+        wait_until(lambda: found(gateway.url).verdict is Verdict.OK)
+        # then: with and without the path
+        assert "serves null" in found(gateway.url.removesuffix("/v1")).says
+    assert "does not answer" in found(gateway.url).says
+    with pytest.raises(ConfigurationError, match="--gateway"):
+        found("127.0.0.1:8080")
+
+
+def test_a_gateway_that_asks_for_a_key(
+    own_redis: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    place = {"ROSE_REDIS_URL": own_redis.url}
+    settings = ProducerSettings(redis_url=own_redis.url)
+    (without,) = gateway_checks.examine_keys(settings)
+    secret = run_rose("keys", "create", "mine", **place).stdout.strip()
+    with running_gateway(own_redis.url, "q") as gateway:
+        # when
+        (nobody,) = gateway_checks.examine_gateway(gateway.url)
+        monkeypatch.setenv("OPENAI_API_KEY", secret)
+        (known,) = gateway_checks.examine_gateway(gateway.url)
+    # then
+    assert without.verdict is Verdict.WARN
+    assert nobody.verdict is Verdict.FAIL
+    assert "OPENAI_API_KEY" in nobody.todo
+    assert known.verdict is Verdict.WARN
+    assert "serves no model" in known.says
+    (with_one,) = gateway_checks.examine_keys(settings)
+    assert with_one.says == "1 API key: requests need one"
