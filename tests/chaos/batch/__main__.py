@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from rose.errors import RoseError
-from tests.chaos.batch.check import Look, Rule
+from tests.chaos.batch.check import Rule, Snapshot
 from tests.chaos.batch.run import BatchOptions, BatchRun, Outcome
 from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
 
 
-def _progress(look: Look) -> str:
+def _progress(snapshot: Snapshot) -> str:
     return (
-        f"{look.status}, {look.completed} completed and {look.failed} failed of {look.total}, "
-        f"{look.stored_before} stored"
+        f"{snapshot.status}, {snapshot.completed} completed and {snapshot.failed} failed "
+        f"of {snapshot.total}, {snapshot.stored_before} stored"
     )
 
 
@@ -40,7 +40,9 @@ def main() -> None:
     err.print(f"seed {seed}: {args.lines} lines")
     folder = Path(tempfile.mkdtemp(prefix="rose-batch-"))
     try:
-        outcome = BatchRun(options, folder, lambda look: ticker.tick(lambda: _progress(look))).run()
+        outcome = BatchRun(
+            options, folder, lambda snapshot: ticker.tick(lambda: _progress(snapshot))
+        ).run()
     except RoseError as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
@@ -60,7 +62,7 @@ def as_json(options: BatchOptions, outcome: Outcome) -> dict[str, Any]:
         "runner kills": outcome.runner_kills,
         "worker kills": outcome.worker_kills,
         "epochs": outcome.epoch,
-        "looks": len(outcome.looks),
+        "snapshots": len(outcome.snapshots),
         "rules": count_names(Rule, outcome.findings),
         "wall_s": round(outcome.wall_s, 1),
     }

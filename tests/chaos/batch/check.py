@@ -1,4 +1,4 @@
-"""What must be true of a batch: at every look, and of its files."""
+"""What must be true of a batch: at every snapshot, and of its files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Rule(StrEnum):
     LOST = "lost: every line is answered"
     DOUBLED = "doubled: no line is answered, asked or counted twice"
     ANSWERS = "answers: each is its line's, in the documented form"
-    COUNTS = "counts: right at every look"
+    COUNTS = "counts: right at every snapshot"
     ENDS = "ends: completed, with its files, and nothing is left in the queue"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """A batch at one moment, and what was true in Redis just before and just after it."""
 
     status: str
@@ -35,31 +35,33 @@ class Look:
     """jobs that have ended"""
 
 
-def check_looks(looks: Sequence[Look], total: int, wrong: int) -> Iterator[Finding]:
+def check_snapshots(snapshots: Sequence[Snapshot], total: int, wrong: int) -> Iterator[Finding]:
     """`total`: lines of the batch; `wrong`: those that are never asked."""
-    before: Look | None = None
-    for number, look in enumerate(looks):
-        for finding in _look(look, before, total, wrong):
-            yield Finding(Rule.COUNTS, f"look {number}, {look}: {finding}")
-        before = look
+    before: Snapshot | None = None
+    for number, snapshot in enumerate(snapshots):
+        for finding in _check_snapshot(snapshot, before, total, wrong):
+            yield Finding(Rule.COUNTS, f"snapshot {number}, {snapshot}: {finding}")
+        before = snapshot
 
 
-def _look(look: Look, before: Look | None, total: int, wrong: int) -> Iterator[str]:
-    ended = look.completed + look.failed
-    if look.total not in ((0, total) if look.status == "validating" else (total,)):
+def _check_snapshot(
+    snapshot: Snapshot, before: Snapshot | None, total: int, wrong: int
+) -> Iterator[str]:
+    ended = snapshot.completed + snapshot.failed
+    if snapshot.total not in ((0, total) if snapshot.status == "validating" else (total,)):
         yield f"the total is not {total}"
     if ended > total:
         yield "more lines have ended than there are"
-    if ended < look.stored_before:
+    if ended < snapshot.stored_before:
         yield "lines are stored that do not count"
-    if look.completed > look.ended_after:
+    if snapshot.completed > snapshot.ended_after:
         yield "more lines are completed than jobs have ended"
-    if look.failed > wrong:
+    if snapshot.failed > wrong:
         yield f"only {wrong} lines are wrong"
     if before is None:
         return
-    if look.completed < before.completed or look.failed < before.failed:
-        yield f"less than at the look before it: {before}"
+    if snapshot.completed < before.completed or snapshot.failed < before.failed:
+        yield f"less than at the snapshot before it: {before}"
 
 
 def check_files(

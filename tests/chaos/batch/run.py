@@ -22,7 +22,7 @@ from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.parts import PART_LINES
-from tests.chaos.batch.check import Look, Rule, check_files, check_looks
+from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots
 from tests.chaos.batch.lines import ENDPOINT, DrawnLine, draw
 from tests.chaos.findings import Finding
 
@@ -49,7 +49,7 @@ class BatchOptions(BaseModel):
 
 @dataclass
 class Outcome:
-    looks: list[Look] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     runner_kills: int = 0
     worker_kills: int = 0
@@ -61,12 +61,12 @@ class Outcome:
 
 class BatchRun:
     def __init__(
-        self, options: BatchOptions, folder: Path, on_look: Callable[[Look], None]
+        self, options: BatchOptions, folder: Path, on_snapshot: Callable[[Snapshot], None]
     ) -> None:
         self.options = options
         self.outcome = Outcome()
         self._folder = folder
-        self._on_look = on_look
+        self._on_snapshot = on_snapshot
         self._lines = [draw(options.seed, n) for n in range(1, options.lines + 1)]
         self._wrong = sum(line.kind != "good" for line in self._lines)
         self._draw = random.Random(f"{options.seed}:kills")
@@ -126,22 +126,22 @@ class BatchRun:
         return batch.id
 
     def _watch(self) -> dict[str, Any]:
-        """Look, and kill whenever it is time, until it has ended."""
+        """Take snapshots, and kill whenever it is time, until it has ended."""
         runner_kills = self._schedule(self.options.runner_kills)
         worker_kills = self._schedule(self.options.worker_kills)
         moved, before, killed_epoch = time.monotonic(), -1, 0
         while True:
-            batch, look = self._look()
-            if look is None:
+            batch, snapshot = self._snapshot()
+            if snapshot is None:
                 self._revive()
                 time.sleep(_POLL_S)
                 continue
-            self.outcome.looks.append(look)
-            self._on_look(look)
-            ended = look.completed + look.failed
+            self.outcome.snapshots.append(snapshot)
+            self._on_snapshot(snapshot)
+            ended = snapshot.completed + snapshot.failed
             if ended != before:
                 moved, before = time.monotonic(), ended
-            if look.status in _ENDED:
+            if snapshot.status in _ENDED:
                 return batch
             if time.monotonic() - moved > self.options.patience_s:
                 return batch
@@ -161,7 +161,7 @@ class BatchRun:
         points = sorted(self._draw.randrange(self.options.lines) for _ in range(kills - 1))
         return [0, *points] if kills else []
 
-    def _look(self) -> tuple[dict[str, Any], Look | None]:
+    def _snapshot(self) -> tuple[dict[str, Any], Snapshot | None]:
         """None: no gateway answers just now."""
         stored = sum(self._lines_of(raw) for raw in self._parts())
         for gateway in self._draw.sample(self._gateways, len(self._gateways)):
@@ -174,13 +174,13 @@ class BatchRun:
                 continue
             batch = answer.json()
             counts = batch["request_counts"]
-            look = Look(
+            snapshot = Snapshot(
                 status=batch["status"],
                 **counts,
                 stored_before=stored,
                 ended_after=self._ended_jobs(),
             )
-            return batch, look
+            return batch, snapshot
         return {}, None
 
     def _parts(self) -> Sequence[bytes]:
@@ -233,7 +233,7 @@ class BatchRun:
 
     def _check(self, batch: dict[str, Any]) -> None:
         outcome = self.outcome
-        outcome.findings += check_looks(outcome.looks, len(self._lines), self._wrong)
+        outcome.findings += check_snapshots(outcome.snapshots, len(self._lines), self._wrong)
         known = self._redis.hmget(BulkKeys.batch(self._batch_id), "epoch", "failures")
         outcome.epoch, failures = (int(value or 0) for value in known)
         if batch.get("status") != "completed":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.batch.check import Look, Rule, check_files, check_looks
+from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots
 from tests.chaos.batch.lines import DrawnLine
 from tests.chaos.findings import Finding
 
@@ -19,7 +19,7 @@ LINES = [
     DrawnLine(4, "another endpoint", "x", 1),
     DrawnLine(5, "good", "c", 1),
 ]
-LOOK = Look("in_progress", 5, 1, 1, stored_before=1, ended_after=2)
+SNAPSHOT = Snapshot("in_progress", 5, 1, 1, stored_before=1, ended_after=2)
 
 
 def answer(line: DrawnLine) -> dict[str, Any]:
@@ -43,8 +43,11 @@ def rules(findings: Any) -> set[Rule]:
 
 def test_nothing_is_found_in_what_is_right() -> None:
     assert list(check_files(LINES, OUTPUT, ERRORS)) == []
-    first = Look("validating", 0, 0, 0, 0, 0)
-    assert list(check_looks([first, LOOK, LOOK, replace(LOOK, completed=2)], 5, 3)) == []
+    first = Snapshot("validating", 0, 0, 0, 0, 0)
+    assert (
+        list(check_snapshots([first, SNAPSHOT, SNAPSHOT, replace(SNAPSHOT, completed=2)], 5, 3))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,15 +84,17 @@ def test_a_form_that_is_not_documented_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "look",
+    "snapshot",
     [
-        pytest.param(replace(LOOK, total=4), id="another total"),
-        pytest.param(replace(LOOK, completed=3, failed=3, ended_after=9), id="more than there are"),
-        pytest.param(replace(LOOK, stored_before=3), id="stored and not counted"),
-        pytest.param(replace(LOOK, completed=2, ended_after=1), id="counted and not ended"),
-        pytest.param(replace(LOOK, failed=0, completed=1), id="less than before"),
-        pytest.param(replace(LOOK, failed=4), id="more failures than wrong lines"),
+        pytest.param(replace(SNAPSHOT, total=4), id="another total"),
+        pytest.param(
+            replace(SNAPSHOT, completed=3, failed=3, ended_after=9), id="more than there are"
+        ),
+        pytest.param(replace(SNAPSHOT, stored_before=3), id="stored and not counted"),
+        pytest.param(replace(SNAPSHOT, completed=2, ended_after=1), id="counted and not ended"),
+        pytest.param(replace(SNAPSHOT, failed=0, completed=1), id="less than before"),
+        pytest.param(replace(SNAPSHOT, failed=4), id="more failures than wrong lines"),
     ],
 )
-def test_counts_that_cannot_be_are_found(look: Look) -> None:
-    assert rules(list(check_looks([LOOK, look], 5, 3))) == {Rule.COUNTS}
+def test_counts_that_cannot_be_are_found(snapshot: Snapshot) -> None:
+    assert rules(list(check_snapshots([SNAPSHOT, snapshot], 5, 3))) == {Rule.COUNTS}
