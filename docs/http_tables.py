@@ -12,10 +12,10 @@ from rose_gateway.chat import schema as chat
 from rose_gateway.completions import schema as completions
 from rose_gateway.errors import ERROR_RESPONSES as ERRORS
 from rose_gateway.openapi import inlined
-from rose_gateway.other_servers import OF_OTHER_SERVERS
-from rose_gateway.parsing import Unsupported
+from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
+from rose_gateway.requests.parsing import Unsupported
+from rose_gateway.requests.sampling import DetailedSamplingRequest, RequestModel
 from rose_gateway.responses import schema as responses
-from rose_gateway.sampling import DetailedSamplingRequest, RequestModel
 from rose_gateway.settings import GatewaySettings
 
 _METHODS = ("get", "post", "put", "patch", "delete")

@@ -9,16 +9,19 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from rose_gateway import errors, health, job_events, job_list, metrics, models, status
-from rose_gateway.access_log import AccessLog
-from rose_gateway.authentication import Authentication
+from rose_gateway import errors, health, metrics, status
+from rose_gateway.access.authentication import Authentication
 from rose_gateway.batches import routes as batches
 from rose_gateway.batches.runner import running_batches
-from rose_gateway.body import BodyLimit
 from rose_gateway.chat import routes as chat
 from rose_gateway.completions import routes as completions
 from rose_gateway.files import routes as files
 from rose_gateway.files.files import swept
+from rose_gateway.http.access_log import AccessLog
+from rose_gateway.http.body import BodyLimit
+from rose_gateway.jobs import job_list
+from rose_gateway.jobs import routes as jobs
+from rose_gateway.models import routes as models
 from rose_gateway.page import routes as page
 from rose_gateway.responses import routes as responses
 from rose_gateway.services import open_services
@@ -32,7 +35,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 #: OpenAI's endpoints, then our own.
 _ROUTED = (
     *(responses, chat, completions, models, files, batches),
-    *(job_list, job_events, status, health, metrics),
+    *(job_list, jobs, status, health, metrics),
 )
 
 

@@ -13,18 +13,18 @@ from fastapi import Depends, Request
 
 from rose import transport
 from rose.errors import RoseError
+from rose_gateway.access.keys import Keys
 from rose_gateway.batches.repository import BatchRepository
-from rose_gateway.catalogue import Catalogue
 from rose_gateway.files.files import Files
 from rose_gateway.files.repository import FileRepository
 from rose_gateway.files.store import FileStore
-from rose_gateway.history import History
-from rose_gateway.jobs import Jobs
-from rose_gateway.keys import Keys
+from rose_gateway.jobs.history import History
+from rose_gateway.jobs.jobs import Jobs
 from rose_gateway.metrics import Metrics
+from rose_gateway.models.catalogue import Catalogue
+from rose_gateway.models.vocabularies import Vocabularies
 from rose_gateway.queue_statuses import QueueStatuses
 from rose_gateway.settings import GatewaySettings
-from rose_gateway.vocabularies import Vocabularies
 from rose_producer import AsyncClient
 
 log = logging.getLogger("rose.gateway")

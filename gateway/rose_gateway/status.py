@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from rose.protocol.calls import ALIVE_S
 from rose.protocol.status import QueueStatus
-from rose_gateway.authentication import CallerDependency
-from rose_gateway.caller import Caller
-from rose_gateway.models import may_use
+from rose_gateway.access.authentication import CallerDependency
+from rose_gateway.access.caller import Caller
+from rose_gateway.models.routes import may_use
 from rose_gateway.services import Services, ServicesDependency
 
 router = APIRouter(tags=["status"])

@@ -14,10 +14,10 @@ from rose import transport
 from rose.errors import ConfigurationError
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
-from rose_gateway.authentication import identify, is_loopback
-from rose_gateway.caller import Caller
+from rose_gateway.access.authentication import identify, is_loopback
+from rose_gateway.access.caller import Caller
+from rose_gateway.access.keys import KeyLimits, Keys, open_keys
 from rose_gateway.errors import ApiError
-from rose_gateway.keys import KeyLimits, Keys, open_keys
 from rose_gateway.server import check_exposure, connections_of, listen
 from rose_gateway.settings import GatewaySettings
 from rose_producer import Client

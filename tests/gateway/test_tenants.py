@@ -11,8 +11,8 @@ import pytest
 
 from rose.errors import TenantLimited
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.access.keys import ApiKey, KeyLimits, KeyNotFound, open_keys
 from rose_gateway.errors import api_error
-from rose_gateway.keys import ApiKey, KeyLimits, KeyNotFound, open_keys
 from rose_producer import Client, ProducerSettings, TenantLimits, Tenants
 from tests.support.api_keys import bearer, create_key
 from tests.support.batch_lines import completion, raw_line

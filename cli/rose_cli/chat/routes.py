@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel, Field
 
 from rose_cli.chat.worker_pool import WorkerPool
-from rose_gateway.authentication import CallerDependency
+from rose_gateway.access.authentication import CallerDependency
 from rose_gateway.errors import ApiError
 
 router = APIRouter(tags=["demo"])

@@ -24,7 +24,7 @@ from rose_cli.tables import (
     print_drawing,
     terminal_width,
 )
-from rose_gateway.keys import FRESH_S
+from rose_gateway.access.keys import FRESH_S
 from rose_producer.tenants import Tenants
 
 tenants = command_group(

@@ -16,7 +16,7 @@ from rose.errors import BrokerUnavailable, ConfigurationError
 from rose.transport import broker_errors
 from rose.transport.connection import connect
 from rose_cli.doctor.findings import Finding, fail, ok, warn
-from rose_gateway.keys import KEYS
+from rose_gateway.access.keys import KEYS
 from rose_producer import ProducerSettings
 
 _TIMEOUT_S = 10.0

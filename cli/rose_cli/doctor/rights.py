@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from rose.protocol import Partition
 from rose.protocol.keys import QUEUES, BulkKeys
-from rose_gateway.keys import KEYS
+from rose_gateway.access.keys import KEYS
 
 _LIMITS = "rose:gateway:limit:"
 _HISTORY = "rose:gateway:history:"

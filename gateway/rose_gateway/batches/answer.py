@@ -8,7 +8,7 @@ from typing import Any
 
 from rose_gateway.batches.line import Line
 from rose_gateway.errors import ApiError
-from rose_gateway.job_group import JobGroup
+from rose_gateway.jobs.job_group import JobGroup
 from rose_gateway.json_text import compact
 
 

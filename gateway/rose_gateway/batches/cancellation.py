@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rose.errors import BrokerUnavailable, JobNotFound
-from rose_gateway.job_group import JobGroup
+from rose_gateway.jobs.job_group import JobGroup
 
 _RETRY_S = 1.0
 

@@ -16,6 +16,7 @@ from functools import partial
 
 from rose import transport
 from rose.errors import FileNotFound, StorageUnavailable
+from rose_gateway.access.caller import Caller
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.input_check import check_input
@@ -34,7 +35,6 @@ from rose_gateway.batches.repository import (
 )
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
-from rose_gateway.caller import Caller
 from rose_gateway.files.repository import FileRecord, new_file_id
 from rose_gateway.services import Services
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic_core import from_json
 
-from rose_gateway.bad_request import BadRequest
-from rose_gateway.body import nesting
-from rose_gateway.parsing import parse
-from rose_gateway.sampling import RequestModel
+from rose_gateway.http.body import nesting
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.parsing import parse
+from rose_gateway.requests.sampling import RequestModel
 
 MAX_CUSTOM_ID = 512
 

@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 
 from rose.errors import FileNotFound
-from rose_gateway.authentication import CallerDependency
-from rose_gateway.bad_request import BadRequest
+from rose_gateway.access.authentication import CallerDependency
 from rose_gateway.batches.repository import BatchParameters
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
 from rose_gateway.errors import ApiError
 from rose_gateway.openapi import body_of
-from rose_gateway.parsing import parse
-from rose_gateway.request_fields import check_metadata
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.parsing import parse
+from rose_gateway.requests.request_fields import check_metadata
 from rose_gateway.services import ServicesDependency
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])

@@ -8,12 +8,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.line import Endpoint
 from rose_gateway.batches.repository import Batch, Problem, Status
 from rose_gateway.listing import Page
-from rose_gateway.request_fields import Metadata
-from rose_gateway.sampling import RequestModel
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.request_fields import Metadata
+from rose_gateway.requests.sampling import RequestModel
 
 _WINDOW = re.compile(r"([1-9]\d{0,3})([hd])")
 _HOUR_S = 3600

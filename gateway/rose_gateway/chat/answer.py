@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.answers import AnswerHeader
+from rose_gateway.answers.chunk_maker import AnswerHeader
+from rose_gateway.answers.usage import UsageCounter
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.parameters import ChatParameters
-from rose_gateway.usage import UsageCounter
-from rose_gateway.vocabulary import Vocabulary
+from rose_gateway.models.vocabulary import Vocabulary
 
 
 class ChatCollector(UsageCounter):

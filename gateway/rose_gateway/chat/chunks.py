@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.answers import AnswerHeader, ChunkMaker
+from rose_gateway.answers.chunk_maker import AnswerHeader, ChunkMaker
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.json_text import json_string
-from rose_gateway.vocabulary import Vocabulary
+from rose_gateway.models.vocabulary import Vocabulary
 
 
 class ChatChunks(ChunkMaker):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from rose_gateway.bad_request import BadRequest
-from rose_gateway.catalogue import ServedModel
+from rose_gateway.answers.choices import ChoicesEndpoint
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.chat.schema import ChatRequest
-from rose_gateway.choices import ChoicesEndpoint
-from rose_gateway.conversation import chat_messages, check_chat
-from rose_gateway.incoming_request import IncomingRequest
-from rose_gateway.jobs import Submission
-from rose_gateway.record import Record
-from rose_gateway.request_fields import check_metadata, tier_of, token_limit
-from rose_gateway.sampling import checked, format_fields, sampling_fields
-from rose_gateway.tools import ToolPlan, chat_choice, chat_functions, plan_tools
-from rose_gateway.vocabularies import vocabulary_key
+from rose_gateway.jobs.jobs import Submission
+from rose_gateway.jobs.record import Record
+from rose_gateway.models.catalogue import ServedModel
+from rose_gateway.models.vocabularies import vocabulary_key
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.conversation import chat_messages, check_chat
+from rose_gateway.requests.incoming_request import IncomingRequest
+from rose_gateway.requests.request_fields import check_metadata, tier_of, token_limit
+from rose_gateway.requests.sampling import checked, format_fields, sampling_fields
+from rose_gateway.tools.tools import ToolPlan, chat_choice, chat_functions, plan_tools
 
 
 async def make_submission(incoming: IncomingRequest, request: ChatRequest) -> Submission:

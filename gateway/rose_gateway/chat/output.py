@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.call_parser import Arguments, CallBegun, CallEnded, Part, Text
 from rose_gateway.chat.parameters import ChatParameters
-from rose_gateway.vocabulary import Vocabulary, chat_logprob
+from rose_gateway.models.vocabulary import Vocabulary, chat_logprob
+from rose_gateway.tools.call_parser import Arguments, CallBegun, CallEnded, Part, Text
 
 
 class Delta(NamedTuple):

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from rose_gateway.chat.endpoint import ENDPOINT
 from rose_gateway.chat.schema import UNSUPPORTED, ChatAnswer, ChatRequest
-from rose_gateway.http_request import HttpRequestDependency
 from rose_gateway.openapi import answer_of, body_of
+from rose_gateway.requests.http_request import HttpRequestDependency
 
 router = APIRouter(tags=["chat"])
 

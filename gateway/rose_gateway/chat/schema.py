@@ -6,18 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rose_gateway.conversation import Message
-from rose_gateway.other_servers import OF_OTHER_SERVERS
-from rose_gateway.parsing import Unsupported
-from rose_gateway.request_fields import (
+from rose_gateway.answers.usage import Usage
+from rose_gateway.requests.conversation import Message
+from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
+from rose_gateway.requests.parsing import Unsupported
+from rose_gateway.requests.request_fields import (
     MAX_CHOICES,
     Metadata,
     ServiceTier,
     StreamOptions,
 )
-from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
-from rose_gateway.tools import MAX_TOOLS, ChatTool, ChatToolChoice
-from rose_gateway.usage import Usage
+from rose_gateway.requests.sampling import DetailedSamplingRequest, ResponseFormat
+from rose_gateway.tools.tools import MAX_TOOLS, ChatTool, ChatToolChoice
 
 #: -1 as LM Studio's clients say it: no limit.
 _TokenCount = Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal[-1]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from rose_gateway.bad_request import BadRequest
-from rose_gateway.catalogue import ServedModel
-from rose_gateway.choices import ChoicesEndpoint
+from rose_gateway.answers.choices import ChoicesEndpoint
 from rose_gateway.completions.output import CompletionChunks, CompletionCollector
 from rose_gateway.completions.parameters import CompletionParameters
 from rose_gateway.completions.schema import DEFAULT_MAX_TOKENS, MAX_PROMPTS, CompletionRequest
-from rose_gateway.incoming_request import IncomingRequest
-from rose_gateway.jobs import Submission
-from rose_gateway.record import Record
-from rose_gateway.request_fields import token_limit
-from rose_gateway.sampling import checked, format_fields, sampling_fields
+from rose_gateway.jobs.jobs import Submission
+from rose_gateway.jobs.record import Record
+from rose_gateway.models.catalogue import ServedModel
+from rose_gateway.models.vocabularies import vocabulary_key
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.incoming_request import IncomingRequest
+from rose_gateway.requests.request_fields import token_limit
+from rose_gateway.requests.sampling import checked, format_fields, sampling_fields
 from rose_gateway.services import Services
-from rose_gateway.vocabularies import vocabulary_key
 
 
 async def make_submission(incoming: IncomingRequest, request: CompletionRequest) -> Submission:

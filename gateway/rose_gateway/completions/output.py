@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers import AnswerHeader, ChunkMaker
+from rose_gateway.answers.chunk_maker import AnswerHeader, ChunkMaker
+from rose_gateway.answers.usage import UsageCounter
 from rose_gateway.completions.parameters import CompletionParameters
 from rose_gateway.json_text import json_string
-from rose_gateway.usage import UsageCounter
-from rose_gateway.vocabulary import TokenName, Vocabulary
+from rose_gateway.models.vocabulary import TokenName, Vocabulary
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.errors import MalformedMessage
-from rose_gateway.record import fields_of
+from rose_gateway.jobs.record import fields_of
 
 
 @dataclass(frozen=True, slots=True)

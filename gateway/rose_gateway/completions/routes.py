@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from rose_gateway.completions.endpoint import ENDPOINT
 from rose_gateway.completions.schema import UNSUPPORTED, CompletionAnswer, CompletionRequest
-from rose_gateway.http_request import HttpRequestDependency
 from rose_gateway.openapi import answer_of, body_of
+from rose_gateway.requests.http_request import HttpRequestDependency
 
 router = APIRouter(tags=["completions"])
 

@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from rose_gateway.other_servers import OF_OTHER_SERVERS
-from rose_gateway.parsing import Unsupported
-from rose_gateway.request_fields import (
+from rose_gateway.answers.usage import Usage
+from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
+from rose_gateway.requests.parsing import Unsupported
+from rose_gateway.requests.request_fields import (
     MAX_CHOICES,
     ServiceTier,
     StreamOptions,
 )
-from rose_gateway.sampling import DetailedSamplingRequest, ResponseFormat
-from rose_gateway.usage import Usage
+from rose_gateway.requests.sampling import DetailedSamplingRequest, ResponseFormat
 
 #: OpenAI's, where a request does not say it.
 DEFAULT_MAX_TOKENS = 16

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.errors import RoseError
+from rose_gateway.http.sse import while_connected
 from rose_gateway.services import Services
-from rose_gateway.sse import while_connected
 
 log = logging.getLogger("rose.gateway")
 

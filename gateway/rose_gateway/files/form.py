@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from rose_gateway.bad_request import BadRequest
+from rose_gateway.requests.bad_request import BadRequest
 
 _FILE = "file"
 _MAX_VALUE_BYTES = 512

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from rose.errors import RoseError
-from rose_gateway.authentication import CallerDependency
-from rose_gateway.bad_request import BadRequest
+from rose_gateway.access.authentication import CallerDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.files.download import Download
 from rose_gateway.files.form import UploadForm
@@ -24,6 +23,7 @@ from rose_gateway.files.schema import (
     upload_body,
     upload_fields,
 )
+from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.services import Services, ServicesDependency
 
 router = APIRouter(prefix="/v1/files", tags=["files"])

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rose_gateway.bad_request import BadRequest
 from rose_gateway.files.repository import FileRecord
 from rose_gateway.listing import Page
-from rose_gateway.parsing import refusal_of
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.parsing import refusal_of
 
 BATCH = "batch"
 _DAY_S = 86_400

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rose_gateway.incoming_request import IncomingRequest
-from rose_gateway.jobs import JobGroup, Submission
+from rose_gateway.jobs.jobs import JobGroup, Submission
+from rose_gateway.requests.incoming_request import IncomingRequest
 from rose_gateway.responses import rendering
 from rose_gateway.responses.history import before, referred
 from rose_gateway.responses.schema import CreateResponse

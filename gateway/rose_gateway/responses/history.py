@@ -8,10 +8,10 @@ from typing import Any
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
-from rose_gateway.authentication import Caller
-from rose_gateway.bad_request import BadRequest
+from rose_gateway.access.authentication import Caller
 from rose_gateway.errors import ApiError
-from rose_gateway.jobs import JobGroup
+from rose_gateway.jobs.jobs import JobGroup
+from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.responses import rendering
 from rose_gateway.responses.events import job_id_of
 from rose_gateway.responses.items import shown_input

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rose_gateway.bad_request import BadRequest
-from rose_gateway.conversation import Content, content_text, function_call
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.conversation import Content, content_text, function_call
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     FunctionCall,

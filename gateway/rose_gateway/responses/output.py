@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from rose_gateway.call_parser import Arguments, CallBegun, CallEnded, Parser, Text
+from rose_gateway.tools.call_parser import Arguments, CallBegun, CallEnded, Parser, Text
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

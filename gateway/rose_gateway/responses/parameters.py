@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.errors import MalformedMessage
-from rose_gateway.record import fields_of
-from rose_gateway.tools import CallForm
+from rose_gateway.jobs.record import fields_of
+from rose_gateway.tools.tools import CallForm
 
 Item = dict[str, Any]
 """an item of a conversation, as the API shows it"""

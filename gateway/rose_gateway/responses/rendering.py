@@ -8,8 +8,9 @@ from typing import Any
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent
-from rose_gateway.job_failure import failure
-from rose_gateway.jobs import JobGroup
+from rose_gateway.jobs.job_failure import failure
+from rose_gateway.jobs.jobs import JobGroup
+from rose_gateway.models.vocabulary import Vocabulary, chat_logprob
 from rose_gateway.responses.events import (
     REQUEST_FAULTS,
     LogprobEntries,
@@ -18,7 +19,6 @@ from rose_gateway.responses.events import (
 )
 from rose_gateway.responses.parameters import ResponseParameters
 from rose_gateway.services import Services
-from rose_gateway.vocabulary import Vocabulary, chat_logprob
 
 
 async def events_of(

@@ -12,10 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
-from rose_gateway.authentication import Caller, CallerDependency
-from rose_gateway.bad_request import BadRequest
+from rose_gateway.access.authentication import Caller, CallerDependency
 from rose_gateway.errors import ApiError
-from rose_gateway.http_request import (
+from rose_gateway.http.sse import EventStream, while_connected
+from rose_gateway.jobs.jobs import JobGroup
+from rose_gateway.openapi import FOLLOWED, answer_of, body_of
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.http_request import (
     HttpRequestDependency,
     IncomingHttpRequest,
     check_kept,
@@ -23,8 +26,6 @@ from rose_gateway.http_request import (
     kept,
     when_gone,
 )
-from rose_gateway.jobs import JobGroup
-from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.responses import endpoint, rendering
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
@@ -33,7 +34,6 @@ from rose_gateway.responses.response_objects import DeletedResponse, ItemList, R
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
 from rose_gateway.responses.submission import check_together
 from rose_gateway.services import Services, ServicesDependency
-from rose_gateway.sse import EventStream, while_connected
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 

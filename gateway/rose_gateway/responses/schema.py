@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from rose_gateway.conversation import Content
-from rose_gateway.other_servers import OF_OTHER_SERVERS
-from rose_gateway.parsing import Unsupported
-from rose_gateway.request_fields import Metadata, ServiceTier
-from rose_gateway.sampling import (
+from rose_gateway.requests.conversation import Content
+from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
+from rose_gateway.requests.parsing import Unsupported
+from rose_gateway.requests.request_fields import Metadata, ServiceTier
+from rose_gateway.requests.sampling import (
     DetailedSamplingRequest,
     JsonObjectFormat,
     JsonSchema,
@@ -18,7 +18,7 @@ from rose_gateway.sampling import (
     ReturnedModel,
     TextFormat,
 )
-from rose_gateway.tools import MAX_TOOLS, FunctionDefinition, NamedFunction
+from rose_gateway.tools.tools import MAX_TOOLS, FunctionDefinition, NamedFunction
 
 MAX_ITEMS = 4096
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rose.protocol import Priority
-from rose_gateway.bad_request import BadRequest
-from rose_gateway.catalogue import ServedModel
-from rose_gateway.conversation import check_chat
-from rose_gateway.incoming_request import IncomingRequest
-from rose_gateway.jobs import Submission
-from rose_gateway.record import Record
-from rose_gateway.request_fields import check_metadata, tier_of, token_limit
+from rose_gateway.jobs.jobs import Submission
+from rose_gateway.jobs.record import Record
+from rose_gateway.models.catalogue import ServedModel
+from rose_gateway.models.vocabularies import vocabulary_key
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.conversation import check_chat
+from rose_gateway.requests.incoming_request import IncomingRequest
+from rose_gateway.requests.request_fields import check_metadata, tier_of, token_limit
+from rose_gateway.requests.sampling import JsonObjectFormat, checked, json_grammar, sampling_fields
 from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
@@ -25,9 +27,7 @@ from rose_gateway.responses.schema import (
     TextConfig,
     ToolChoice,
 )
-from rose_gateway.sampling import JsonObjectFormat, checked, json_grammar, sampling_fields
-from rose_gateway.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
-from rose_gateway.vocabularies import vocabulary_key
+from rose_gateway.tools.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
 
 #: As OpenAI has it, where a request does not say.
 _TEMPERATURE = 1.0

@@ -19,6 +19,7 @@ from rose.protocol import Partition
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
+from rose_gateway.access.keys import KeyLimits
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchExecution, BatchLineProcessor
@@ -27,7 +28,6 @@ from rose_gateway.batches.parts import PART_LINES
 from rose_gateway.batches.repository import Batch, Lease
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.files.store import FileStore
-from rose_gateway.keys import KeyLimits
 from rose_gateway.services import Services
 from tests.support.batch_lines import completion, opened_services, raw_line
 from tests.support.batches import created, ended, look, reached, records, text_of

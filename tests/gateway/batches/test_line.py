@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose_gateway.bad_request import BadRequest
 from rose_gateway.batches.line import Line, custom_id_of, read_request
+from rose_gateway.requests.bad_request import BadRequest
 from tests.support.batch_lines import CHAT, COMPLETIONS, cut, raw_line
 
 _SIZES = st.lists(st.integers(0, 9), max_size=30)

@@ -10,12 +10,12 @@ import pytest
 
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
+from rose_gateway.access.caller import Caller
 from rose_gateway.batches.answer import Answer, AnswerWriter
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.run import BatchRun
-from rose_gateway.caller import Caller
 from tests.conftest import needs_redis_server
 from tests.support.batch_lines import completion, line_of, one_by_one, opened_services
 from tests.support.bench import until

@@ -12,12 +12,12 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers import AnswerHeader
+from rose_gateway.answers.chunk_maker import AnswerHeader
 from rose_gateway.chat.answer import ChatCollector
 from rose_gateway.chat.chunks import ChatChunks
 from rose_gateway.chat.parameters import ChatParameters
-from rose_gateway.tools import CallForm
-from rose_gateway.vocabulary import Vocabulary
+from rose_gateway.models.vocabulary import Vocabulary
+from rose_gateway.tools.tools import CallForm
 
 Reason = Literal["eos", "stop", "length"]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose_gateway.bad_request import BadRequest
 from rose_gateway.files.form import UploadForm, shown_name
+from rose_gateway.requests.bad_request import BadRequest
 
 NAMES = frozenset({"purpose", "seconds"})
 KIND = "multipart/form-data; boundary=xYz"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_gateway.responses.parameters import ResponseParameters
-from rose_gateway.tools import CallForm
+from rose_gateway.tools.tools import CallForm
 
 JOB = "0-feed"
 CREATED_AT, ENDED_AT = 1_790_000_000, 1_790_000_007

@@ -17,7 +17,7 @@ from rose.engine_records import TokenLogprob
 from rose.protocol import Event
 from rose_gateway.responses.events import ResponseEvents, error_frame
 from rose_gateway.responses.parameters import ResponseParameters
-from rose_gateway.tools import CallForm
+from rose_gateway.tools.tools import CallForm
 from tests.gateway.responses.logs import (
     CREATED_AT,
     ENDED_AT,

@@ -1,0 +1,1 @@
+"""Who may do what: API keys, callers and their limits."""

@@ -1,0 +1,161 @@
+"""What a key may use: requests and tokens a minute, and jobs at once. The counts are in Redis.
+
+A job counts from its submission until a gateway sees its end. Gateways die; so where the limit of
+jobs is reached, the jobs that count are looked up, and those that have ended are taken out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+from rose import transport
+from rose.protocol import TERMINAL_STATUSES
+from rose.protocol.calls import Call
+from rose_gateway.access.caller import Caller
+from rose_gateway.errors import ApiError
+from rose_gateway.http.request_context import current_request
+from rose_gateway.jobs.queued_job import QueuedJob
+from rose_gateway.metrics import Metrics
+from rose_gateway.scripts import own_script
+
+#: A job that was counted so lately may not be in the queue yet.
+_UNDER_WAY_S = 60
+#: A key's jobs are looked up no more often than this.
+_RECONCILE_S = 2.0
+#: Jobs that are looked up at a time.
+_PORTION = 500
+
+
+StatusLookup = Callable[[QueuedJob], Awaitable[str | None]]
+"""The status of a job; None where there is no such job."""
+
+
+class Limits:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self, redis: transport.AsyncRedisClient, metrics: Metrics, status_of: StatusLookup
+    ) -> None:
+        self._redis = redis
+        self._metrics = metrics
+        self._status_of = status_of
+        self._reconciled_at: dict[str, float] = {}
+
+    async def take(self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]) -> None:
+        """Count a request that enqueues these jobs, of so many estimated tokens.
+
+        Raises:
+            ApiError: 429: nothing was counted.
+            BrokerUnavailable
+        """
+        limits = caller.limits
+        if not (limits.requests_per_minute or limits.tokens_per_minute or limits.max_jobs):
+            return
+        refused = await self._count(caller, tokens, jobs)
+        if refused is not None and refused.code == "max_jobs" and await self._reconcile(caller):
+            refused = await self._count(caller, tokens, jobs)
+        if refused is not None:
+            raise refused
+
+    async def give_back(self, caller_id: str, jobs: Iterable[QueuedJob]) -> None:
+        """These jobs do not run any more. Raises: BrokerUnavailable"""
+        members = [job.member for job in jobs]
+        if members:
+            with transport.broker_errors():
+                await self._redis.execute("ZREM", _jobs(caller_id), *members)
+
+    async def _count(
+        self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]
+    ) -> ApiError | None:
+        limits = caller.limits
+        args: list[str | bytes | int] = [
+            limits.requests_per_minute or 0,
+            limits.tokens_per_minute or 0,
+            limits.max_jobs or 0,
+            tokens,
+            *(job.member for job in jobs),
+        ]
+        keys = [_rate(caller.key_id), _jobs(caller.key_id)]
+        with transport.broker_errors():
+            reply = await self._redis.run(Call(own_script(__package__, "limit"), keys, args))
+        refused, wait_ms, requests, requests_ms, tokens_left, tokens_ms = reply
+        headers = current_request().headers
+        if limits.requests_per_minute:
+            headers["x-ratelimit-limit-requests"] = str(limits.requests_per_minute)
+            headers["x-ratelimit-remaining-requests"] = str(max(0, requests))
+            headers["x-ratelimit-reset-requests"] = _duration(requests_ms)
+        if limits.tokens_per_minute:
+            headers["x-ratelimit-limit-tokens"] = str(limits.tokens_per_minute)
+            headers["x-ratelimit-remaining-tokens"] = str(max(0, tokens_left))
+            headers["x-ratelimit-reset-tokens"] = _duration(tokens_ms)
+        return self._refusal(caller, refused.decode(), wait_ms, tokens, len(jobs))
+
+    def _refusal(
+        self, caller: Caller, refused: str, wait_ms: int, tokens: int, jobs: int
+    ) -> ApiError | None:
+        if not refused:
+            return None
+        limits = caller.limits
+        name, limit, requested = {
+            "requests": ("requests a minute", limits.requests_per_minute, 1),
+            "tokens": ("tokens a minute", limits.tokens_per_minute, tokens),
+            "jobs": ("jobs at once", limits.max_jobs, jobs),
+        }[refused]
+        self._metrics.limit_hit(refused)
+        never = limit is not None and requested > limit
+        return ApiError(
+            429,
+            f"this API key may use {limit} {name}, and the request asks for {requested}: "
+            + ("ask for less" if never else "try again later"),
+            type="rate_limit_error" if refused == "jobs" else refused,
+            code="max_jobs" if refused == "jobs" else "rate_limit_exceeded",
+            retry_after_s=None if never else max(0.05, wait_ms / 1000),
+        )
+
+    async def _reconcile(self, caller: Caller) -> bool:
+        """Take out the jobs that have ended. Returns whether there were any."""
+        now = time.monotonic()
+        if now - self._reconciled_at.get(caller.key_id, float("-inf")) < _RECONCILE_S:
+            return False
+        self._reconciled_at[caller.key_id] = now
+        with transport.broker_errors():
+            (seconds, _), flat = await self._redis.exchange(
+                [("TIME",), ("ZRANGE", _jobs(caller.key_id), 0, -1, "WITHSCORES")]
+            )
+        newest_ms = (int(seconds) - _UNDER_WAY_S) * 1000
+        members = zip(flat[::2], flat[1::2], strict=True)
+        counted = [(QueuedJob.of(member.decode()), float(since)) for member, since in members]
+        gone: list[QueuedJob] = []
+        for some in _portions(counted):
+            statuses = await asyncio.gather(*(self._status_of(job) for job, _ in some))
+            gone += (
+                job
+                for (job, since_ms), status in zip(some, statuses, strict=True)
+                if status in TERMINAL_STATUSES or (status is None and since_ms < newest_ms)
+            )
+        await self.give_back(caller.key_id, gone)
+        return bool(gone)
+
+
+def _portions(jobs: list[tuple[QueuedJob, float]]) -> Iterator[list[tuple[QueuedJob, float]]]:
+    for start in range(0, len(jobs), _PORTION):
+        yield jobs[start : start + _PORTION]
+
+
+def _rate(key_id: str) -> str:
+    return f"rose:gateway:limit:{{{key_id}}}:rate"
+
+
+def _jobs(key_id: str) -> str:
+    return f"rose:gateway:limit:{{{key_id}}}:jobs"
+
+
+def _duration(ms: int) -> str:
+    """As OpenAI writes it: 6m0s, 1s, 20ms."""
+    if ms < 1000:
+        return f"{ms}ms"
+    minutes, seconds = divmod(ms / 1000, 60)
+    text = f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    return f"{int(minutes)}m{text}" if minutes else text

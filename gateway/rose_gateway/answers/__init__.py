@@ -1,0 +1,1 @@
+"""What chat and plain completions answer with: choices, streamed or whole."""

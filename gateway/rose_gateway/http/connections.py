@@ -1,0 +1,343 @@
+"""Connections that cost little, whatever their clients do or leave undone.
+
+uvicorn waits for a request without end. Here a request's headers and body must come in time,
+headers are bounded, and so is the number of connections: one more closes the one that has been
+waiting longest for a whole request. None whose request is being answered is closed for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from rose_gateway.errors import ApiError
+from rose_gateway.http import http2
+from rose_gateway.metrics import Metrics
+
+#: Of the request line and all headers.
+_MAX_HEADER_BYTES = 64 * 1024
+#: A whole body may take so many times the longest silence, and longer if it is announced to be
+#: long: no line is slower than this.
+_BODY_PATIENCE = 10
+_SLOWEST_BYTES_S = 100_000
+#: After an answer that did not wait for the body: so long and so much is still taken from the
+#: client, so that it reads the answer and not a reset connection.
+_LINGER_S = 2.0
+_LINGER_BYTES = 1024 * 1024
+
+_NEVER = float("inf")
+_REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+_REASONS[503] = "Service Unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """In seconds."""
+
+    header_s: float
+    body_s: float
+
+
+class Connections:
+    """All of a server. Belongs to the event loop's thread."""
+
+    def __init__(self, most: int, timeouts: Timeouts, metrics: Metrics) -> None:
+        self.timeouts = timeouts
+        self.metrics = metrics
+        self._most = most
+        self._open: set[GuardedProtocol] = set()
+        self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
+        """those without a whole request, the one that waits longest first"""
+
+    def admit(self, connection: GuardedProtocol) -> bool:
+        """False: there are too many, and each is being answered."""
+        if len(self._open) >= self._most:
+            self.metrics.limit_hit("connections")
+            if not self._idle:
+                return False
+            oldest, _ = self._idle.popitem(last=False)
+            oldest.abandon()
+        self._open.add(connection)
+        self._idle[connection] = None
+        self.metrics.open_connections.set(len(self._open))
+        return True
+
+    def idle(self, connection: GuardedProtocol) -> None:
+        """It has been answered and may send another request."""
+        if connection in self._open:
+            self._idle[connection] = None
+
+    def busy(self, connection: GuardedProtocol) -> None:
+        """Its request is whole."""
+        self._idle.pop(connection, None)
+
+    def leave(self, connection: GuardedProtocol) -> None:
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+        self.metrics.open_connections.set(len(self._open))
+
+    def abandon_all(self) -> None:
+        """Close them at once, in mid-answer."""
+        for connection in list(self._open):
+            connection.abandon()
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with deadlines and bounds."""
+
+    guard: Connections
+    """set by `guarded_by`"""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = _NEVER
+        self._late: Callable[[], None] = self.abandon
+        self._timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._in_headers = True
+        self._in_body = False
+        self._body_began_at = 0.0
+        self._body_patience_s = 0.0
+        self._lingering = False
+        self._lingered_bytes = 0
+        self._http2: bytes | None = None
+        """what has come, where a client began with it"""
+        if not self.guard.admit(self):
+            self._refuse(503, "too many connections: try again", "server_busy")
+            return
+        self._expect(self.guard.timeouts.header_s, self._headers_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.guard.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            self._lingered_bytes += len(data)
+            if self._lingered_bytes > _LINGER_BYTES:
+                self.abandon()
+            return
+        if self._http2 is not None:
+            self._refuse_http2(data)
+            return
+        self._unset_keepalive_if_required()
+        if self._in_headers:
+            if not self._header_bytes:
+                self._expect(self.guard.timeouts.header_s, self._headers_late)
+            self._header_bytes += len(data)
+        elif self._in_body:
+            self._expect_body()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            if http2.begins_http2(data):
+                self._http2 = b""
+                self.transport.write(http2.GREETING)
+                self._refuse_http2(data)
+            else:
+                self._refuse(400, "this is no HTTP request", "invalid_request")
+        else:
+            if self._in_headers and self._header_bytes > _MAX_HEADER_BYTES:
+                self._refuse(
+                    431, f"the headers exceed {_MAX_HEADER_BYTES} bytes", "headers_too_large"
+                )
+
+    def _parse(self, data: bytes) -> None:
+        """Raises: HttpParserError"""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade() + data[upgrade.args[0] :]
+            else:
+                return
+
+    def _without_upgrade(self) -> bytes:
+        """The head that was just parsed, for a parser that begins anew: this one takes what follows
+        for another protocol. A client may offer one with any request, as Java's does with HTTP/2,
+        and is answered as if it had not.
+
+        Raises: HttpParserError: it asks for a tunnel, and for nothing else.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("CONNECT")
+        lines = [method + b" " + self.url + b" HTTP/1.1"]
+        lines += [b": ".join(header) for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        return b"\r\n".join([*lines, b"", b""])
+
+    # The parser's callbacks, in order
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["abandon"] = self.abandon  # type: ignore[typeddict-unknown-key]
+        self._in_headers = True
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it comes once more
+        self._in_headers = False
+        self._header_bytes = 0
+        self._in_body = True
+        self._body_began_at = self.loop.time()
+        self._body_patience_s = self._patience_s()
+        self._expect_body()
+        super().on_headers_complete()
+        self.cycle.transport = _PoliteTransport(self)  # type: ignore[assignment]
+        self.scope["stream_body"] = StreamBody(self.cycle)  # type: ignore[typeddict-unknown-key]
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._in_headers = True
+        self._in_body = False
+        self._deadline = _NEVER
+        if not self._lingering:
+            self.guard.busy(self)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline and not self._in_body and not self.transport.is_closing():
+            self.guard.idle(self)
+
+    # Ends
+
+    def abandon(self) -> None:
+        """Close it in the middle of whatever it does."""
+        self.transport.abort()
+
+    def close_politely(self) -> None:
+        """Where the client still sends, take some of it, so that it can read its answer."""
+        if not self._in_body or not self.transport.can_write_eof():
+            self.transport.close()
+        elif not self._lingering:
+            self._lingering = True
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self._expect(_LINGER_S, self.abandon)
+
+    def _headers_late(self) -> None:
+        if self._header_bytes:
+            self.guard.metrics.limit_hit("header_time")
+            self._refuse(408, "the request's headers took too long", "request_timeout")
+        else:  # it has never said anything
+            self.abandon()
+
+    def _body_late(self) -> None:
+        self.guard.metrics.limit_hit("body_time")
+        if self.cycle.response_started:
+            self.abandon()
+        else:
+            self._refuse(408, "the request's body took too long", "request_timeout")
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Answer without the application, and close."""
+        body = json.dumps(ApiError(status, message, code=code).body()).encode()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _refuse_http2(self, data: bytes) -> None:
+        """As soon as there is a request. The client closes, and asks anew or gives up."""
+        self._http2 = (self._http2 or b"") + data
+        if len(self._http2) > _MAX_HEADER_BYTES:
+            self.abandon()
+        elif refusal := http2.refusal(self._http2):
+            self.transport.write(refusal)
+            self._lingering = True
+            self._expect(_LINGER_S, self.abandon)
+
+    # Deadlines: one timer at most, which is set anew only when it has fired
+
+    def _expect(self, within_s: float, late: Callable[[], None]) -> None:
+        self._late = late
+        self._deadline = self.loop.time() + within_s
+        if self._timer is None or self._timer.when() > self._deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(self._deadline, self._on_timer)
+
+    def _expect_body(self) -> None:
+        silence_s = self.guard.timeouts.body_s
+        left_s = self._body_began_at + self._body_patience_s - self.loop.time()
+        self._expect(max(0.0, min(silence_s, left_s)), self._body_late)
+
+    def _patience_s(self) -> float:
+        """For the body whose headers are there."""
+        announced = next(
+            (int(value) for name, value in self.headers if name == b"content-length"), 0
+        )
+        return _BODY_PATIENCE * self.guard.timeouts.body_s + announced / _SLOWEST_BYTES_S
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.transport.is_closing() or self._deadline == _NEVER:
+            return
+        if self.loop.time() >= self._deadline - 0.001:
+            self._deadline = _NEVER
+            self._late()
+        else:
+            self._timer = self.loop.call_at(self._deadline, self._on_timer)
+
+
+class StreamBody:
+    """Where a streamed answer that has begun writes its chunks: past the layers of the application
+    and uvicorn's own, which would take most of the time that a chunk takes."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._chunked = True
+
+    def begin(self) -> None:
+        """Before the answer does. A client of HTTP/1.0 knows no chunks: the end of the connection
+        is the end of its answer."""
+        if self._cycle.scope["http_version"] == "1.0":
+            self._chunked = self._cycle.chunked_encoding = False
+            self._cycle.keep_alive = False
+
+    def write(self, data: bytes) -> bool:
+        """One chunk of the body, not empty: that would end it. Does nothing before the answer has
+        begun and once the client has gone. False: the client does not keep up; wait for `flowing`
+        before the next chunk."""
+        cycle = self._cycle
+        if cycle.response_started and not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return not cycle.flow.write_paused
+
+    async def flowing(self) -> None:
+        """Returns when the client has taken most of what was written, or has gone."""
+        if self._cycle.flow.write_paused and not self._cycle.disconnected:
+            await self._cycle.flow.drain()
+
+
+class _PoliteTransport:
+    """What an answer is written to."""
+
+    def __init__(self, protocol: GuardedProtocol) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        self._protocol.close_politely()
+
+
+def guarded_by(connections: Connections) -> type[GuardedProtocol]:
+    """The protocol class for `uvicorn.Config(http=...)`."""
+    members: dict[str, Any] = {"guard": connections}
+    return type("GuardedProtocol", (GuardedProtocol,), members)

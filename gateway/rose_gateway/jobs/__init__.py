@@ -1,0 +1,1 @@
+"""The jobs behind the requests: submitted, found, listed and shown."""

@@ -1,0 +1,155 @@
+"""The jobs that answer one request: follow, cancel, delete them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from rose.errors import BrokerUnavailable
+from rose.protocol import Event
+from rose_gateway.http.request_context import current_request
+from rose_gateway.jobs.record import Record
+from rose_gateway.metrics import Metrics
+from rose_producer import AsyncJob, JobRecord
+
+log = logging.getLogger("rose.gateway")
+
+#: Events that were ready together, each with the number of its choice.
+Burst = list[tuple[int, Event]]
+
+OnEnd = Callable[[Sequence[str]], Awaitable[None]]
+"""Called with the ids of jobs that were seen to end."""
+
+
+class JobGroup:
+    """The jobs that answer one request, and how the request read."""
+
+    def __init__(
+        self,
+        jobs: Sequence[AsyncJob],
+        state: JobRecord,
+        record: Record | None,
+        *,
+        repeated: bool = False,
+        on_end: OnEnd,
+        metrics: Metrics,
+    ) -> None:
+        self.jobs = tuple(jobs)
+        self.id = self.jobs[0].id
+        self.record = record
+        """None: somebody else has enqueued it"""
+        self.state = state
+        """of the first job, as it was when it was read"""
+        self.repeated = repeated
+        """an earlier request with the same Idempotency-Key has made it"""
+        self._on_end = on_end
+        self._metrics = metrics
+
+    @property
+    def own_record(self) -> Record:
+        """`record`, of jobs that came through here."""
+        assert self.record is not None  # noqa: S101 - they were requested here, or of a known kind
+        return self.record
+
+    @property
+    def created_at(self) -> int:
+        """Unix seconds; the same whoever asks and whenever."""
+        return (self.state.enqueued_ms or 0) // 1000
+
+    @property
+    def status(self) -> str:
+        """Of the first job: queued, running, finished, failed or cancelled."""
+        return self.state.status
+
+    async def refresh(self) -> None:
+        """Read the first job's state again. Raises: JobNotFound, BrokerUnavailable"""
+        self.state = await self.jobs[0].record()
+
+    async def bursts(
+        self, cursors: Sequence[int] = (), *, pause_s: float = 0.0
+    ) -> AsyncGenerator[Burst, None]:
+        """All events of all choices, those together that are ready together.
+
+        `cursors`: of each choice, the tokens that the reader has; none if not given. Every choice
+        ends with its terminal event. Close it: `async with aclosing(group.bursts()) as bursts`.
+        `pause_s`: for a reader without haste. Between two looks so much time passes, and what comes
+        meanwhile costs as much as one event.
+
+        Raises:
+            JobNotFound, InvalidCursor, BrokerUnavailable
+        """
+        cursors = list(cursors) or [0] * len(self.jobs)
+        streams = [
+            _of_choice(number, job, cursor)
+            for number, (job, cursor) in enumerate(zip(self.jobs, cursors, strict=True))
+        ]
+        ended: list[str] = []
+        context = current_request()
+        try:
+            async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as bursts:
+                async for burst in bursts:
+                    read_at = time.perf_counter()
+                    ended += [self.jobs[number].id for number, event in burst if event.is_terminal]
+                    yield burst
+                    if context.streaming:  # whoever asks for the next burst has written this one
+                        self._metrics.added_latency.observe(time.perf_counter() - read_at)
+                    self._metrics.events.value += len(burst)
+                    if pause_s and len(ended) < len(self.jobs):
+                        await asyncio.sleep(pause_s)
+        finally:
+            if ended:
+                await self._report_ended(ended)
+
+    async def cancel(self) -> bool:
+        """False when all jobs had ended before. Raises: JobNotFound, BrokerUnavailable"""
+        return any(await asyncio.gather(*(job.cancel() for job in self.jobs)))
+
+    async def delete(self) -> None:
+        """Ended jobs go at once, others are cancelled and go at their end.
+
+        Raises: BrokerUnavailable
+        """
+        await asyncio.gather(*(job.delete() for job in self.jobs))
+        await self._report_ended([job.id for job in self.jobs])
+
+    async def _report_ended(self, ended: Sequence[str]) -> None:
+        try:
+            await self._on_end(ended)
+        except BrokerUnavailable as error:
+            # They count as running until the key's limit is reached; then they are looked up.
+            log.warning("cannot note that jobs have ended: %s", error)
+
+
+async def _of_choice(number: int, job: AsyncJob, cursor: int) -> AsyncGenerator[Burst, None]:
+    async with aclosing(job.bursts(cursor)) as bursts:
+        async for burst in bursts:
+            yield [(number, event) for event in burst]
+
+
+async def _merged(streams: Sequence[AsyncGenerator[Burst, None]]) -> AsyncGenerator[Burst, None]:
+    """The bursts of all, as they come. Each stream is at most one burst ahead of the reader."""
+    waiting = {asyncio.ensure_future(_next(stream)): stream for stream in streams}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            together: Burst = []
+            for task in done:
+                stream = waiting.pop(task)
+                if (burst := task.result()) is not None:
+                    together += burst
+                    waiting[asyncio.ensure_future(_next(stream))] = stream
+            if together:
+                yield together
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()
+
+
+async def _next(stream: AsyncGenerator[Burst, None]) -> Burst | None:
+    return await anext(stream, None)

@@ -1,0 +1,211 @@
+"""OpenAI's messages as those of a job: roles, parts of contents, calls of tools and their results.
+
+What comes out are the fields of `rose.protocol.ChatMessage`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rose.protocol import FunctionCall
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.sampling import RequestModel, ReturnedModel
+
+#: The parts of a content that are text, and the field that has it.
+_TEXT_FIELDS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
+
+
+class ContentPart(BaseModel):
+    """A part of a message's content. Only text is supported."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | Annotated[list[ContentPart], Field(max_length=4096)]
+
+
+# As rose.protocol.ChatMessage has them.
+_CallId = Annotated[str, Field(min_length=1, max_length=128)]
+_Speaker = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class CalledFunction(ReturnedModel):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    arguments: str
+
+
+class ToolCall(ReturnedModel):
+    id: _CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class _GivenMessage(RequestModel):
+    """Clients with one type for all roles write null for what only an assistant's message has."""
+
+    refusal: None = None
+    tool_calls: None = None
+    audio: None = None
+    function_call: None = None
+
+
+class SystemMessage(_GivenMessage):
+    role: Literal["system", "developer"]
+    content: Content
+    name: _Speaker | None = None
+    tool_call_id: None = None
+
+
+class UserMessage(_GivenMessage):
+    role: Literal["user"]
+    content: Content
+    name: _Speaker | None = None
+    tool_call_id: None = None
+
+
+class AssistantMessage(ReturnedModel):
+    role: Literal["assistant"]
+    content: Content | None = None
+    refusal: str | None = None
+    name: _Speaker | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class ToolMessage(_GivenMessage):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: _CallId
+    name: _Speaker | None = Field(default=None, description="of the function, for chat templates")
+
+
+Message = Annotated[
+    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+def check_chat(model: str, chat: str | None) -> None:
+    """`chat` is what the workers announce: "1" with a chat template, None where nobody knows.
+
+    Raises: BadRequest
+    """
+    if chat is not None and chat != "1":
+        raise BadRequest(
+            f"model {model} has no chat template, so it cannot read messages: send a prompt to "
+            "/v1/completions, or give its tokenizer a chat template and restart the workers",
+            "model",
+            code="no_chat_template",
+        )
+
+
+def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[dict[str, Any]]:
+    """The messages of a job.
+
+    Raises:
+        BadRequest: a part is no text, or a tool's result belongs to no call.
+    """
+    made: list[dict[str, Any]] = []
+    called: set[str] = set()
+    for number, message in enumerate(messages):
+        where = f"{param}[{number}]"
+        fields: dict[str, Any] = {"role": message.role}
+        if isinstance(message, AssistantMessage):
+            fields |= _assistant_fields(message, where)
+            called.update(call.id for call in message.tool_calls or ())
+        else:
+            fields["content"] = content_text(message.content, f"{where}.content")
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in called:
+                raise BadRequest(
+                    f"{where}.tool_call_id: no earlier message has a tool call with the id "
+                    f"{message.tool_call_id[:80]!r}",
+                    f"{where}.tool_call_id",
+                )
+            fields["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            fields["name"] = message.name
+        made.append(fields)
+    return made
+
+
+def content_text(content: Content | None, param: str) -> str:
+    """The text of a content; parts stand on lines of their own.
+
+    Raises:
+        BadRequest: a part is an image, audio, a file, or nothing that is known.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(_part_text(part, f"{param}[{i}]") for i, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, param: str) -> str:
+    field = _TEXT_FIELDS.get(part.type)
+    if field is None:
+        raise BadRequest(
+            f"{param}.type: {part.type[:64]!r} is not supported, this server's models read text "
+            "alone",
+            f"{param}.type",
+            code="unsupported_content",
+        )
+    text: str | None = getattr(part, field)
+    if text is None:
+        raise BadRequest(
+            f"{param}.{field}: is required and missing",
+            f"{param}.{field}",
+            code="missing_required_parameter",
+        )
+    return text
+
+
+def _assistant_fields(message: AssistantMessage, where: str) -> dict[str, Any]:
+    content = message.content if message.content is not None else message.refusal
+    calls = message.tool_calls or []
+    if content is None and not calls:
+        raise BadRequest(
+            f"{where}.content: is required where there are no tool_calls",
+            f"{where}.content",
+            code="missing_required_parameter",
+        )
+    fields: dict[str, Any] = {"content": content_text(content, f"{where}.content")}
+    if calls:
+        fields["tool_calls"] = [
+            function_call(call.id, call.function.name, call.function.arguments) for call in calls
+        ]
+    return fields
+
+
+def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call in an assistant's message, with the arguments that the model wrote."""
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": _json_object(arguments)},
+    }
+
+
+def _json_object(arguments: str) -> str:
+    """The text of an object, which chat templates want. A model may write something else, as where
+    its answer was cut off, and is shown that again beside what its caller says of it. Some servers
+    write nothing for a function without parameters."""
+    if not arguments or arguments.isspace():
+        return "{}"
+    try:
+        FunctionCall(name="f", arguments=arguments)
+    except ValidationError:
+        return json.dumps({"INVALID_JSON": arguments}, ensure_ascii=False)
+    return arguments

@@ -1,0 +1,382 @@
+"""OpenAI's names for how tokens are chosen, and our own beside them, as `SamplingParams` fields.
+
+What this project adds to OpenAI's parameters has the names under which other open servers know
+them. A value that is absent or null is the default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rose.sampling import SamplingParams
+from rose_gateway.requests.bad_request import BadRequest
+
+#: Names of functions and of schemas.
+NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
+
+#: Choices draw with the seeds after the given one.
+_MAX_SEED = 2**63 - 1 - 1024
+_MIN_SEED = -(2**63)
+_MAX_GRAMMAR_BYTES = 64 * 1024
+_MAX_IDS = 1024
+#: Python refuses to read longer numbers.
+_MAX_ID_DIGITS = 10
+#: Characters that stand for something else in a regular expression.
+_MEANT_OTHERWISE = frozenset(r"\.+*?()|[]{}^$#&-~")
+#: The least probability that top_p may ask for: with it only the likeliest token is left.
+_LEAST_TOP_P = 1e-9
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Source = Annotated[str, Field(min_length=1)]
+_StopText = Annotated[str, Field(max_length=256)]
+
+_Choice = Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS)]
+_OLDER_NAME = "as `structured_outputs`, by its older name in vLLM"
+
+
+class RequestModel(BaseModel):
+    """A part of a request. Fields that nobody knows are refused, and so are values of another type
+    than is documented."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ReturnedModel(BaseModel):
+    """What a model has made. Programs send it back with fields that we have never heard of, as
+    OpenAI's libraries add some: they are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class StructuredOutputs(RequestModel):
+    """What the text must be, as clients of vLLM say it: one of these."""
+
+    json_: dict[str, Any] | _Source | None = Field(
+        default=None, alias="json", description="JSON of this schema, which may be JSON text"
+    )
+    json_object: bool | None = None
+    regex: _Source | None = None
+    choice: _Choice | None = None
+    grammar: _Source | None = None
+
+
+class SamplingRequest(RequestModel):
+    """The parameters that every endpoint which generates text knows."""
+
+    temperature: Annotated[_Number, Field(ge=0, le=2)] | None = Field(
+        default=None, description="divides the logits, 1 by default; 0 takes the likeliest token"
+    )
+    top_p: Annotated[_Number, Field(ge=0, le=1)] | None = Field(
+        default=None, description="draw from the likeliest tokens of this total probability"
+    )
+    presence_penalty: Annotated[_Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[_Number, Field(ge=-2, le=2)] | None = None
+
+    # Not OpenAI's: what the engine can do beyond.
+    top_k: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = Field(
+        default=None, description="draw from the k likeliest tokens; 0 and -1 mean all of them"
+    )
+    min_p: Annotated[_Number, Field(ge=0, lt=1)] | None = Field(
+        default=None,
+        description="draw from tokens of at least this share of the likeliest one's probability",
+    )
+    repetition_penalty: Annotated[_Number, Field(gt=0, le=100)] | None = Field(
+        default=None, description="above 1, makes tokens of prompt and output less likely"
+    )
+    no_repeat_ngram_size: Annotated[int, Field(ge=0, le=32)] | None = Field(
+        default=None, description="no sequence of so many tokens comes twice; 0 allows all"
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, description="the first tokens, as many as this, never end the output"
+    )
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=_MAX_IDS)] | None = Field(
+        default=None, description="tokens that end the output as the end of text does"
+    )
+    ignore_eos: bool | None = Field(
+        default=None, description="the end of text is a token like others"
+    )
+    regex: _Source | None = Field(
+        default=None, description="the whole text matches this expression (Rust's dialect)"
+    )
+    grammar: _Source | None = Field(
+        default=None, description="the text fits this Lark grammar (llguidance's dialect)"
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None,
+        description="vLLM's: one of `json` (a schema), `json_object`, `regex`, `choice` (texts of "
+        "which it is one) and `grammar`",
+    )
+    guided_json: dict[str, Any] | _Source | None = Field(default=None, description=_OLDER_NAME)
+    guided_regex: _Source | None = Field(default=None, description=_OLDER_NAME)
+    guided_choice: _Choice | None = Field(default=None, description=_OLDER_NAME)
+    guided_grammar: _Source | None = Field(default=None, description=_OLDER_NAME)
+    deadline_s: Annotated[_Number, Field(ge=0.001, le=1e8)] | None = Field(
+        default=None,
+        description="seconds after which nobody wants the answer any more: whatever still waits "
+        "or runs then fails with deadline_exceeded",
+    )
+
+
+class DetailedSamplingRequest(SamplingRequest):
+    """What chat completions and completions know beyond."""
+
+    seed: Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)] | None = Field(
+        default=None, description="makes drawing repeatable; choice i draws with seed + i"
+    )
+    stop: _StopText | Annotated[list[_StopText], Field(max_length=16)] | None = Field(
+        default=None,
+        description="texts that end the output and are cut from it: 16 at most; an empty one is "
+        "none",
+    )
+    logit_bias: dict[str, Annotated[_Number, Field(ge=-100, le=100)]] | None = Field(
+        default=None, description="numbers that are added to the logits of tokens, by token id"
+    )
+
+
+class TextFormat(RequestModel):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(RequestModel):
+    type: Literal["json_object"]
+
+
+class JsonValueFormat(JsonObjectFormat):
+    """As Hugging Face's clients say it: the schema stands beside the type."""
+
+    value: dict[str, Any] | None = None
+
+
+class JsonSchema(RequestModel):
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = Field(
+        default=None, description="the text fits the schema whether this is true or false"
+    )
+
+
+class JsonSchemaFormat(RequestModel):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[
+    TextFormat | JsonValueFormat | JsonSchemaFormat, Field(discriminator="type")
+]
+
+
+def sampling_fields(
+    request: SamplingRequest, *, max_new_tokens: int, default_temperature: float = 1.0
+) -> dict[str, Any]:
+    """The fields of `SamplingParams` that a request asks for, without those that keep their
+    defaults.
+
+    Raises:
+        BadRequest: some of its values contradict each other.
+    """
+    top_p, top_k = request.top_p, request.top_k
+    fields: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": default_temperature if request.temperature is None else request.temperature,
+        "top_p": None if top_p is None else max(top_p, _LEAST_TOP_P),
+        "top_k": None if top_k in (0, -1) else top_k,
+        "min_p": request.min_p,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "repetition_penalty": request.repetition_penalty,
+        "no_repeat_ngram_size": request.no_repeat_ngram_size,
+        "min_new_tokens": request.min_tokens,
+        "stop_token_ids": request.stop_token_ids and tuple(request.stop_token_ids),
+        "ignore_eos": request.ignore_eos,
+        **_text_fields(request),
+    }
+    if isinstance(request, DetailedSamplingRequest):
+        fields |= {
+            "seed": request.seed,
+            "stop": _stops(request.stop),
+            "logit_bias": _biases(request.logit_bias),
+        }
+    given = {name: value for name, value in fields.items() if value is not None}
+    if given.get("min_new_tokens", 0) > max_new_tokens:
+        raise BadRequest(
+            f"min_tokens is {request.min_tokens}, and at most {max_new_tokens} tokens are made",
+            "min_tokens",
+        )
+    return given
+
+
+def _text_fields(request: SamplingRequest) -> dict[str, Any]:
+    """Raises: BadRequest"""
+    own = {
+        "regex": bounded(request.regex, "regex"),
+        "grammar": bounded(request.grammar, "grammar"),
+    }
+    if (found := _structured(request)) is None:
+        return own
+    wanted, param = found
+    if request.regex or request.grammar:
+        raise BadRequest(
+            f"{param.split('.')[0]} cannot go with regex or grammar", param.split(".")[0]
+        )
+    if wanted.json_object:
+        return json_grammar(None, param)
+    if isinstance(wanted.json_, dict):
+        return json_grammar(wanted.json_, param)
+    if wanted.json_ is not None:
+        return {"json_schema": bounded(wanted.json_, param)}
+    if wanted.choice is not None:
+        return {"regex": bounded("|".join(map(_escaped, wanted.choice)), param)}
+    return {"regex": bounded(wanted.regex, param), "grammar": bounded(wanted.grammar, param)}
+
+
+def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | None:
+    """With the name of the parameter that says it. Raises: BadRequest"""
+    older = {
+        kind: value
+        for kind in ("json", "regex", "choice", "grammar")
+        if (value := getattr(request, f"guided_{kind}")) is not None
+    }
+    names = [f"guided_{kind}" for kind in older]
+    wanted, param = request.structured_outputs, "structured_outputs"
+    renamed = StructuredOutputs(**older) if older else None
+    # A client that does not know how old its server is says the same under both names.
+    if len(older) > 1 or (renamed is not None and wanted not in (None, renamed)):
+        raise BadRequest(
+            f"{names[-1]} cannot go with another that says what the text is", names[-1]
+        )
+    if renamed is not None:
+        return renamed, names[0]
+    if wanted is None:
+        return None
+    if len(given := [name for name, value in wanted if value not in (None, False)]) != 1:
+        raise BadRequest(
+            f"{param}: give one of json, json_object, regex, choice and grammar", param
+        )
+    return wanted, f"{param}.{given[0].rstrip('_')}"
+
+
+def _escaped(text: str) -> str:
+    """A regular expression that only `text` fits."""
+    return "".join(f"\\{c}" if c in _MEANT_OTHERWISE else c for c in text)
+
+
+def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, Any]:
+    """All the fields together: a request's own, and those that `parts` of it stand for, such as the
+    grammar of its tools, by the names of these parts.
+
+    Raises:
+        BadRequest: two of them cannot go together.
+    """
+    merged = dict(fields)
+    given = list(constraints(fields))
+    for name, part in parts.items():
+        merged |= part
+        given += [name for _ in constraints(part)]
+    if len(given) > 1:
+        raise BadRequest(
+            "only one thing can say what the text must be: a response format, regex, grammar, or "
+            "tools that must be called",
+            given[-1],
+        )
+    if given and merged.get("ignore_eos"):
+        raise BadRequest("ignore_eos cannot go with a grammar, whose end it is", "ignore_eos")
+    _try(merged)
+    return merged
+
+
+#: Types of values of which a check is remembered: those that a caller cannot fill a memory with.
+_PLAIN = (int, float, bool)
+
+
+def _try(fields: Mapping[str, Any]) -> None:
+    """Raises: InvalidParameter: they are no SamplingParams."""
+    values = fields.values()
+    if all(type(value) in _PLAIN for value in values):
+        _try_plain(tuple(fields), tuple(map(type, values)), tuple(values))
+    else:
+        SamplingParams(**fields)
+
+
+@lru_cache(maxsize=1024)
+def _try_plain(
+    names: tuple[str, ...],
+    types: tuple[type, ...],  # noqa: ARG001 - 1, 1.0 and True are one key else
+    values: tuple[Any, ...],
+) -> None:
+    """The requests of a caller mostly ask for the same."""
+    SamplingParams(**dict(zip(names, values, strict=True)))
+
+
+def constraints(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the fields that say what the text must be."""
+    return (name for name in ("json_schema", "regex", "grammar") if fields.get(name) is not None)
+
+
+def format_fields(wanted: ResponseFormat | None) -> dict[str, Any]:
+    """The grammar of chat's `response_format`. Raises: BadRequest"""
+    match wanted:
+        case JsonValueFormat(value=schema):
+            return json_grammar(schema, "response_format.value")
+        case JsonSchemaFormat(json_schema=named):
+            return json_grammar(named.schema_, "response_format.json_schema.schema")
+    return {}
+
+
+def json_grammar(schema: Mapping[str, Any] | None, param: str) -> dict[str, Any]:
+    """The text is JSON of `schema`; of any object where there is none.
+
+    Raises:
+        BadRequest: it is too large, or no JSON.
+    """
+    source = json_text({"type": "object"} if schema is None else schema, param)
+    return {"json_schema": bounded(source, param)}
+
+
+def json_text(value: Any, param: str) -> str:
+    """Raises: BadRequest: it holds what JSON cannot say."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"{param} cannot be written as JSON: {error}", param) from None
+
+
+def bounded(source: str | None, param: str) -> str | None:
+    """Raises: BadRequest: it is longer than a worker compiles."""
+    size = 0 if source is None else len(source.encode(errors="replace"))
+    if size > _MAX_GRAMMAR_BYTES:
+        raise BadRequest(f"{param} has {size} bytes, the limit is {_MAX_GRAMMAR_BYTES}", param)
+    return source
+
+
+def _stops(stop: str | list[str] | None) -> tuple[str, ...] | None:
+    if not stop:
+        return None
+    return (stop,) if isinstance(stop, str) else tuple(text for text in stop if text)
+
+
+def _biases(biases: Mapping[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+    """Raises: BadRequest: a key is no token id."""
+    if not biases:
+        return None
+    if len(biases) > _MAX_IDS:
+        raise BadRequest(
+            f"logit_bias has {len(biases)} tokens, the limit is {_MAX_IDS}", "logit_bias"
+        )
+    pairs: dict[int, float] = {}
+    for name, bias in biases.items():
+        if not (name.isascii() and name.isdigit() and len(name) <= _MAX_ID_DIGITS):
+            raise BadRequest(f"logit_bias: {name[:32]!r} is no token id", "logit_bias")
+        token_id = int(name)
+        if token_id >= 2**31 or token_id in pairs:
+            raise BadRequest(
+                f"logit_bias: {name!r} is too large for a token id, or is there twice", "logit_bias"
+            )
+        pairs[token_id] = float(bias)
+    return tuple(pairs.items())

@@ -1,0 +1,1 @@
+"""Functions that a model may call, and the calls in its output."""

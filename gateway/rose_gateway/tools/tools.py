@@ -1,0 +1,281 @@
+"""Functions that a model may or must call: what a request says of them, and what a job needs.
+
+tool_choice           what makes the model call             what reads it from the output
+a named function      a grammar: its arguments              NamedParser
+required              a grammar: calls, one a line          CallsParser
+auto                  its chat template                     CallsParser for the template's format
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from rose.sampling import JSON_LAYOUT
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.sampling import (
+    NAME_PATTERN,
+    RequestModel,
+    bounded,
+    json_grammar,
+    json_text,
+)
+from rose_gateway.tools.call_parser import CallFormat, CallsParser, NamedParser, Parser, TextParser
+
+MAX_TOOLS = 128
+
+#: By the formats of calls that a chat template may teach, as workers announce them.
+FORMATS = {
+    "hermes": CallFormat("arguments", ("<tool_call>", "</tool_call>")),
+    "llama3_json": CallFormat("parameters", separator=";"),
+}
+
+#: The most calls of one answer where a grammar makes them.
+_MAX_CALLS = 8
+
+
+class FunctionDefinition(RequestModel):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="JSON schema of the arguments; by default there are none"
+    )
+    strict: bool | None = Field(
+        default=None, description="calls that are required fit the schema whatever this says"
+    )
+
+
+class ChatTool(RequestModel):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class NamedFunction(RequestModel):
+    name: str
+
+
+class NamedChoice(RequestModel):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(RequestModel):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(RequestModel):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ChatToolChoice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
+
+
+class Function(NamedTuple):
+    """A function that the model may call, and the path of its definition in the request."""
+
+    name: str
+    description: str | None
+    parameters: Mapping[str, Any] | None
+    param: str
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """As chat templates know it."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description or "",
+                "parameters": self.schema,
+            },
+        }
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Of the arguments: always an object."""
+        if not self.parameters:
+            return {"type": "object", "properties": {}, "additionalProperties": False}
+        return {"type": "object", **self.parameters}
+
+
+class Choice(NamedTuple):
+    """Which functions the model may call; `names` is None for all of them."""
+
+    mode: Literal["none", "auto", "required", "named"]
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How calls look in the output. It is kept with the job: every replay reads the same."""
+
+    kind: Literal["text", "named", "required", "hermes", "llama3_json"] = "text"
+    names: tuple[str, ...] = ()
+
+    def parser(self) -> Parser:
+        match self.kind:
+            case "text":
+                return TextParser()
+            case "named":
+                return NamedParser(self.names[0])
+            case "required":
+                return CallsParser(frozenset(self.names))
+        return CallsParser(frozenset(self.names), FORMATS[self.kind])
+
+    def as_record(self) -> list[Any]:
+        return [self.kind, *self.names]
+
+    @classmethod
+    def from_record(cls, record: Sequence[Any]) -> CallForm:
+        kind, *names = record or ["text"]
+        return cls(kind, tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """What a job needs so that its model calls functions, and how to read its output."""
+
+    form: CallForm = CallForm()
+    definitions: tuple[dict[str, Any], ...] = ()
+    """for the chat template"""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """fields of SamplingParams: a grammar"""
+    stop: tuple[str, ...] = ()
+    """stop texts beside those of the request"""
+
+
+def chat_functions(tools: Sequence[ChatTool]) -> list[Function]:
+    """Raises: BadRequest"""
+    return checked_functions(
+        Function(
+            tool.function.name,
+            tool.function.description,
+            tool.function.parameters,
+            f"tools[{number}].function",
+        )
+        for number, tool in enumerate(tools)
+    )
+
+
+def checked_functions(functions: Any) -> list[Function]:
+    """Raises: BadRequest: a name or a schema of parameters is impossible, or a name comes twice."""
+    checked: list[Function] = []
+    known: set[str] = set()
+    for function in functions:
+        if not re.fullmatch(NAME_PATTERN, function.name):
+            raise BadRequest(
+                f"{function.param}.name: {function.name[:80]!r} must be 1 to 64 letters, digits, "
+                "underscores and dashes",
+                f"{function.param}.name",
+            )
+        if function.name in known:
+            raise BadRequest(
+                f"{function.param}.name: {function.name!r} is there twice", f"{function.param}.name"
+            )
+        where = f"{function.param}.parameters"
+        if function.schema["type"] != "object":
+            raise BadRequest(f"{where}.type: must be 'object'", f"{where}.type")
+        bounded(json_text(function.schema, where), where)
+        known.add(function.name)
+        checked.append(function)
+    return checked
+
+
+def chat_choice(choice: ChatToolChoice | None, *, has_tools: bool) -> Choice:
+    match choice:
+        case None:
+            return Choice("auto" if has_tools else "none")
+        case NamedChoice():
+            return Choice("named", (choice.function.name,))
+        case AllowedChoice(allowed_tools=allowed):
+            return Choice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
+    return Choice(choice)
+
+
+def plan_tools(
+    functions: Sequence[Function],
+    choice: Choice,
+    *,
+    tool_format: str,
+    parallel: bool = True,
+    is_default: bool = False,
+) -> ToolPlan:
+    """`tool_format` is what the workers announce of their chat template, empty where nobody knows.
+    `is_default` says that the request has no tool_choice.
+
+    Raises:
+        BadRequest
+    """
+    if choice.mode == "none" and not choice.names:
+        return ToolPlan()
+    allowed = _allowed(functions, choice)
+    definitions = tuple(function.definition for function in allowed)
+    names = tuple(function.name for function in allowed)
+    match choice.mode:
+        case "named":
+            grammar = json_grammar(allowed[0].schema, f"{allowed[0].param}.parameters")
+            return ToolPlan(CallForm("named", names), definitions, grammar)
+        case "required":
+            source = bounded(calls_grammar(allowed, parallel=parallel), "tools")
+            return ToolPlan(CallForm("required", names), definitions, {"grammar": source})
+    if tool_format not in FORMATS:
+        raise BadRequest(
+            "tool_choice 'auto' needs a model whose chat template teaches a format of calls that "
+            "this server knows, and this model's does not: say 'required', name a function, or "
+            "say 'none'",
+            "tools" if is_default else "tool_choice",
+            code="unsupported_tool_choice",
+        )
+    form = CallForm.from_record([tool_format, *names])
+    return ToolPlan(form, definitions, stop=() if parallel else (_end_of_call(tool_format),))
+
+
+def _end_of_call(tool_format: str) -> str:
+    """Where it stops the text, the first call ends the output. Raises: BadRequest: it has none."""
+    end = FORMATS[tool_format].close
+    if not end:
+        raise BadRequest(
+            "parallel_tool_calls: false needs tool_choice 'required' or a named function: this "
+            "model's calls have no end that nothing else has",
+            "parallel_tool_calls",
+            code="unsupported_parameter",
+        )
+    return end
+
+
+def _allowed(functions: Sequence[Function], choice: Choice) -> list[Function]:
+    """Raises: BadRequest: there are none, or a name that is none of them."""
+    if not functions:
+        raise BadRequest(
+            f"tool_choice {choice.mode!r} needs tools, and there are none", "tool_choice"
+        )
+    if choice.names is None:
+        return list(functions)
+    by_name = {function.name: function for function in functions}
+    for name in choice.names:
+        if name not in by_name:
+            raise BadRequest(
+                f"tool_choice: {name[:80]!r} is none of the functions in tools", "tool_choice"
+            )
+    return [by_name[name] for name in dict.fromkeys(choice.names)]
+
+
+def calls_grammar(functions: Sequence[Function], *, parallel: bool) -> str:
+    """Lark, in llguidance's dialect: calls of `functions`, one a line."""
+    more = rf' ("\n" call){{0,{_MAX_CALLS - 1}}}' if parallel else ""
+    rules = [f"start: call{more}"]
+    rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
+    for number, function in enumerate(functions):
+        head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
+        schema = {"x-guidance": JSON_LAYOUT, **function.schema}
+        source = json_text(schema, f"{function.param}.parameters")
+        rules.append(f'call_{number}: {head} arguments_{number} "}}"')
+        rules.append(f"arguments_{number}: %json {source}")
+    return "\n".join(rules) + "\n"
