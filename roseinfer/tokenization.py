@@ -53,13 +53,7 @@ def encode_chat(
         raise InvalidParameter(
             "messages is empty: a chat needs at least one message", param="prompt"
         )
-    if template_kwargs:
-        own = inspect.signature(tokenizer.apply_chat_template).parameters
-        for name in own.keys() & template_kwargs.keys():
-            raise InvalidParameter(
-                f"{name!r} is no variable that a chat template may be given",
-                param="chat_template_kwargs",
-            )
+    _check_variables(tokenizer, template_kwargs)
     conversation = [_for_template(message, template) for message in messages]
     try:
         ids: list[int] = tokenizer.apply_chat_template(
@@ -77,6 +71,18 @@ def encode_chat(
             f"the chat template refused the messages: {reason}", param="prompt"
         ) from error
     return ids
+
+
+def _check_variables(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter for a name that is an argument of transformers' own."""
+    if not template_kwargs:
+        return
+    own = inspect.signature(tokenizer.apply_chat_template).parameters
+    for name in own.keys() & template_kwargs.keys():
+        raise InvalidParameter(
+            f"{name!r} is no variable that a chat template may be given",
+            param="chat_template_kwargs",
+        )
 
 
 def chat_template(tokenizer: Any | None, tools: Sequence[Mapping[str, Any]] = ()) -> str:
