@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from rose.errors import InvalidParameter
+from rose.errors import InvalidParameter, MalformedMessage
 from rose.protocol import JobSpec, decode_job, encode_job, job_from
 from rose.protocol.chat import MAX_TEMPLATE_KWARGS_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
 
@@ -152,7 +152,7 @@ def test_no_binary_comes_in_a_tool() -> None:
     # given
     fields = {"id": "0-a", "prompt": CHAT, "tools": [{**WEATHER, "more": b"x"}]}
     # then: before anything of it is looked at
-    with pytest.raises(Exception, match="not msgpack"):
+    with pytest.raises(MalformedMessage, match="it has binary"):
         decode_job(msgpack.packb(fields))
 
 
