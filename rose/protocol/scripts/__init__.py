@@ -1,6 +1,7 @@
 """The Lua scripts: one file for each transition, behind what it uses of `common*.lua`.
 
-Only what it uses, because Redis makes every function of a script anew at every call.
+Only what it uses, because Redis makes every function of a script anew at every call. A line
+`--uses NAME, NAME` in a function declares it there, so that it is made only if the function runs.
 
 A script that gives memory back, or brings work to an end, begins with `#!lua flags=allow-oom`: it
 runs although Redis has reached `maxmemory`. Without that the jobs that fill Redis could never leave
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 _PLAIN, _SHARDED = "local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'"
 
+_USES = re.compile(r"^(?P<indent> *)--uses (?P<names>.+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _DECLARATION = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -36,8 +39,8 @@ class Script:
 
 #: What several scripts use, by subject. Each of them may use those before it.
 _COMMON = (
-    *("common", "common_takes", "common_tenants", "common_parking", "common_turns"),
-    "common_cancellation",
+    *("common", "common_takes", "common_tenants", "common_accounts", "common_parking"),
+    *("common_turns", "common_cancellation"),
 )
 
 
@@ -55,7 +58,25 @@ def with_common(source: str) -> str:
     if source.startswith("#!"):  # Redis looks for it in the first line only
         flags, newline, source = source.partition("\n")
         flags += newline
-    return f"{flags}{_used(source)}{source}"
+    in_one_place = {name for match in _USES.finditer(source) for name in match["names"].split(", ")}
+    everywhere = _needed(_named(_COMMENT.sub("", source)) - in_one_place)
+    text, outer = [_text(everywhere)], [("", everywhere)]
+    end = 0
+    for match in _USES.finditer(source):
+        text.append(source[end : match.start()])
+        # Left are the places in whose block this one is.
+        while not _goes_on(text[-1], outer[-1][0]) or len(match["indent"]) <= len(outer[-1][0]) > 0:
+            outer.pop()
+        names = _needed(match["names"].split(", ")).difference(*(names for _, names in outer))
+        outer.append((match["indent"], names))
+        text.append(_text(names))
+        end = match.end()
+    return "".join([flags, *text, source[end:]])
+
+
+def _goes_on(source: str, indent: str) -> bool:
+    """Whether a block of this indent does not end in these lines."""
+    return all(line.startswith(indent) for line in source.splitlines() if line)
 
 
 def sha1_of(source: str) -> str:
@@ -73,13 +94,20 @@ def _declarations() -> dict[str, str]:
     return {name: common[start:end] for (name, start), end in zip(starts, ends, strict=True)}
 
 
-def _used(source: str) -> str:
-    """The common declarations that `source` names, and those that these name in turn."""
-    parts = _declarations()
-    used: set[str] = set()
-    unread = [_COMMENT.sub("", source)]
+def _named(source: str) -> set[str]:
+    return _declarations().keys() & set(_WORD.findall(source))
+
+
+def _needed(names: Iterable[str]) -> set[str]:
+    """These common declarations, and those that they name in turn."""
+    needed: set[str] = set()
+    unread = set(names)
     while unread:
-        named = parts.keys() & set(_WORD.findall(unread.pop()))
-        unread += [parts[name] for name in named - used]
-        used |= named
-    return "".join(part for name, part in parts.items() if name in used)
+        name = unread.pop()
+        needed.add(name)
+        unread |= _named(_declarations()[name]) - needed
+    return needed
+
+
+def _text(names: Set[str]) -> str:
+    return "".join(part for name, part in _declarations().items() if name in names)

@@ -13,7 +13,7 @@
 --        GAP     tokens before it are missing, or somebody else has written into the log
 local load, running = KEYS[1], KEYS[2]
 local group, ttl_s = ARGV[1], ARGV[2]
-local now, book
+local now
 local generated, generated_tenants = 0, 0
 local prefix = prefix_of(load)
 local of_tenants = prefix .. 'jobs:tenants'
@@ -31,16 +31,48 @@ local function field_of(state, field)
   return (ask('HMGET', state, field) or {})[1]
 end
 
-local function open_book()
-  book = book or tenant_book(prefix)
-  return book
+-- The accounts of tenants, opened where a job of theirs ends or has more tokens than were charged for it. `charge`, `note_ended`, `close`.
+local accounts
+local function open_accounts()
+  if accounts then return accounts end
+  --uses tenant_book, settle_tenant, charge_more
+  accounts = {}
+  -- The names of the tenants whose jobs end, and by these what `settle_all` has to know.
+  local book, names, totals = tenant_book(prefix), {}, {}
+
+  -- A job that runs has `logged` tokens.
+  function accounts.charge(state, charged, logged)
+    local name = field_of(state, 'tenant')
+    if name then charge_more(book, state, name, charged, logged) end
+  end
+
+  -- A job has ended with `logged` tokens.
+  function accounts.note_ended(state, name, share, cost, bytes, logged)
+    if not name or not share then return end
+    local own = totals[name]
+    if not own then
+      own = {jobs = 0, held = 0, charged = 0, shares = {}, cost = 0, bytes = 0, logged = 0}
+      totals[name], names[#names + 1] = own, name
+    end
+    -- More than the advance was charged only for what was logged beyond it.
+    local charged = logged > ADVANCE and tonumber(field_of(state, 'charged') or '') or ADVANCE
+    own.jobs, own.held, own.charged, own.shares[#own.shares + 1] = own.jobs + 1, own.held + 1, own.charged + charged, share
+    own.cost, own.bytes, own.logged = own.cost + cost, own.bytes + bytes, own.logged + logged
+  end
+
+  function accounts.close()
+    if #names > 0 then book.open_all(names) end
+    for _, name in ipairs(names) do settle_tenant(book, name, totals[name]) end
+    book.now = tonumber(now or '')
+    book.close(load)
+  end
+
+  return accounts
 end
 
--- A tenant's job that runs has `logged` tokens.
 local function charge(state, charged, logged)
   charged = tonumber(charged or '') or ADVANCE
-  local tenant = logged > charged and field_of(state, 'tenant')
-  if tenant then open_book().charge(state, tenant, charged, logged) end
+  if logged > charged then open_accounts().charge(state, charged, logged) end
 end
 
 -- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
@@ -87,23 +119,8 @@ local function log_events(state, tokens, known, index, counts, number, ends)
   return placed, first ~= nil, index == logged and logged, logged - before
 end
 
--- What the jobs that end leave behind: their ids, their entries by stream, the names of their tenants, and by these what
--- `settle_all` has to know.
-local ended, entries, tenants, totals = {}, {}, {}, {}
-
--- A tenant's job has ended with `logged` tokens.
-local function note_ended(state, name, share, cost, bytes, logged)
-  if not name or not share then return end
-  local own = totals[name]
-  if not own then
-    own = {jobs = 0, held = 0, charged = 0, shares = {}, cost = 0, bytes = 0, logged = 0}
-    totals[name], tenants[#tenants + 1] = own, name
-  end
-  -- More than the advance was charged only for what was logged beyond it.
-  local charged = logged > ADVANCE and tonumber(field_of(state, 'charged') or '') or ADVANCE
-  own.jobs, own.held, own.charged, own.shares[#own.shares + 1] = own.jobs + 1, own.held + 1, own.charged + charged, share
-  own.cost, own.bytes, own.logged = own.cost + cost, own.bytes + bytes, own.logged + logged
-end
+-- What the jobs that end leave behind: their ids, and their entries by stream.
+local ended, entries = {}, {}
 
 -- Returns the outcome, and how many KEYS and ARGV the item has.
 local function append(key, arg)
@@ -130,7 +147,7 @@ local function append(key, arg)
       local deleted = known[3] and field_of(state, 'deleted')
       local held = {string.format('%d', complete), known[5], known[6], known[7], deleted}
       local cost, bytes = end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
-      if moved then note_ended(state, known[8], known[9], cost, bytes, complete) end
+      if moved then open_accounts().note_ended(state, known[8], known[9], cost, bytes, complete) end
     elseif ends then
       outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
     elseif not grown then
@@ -161,14 +178,7 @@ while key < #KEYS do
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
-if #tenants > 0 then
-  open_book().open_all(tenants)
-  for _, name in ipairs(tenants) do book.settle_all(name, totals[name]) end
-end
-if book then
-  book.now = tonumber(now or '')
-  book.close(load)
-end
+if accounts then accounts.close() end
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

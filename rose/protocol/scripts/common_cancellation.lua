@@ -15,7 +15,7 @@ local function stop_job(state, tokens, load, control, message, event, ttl_s)
   local was_parked = book and end_parked(book, state, 'cancelled', event, now, ttl_s)
   if not was_parked then
     end_job(state, tokens, held_by(state), 'cancelled', event, string.format('%d', now))
-    if book then book.settle_job(state, 0) end
+    if book then settle_state(book, state, 0) end
   end
   give_back(load)
   if book then book.close(load) end

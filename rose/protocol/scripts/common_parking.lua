@@ -6,11 +6,11 @@ local function end_parked(book, state, status, event, now, ttl_s)
     'bytes') or {}
   if not is_parked(unpack(known, 1, 4)) or not known[5] or not known[6] then return false end
   local _, level = share_of(known[2])
-  book.release(book.open(known[5]), id_of(state), level, known[7])
+  release_parked(book, book.open(known[5]), id_of(state), level, known[7])
   end_job(state, (string.gsub(state, ':state:', ':tokens:', 1)), held_by(state), status, event,
     string.format('%d', now), ttl_s)
   ask('XDEL', book.stream, known[6])
-  book.settle(known[5], known[2], known[8], known[9], nil, 0)
+  settle(book, known[5], known[2], known[8], known[9], nil, 0)
   return true
 end
 
@@ -34,114 +34,105 @@ local function forget_idle(book, now, count)
   redis.call('ZREM', jobs, unpack(idle))
 end
 
-local function tenant_parking(book)
-  local parking, prefix = {}, book.prefix
-  local gather, levels, ageing = book.gather, book.parked_levels, nil
-
+-- Why one more job of a tenant is refused; nil if it is not.
+local function refusal(tenant, cost, size, now)
+  local SOON_MS = 1000
+  local function limited(limit, count, most, ms)
+    return {'LIMITED', tenant.name, limit, string.format('%d', count), string.format('%d', most),
+      string.format('%d', math.ceil(ms))}
+  end
+  local function full(unit, more)
+    local most = tenant['max_' .. unit]
+    return most and tenant[unit] + more > most and limited('max_queued_' .. unit, tenant[unit], most, SOON_MS)
+  end
+  local refused = full('jobs', 1) or full('bytes', size) or full('tokens', cost)
+  if refused then return refused end
+  local requests, allowance = tenant.max_requests, tenant.max_allowance
+  if not requests and not allowance then return nil end
   -- What a minute allows, up to now. A time in the future is from before Redis' clock was set back.
-  local function refill(tenant, now)
-    local minutes = math.max(0, now - (tenant.at or 0)) / 60000
-    local requests, allowance = tenant.max_requests, tenant.max_allowance
-    if requests then tenant.requests = math.min(requests, (tenant.requests or requests) + minutes * requests) end
-    if allowance then tenant.allowance = math.min(allowance, (tenant.allowance or allowance) + minutes * allowance) end
-    tenant.at = now
+  local minutes = math.max(0, now - (tenant.at or 0)) / 60000
+  if requests then tenant.requests = math.min(requests, (tenant.requests or requests) + minutes * requests) end
+  if allowance then tenant.allowance = math.min(allowance, (tenant.allowance or allowance) + minutes * allowance) end
+  tenant.at = now
+  -- Who asks for more than a minute allows gets it when a whole minute is left, and then waits the longer.
+  local need = math.min(cost, allowance or cost)
+  if requests and tenant.requests < 1 then
+    return limited('requests_per_minute', requests - math.max(0, tenant.requests), requests,
+      (1 - tenant.requests) / requests * 60000)
   end
-
-  -- Why one more job is refused; nil if it is not.
-  function parking.refusal(tenant, cost, size, now)
-    local SOON_MS = 1000
-    local function limited(limit, count, most, ms)
-      return {'LIMITED', tenant.name, limit, string.format('%d', count), string.format('%d', most),
-        string.format('%d', math.ceil(ms))}
-    end
-    local function full(unit, more)
-      local most = tenant['max_' .. unit]
-      return most and tenant[unit] + more > most and limited('max_queued_' .. unit, tenant[unit], most, SOON_MS)
-    end
-    local refused = full('jobs', 1) or full('bytes', size) or full('tokens', cost)
-    if refused then return refused end
-    if not tenant.max_requests and not tenant.max_allowance then return nil end
-    refill(tenant, now)
-    -- Who asks for more than a minute allows gets it when a whole minute is left, and then waits the longer.
-    local need = math.min(cost, tenant.max_allowance or cost)
-    if tenant.max_requests and tenant.requests < 1 then
-      return limited('requests_per_minute', tenant.max_requests - math.max(0, tenant.requests), tenant.max_requests,
-        (1 - tenant.requests) / tenant.max_requests * 60000)
-    end
-    if tenant.max_allowance and tenant.allowance < need then
-      return limited('tokens_per_minute', tenant.max_allowance - math.max(0, tenant.allowance), tenant.max_allowance,
-        (need - tenant.allowance) / tenant.max_allowance * 60000)
-    end
+  if allowance and tenant.allowance < need then
+    return limited('tokens_per_minute', allowance - math.max(0, tenant.allowance), allowance,
+      (need - tenant.allowance) / allowance * 60000)
   end
+end
 
-  -- A job comes: it counts for the limits until `settle`, and for those of a minute.
-  function parking.accept(tenant, cost, size)
-    tenant.jobs, tenant.tokens, tenant.bytes = tenant.jobs + 1, tenant.tokens + cost, tenant.bytes + size
-    if not tenant.at then return end
-    if tenant.max_requests and tenant.requests then tenant.requests = tenant.requests - 1 end
-    if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
+-- A job comes: it counts for the limits until `settle`, and for those of a minute.
+local function accept(tenant, cost, size)
+  tenant.jobs, tenant.tokens, tenant.bytes = tenant.jobs + 1, tenant.tokens + cost, tenant.bytes + size
+  if not tenant.at then return end
+  if tenant.max_requests and tenant.requests then tenant.requests = tenant.requests - 1 end
+  if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
+end
+
+-- When a job that comes now is due: behind all of its level, though Redis' clock was set back.
+local function next_due(book, tenant, level, earliest)
+  local last = tenant.last + 1
+  if last < earliest then last = earliest end
+  tenant.last = last
+  if level > 1 then
+    local ageing = book.ageing or redis.call('HMGET', book.prefix .. 'model', 'ageing_ms')[1]
+    book.ageing = tonumber(ageing or '') or 60000
+    last = last + (level - 1) * book.ageing * 1024
   end
+  if book.passing ~= '' and string.find(book.passing, level, 1, true) then return last - PASSING end
+  return last
+end
 
-  -- When a job that comes now is due: behind all of its level, though Redis' clock was set back.
-  local function next_due(tenant, level, earliest)
-    local last = tenant.last + 1
-    if last < earliest then last = earliest end
-    tenant.last = last
-    if level > 1 then
-      ageing = ageing or tonumber(book.ageing or redis.call('HMGET', prefix .. 'model', 'ageing_ms')[1] or '') or 60000
-      last = last + (level - 1) * ageing * 1024
-    end
-    if book.passing ~= '' and string.find(book.passing, level, 1, true) then return last - PASSING end
-    return last
+-- Its entry has come already. `due`: its score, if it had one before.
+local function park(book, tenant, job_id, level, now, deadline_ms, due)
+  due = due and tonumber(due) or next_due(book, tenant, level, now * 1024)
+  gather(tenant, 'comes', string.format('%d', due), job_id)
+  tenant.parked, tenant.dirty = tenant.parked + 1, true
+  if not tenant.due or due < tenant.due then tenant.due = due end
+  if deadline_ms then book.insist('ZADD', book.prefix .. 'shares:deadlines', deadline_ms, job_id) end
+  local levels = book.parked_levels
+  levels[level], book.heard = levels[level] + 1, true
+end
+
+-- Whether tenants' jobs are parked. If only workers live that do not look for parked ones, they go where those
+-- look.
+local function parks_tenants(prefix, stream)
+  local GROUP, RELEASED, ALIVE_MS = 'workers', 'released', 15000
+  if redis.call('EXISTS', prefix .. 'shares:worker') == 1 then return true end
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, GROUP)
+  for _, info in ipairs(consumers.err and {} or consumers) do
+    local consumer = by_name(info)
+    if consumer.name ~= RELEASED and consumer.idle < ALIVE_MS then return false end
   end
+  return true
+end
 
-  -- Its entry has come already. `due`: its score, if it had one before.
-  function parking.park(tenant, job_id, level, now, deadline_ms, due)
-    if due then due = tonumber(due) else due = next_due(tenant, level, now * 1024) end
-    gather(tenant, 'comes', string.format('%d', due), job_id)
-    tenant.parked, tenant.dirty = tenant.parked + 1, true
-    if not tenant.due or due < tenant.due then tenant.due = due end
-    if deadline_ms then book.insist('ZADD', prefix .. 'shares:deadlines', deadline_ms, job_id) end
-    levels[level], book.heard = levels[level] + 1, true
-  end
-
-  -- Whether tenants' jobs are parked. If only workers live that do not look for parked ones, they go where those
-  -- look.
-  function parking.parks(stream)
-    local GROUP, RELEASED, ALIVE_MS = 'workers', 'released', 15000
-    if redis.call('EXISTS', prefix .. 'shares:worker') == 1 then return true end
-    local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, GROUP)
-    for _, info in ipairs(consumers.err and {} or consumers) do
-      local consumer = by_name(info)
-      if consumer.name ~= RELEASED and consumer.idle < ALIVE_MS then return false end
-    end
-    return true
-  end
-
-  -- Put parked jobs, at most `count`, into the job streams, where every worker looks.
-  function parking.unpark(count, group_streams)
-    for _, name in ipairs(book.insist('ZRANGE', book.heads, 0, count - 1)) do
-      local tenant = book.open(name)
-      for _, job_id in ipairs(book.insist('ZRANGE', tenant.key, 0, count - 1)) do
-        if count == 0 then return end
-        count = count - 1
-        local state = prefix .. 'state:' .. job_id
-        local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'deadline_ms') or {}
-        local parked, _, level = is_parked(unpack(known, 1, 4)), share_of(known[2])
-        local entry = parked and known[5] and redis.call('XRANGE', book.stream, known[5], known[5])[1]
-        book.release(tenant, job_id, level, known[6])
-        if parked then book.settle_job(state, 0) end
-        if entry then
-          local stream = group_streams[level]
-          redis.call('HSET', state, 'stream', stream, 'entry', redis.call('XADD', stream, '*', 'job', job_of(entry)))
-          redis.call('HDEL', state, 'share')
-          redis.call('XDEL', book.stream, known[5])
-        end
+-- Put parked jobs, at most `count`, into the job streams, where every worker looks.
+local function unpark(book, count, group_streams)
+  for _, name in ipairs(book.insist('ZRANGE', book.heads, 0, count - 1)) do
+    local tenant = book.open(name)
+    for _, job_id in ipairs(book.insist('ZRANGE', tenant.key, 0, count - 1)) do
+      if count == 0 then return end
+      count = count - 1
+      local state = book.prefix .. 'state:' .. job_id
+      local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'deadline_ms') or {}
+      local parked, _, level = is_parked(unpack(known, 1, 4)), share_of(known[2])
+      local entry = parked and known[5] and redis.call('XRANGE', book.stream, known[5], known[5])[1]
+      release_parked(book, tenant, job_id, level, known[6])
+      if parked then settle_state(book, state, 0) end
+      if entry then
+        local stream = group_streams[level]
+        redis.call('HSET', state, 'stream', stream, 'entry', redis.call('XADD', stream, '*', 'job', job_of(entry)))
+        redis.call('HDEL', state, 'share')
+        redis.call('XDEL', book.stream, known[5])
       end
     end
   end
-
-  return parking
 end
 
 -- Park jobs, at most about `count`, that the version before has parked: it kept them in tenants:messages, and what it
@@ -150,7 +141,7 @@ local function park_earlier(book, count, ttl_s)
   local prefix = book.prefix
   local earlier, messages = prefix .. 'tenants:', prefix .. 'tenants:messages'
   if redis.call('EXISTS', earlier .. 'clock') == 0 then return end
-  local parking, found = tenant_parking(book), redis.call('HSCAN', messages, 0, 'COUNT', count)[2]
+  local found = redis.call('HSCAN', messages, 0, 'COUNT', count)[2]
   for n = 1, #found, 2 do
     local job_id, state = found[n], prefix .. 'state:' .. found[n]
     local known = ask('HMGET', state, 'status', 'entry', 'tenant', 'level', 'cost', 'bytes', 'deadline_ms', 'prompt') or {}
@@ -159,8 +150,8 @@ local function park_earlier(book, count, ttl_s)
       local level = tonumber(known[4] or '') or 2
       redis.call('HSET', state, 'stream', book.stream, 'entry', redis.call('XADD', book.stream, '*', 'job', found[n + 1]),
         'share', string.format('%d %d %d', tonumber(known[8] or '') or 0, level, size))
-      parking.accept(tenant, cost, size)
-      parking.park(tenant, job_id, level, now_ms(), known[7], ask('ZSCORE', prefix .. 'tenant:' .. known[3] .. ':parked', job_id))
+      accept(tenant, cost, size)
+      park(book, tenant, job_id, level, now_ms(), known[7], ask('ZSCORE', prefix .. 'tenant:' .. known[3] .. ':parked', job_id))
       book.parked_levels[level] = book.parked_levels[level] - 1 -- that is counted as it was
     elseif is_terminal(known[1]) then
       bury(state, prefix .. 'tokens:' .. job_id, ttl_s)

@@ -1,6 +1,8 @@
--- Tenants: what each of them has. Behind common.lua. One function a subject, because Redis makes every function
--- of a script anew at every call: whoever has no tenant pays for none.
+-- Tenants: what each of them has. Behind common.lua.
 -- What a call changes is gathered, and `close` writes it: by one command for all tenants, not one for each.
+-- Redis makes every function of a script anew at every call, and a table that grows is made anew, too: of a call for a
+-- single job most of the time would go there. So the book has those functions alone that every call needs, and tables
+-- name from the beginning what they will hold.
 --
 -- A job of a tenant stands in the stream jobs:tenants from its submit to its end. None of its entries is ever read
 -- as new: it is parked until a fetch, or the worker that listens, claims it for itself. From then on it is pending
@@ -54,68 +56,110 @@ local function longest_waiting(parked)
   return first[1], tonumber(first[2])
 end
 
-local function tenant_book(prefix)
-  local stream, limits, shares = prefix .. 'jobs:tenants', prefix .. 'tenants:limits', prefix .. 'shares:'
-  local records, ready, heads, jobs = shares .. 'tenants', shares .. 'ready', shares .. 'heads', shares .. 'jobs'
-  -- passing: what `passes` returns; undue: ids that have no deadline here any more; heard: an entry has come that wakes
-  -- a worker; now: Redis' clock, if the caller knows it; turns: of how many tenants that were ready a call has looked
-  -- whose turn it is. All are named at once, since a table that grows is costly.
-  local book = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
-    undue = nil, heard = nil, now = nil, turns = nil, insist = nil, gather = nil, clock = nil, open_all = nil, open = nil,
-    passes = nil, uncount = nil, release = nil, give = nil, settle_all = nil, settle = nil,
-    settle_job = nil, charge = nil, mended = nil, close = nil}
-  local opened, order, clock, rings, more_ready = {}, {}, nil, false, 0
-  local LEVELS = {'parked_high', 'parked_normal', 'parked_low'}
-  local tonumber, floor = tonumber, math.floor
-
-  local function count_of(value)
-    return tonumber(value or '') or 0
+-- Append to a list of this name, which most tables never need.
+local function gather(one, list, word, other)
+  local words = one[list]
+  if not words then
+    one[list] = {word, other}
+    return
   end
+  local n = #words
+  words[n + 1], words[n + 2] = word, other
+end
 
-  local function bucket_of(jobs)
-    if jobs <= 0 then return 0 end
-    local _, power = math.frexp(jobs)
-    return 2 ^ (power - 1)
+local function bucket_of(jobs)
+  if jobs <= 0 then return 0 end
+  local _, power = math.frexp(jobs)
+  return 2 ^ (power - 1)
+end
+
+-- Nothing but a foreign command makes one of a book's keys another type. It must not keep everybody's jobs from
+-- workers for ever: the key is made anew, and the worker says so. Of a single tenant's key there is nothing to make it of.
+local function make_anew(book, key)
+  book.made_anew = key
+  local ready, heads, jobs = book.ready, book.heads, book.prefix .. 'shares:jobs'
+  local source
+  for _, other in ipairs(({[ready] = {heads, jobs}, [heads] = {ready, jobs}, [jobs] = {heads, ready}})[key] or {}) do
+    source = source or ask('ZCARD', other) and other
   end
-
-  -- Nothing but a foreign command makes one of these keys another type. It must not keep everybody's jobs from
-  -- workers for ever: the key is made anew, and the worker says so.
-  local mended
-
-  -- What the jobs count that workers have begun on.
-  local function count_running()
-    for _, job_id in ipairs(ask('ZRANGE', prefix .. 'running', 0, -1) or {}) do
-      local known = ask('HMGET', prefix .. 'state:' .. job_id, 'tenant', 'share', 'cost', 'bytes', 'status') or {}
-      if known[1] and known[2] and not is_terminal(known[5]) then
-        local tenant = book.open(known[1])
-        tenant.running, tenant.jobs, tenant.dirty = tenant.running + 1, tenant.jobs + 1, true
-        tenant.tokens, tenant.bytes = tenant.tokens + count_of(known[3]), tenant.bytes + count_of(known[4])
-      end
-    end
-  end
-
-  -- Of a single tenant's key there is nothing to make it of.
-  local function made_anew(key)
-    mended = key
-    local sources = ({[ready] = {heads, jobs}, [heads] = {ready, jobs}, [jobs] = {heads, ready}})[key]
-    local source
-    for _, other in ipairs(sources or {}) do source = source or ask('ZCARD', other) and other end
-    if not source then
-      redis.call('DEL', key)
-      if key == records then count_running() end
-      return
-    end
+  if source then
     -- All are next; whoever has had his turn stands where he belongs.
     redis.call('ZUNIONSTORE', key, 1, source, 'WEIGHTS', 0)
     if key ~= jobs then return end
     for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZADD', key, bucket_of(book.open(name).jobs), name) end
+    return
   end
+  redis.call('DEL', key)
+  if key ~= book.prefix .. 'shares:tenants' then return end
+  -- What the jobs count that workers have begun on.
+  for _, job_id in ipairs(ask('ZRANGE', book.prefix .. 'running', 0, -1) or {}) do
+    local known = ask('HMGET', book.prefix .. 'state:' .. job_id, 'tenant', 'share', 'cost', 'bytes', 'status') or {}
+    if known[1] and known[2] and not is_terminal(known[5]) then
+      local tenant = book.open(known[1])
+      tenant.running, tenant.jobs, tenant.dirty = tenant.running + 1, tenant.jobs + 1, true
+      tenant.tokens, tenant.bytes = tenant.tokens + (tonumber(known[3] or '') or 0), tenant.bytes + (tonumber(known[4] or '') or 0)
+    end
+  end
+end
+
+-- A record is "<vtime> <last> <tokens> <bytes> <served> <jobs> <running> <parked> <due> <1: in `ready`>", with limits
+-- a minute also " <requests> <allowance> <at>":
+--   vtime          tokens that its jobs have used, or were charged in advance, divided by its weight
+--   last           score of the job that was parked last, before ageing
+--   tokens, bytes, jobs   of those that have not ended
+--   served         tokens in the logs of its jobs that have ended
+--   running        how many of its jobs workers have been given
+--   parked, due    how many are parked, and the score of the first
+--   requests, allowance, at   what is left of its limits a minute, and since when; "-" without such limits
+local function read_record(shares, name, record)
+  local vtime, last, tokens, bytes, served, jobs, running, parked, due, is_ready, minute =
+    string.match(record or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%S+) ([01])(.*)$')
+  local tenant
+  if vtime then
+    vtime, jobs, due, is_ready = tonumber(vtime) or 0, tonumber(jobs), tonumber(due), is_ready == '1'
+    -- What is only added to may stay a text.
+    tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = vtime,
+      last = last, tokens = tokens, bytes = bytes, served = served, jobs = jobs, running = tonumber(running),
+      parked = tonumber(parked), due = due, had = jobs, was_due = due, was_ready = is_ready,
+      stood = due and due < 0 and due or vtime, comes = nil, dirty = nil, look = nil, taken = nil, turn = nil, queue = nil}
+    if minute ~= '' then
+      local requests, allowance, at = string.match(minute, '(%S+) (%S+) (%S+)')
+      tenant.requests, tenant.allowance, tenant.at = tonumber(requests), tonumber(allowance), tonumber(at)
+    end
+  else
+    -- It is new, or somebody has taken its record away.
+    local waiting = ask('ZCARD', shares .. 'parked:' .. name) or 0
+    tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = 0, last = 0, tokens = 0, bytes = 0,
+      served = 0, jobs = waiting, running = 0, parked = waiting, look = waiting > 0, had = nil}
+  end
+  return tenant
+end
+
+local function read_limits(tenant, text)
+  local words = {}
+  for word in string.gmatch(text, '%S+') do words[#words + 1] = tonumber(word) or false end
+  if words[1] and words[1] > 0 then tenant.weight = words[1] end
+  tenant.limited = true
+  tenant.max_running, tenant.max_jobs, tenant.max_bytes = words[2], words[3], words[4]
+  tenant.max_tokens, tenant.max_requests, tenant.max_allowance = words[5], words[6], words[7]
+end
+
+local function tenant_book(prefix)
+  local stream, limits, shares = prefix .. 'jobs:tenants', prefix .. 'tenants:limits', prefix .. 'shares:'
+  local records, ready, heads, jobs = shares .. 'tenants', shares .. 'ready', shares .. 'heads', shares .. 'jobs'
+  -- passing: the numbers of the priorities that pass between tenants, once a tenant is open; undue: ids that have no
+  -- deadline here any more; heard: an entry has come that wakes a worker; now: Redis' clock, if the caller knows it;
+  -- turns: of how many tenants that were ready a call has looked whose turn it is; made_anew: the key that was.
+  local book = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
+    undue = nil, heard = nil, now = nil, turns = nil, made_anew = nil, insist = nil, clock = nil, open_all = nil,
+    open = nil, close = nil}
+  local opened, order, clock, rings, more_ready = {}, {}, nil, false, 0
 
   local function insist(command, key, ...)
     local reply = redis.pcall(command, key, ...)
     if type(reply) ~= 'table' or not reply.err then return reply end
     if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
-    made_anew(key)
+    make_anew(book, key)
     return redis.call(command, key, ...)
   end
 
@@ -131,84 +175,32 @@ local function tenant_book(prefix)
     end
   end
 
-  -- Append to a list of this name, which most tables never need.
-  local function gather(one, list, word, other)
-    local words = one[list]
-    if not words then
-      words = {}
-      one[list] = words
-    end
-    local n = #words
-    words[n + 1], words[n + 2] = word, other
-  end
-
-  book.gather = gather
-
   function book.clock()
     if not clock then
       local known = insist('HMGET', shares .. 'clock', 'vtime', 'waits', 'unnamed', 'prompts', 'mended')
-      clock = {vtime = count_of(known[1]), waits = known[2] or '', unnamed = count_of(known[3]),
-        prompts = count_of(known[4]), mended = known[5] or ''}
+      clock = {vtime = tonumber(known[1] or '') or 0, waits = known[2] or '', unnamed = tonumber(known[3] or '') or 0,
+        prompts = tonumber(known[4] or '') or 0, mended = known[5] or '', changed = nil, now = nil, settled = nil}
     end
     return clock
   end
 
-  -- A record is "<vtime> <last> <tokens> <bytes> <served> <jobs> <running> <parked> <due> <1: in `ready`>", with limits
-  -- a minute also " <requests> <allowance> <at>":
-  --   vtime          tokens that its jobs have used, or were charged in advance, divided by its weight
-  --   last           score of the job that was parked last, before ageing
-  --   tokens, bytes, jobs   of those that have not ended
-  --   served         tokens in the logs of its jobs that have ended
-  --   running        how many of its jobs workers have been given
-  --   parked, due    how many are parked, and the score of the first
-  --   requests, allowance, at   what is left of its limits a minute, and since when; "-" without such limits
-  local function read_record(name, record)
-    local vtime, last, tokens, bytes, served, jobs, running, parked, due, is_ready, minute =
-      string.match(record or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%S+) ([01])(.*)$')
-    local tenant
-    if vtime then
-      vtime, jobs, due, is_ready = tonumber(vtime) or 0, tonumber(jobs), tonumber(due), is_ready == '1'
-      -- What is only added to may stay a text.
-      tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = vtime,
-        last = last, tokens = tokens, bytes = bytes, served = served, jobs = jobs, running = tonumber(running),
-        parked = tonumber(parked), due = due, ready = is_ready, had = jobs, was_due = due, was_ready = is_ready,
-        stood = due and due < 0 and due or vtime, comes = nil, dirty = nil, look = nil, taken = nil, turn = nil, queue = nil}
-      if minute ~= '' then
-        local requests, allowance, at = string.match(minute, '(%S+) (%S+) (%S+)')
-        tenant.requests, tenant.allowance, tenant.at = tonumber(requests), tonumber(allowance), tonumber(at)
-      end
-    else
-      -- It is new, or somebody has taken its record away.
-      local waiting = ask('ZCARD', shares .. 'parked:' .. name) or 0
-      tenant = {name = name, key = shares .. 'parked:' .. name, weight = 1, vtime = 0, last = 0, tokens = 0, bytes = 0,
-        served = 0, jobs = waiting, running = 0, parked = waiting, look = waiting > 0, had = nil}
-    end
-    return tenant
-  end
-
-  local function read_limits(tenant, text)
-    local words = {}
-    for word in string.gmatch(text, '%S+') do words[#words + 1] = tonumber(word) or false end
-    if words[1] and words[1] > 0 then tenant.weight = words[1] end
-    tenant.limited = true
-    tenant.max_running, tenant.max_jobs, tenant.max_bytes = words[2], words[3], words[4]
-    tenant.max_tokens, tenant.max_requests, tenant.max_allowance = words[5], words[6], words[7]
-  end
-
   -- Read what is known of tenants, all of them at once.
   function book.open_all(names)
-    local new, seen = {}, {}
-    for _, name in ipairs(names) do
-      if not opened[name] and not seen[name] then new[#new + 1], seen[name] = name, true end
+    local new = names
+    if order[1] then
+      new = {}
+      for _, name in ipairs(names) do
+        if not opened[name] then new[#new + 1] = name end
+      end
     end
     if #new == 0 then return end
     local own = insist('HMGET', records, unpack(new))
     local texts = ask('HMGET', limits, ':passes', unpack(new)) or {}
     book.passing = texts[1] or ''
     for n, name in ipairs(new) do
-      -- What made the records anew may have opened it.
+      -- It may be named twice, and what made the records anew may have opened it.
       if not opened[name] then
-        local tenant = read_record(name, own[n])
+        local tenant = read_record(shares, name, own[n])
         opened[name], order[#order + 1] = tenant, tenant
         if texts[n + 1] then read_limits(tenant, texts[n + 1]) end
       end
@@ -217,97 +209,13 @@ local function tenant_book(prefix)
 
   -- A tenant as this call knows it. `close` writes it.
   function book.open(name)
-    local tenant = opened[name]
-    if tenant then return tenant end
-    book.open_all({name})
+    if not opened[name] then book.open_all({name}) end
     return opened[name]
   end
 
-  -- The numbers of the priorities that pass between tenants, also where no tenant has been opened.
-  function book.passes()
-    book.passing = book.passing or (ask('HMGET', limits, ':passes') or {})[1] or ''
-    return book.passing
-  end
-
-  -- A job counts among those that are parked no more. What becomes of its tenant's order, the caller says.
-  local levels = book.parked_levels
-  local function uncount(tenant, job_id, level, has_deadline)
-    tenant.parked, tenant.dirty = tenant.parked - 1, true
-    levels[level] = levels[level] - 1
-    if has_deadline then gather(book, 'undue', job_id) end
-  end
-  book.uncount = uncount
-
-  -- A job is parked no more, wherever it stands in its tenant's order.
-  function book.release(tenant, job_id, level, has_deadline)
-    uncount(tenant, job_id, level, has_deadline)
-    gather(tenant, 'goes', job_id)
-    tenant.look = true
-  end
-
-  -- A parked job is given to a worker. Where its tenant stands then, the caller knows. The clock goes by the virtual
-  -- time of who was given a job last, without what was charged in advance: who is put where others are with their
-  -- advances would wait for all that they are given back. Jobs that pass do not move the clock: their tenant may be
-  -- far ahead of all others.
-  function book.give(tenant, prompt, level, job_id, has_deadline)
-    uncount(tenant, job_id, level, has_deadline)
-    local weight, running, vtime = tenant.weight, tenant.running, tenant.vtime
-    if tenant.due >= 0 then
-      local all, reached = clock or book.clock(), vtime - running * ADVANCE / weight
-      if reached > all.vtime then all.vtime, all.changed = reached, true end
-    end
-    tenant.running, tenant.vtime = running + 1, vtime + (prompt + ADVANCE) / weight
-  end
-
-  -- Jobs of a tenant have ended: what was charged in advance makes room for what they used. `ended`: how many jobs,
-  -- how many of them workers held and what these were charged, their shares, and of all of them together cost, bytes
-  -- and logged tokens. Nobody calls it twice for a job: whoever ends one sees that it has not ended.
-  function book.settle_all(name, ended)
-    local tenant, logged = book.open(name), ended.logged
-    if ended.held > 0 then
-      tenant.running = math.max(0, tenant.running - ended.held)
-      tenant.vtime = tenant.vtime + (logged - ended.charged) / tenant.weight
-    end
-    tenant.jobs, tenant.served, tenant.dirty = math.max(0, tenant.jobs - ended.jobs), tenant.served + logged, true
-    tenant.tokens, tenant.bytes = math.max(0, tenant.tokens - ended.cost), math.max(0, tenant.bytes - ended.bytes)
-    if tenant.max_allowance and tenant.allowance then
-      local left = tenant.allowance + ended.cost - logged
-      for _, share in ipairs(ended.shares) do left = left - share_of(share) end
-      tenant.allowance = math.min(tenant.max_allowance, left)
-    end
-  end
-
-  -- One has ended; without `charged` no worker held it.
-  function book.settle(name, share, cost, bytes, charged, logged)
-    if not name or not share then return end
-    book.settle_all(name, {jobs = 1, held = charged and 1 or 0, charged = charged, shares = {share}, cost = count_of(cost),
-      bytes = count_of(bytes), logged = logged})
-  end
-
-  -- The same where the caller knows nothing of the job.
-  function book.settle_job(state, logged)
-    local known = ask('HMGET', state, 'tenant', 'share', 'cost', 'bytes', 'charged', 'epoch') or {}
-    local charged = tonumber(known[5] or '') or known[6] ~= '0' and ADVANCE
-    book.settle(known[1], known[2], known[3], known[4], charged, logged)
-  end
-
-  -- A job of this tenant that runs has `logged` tokens. If they are more than were charged for it, so are
-  -- some more: in portions, so that it is seldom.
-  function book.charge(state, name, charged, logged)
-    local MIN_PORTION = 16
-    local tenant, upto = book.open(name), logged + math.max(MIN_PORTION, math.floor(logged / 4))
-    tenant.vtime, tenant.dirty = tenant.vtime + (upto - charged) / tenant.weight, true
-    redis.call('HSET', state, 'charged', upto)
-  end
-
-  -- The key that was made anew in the last minute, and when: "" for none.
-  function book.mended(now)
-    local at = string.match(book.clock().mended, '^%d+')
-    return at and now - at < 60000 and clock.mended or ''
-  end
-
   -- Where a tenant stands, after its jobs or its limits have changed. Who was idle, or at a limit,
-  -- comes back at the virtual time that the others have reached: it has saved up nothing.
+  -- comes back at the virtual time that the others have reached: it has saved up nothing. Returns its next job's score
+  -- as a text, if one waits, and whether it is ready.
   local function place(tenant, all)
     if tenant.look then
       local first = insist('ZRANGE', tenant.key, '0', '0', 'WITHSCORES')
@@ -315,56 +223,56 @@ local function tenant_book(prefix)
       if not first[1] then tenant.parked = 0 end
     end
     local due, was_ready = tenant.due, tenant.was_ready
+    local due_text = due and string.format('%d', due)
     if due and due < 0 then
       local _, longest = longest_waiting(tenant.key)
       gather(all, 'heads', string.format('%d', longest < 0 and longest + PASSING or longest), tenant.name)
     elseif due and due ~= tenant.was_due then
-      gather(all, 'heads', string.format('%d', due), tenant.name)
+      gather(all, 'heads', due_text, tenant.name)
     elseif not due and tenant.was_due then
       gather(all, 'headless', tenant.name)
     end
-    tenant.ready = due and not (tenant.max_running and tenant.running >= tenant.max_running)
-    if not tenant.ready then
-      if not was_ready then return end
-      more_ready = more_ready - 1
-      return gather(all, 'unready', tenant.name)
+    if not due or tenant.max_running and tenant.running >= tenant.max_running then
+      if was_ready then
+        more_ready = more_ready - 1
+        gather(all, 'unready', tenant.name)
+      end
+      return due_text, false
     end
     if not was_ready then
       tenant.vtime, rings, more_ready = math.max(tenant.vtime, book.clock().vtime), true, more_ready + 1
     end
     local stands = due < 0 and due or tenant.vtime
-    if was_ready and stands == tenant.stood then return end
-    if due >= 0 then stands = floor(stands * 1024) end
-    gather(all, 'ready', string.format('%d', stands), tenant.name)
+    if was_ready and stands == tenant.stood then return due_text, true end
+    gather(all, 'ready', due < 0 and due_text or string.format('%d', math.floor(stands * 1024)), tenant.name)
+    return due_text, true
   end
 
-  local function save(tenant, all)
+  local function save(tenant, all, due, is_ready)
+    local jobs_now, had = tenant.jobs, tenant.had
     local record = string.format('%s %d %d %d %d %d %d %d %s %s', text(tenant.vtime), tenant.last, tenant.tokens,
-      tenant.bytes, tenant.served, tenant.jobs, tenant.running, tenant.parked,
-      tenant.due and string.format('%d', tenant.due) or '-', tenant.ready and '1' or '0')
+      tenant.bytes, tenant.served, jobs_now, tenant.running, tenant.parked, due or '-', is_ready and '1' or '0')
     if tenant.at then
       record = string.format('%s %s %s %d', record, tenant.requests or '-', tenant.allowance or '-', tenant.at)
     end
     gather(all, 'records', tenant.name, record)
-    local jobs, had = tenant.jobs, tenant.had
-    if jobs == had then return end
-    local score = bucket_of(jobs)
-    if had and jobs > 0 and score == bucket_of(had) then return end
-    if jobs == 0 then score = -floor((book.now or now_ms()) / 1000) end
+    if jobs_now == had then return end
+    local score = bucket_of(jobs_now)
+    if had and jobs_now > 0 and score == bucket_of(had) then return end
+    if jobs_now == 0 then score = -math.floor((book.now or now_ms()) / 1000) end
     gather(all, 'jobs', string.format('%d', score), tenant.name)
   end
 
   -- Write what has changed, and wake a worker if a tenant has become ready though no entry has come that wakes
   -- one.
   function book.close(load)
-    local all = {}
+    local all = {records = nil, heads = nil, headless = nil, ready = nil, unready = nil, jobs = nil}
     for _, tenant in ipairs(order) do
       if tenant.dirty then
         write('ZADD', tenant.key, tenant.comes)
         write('ZREM', tenant.key, tenant.goes)
         if tenant.taken then insist('ZREMRANGEBYRANK', tenant.key, '0', string.format('%d', tenant.taken - 1)) end
-        place(tenant, all)
-        save(tenant, all)
+        save(tenant, all, place(tenant, all))
       end
     end
     write('HSET', records, all.records)
@@ -374,19 +282,19 @@ local function tenant_book(prefix)
     write('ZREM', ready, all.unready)
     write('ZADD', jobs, all.jobs)
     write('ZREM', shares .. 'deadlines', book.undue)
-    for level = 1, 3 do
-      if levels[level] ~= 0 then add_to(load, LEVELS[level], levels[level]) end
+    for level, field in ipairs({'parked_high', 'parked_normal', 'parked_low'}) do
+      add_to(load, field, book.parked_levels[level])
     end
-    if mended then
+    if book.made_anew then
       book.clock().changed = true
-      clock.mended = string.format('%d %s', now_ms(), mended)
+      clock.mended = string.format('%d %s', now_ms(), book.made_anew)
     end
     -- What waits behind whoever has had a turn now: "tenants" if a tenant is ready that has got no slot, else "".
     local waits = book.turns and (book.turns + more_ready > 0 and 'tenants' or '')
     if waits and waits ~= book.clock().waits then clock.waits, clock.changed = waits, true end
     if clock and clock.changed then
       redis.call('HSET', shares .. 'clock', 'vtime', clock.vtime, 'waits', clock.waits,
-        'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(mended and {'mended', clock.mended} or {}))
+        'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(book.made_anew and {'mended', clock.mended} or {}))
     end
     if rings and not book.heard then insist('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
   end

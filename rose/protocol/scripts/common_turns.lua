@@ -4,7 +4,7 @@
 
 -- Whether a tenant's only parked job may begin at once: nobody else waits for a turn.
 local function is_alone(book, tenant)
-  if tenant.parked ~= 1 or not tenant.ready then return false end
+  if tenant.parked ~= 1 or not tenant.was_ready then return false end
   book.turns = book.insist('ZCARD', book.ready)
   return book.turns == 1
 end
@@ -81,9 +81,9 @@ local function tenant_turns(book)
   -- A job that needs no slot: somebody has ended it otherwise, or a worker of the version before has it.
   local function drop(tenant, job_id, known, late, now, event, ttl_s)
     local state, tokens, _, level = states .. job_id, book.prefix .. 'tokens:' .. job_id, share_of(known[3])
-    book.uncount(tenant, job_id, level, known[5])
+    uncount(book, tenant, job_id, level, known[5])
     local own = ask('HMGET', state, 'tenant', 'cost', 'bytes') or {}
-    book.settle(own[1], known[3], own[2], own[3], nil, 0)
+    settle(book, own[1], known[3], own[2], own[3], nil, 0)
     if late then
       end_job(state, tokens, held_by(state), 'failed', event, string.format('%d', now), ttl_s)
     elseif is_terminal(known[1]) then
@@ -113,7 +113,7 @@ local function tenant_turns(book)
       return queue_again(tenant)
     end
     local prompt, level, bytes = share_of(waits)
-    book.give(tenant, prompt, level, job_id, deadline)
+    give_parked(book, tenant, prompt, level, job_id, deadline)
     queue_again(tenant)
     return job_id, known[2], ms, number, bytes, known[4], known[6], deadline
   end

@@ -54,7 +54,7 @@ if state then
     ask('ZREM', running, job_id)
     if known[5] then
       local book = tenant_book(prefix_of(load))
-      book.settle_job(state, is_count(known[7]) and tonumber(known[7]) or 0)
+      settle_state(book, state, is_count(known[7]) and tonumber(known[7]) or 0)
       book.close(load)
     end
   elseif own then

@@ -41,11 +41,19 @@ for level, stream in ipairs(streams) do
 end
 
 local prefix, now = prefix_of(load), now_ms()
-local any_tenants, book = redis.call('EXISTS', of_tenants, bell) > 0, nil
+local any_tenants, book, turns = redis.call('EXISTS', of_tenants, bell) > 0, nil, nil
+
+local function open_book()
+  --uses tenant_book, tenant_turns
+  book = tenant_book(prefix)
+  turns = tenant_turns(book)
+  return book
+end
+
 -- Somebody may have deleted the entries of jobs that wait.
 local standing = any_tenants and ask('XLEN', of_tenants)
 if any_tenants and (standing ~= 0 or redis.call('EXISTS', prefix .. 'shares:heads') == 1) then
-  book = tenant_book(prefix)
+  open_book()
   streams[#streams + 1] = of_tenants
   if not standing then book.insist('XLEN', of_tenants) end
   local pending = redis.pcall('XPENDING', of_tenants, group)
@@ -186,7 +194,7 @@ end
 -- those that came in its millisecond. Nil if there is none.
 local function first_passing()
   local first
-  for level in string.gmatch(book.passes(), '%d') do
+  for level in string.gmatch(passing_levels(book), '%d') do
     level = tonumber(level)
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
@@ -253,7 +261,7 @@ end
 -- that nobody has looked at.
 local function serve_tenants()
   local MAX_ENDED = 100 -- parked jobs that need no slot any more
-  local turns, ended, bytes = tenant_turns(book), 0, 0
+  local ended, bytes = 0, 0
   local unnamed = waiting > 0 and turns.unnamed(load, running, owned[#streams])
   turns.begin(left)
   while left > #given and room > bytes and ended < MAX_ENDED do
@@ -277,7 +285,7 @@ local function serve_tenants()
   if #given > 0 then claim_given() end
   give_back(load)
   book.close(load)
-  mended = book.mended(now)
+  mended = mended_lately(book, now)
   return ended == MAX_ENDED
 end
 
@@ -299,9 +307,9 @@ else
   redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
   listens = true
 end
-if listens and any_tenants then book = book or tenant_book(prefix) end
 for _, stream in ipairs({of_tenants, bell}) do
-  local last = listens and any_tenants and book.insist('XREVRANGE', stream, '+', '-', 'COUNT', '1')[1]
-  seen[#seen + 1] = last and last[1] or '0-0'
+  local last = listens and any_tenants and (ask('XREVRANGE', stream, '+', '-', 'COUNT', '1')
+    or (book or open_book()).insist('XREVRANGE', stream, '+', '-', 'COUNT', '1'))
+  seen[#seen + 1] = last and last[1] and last[1][1] or '0-0'
 end
 return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes})

@@ -43,8 +43,8 @@ end
 local parked = redis.call('ZRANGE', old.key, 0, most - 1, 'WITHSCORES')
 for i = 1, #parked, 2 do
   rename(prefix .. 'state:' .. parked[i])
-  book.gather(old, 'goes', parked[i])
-  book.gather(new, 'comes', parked[i + 1], parked[i])
+  gather(old, 'goes', parked[i])
+  gather(new, 'comes', parked[i + 1], parked[i])
   old.parked, new.parked = old.parked - 1, new.parked + 1
 end
 

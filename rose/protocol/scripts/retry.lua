@@ -31,8 +31,8 @@ add_to(load, 'bytes', size)
 if not parks then return 'RETRIED' end
 redis.call('HSET', state, 'tenant', tenant, 'share', string.format('%d %d %d', prompt, level, size))
 local book = tenant_book(prefix_of(load))
-local parking, one = tenant_parking(book), book.open(tenant)
-parking.accept(one, tonumber(cost), size)
-parking.park(one, id_of(state), tonumber(level), now, deadline_ms)
+local one = book.open(tenant)
+accept(one, tonumber(cost), size)
+park(book, one, id_of(state), tonumber(level), now, deadline_ms)
 book.close(load)
 return 'RETRIED'

@@ -88,20 +88,24 @@ local function exists(state)
   return not known or known[1], known and known[2]
 end
 
--- The tenants of this call, and whether their jobs are parked.
-local book, parking, parks, now, in_a_row, id_at
+-- What the jobs of tenants need, as soon as there is one: its book, whether they are parked, and functions.
+local tenants
 local MAX_UNPARKED = 100
 
 local function open_tenants()
-  local prefix = prefix_of(load)
-  book, now, id_at = tenant_book(prefix), now_ms(), #prefix + #'state:' + 1
-  in_a_row = string.format('%d-*', now)
-  book.now, book.ageing, parking = now, facts[8] or '', tenant_parking(book)
-  parks = parking.parks(KEYS[4])
-  if not parks then parking.unpark(MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)}) end
-  local names = {}
+  --uses tenant_book, parks_tenants, refusal, accept, park
+  local prefix, now = prefix_of(load), now_ms()
+  local book, names = tenant_book(prefix), {}
+  book.now, book.ageing = now, facts[8] or ''
+  local parks = parks_tenants(prefix, KEYS[4])
+  if not parks then
+    --uses unpark
+    unpark(book, MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)})
+  end
   for name in string.gmatch(ARGV[5], '%S+') do names[#names + 1] = name end
   book.open_all(names)
+  tenants = {book = book, parks = parks, now = now, in_a_row = string.format('%d-*', now), id_at = #prefix + #'state:' + 1,
+    refusal = refusal, accept = accept, park = park}
 end
 
 local function append_to(words, field, value)
@@ -135,18 +139,18 @@ local function submit(level_text, state, idempotency, cost, prompt_tokens, promp
   if name == '-' then
     name = nil
   else
-    if not book then open_tenants() end
-    tenant = parks and book.open(name)
+    if not tenants then open_tenants() end
+    tenant = tenants.parks and tenants.book.open(name)
     if tenant then stream = of_tenants end
   end
   local refused = too_long(prompt_tokens, prompt_bytes) or no_adapter(adapter) or full('jobs', depth, 1, max_jobs)
     or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes + surplus, size, max_bytes)
-    or tenant and tenant.limited and parking.refusal(tenant, tonumber(cost), size, now)
+    or tenant and tenant.limited and tenants.refusal(tenant, tonumber(cost), size, tenants.now)
   if refused then return refused end
 
   -- Tenants' jobs of one call have ids in a row, so that a fetch reads them at once. Not where Redis' clock was set
   -- back.
-  local entry = redis.pcall('XADD', stream, tenant and in_a_row or '*', 'job', job)
+  local entry = redis.pcall('XADD', stream, tenant and tenants.in_a_row or '*', 'job', job)
   if entry.err and string.find(entry.err, 'smaller') then entry = redis.pcall('XADD', stream, '*', 'job', job) end
   if entry.err then
     -- Somebody has written an entry with the last possible id.
@@ -155,8 +159,8 @@ local function submit(level_text, state, idempotency, cost, prompt_tokens, promp
   end
   local deadline_ms = deadline_in ~= '-' and string.format('%d', now_ms() + deadline_in)
   if tenant then
-    parking.accept(tenant, cost, size)
-    parking.park(tenant, string.sub(state, id_at), level, now, deadline_ms)
+    tenants.accept(tenant, cost, size)
+    tenants.park(tenants.book, tenant, string.sub(state, tenants.id_at), level, tenants.now, deadline_ms)
   end
   if cancelled then redis.call('DEL', state) end
   local size_text = string.format('%d', size)
@@ -184,5 +188,5 @@ for i = 6, #ARGV, 3 do
 end
 add_to(load, 'tokens', tokens - before_tokens)
 add_to(load, 'bytes', bytes - before_bytes)
-if book then book.close(load) end
+if tenants then tenants.book.close(load) end
 return reply

@@ -27,7 +27,7 @@ local function waits(job)
   if not is_parked(unpack(known, 1, 4)) or not known[5] then return false end
   local tenant, _, level = book.open(known[5]), share_of(known[2])
   if not book.insist('ZSCORE', tenant.key, job_id) then
-    tenant_parking(book).park(tenant, job_id, level, now_ms(), known[6])
+    park(book, tenant, job_id, level, now_ms(), known[6])
   end
   return true
 end

@@ -103,6 +103,7 @@ end
 -- Claim a tenant's job that has just come and waits alone, and begin on it. Nil where it does not: a fetch sees
 -- whose turn it is.
 local function take_alone(state, tokens, entry, take_id)
+  --uses tenant_book, share_of, is_parked, is_alone, give_parked
   local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'cancel', 'tenant', 'deadline_ms') or {}
   local fresh = is_parked(unpack(known, 1, 4)) and known[5] == entry and not known[6] and known[7]
     and nothing_logged(tokens)
@@ -113,7 +114,7 @@ local function take_alone(state, tokens, entry, take_id)
   -- Before the first fetch that finds this stream there is no group.
   local claimed = redis.pcall('XCLAIM', of_tenants, group, consumer, 0, entry, 'FORCE', 'JUSTID')
   if claimed.err or #claimed == 0 then return nil end
-  book.give(tenant, prompt, level, id_of(state), known[8])
+  give_parked(book, tenant, prompt, level, id_of(state), known[8])
   tenant.taken, tenant.due = 1, nil
   book.close(prefix .. 'load')
   return first_take(taker, take_id, state, known[8])

@@ -52,6 +52,18 @@ def test_a_script_declares_nothing_of_the_others(name: str) -> None:
     assert unused == []
 
 
+def test_what_only_tenants_need_is_declared_where_one_comes() -> None:
+    # when
+    source = load("submit").source
+    # then
+    opens, book = (
+        source.index("local function open_tenants"),
+        source.index("local function tenant_book"),
+    )
+    unparks = source.index("local function unpark")
+    assert opens < book < source.index("if not parks then") < unparks
+
+
 def test_flags_stay_in_the_first_line() -> None:
     assert load("append").source.startswith("#!lua flags=allow-oom\nlocal ")
 
