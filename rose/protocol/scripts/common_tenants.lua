@@ -56,6 +56,12 @@ local function longest_waiting(parked)
   return first[1], tonumber(first[2])
 end
 
+-- From what `rose tenants set` has written of a tenant, if anything.
+local function weight_of(limits)
+  local weight = tonumber(string.match(limits or '', '^%S+') or '')
+  return weight and weight > 0 and weight or 1
+end
+
 -- Append to a list of this name, which most tables never need.
 local function gather(one, list, word, other)
   local words = one[list]

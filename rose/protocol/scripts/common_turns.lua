@@ -2,13 +2,6 @@
 -- `ready` is read in portions and stays as it was until `close`; those that have had their turn in this call stand
 -- in `again` from `first` on, the least virtual time first.
 
--- Whether a tenant's only parked job may begin at once: nobody else waits for a turn.
-local function is_alone(book, tenant)
-  if tenant.parked ~= 1 or not tenant.was_ready then return false end
-  book.turns = book.insist('ZCARD', book.ready)
-  return book.turns == 1
-end
-
 local function tenant_turns(book)
   local MOST_PORTION = 64
   local turns, insist, states = {}, book.insist, book.prefix .. 'state:'

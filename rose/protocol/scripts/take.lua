@@ -101,22 +101,39 @@ local function take(stream, state, tokens, entry, take_id)
 end
 
 -- Claim a tenant's job that has just come and waits alone, and begin on it. Nil where it does not: a fetch sees
--- whose turn it is.
+-- whose turn it is. What that writes by a book of tenants is written here by hand, since it is less than the book itself
+-- would cost.
 local function take_alone(state, tokens, entry, take_id)
-  --uses tenant_book, share_of, is_parked, is_alone, give_parked
+  --uses is_parked, share_of, weight_of, text
   local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'cancel', 'tenant', 'deadline_ms') or {}
   local fresh = is_parked(unpack(known, 1, 4)) and known[5] == entry and not known[6] and known[7]
     and nothing_logged(tokens)
   if not fresh then return nil end
-  local book = tenant_book(prefix)
-  local tenant, prompt, level = book.open(known[7]), share_of(known[2])
-  if not is_alone(book, tenant) then return nil end
+  local shares, name, job_id = prefix .. 'shares:', known[7], id_of(state)
+  -- One job of this tenant is parked, it is ready, and no other tenant is.
+  local record = (ask('HMGET', shares .. 'tenants', name) or {})[1] or ''
+  local vtime, counts, jobs_running, due, minute = string.match(record, '^(%S+) (%d+ %d+ %d+ %d+ %d+) (%d+) 1 (%-?%d+) 1(.*)$')
+  if not tonumber(vtime or '') or ask('ZCARD', shares .. 'ready') ~= 1 then return nil end
+  local clock = ask('HMGET', shares .. 'clock', 'vtime', 'waits')
   -- Before the first fetch that finds this stream there is no group.
-  local claimed = redis.pcall('XCLAIM', of_tenants, group, consumer, 0, entry, 'FORCE', 'JUSTID')
-  if claimed.err or #claimed == 0 then return nil end
-  give_parked(book, tenant, prompt, level, id_of(state), known[8])
-  tenant.taken, tenant.due = 1, nil
-  book.close(prefix .. 'load')
+  local claimed = clock and redis.pcall('XCLAIM', of_tenants, group, consumer, 0, entry, 'FORCE', 'JUSTID')
+  if not claimed or claimed.err or #claimed == 0 then return nil end
+
+  local weight = weight_of((ask('HMGET', prefix .. 'tenants:limits', name) or {})[1])
+  local prompt, level = share_of(known[2])
+  local reached = due + 0 < 0 and 0 or vtime - jobs_running * ADVANCE / weight
+  if reached > (tonumber(clock[1] or '') or 0) then
+    redis.call('HSET', shares .. 'clock', 'vtime', text(reached), 'waits', '')
+  elseif (clock[2] or '') ~= '' then
+    redis.call('HSET', shares .. 'clock', 'waits', '')
+  end
+  redis.call('HSET', shares .. 'tenants', name, string.format('%s %s %d 0 - 0%s', text(vtime + (prompt + ADVANCE) / weight),
+    counts, jobs_running + 1, minute))
+  ask('ZREM', shares .. 'parked:' .. name, job_id)
+  ask('ZREM', shares .. 'heads', name)
+  ask('ZREM', shares .. 'ready', name)
+  if known[8] then ask('ZREM', shares .. 'deadlines', job_id) end
+  add_to(prefix .. 'load', ({'parked_high', 'parked_normal', 'parked_low'})[level], -1)
   return first_take(taker, take_id, state, known[8])
 end
 
