@@ -96,6 +96,7 @@ def test_the_command_prints_frames_json_and_a_picture(
 
 def test_places_are_hosts_with_or_without_a_port() -> None:
     assert addresses(["127.0.0.1", "http://127.0.0.1:9400/metrics"]) == [("127.0.0.1", 9400)]
+    assert addresses(["[::1]:9401", "[::1]"]) == [("::1", 9401), ("::1", 9400)]
     for wrong in ("", "127.0.0.1:x", "no.such.host.invalid"):
         with pytest.raises(ConfigurationError, match="--metrics"):
             addresses([wrong])

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -62,6 +63,28 @@ def closed(client: socket.socket) -> bool:
         return client.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+@pytest.mark.parametrize(("host", "asked"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
+def test_it_serves_ipv6(host: str, asked: list[str]) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    # given
+    registry = CollectorRegistry()
+    made = HttpServer(host, 0, registry, name="w", healthy=lambda: None, ready=lambda: None)
+    # when
+    try:
+        for address in asked:
+            connection = HTTPConnection(address, made.port, timeout=90)
+            connection.request("GET", "/healthz")
+            status = connection.getresponse().status
+            connection.close()
+            # then
+            assert status == 200
+    finally:
+        made.close()
 
 
 def test_silent_clients_keep_no_probe_out_and_cost_a_bounded_number_of_threads(

@@ -100,12 +100,19 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = _family(*address)
         self._free = threading.Semaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._since: dict[socket.socket, float] = {}
         """when each open connection was accepted, oldest first"""
-        super().__init__(*given)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        if self.server_address[0] == "::":
+            # Where only one kind of address is given, those of the other are asked too.
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         while not self._free.acquire(blocking=False):
@@ -150,6 +157,13 @@ class _Server(ThreadingHTTPServer):
                 del self._since[connection]
                 with contextlib.suppress(OSError):  # the client was faster
                     connection.shutdown(socket.SHUT_RDWR)
+
+
+def _family(host: str, port: int) -> socket.AddressFamily:
+    """IPv4 where the host has it. Raises: OSError: there is no such host."""
+    known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    families = [family for family, *_ in known]
+    return socket.AF_INET if socket.AF_INET in families else families[0]
 
 
 def _verdict(problem: str | None) -> tuple[int, str, bytes]:

@@ -257,7 +257,7 @@ def _log_start(settings: WorkerSettings, broker: Broker, engine: Engine, http_po
         engine.model.dtype,
         engine.model.decoder,
         engine.capacity,
-        settings.http_host,
+        f"[{settings.http_host}]" if ":" in settings.http_host else settings.http_host,
         http_port,
     )
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -215,18 +216,23 @@ def _oldest_waiting(scrapes: Sequence[Scrape], status: QueueStatus) -> float | N
 
 
 def addresses(places: Iterable[str]) -> list[Address]:
-    """`HOST` or `HOST:PORT` each; a name that stands for many addresses is all of them.
+    """`HOST` or `HOST:PORT` each; a name that stands for many addresses is all of them. Addresses
+    of IPv6 have brackets.
 
     Raises: ConfigurationError
     """
     found: dict[Address, None] = {}
     for place in places:
-        host, _, port = place.removeprefix("http://").partition("/")[0].partition(":")
-        if not host or not (port or str(DEFAULT_PORT)).isdecimal():
+        try:
+            parts = urlsplit(f"//{place.removeprefix('http://')}")
+            host, port = parts.hostname, parts.port or DEFAULT_PORT
+        except ValueError:
+            host = None
+        if not host:
             raise ConfigurationError(f"--metrics {place!r}: give HOST or HOST:PORT")
         try:
-            known = socket.getaddrinfo(host, int(port or DEFAULT_PORT), type=socket.SOCK_STREAM)
-        except (OSError, OverflowError) as error:
+            known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
             raise ConfigurationError(f"--metrics {place!r}: no such host ({error})") from None
         found |= dict.fromkeys((str(to[0]), int(to[1])) for *_, to in known)
     return list(found)
