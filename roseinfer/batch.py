@@ -37,45 +37,36 @@ def padded(count: int) -> int:
     return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-@dataclass(frozen=True, slots=True)
+_NO_TOKENS = range(0)
+
+
 class Chunk:
     """The next `count` tokens of a session whose KV is to be computed in this step.
 
     The last of them may be `drafts`: guesses of what comes behind the session's known tokens. Then
     the logits of the last known token and of each draft are wanted.
+
+    It is made for the session as it is, and is of use until a step has computed it. `end` is how
+    many tokens are computed then. `is_last`: that reaches the last known token, so that the next
+    can be sampled. `scored` are the prompt's tokens that the step scores: the row before each has
+    its logits. So its last `logit_rows` rows have logits, and from those of the last `sampled_rows`
+    tokens are sampled.
     """
 
-    session: InferenceSession
-    count: int
-    drafts: tuple[int, ...] = ()
+    __slots__ = (
+        *("session", "count", "drafts", "end"),
+        *("is_last", "scored", "sampled_rows", "logit_rows"),
+    )
 
-    @property
-    def end(self) -> int:
-        return self.session.computed + self.count
-
-    @property
-    def is_last(self) -> bool:
-        """True if the step reaches the session's last known token, so that one can be sampled."""
-        return self.end - len(self.drafts) == self.session.num_known
-
-    @property
-    def scored(self) -> range:
-        """The prompt's tokens that the step scores: the row before each has its logits."""
-        session = self.session
-        if not session.lacks_scores:
-            return range(0)
-        first = max(session.computed + 1, session.num_scored)
-        return range(first, min(self.end + 1, session.prompt_length))
-
-    @property
-    def sampled_rows(self) -> int:
-        """Its last rows, from whose logits a token can be sampled."""
-        return 1 + len(self.drafts) if self.is_last else 0
-
-    @property
-    def logit_rows(self) -> int:
-        """Its last rows, whose logits are wanted."""
-        return len(self.scored) + self.sampled_rows
+    def __init__(
+        self, session: InferenceSession, count: int, drafts: tuple[int, ...] = ()
+    ) -> None:
+        self.session, self.count, self.drafts = session, count, drafts
+        self.end = session.computed + count
+        self.is_last = self.end - len(drafts) == session.num_known
+        self.scored = _scored(session, self.end) if session.lacks_scores else _NO_TOKENS
+        self.sampled_rows = 1 + len(drafts) if self.is_last else 0
+        self.logit_rows = len(self.scored) + self.sampled_rows
 
     def input_ids(self, device_tokens: DeviceTokens | None) -> list[int]:
         """Its tokens; one that only the device knows has a placeholder of `device_tokens`."""
@@ -86,6 +77,11 @@ class Chunk:
                 raise RuntimeError("a step needs a token that has not come back from the device")
             ids.append(device_tokens.placeholder(self.session))
         return ids
+
+
+def _scored(session: InferenceSession, end: int) -> range:
+    first = max(session.computed + 1, session.num_scored)
+    return range(first, min(end + 1, session.prompt_length))
 
 
 @dataclass(frozen=True, slots=True)
