@@ -58,9 +58,7 @@ class Chunk:
         *("is_last", "scored", "sampled_rows", "logit_rows"),
     )
 
-    def __init__(
-        self, session: InferenceSession, count: int, drafts: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, session: InferenceSession, count: int, drafts: tuple[int, ...] = ()) -> None:
         self.session, self.count, self.drafts = session, count, drafts
         self.end = session.computed + count
         self.is_last = self.end - len(drafts) == session.num_known

@@ -130,14 +130,15 @@ class _Scored:
         by_row: dict[int, TokenLogprob] = {}
         if self._scores is not None:
             by_row = logprobs(Scores(self._scores.rows, *scores), self._params)
-        return [SampledToken(int(i), by_row.get(row)) for row, i in enumerate(ids.tolist())]
+        return [SampledToken(i, by_row.get(row)) for row, i in enumerate(ids.tolist())]
 
 
 class _Sampled(_Scored):
     """One call of the sampler."""
 
     def __init__(self, requests: Sequence[SamplingRequest], logits: Tensor) -> None:
-        logits = logits[: len(requests)]
+        if logits.shape[0] != len(requests):
+            logits = logits[: len(requests)]
         self.ids = (
             sample_tokens(logits, requests) if requests else torch.empty(0, dtype=torch.int64)
         )

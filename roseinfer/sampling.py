@@ -59,16 +59,10 @@ def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
 def _sample_compiled(
     logits: Tensor, rows: Sequence[SamplingRequest], processed: _ProcessedRows | None
 ) -> Tensor:
-    values = [*logits[: len(rows)]]
+    parts: list[tuple[Tensor, Sequence[int]]] = [(logits, range(len(rows)))]
     if processed is not None:
-        for row, after in zip(processed.rows, processed.values, strict=True):
-            values[row] = after
-    params = [row.params for row in rows]
-    numbers = [0.0] * len(rows)
-    if any(p.do_sample for p in params):
-        seeds = torch.tensor([p.seed or 0 for p in params], dtype=torch.int64)
-        numbers = uniform(seeds, torch.tensor([row.position for row in rows])).tolist()
-    return torch.tensor(native.sample_rows(values, params, numbers))
+        parts.append((processed.values, processed.rows))
+    return native.sample_rows(parts, rows)
 
 
 def _sample_by_kernel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rose.engine_records import FinishReason, PromptLogprobs, TokenLogprob
 from rose.sampling import SamplingParams
@@ -14,8 +14,7 @@ from roseinfer.logits_processors import LogitsProcessor
 from roseinfer.prompt_lookup import PromptLookup
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRequest:
+class SamplingRequest(NamedTuple):
     """How to sample one row; `position` is the index of the token to generate.
 
     `logits_processor` is None for a request that does not change its logits.

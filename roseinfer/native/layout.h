@@ -92,11 +92,11 @@ const Field layout[] = {
     WHOLE(SampleRequest),
     FIELD(SampleRequest, logits),
     FIELD(SampleRequest, top_k),
+    FIELD(SampleRequest, seed),
+    FIELD(SampleRequest, position),
     FIELD(SampleRequest, top_p),
-    FIELD(SampleRequest, uniform),
     FIELD(SampleRequest, temperature),
     FIELD(SampleRequest, min_p),
-    FIELD(SampleRequest, id),
 };
 
 #undef WHOLE

@@ -17,8 +17,8 @@
                          std::int64_t threads);                                              \
     void decode(const Model &, const Step &);                                                \
     void multiply(const Matrix &, float *a, std::int64_t stride, std::int64_t rows, float *c); \
-    void sample(SampleRequest *, std::int64_t rows, std::int64_t vocabulary, float *weights, \
-                std::int64_t threads);                                                       \
+    void sample(const SampleRequest *, std::int64_t rows, std::int64_t vocabulary,           \
+                float *weights, std::int64_t *ids, std::int64_t threads);                    \
     }
 
 DECLARE(portable)
@@ -165,7 +165,8 @@ EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t stride, std::i
     builds[chosen].multiply(*m, a, stride, rows, c);
 }
 
-EXPORT void rose_sample(SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary,
-                        float *weights, std::int64_t threads) {
-    builds[chosen].sample(requests, rows, vocabulary, weights, threads);
+// The ids of `rows` tokens, see sampling.h for `weights`.
+EXPORT void rose_sample(const SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary,
+                        float *weights, std::int64_t *ids, std::int64_t threads) {
+    builds[chosen].sample(requests, rows, vocabulary, weights, ids, threads);
 }

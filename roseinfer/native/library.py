@@ -103,10 +103,9 @@ class Step(Structure):
 class SampleRequest(Structure):
     _fields_ = (
         ("logits", c_void_p),
-        ("top_k", c_int64),
-        *((name, c_double) for name in ("top_p", "uniform")),
+        *((name, c_int64) for name in ("top_k", "seed", "position")),
+        ("top_p", c_double),
         *((name, c_float) for name in ("temperature", "min_p")),
-        ("id", c_int64),
     )
 
 
@@ -222,7 +221,10 @@ def _declare(opened: ctypes.CDLL) -> ctypes.CDLL:
     opened.rose_decode.restype = c_int
     opened.rose_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_int64, c_void_p]
     opened.rose_multiply.restype = None
-    opened.rose_sample.argtypes = [POINTER(SampleRequest), c_int64, c_int64, c_void_p, c_int64]
+    opened.rose_sample.argtypes = [
+        *(POINTER(SampleRequest), c_int64, c_int64),
+        *(c_void_p, c_void_p, c_int64),
+    ]
     opened.rose_sample.restype = None
     return opened
 

@@ -1,6 +1,6 @@
 // Samples a token for each row of logits, as sampling.py does with torch: temperature, top-k, top-p
-// and min-p, then the id at which the cumulative probability passes a uniform number. Temperature 0
-// takes the first of the largest logits.
+// and min-p, then the id at which the cumulative probability passes a uniform number, which is a
+// function of seed and position. Temperature 0 takes the first of the largest logits.
 //
 // Weights are e^((logit - largest) / temperature), float32; their sums are double. Top-k and top-p
 // keep the logits from a floor on. The floor is found without sorting, as in a radix sort: values
@@ -105,6 +105,21 @@ INLINE void exp_weights(const float *logits, std::int64_t count, float highest, 
     }
 }
 
+// splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+INLINE std::uint64_t mix(std::uint64_t bits) {
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9u;
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EBu;
+    return bits ^ bits >> 31;
+}
+
+// The number in [0, 1) of a seed and a position: the same as `uniform` in sampling.py.
+INLINE double uniform(std::int64_t seed, std::int64_t position) {
+    constexpr std::uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
+    const std::uint64_t state = mix(static_cast<std::uint64_t>(seed) + GOLDEN) +
+                                (static_cast<std::uint64_t>(position) + 1) * GOLDEN;
+    return static_cast<double>(mix(state) >> 11) * 0x1p-53;
+}
+
 INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count, float *weights) {
     const Largest largest = largest_of(request.logits, count);
     if (!(largest.value > -INFINITY)) return count - 1;  // a grammar allows nothing: any id will do
@@ -126,7 +141,7 @@ INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count,
         total += weights[i];
     }
     // Rounding may lift the wanted sum to the total: then the last that can be drawn.
-    const double wanted = request.uniform * total;
+    const double wanted = uniform(request.seed, request.position) * total;
     double sum = 0;
     std::int64_t last = 0;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -138,11 +153,11 @@ INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count,
     return last;
 }
 
-// `weights` has `vocabulary` floats for each of `threads` threads; no more take part.
-void sample(SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary, float *weights,
-            std::int64_t threads) {
+// `weights` has `vocabulary` floats for each of `threads` threads, of which no more take part, or
+// nothing where no row is drawn.
+void sample(const SampleRequest *requests, std::int64_t rows, std::int64_t vocabulary,
+            float *weights, std::int64_t *ids, std::int64_t threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(static_cast<int>(threads)) if (rows > 1)
     for (std::int64_t row = 0; row < rows; ++row)
-        requests[row].id =
-            sample_row(requests[row], vocabulary, weights + omp_get_thread_num() * vocabulary);
+        ids[row] = sample_row(requests[row], vocabulary, weights + omp_get_thread_num() * vocabulary);
 }

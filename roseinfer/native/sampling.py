@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from rose.sampling import SamplingParams
 from roseinfer.native import library as c
+from roseinfer.session import SamplingRequest
 
 
 def can_sample(logits: Tensor) -> bool:
     """Whether the library can sample from such logits [B, V]."""
     return (
-        c.available()
-        and logits.device.type == "cpu"
-        and logits.dtype == torch.float32
-        and logits.stride(-1) == 1
+        c.available() and logits.is_cpu and logits.dtype == torch.float32 and logits.stride(-1) == 1
     )
 
 
 def sample_rows(
-    rows: Sequence[Tensor], params: Sequence[SamplingParams], numbers: Sequence[float]
-) -> list[int]:
-    """A token id for each of `rows` [V], contiguous: the one at which `numbers` says to stop.
+    parts: Iterable[tuple[Tensor, Sequence[int]]], requests: Sequence[SamplingRequest]
+) -> Tensor:
+    """A token id [S] for each of `requests`. The semantics are those of `sampling.filter_logits`.
 
-    The semantics are those of `sampling.filter_logits`; the numbers are in [0, 1). A greedy row's
-    number is of no account.
+    `parts` are logits [N, V] and the requests that each of their lines is for. Of several lines for
+    one request the last counts.
     """
-    vocabulary = len(rows[0])
-    for row in rows:
-        if row.shape != (vocabulary,) or row.dtype != torch.float32 or not row.is_contiguous():
-            raise ValueError(f"logits must be contiguous float32 rows of {vocabulary} values")
-    requests = (c.SampleRequest * len(rows))(
-        *(
-            c.SampleRequest(
-                row.data_ptr(), p.top_k or 0, p.top_p, number, p.temperature, p.min_p, 0
-            )
-            for row, p, number in zip(rows, params, numbers, strict=True)
+    addresses, vocabulary = [0] * len(requests), 0
+    for values, targets in parts:
+        if not can_sample(values) or (vocabulary and values.shape[1] != vocabulary):
+            raise ValueError(f"logits must be float32 on CPU, rows of one length: {values.shape}")
+        vocabulary = values.shape[1]
+        address, step = values.data_ptr(), 4 * values.stride(0)
+        for target in targets:
+            addresses[target] = address
+            address += step
+    rows = [
+        c.SampleRequest(
+            address, p.top_k or 0, p.seed or 0, position, p.top_p, p.temperature, p.min_p
         )
-    )
+        for address, (p, position, _) in zip(addresses, requests, strict=True)
+    ]
+    table = (c.SampleRequest * len(rows))(*rows)
+    ids = torch.empty(len(requests), dtype=torch.int64)
     # The library starts no more threads than it is told, whatever OpenMP's own default is.
     threads = torch.get_num_threads()
-    weights = torch.empty(threads, vocabulary)
-    c.library().rose_sample(requests, len(rows), vocabulary, weights.data_ptr(), threads)
-    return [request.id for request in requests]
+    draws = any(request.params.temperature for request in requests)
+    weights = torch.empty(threads if draws else 0, vocabulary)
+    c.library().rose_sample(
+        table, len(requests), vocabulary, weights.data_ptr(), ids.data_ptr(), threads
+    )
+    return ids

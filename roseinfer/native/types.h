@@ -87,10 +87,9 @@ struct Step {
 // One row of logits to sample from; see sampling.h. top_k 0: all.
 struct SampleRequest {
     const float *logits;
-    std::int64_t top_k;
-    double top_p, uniform;     // `uniform` in [0, 1)
+    std::int64_t top_k, seed, position;
+    double top_p;
     float temperature, min_p;  // temperature 0: the largest
-    std::int64_t id;  // the answer
 };
 
 }  // namespace rose

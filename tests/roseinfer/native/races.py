@@ -12,6 +12,7 @@ from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
 from roseinfer.native.weights import QUANTIZED_TYPES, PackedMatrix, QuantizedMatrix
 from roseinfer.quantization import FORMATS
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import answers, build, prompts, random_weight
 
 _THREADS = 4
@@ -33,8 +34,9 @@ def main() -> None:
             if dtype is torch.bfloat16:
                 _quantized(name)
             PackedMatrix(torch.randn(129, 608).to(dtype)).multiply(torch.randn(200, 608))
-        params = [SamplingParams(temperature=1.0, top_p=0.9, top_k=40)] * 16
-        sample_rows([*torch.randn(16, 300)], params, [0.5] * 16)
+        params = SamplingParams(temperature=1.0, top_p=0.9, top_k=40, seed=1)
+        rows = [SamplingRequest(params, position) for position in range(16)]
+        sample_rows([(torch.randn(16, 300), range(16))], rows)
         print(f"{name}: done", flush=True)
 
 

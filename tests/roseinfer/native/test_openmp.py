@@ -65,10 +65,10 @@ torch.set_num_threads(1)
 from roseinfer.native import library as c
 rows, ids = torch.randn(64, 1000), 1000
 weights = torch.full((4, ids), -7.0)
-fields = [(row.data_ptr(), 0, 1.0, 0.5, 1.0, 0.0, -1) for row in rows]
-requests = (c.SampleRequest * 64)(*fields)
-c.library().rose_sample(requests, 64, ids, weights.data_ptr(), 1)
-print((weights[1:] == -7.0).all().item(), all(0 <= r.id < ids for r in requests))
+fields = [(row.data_ptr(), 0, seed, 0, 1.0, 1.0, 0.0) for seed, row in enumerate(rows)]
+requests, drawn = (c.SampleRequest * 64)(*fields), torch.full((64,), -1)
+c.library().rose_sample(requests, 64, ids, weights.data_ptr(), drawn.data_ptr(), 1)
+print((weights[1:] == -7.0).all().item(), ((drawn >= 0) & (drawn < ids)).all().item())
 """
     assert run(code, OMP_NUM_THREADS="4") == "True True"
 

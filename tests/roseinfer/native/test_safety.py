@@ -16,6 +16,7 @@ from roseinfer.batch import Chunk
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
+from roseinfer.session import SamplingRequest
 from tests.roseinfer.models import build, needs_decoder
 from tests.roseinfer.native.builds import INSTEAD
 
@@ -160,7 +161,7 @@ def test_a_step_that_points_outside_is_refused(damage: dict[str, object], messag
 
 
 def test_rows_that_are_not_alike_are_refused() -> None:
-    params, numbers = [SamplingParams()] * 2, [0.0] * 2
-    for other in (torch.zeros(9), torch.zeros(10).double(), torch.zeros(20)[::2]):
-        with pytest.raises(ValueError, match="contiguous float32 rows of 10"):
-            sample_rows([torch.zeros(10), other], params, numbers)
+    requests = [SamplingRequest(SamplingParams(seed=1), 0)] * 2
+    for other in (torch.zeros(1, 9), torch.zeros(1, 10).double(), torch.zeros(1, 20)[:, ::2]):
+        with pytest.raises(ValueError, match="must be float32 on CPU, rows of one length"):
+            sample_rows([(torch.zeros(1, 10), [0]), (other, [1])], requests)
