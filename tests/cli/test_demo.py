@@ -15,7 +15,14 @@ import pytest
 import redis
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import REDIS_SERVER, EmbeddedBroker, find_redis_server, version_of
+from rose_cli.demo.broker import (
+    REDIS_SERVER,
+    EmbeddedBroker,
+    find_redis_server,
+    free_port,
+    version_of,
+)
+from rose_cli.demo.processes import ServiceProcess
 from rose_cli.demo.prompts import REQUESTS
 from rose_cli.demo.state import StreamRecord
 from rose_producer import FinishedEvent, Result, TokenEvent
@@ -198,3 +205,20 @@ def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_amo
     assert "compared with an undisturbed run" in printed
     assert max(len(curl), len(request)) <= 80  # with the end of the line
     demo.stdout.close()
+
+
+def test_a_proxy_in_the_environment_is_not_asked_for_a_service_on_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: a proxy that nobody runs
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    (tmp_path / "readyz").write_text("ready")
+    port = free_port()
+    program = ["http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)]
+    with ServiceProcess("one", port, program, {}) as service:
+        # when
+        service.wait_ready(30)
+        # then
+        assert service.http("/readyz") == "ready"
+        assert service.http("/nowhere") is None

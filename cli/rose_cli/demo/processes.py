@@ -7,9 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
-from http.client import HTTPException
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -125,14 +125,17 @@ class ServiceProcess:
 
     def http(self, path: str, timeout_s: float = 30) -> str | None:
         """The page, or None when there is no good answer."""
+        # Not by urllib: it asks the proxy that the environment names, which has other loopbacks.
+        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.http_port}{path}", timeout=timeout_s
-            ) as answer:
-                body: bytes = answer.read()
-                return body.decode()
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read().decode()
         except (OSError, HTTPException):  # the worker may be killed in the middle of the page
             return None
+        finally:
+            connection.close()
+        return body if answer.status == HTTPStatus.OK else None
 
 
 def _flag(name: str, value: str | float | bool) -> str:
