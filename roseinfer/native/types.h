@@ -8,6 +8,7 @@
 
 #if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ROSE_X86
+#include <cpuid.h>
 #if __GNUC__ >= 11  // the first that knows AMX
 #define ROSE_X86_PAIRS
 #endif
