@@ -24,17 +24,23 @@ def sample_rows(
     """A token id [S] for each of `requests`. The semantics are those of `sampling.filter_logits`.
 
     `parts` are logits [N, V] and the requests that each of their lines is for. Of several lines for
-    one request the last counts.
+    one request the last counts. Raises ValueError where they do not fit.
     """
     addresses, vocabulary = [0] * len(requests), 0
     for values, targets in parts:
-        if not can_sample(values) or (vocabulary and values.shape[1] != vocabulary):
-            raise ValueError(f"logits must be float32 on CPU, rows of one length: {values.shape}")
-        vocabulary = values.shape[1]
+        lines, width = values.shape
+        if not can_sample(values) or len(targets) > lines or width != (vocabulary or width):
+            raise ValueError(
+                f"logits must be float32 on CPU, a line of one length for each of {len(targets)} "
+                f"requests: {values.dtype} {tuple(values.shape)}"
+            )
+        vocabulary = width
         address, step = values.data_ptr(), 4 * values.stride(0)
         for target in targets:
             addresses[target] = address
             address += step
+    if 0 in addresses:
+        raise ValueError(f"no logits for request {addresses.index(0)} of {len(requests)}")
     rows = [
         c.SampleRequest(
             address, p.top_k or 0, p.seed or 0, position, p.top_p, p.temperature, p.min_p

@@ -160,8 +160,12 @@ def test_a_step_that_points_outside_is_refused(damage: dict[str, object], messag
         engine.forward([Chunk(session, 3)])
 
 
-def test_rows_that_are_not_alike_are_refused() -> None:
+def test_logits_that_do_not_fit_their_requests_are_refused() -> None:
     requests = [SamplingRequest(SamplingParams(seed=1), 0)] * 2
     for other in (torch.zeros(1, 9), torch.zeros(1, 10).double(), torch.zeros(1, 20)[:, ::2]):
-        with pytest.raises(ValueError, match="must be float32 on CPU, rows of one length"):
+        with pytest.raises(ValueError, match="must be float32 on CPU, a line of one length"):
             sample_rows([(torch.zeros(1, 10), [0]), (other, [1])], requests)
+    with pytest.raises(ValueError, match="for each of 2 requests"):
+        sample_rows([(torch.zeros(1, 10), [0, 1])], requests)
+    with pytest.raises(ValueError, match="no logits for request 1 of 2"):
+        sample_rows([(torch.zeros(1, 10), [0])], requests)
