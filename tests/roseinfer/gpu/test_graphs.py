@@ -106,7 +106,8 @@ def test_what_runs_as_a_graph(engine: InferenceEngine) -> None:
     one = [Chunk(session, 1) for session in sessions]
     assert [runner.fitting(one[:count]) for count in range(1, 6)] == [1, 2, 4, 4, None]
     sessions[1].computed = 3
-    assert runner.fitting(one[:2]) is None, "a chunk of one token that is not the last"
+    not_last = Chunk(sessions[1], 1)
+    assert runner.fitting([one[0], not_last]) is None, "a chunk of one token that is not the last"
     assert runner.fitting([Chunk(sessions[1], 2)]) is None
 
 
