@@ -6,7 +6,6 @@
 #include "types.h"
 
 #ifdef ROSE_X86_PAIRS
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
