@@ -55,6 +55,9 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stops = StopStrings(stop)
         self._stream = DecodeStream(skip_special_tokens=True)
+        self._may_stop = True
+        self._shown: list[int] = []
+        """the tokens of the last text that became certain"""
         self._pending: list[int] = []
         """tokens whose text is not certain yet"""
         if tokenizer is not None:
@@ -75,6 +78,7 @@ class TextStream:
         """
         if self._tokenizer is None:
             return ""
+        self._may_stop = may_stop
         delta = self._decode(self._tokenizer, token_id)
         return self._stops.push(delta) if may_stop else delta
 
@@ -91,12 +95,28 @@ class TextStream:
         if delta is None:
             self._pending.append(token_id)
             return ""
+        self._shown = [*self._pending, token_id]
         self._pending.clear()
         return delta
 
     def finish(self) -> str:
-        """What was held back for a stop string that never came. Half a character is dropped."""
-        return self._stops.finish()
+        """What was held back: whole characters whose token ends in half of another, and what might
+        have become a stop string. Half a character is dropped."""
+        tail = self._whole_characters()
+        self._pending.clear()
+        return (self._stops.push(tail) if self._may_stop else tail) + self._stops.finish()
+
+    def _whole_characters(self) -> str:
+        """The text of the pending tokens, without the half of a character at its end."""
+        if self._tokenizer is None or not self._pending:
+            return ""
+        decode = self._tokenizer.decode
+        shown = decode(self._shown, skip_special_tokens=True)
+        text = decode([*self._shown, *self._pending], skip_special_tokens=True)
+        tail: str = text[len(shown) :]
+        if not text.startswith(shown):  # together they are read in another way; what is shown stays
+            tail = decode(self._pending, skip_special_tokens=True)
+        return tail.rstrip("\ufffd")
 
 
 class StopStrings:

@@ -168,6 +168,8 @@ class InferenceSession:
                 self.finish_reason = self._reason_after(token_id)
         if self.finish_reason is not None:
             delta += self._stream.finish()
+            if self.finish_reason == "length" and self._stream.stopped:
+                self.finish_reason = "stop"
         self.text += delta
         return delta
 

@@ -88,6 +88,53 @@ def test_an_incomplete_tail_is_dropped(tokenizer: Any) -> None:
     assert text.strip() == "so"
 
 
+def tokenizer_of_half_characters() -> Tokenizer:
+    """A byte-level one with a piece that ends in the first byte of a character."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: i for i, piece in enumerate([*alphabet, "!ð", "d!ð", "END!ð"])}
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[("!", "ð"), ("d", "!ð")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def test_whole_characters_before_half_a_one_are_kept() -> None:
+    # given
+    tokenizer = tokenizer_of_half_characters()
+    ids = ids_of(tokenizer, "end!🦊 end!🦊")[:-3]
+    assert tokenizer.id_to_token(ids[-1]) == "d!ð"
+    # when
+    stream = Detokenizer(tokenizer).stream(ids_of(tokenizer, "so "))
+    pushed = "".join(stream.push(i) for i in ids)
+    # then
+    assert pushed == "end!🦊 en"
+    assert stream.finish() == "d!"
+
+
+def test_a_stop_string_before_half_a_character_counts() -> None:
+    # given
+    tokenizer = tokenizer_of_half_characters()
+    ids = [*ids_of(tokenizer, "the "), tokenizer.token_to_id("END!ð")]
+    # when
+    stream = Detokenizer(tokenizer).stream([], ["END"])
+    text = "".join(stream.push(i) for i in ids) + stream.finish()
+    # then
+    assert (text, stream.stopped) == ("the ", True)
+    # but not in tokens that may not stop
+    stream = Detokenizer(tokenizer).stream([], ["END"])
+    text = "".join(stream.push(i, may_stop=False) for i in ids) + stream.finish()
+    assert (text, stream.stopped) == ("the END!", False)
+
+
+@settings(max_examples=300, derandomize=True)
+@given(ids=st.lists(st.integers(0, 285), max_size=40))
+def test_the_text_is_all_of_the_tokens_but_half_a_character(ids: list[int]) -> None:
+    tokenizer = TOKENIZERS["bytes"]
+    stream = Detokenizer(tokenizer).stream([])
+    text = "".join(stream.push(i) for i in ids) + stream.finish()
+    assert text == tokenizer.decode(ids).rstrip("\ufffd")
+
+
 def test_half_a_character_after_a_byte_is_shown_as_such() -> None:
     """The decoder reads a run of bytes as one: what was a line break is none with half a fox."""
     tokenizer = TOKENIZERS["metaspace"]
