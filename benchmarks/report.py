@@ -59,7 +59,7 @@ def as_page(facts: Facts, boards: Mapping[str, Board]) -> str:
         parts.append(f"### {board.title}")
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         if board.checks:
-            rows = [["asked for", "target", "reached", ""], ["---"] * 4]
+            rows = [["check", "target", "reached", ""], ["---"] * 4]
             rows += [[c.what, c.target, c.reached, _verdict(c)] for c in board.checks]
             parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         parts += board.notes
