@@ -22,9 +22,9 @@ from torch import Tensor
 from benchmarks.models import ON_CPU, model_folder
 from benchmarks.workload import random_prompt
 from roseinfer import InferenceEngine
-from roseinfer.batch import Chunk
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.quantization import FROM_FILE
+from roseinfer.model.quantization import FROM_FILE
+from roseinfer.sessions.chunk import Chunk
 from training.stories import documents
 
 _WINDOW = 256

@@ -9,8 +9,8 @@ from rose.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine import InferenceEngine
-    from roseinfer.scheduler import OfflineScheduler, OnlineScheduler
-    from roseinfer.session import InferenceSession
+    from roseinfer.scheduling.scheduler import OfflineScheduler, OnlineScheduler
+    from roseinfer.sessions.session import InferenceSession
 
 __all__ = [
     "InferenceEngine",
@@ -25,9 +25,9 @@ __all__ = [
 
 _MODULES = {
     "InferenceEngine": "engine",
-    "InferenceSession": "session",
-    "OfflineScheduler": "scheduler",
-    "OnlineScheduler": "scheduler",
+    "InferenceSession": "sessions.session",
+    "OfflineScheduler": "scheduling.scheduler",
+    "OnlineScheduler": "scheduling.scheduler",
 }
 
 

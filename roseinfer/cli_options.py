@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rose.errors import InvalidParameter, RoseError
 from rose.sampling import PARAMETERS, SamplingParams
-from roseinfer.sources import check
+from roseinfer.checkpoints.sources import check
 
 if TYPE_CHECKING:
     from roseinfer import InferenceEngine

@@ -8,12 +8,12 @@ from typing import Any
 
 from rose.errors import InvalidParameter
 from rose.sampling import SamplingParams
-from roseinfer import limits
-from roseinfer.attention import IMPLEMENTATION
-from roseinfer.engine_core import CacheOptions, EngineCore
+from roseinfer.checkpoints.loading import LoadedModel, load
+from roseinfer.execution.engine_core import CacheOptions, EngineCore
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.loading import LoadedModel, load
-from roseinfer.scheduler import OfflineScheduler
+from roseinfer.model import limits
+from roseinfer.model.attention import IMPLEMENTATION
+from roseinfer.scheduling.scheduler import OfflineScheduler
 
 
 class InferenceEngine(EngineCore):

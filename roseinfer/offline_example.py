@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from roseinfer.cli_options import load_engine, parser, run, sampling_params
-from roseinfer.scheduler import OfflineScheduler
+from roseinfer.scheduling.scheduler import OfflineScheduler
 
 
 def offline(arguments: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rose.engine_records import StepOutput
 from roseinfer.cli_options import load_engine, parser, run, sampling_params
-from roseinfer.scheduler import OnlineScheduler
+from roseinfer.scheduling.scheduler import OnlineScheduler
 
 _STEPS_BETWEEN_ARRIVALS = 4
 

@@ -43,7 +43,7 @@ from benchmarks.quality import windows_of
 from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from roseinfer import native
-from roseinfer.quantization import FROM_FILE
+from roseinfer.model.quantization import FROM_FILE
 
 _CASES = (
     "batch",

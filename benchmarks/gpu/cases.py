@@ -20,9 +20,9 @@ from benchmarks.limits import Limits, synchronize
 from benchmarks.runner import Case
 from benchmarks.workload import Workload, random_prompt
 from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.checkpoints.loading import load_tokenizer
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.loading import load_tokenizer
 
 _SEED = 0
 COMPUTE_SHARE = "share of the compute limit"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rose.errors import ConfigurationError
-from roseinfer.attention import Attention, PagedAttention
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.kv_cache import KVCache
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.attention import Attention, PagedAttention
 
 _logger = logging.getLogger(__name__)
 

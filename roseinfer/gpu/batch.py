@@ -21,10 +21,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, DeviceTokens, StepInputs, slots
-from roseinfer.device_transfer import IntegerBuffer
+from roseinfer.devices.transfer import IntegerBuffer
 from roseinfer.gpu.attention import Pages, Sequences
-from roseinfer.kv_cache import KVCache
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.packed_batch import StepInputs, slots
+from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,13 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from roseinfer.batch import Chunk, DeviceTokens
-from roseinfer.families import (
+from roseinfer.gpu.attention import Rule, attend
+from roseinfer.gpu.batch import DeviceBatch, DeviceCache
+from roseinfer.gpu.layers import Heads, apply_rope_and_store
+from roseinfer.gpu.residual import stream_of
+from roseinfer.gpu.skinny_gemm import Matrix
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.families import (
     Activation,
     LayerParts,
     NormPart,
@@ -32,14 +37,9 @@ from roseinfer.families import (
     join_biases,
     weight_of,
 )
-from roseinfer.gpu.attention import Rule, attend
-from roseinfer.gpu.batch import DeviceBatch, DeviceCache
-from roseinfer.gpu.layers import Heads, apply_rope_and_store
-from roseinfer.gpu.residual import stream_of
-from roseinfer.gpu.skinny_gemm import Matrix
-from roseinfer.kv_cache import KVCache
-from roseinfer.model import PackedRunner
-from roseinfer.probe import AttentionLayers, LayerCall
+from roseinfer.model.probe import AttentionLayers, LayerCall
+from roseinfer.model.runner import PackedRunner
+from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 
 def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:

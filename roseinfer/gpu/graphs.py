@@ -19,12 +19,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, DeviceTokens
-from roseinfer.device_transfer import copy_to_device
+from roseinfer.devices.transfer import copy_to_device
 from roseinfer.gpu.attention import Sequences
 from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
-from roseinfer.kv_cache import KVCache
-from roseinfer.model import PackedRunner, Runner
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.runner import PackedRunner, Runner
+from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 _logger = logging.getLogger(__name__)
 

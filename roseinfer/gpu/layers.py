@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.device import cdiv, device_guard, multiprocessors, next_power_of_2
 from roseinfer.gpu.kernels.layers import activate_kernel, norm_kernel, rope_kernel
+from roseinfer.model.families import Activation, NormPart
 
 _WIDE = 2048  # from so many elements on, more warps share a row
 

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.families import NormPart
 from roseinfer.gpu.layers import apply_activation, residual_norm
 from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
+from roseinfer.model.families import NormPart
 
 
 def stream_of(hidden: Tensor, dtype: torch.dtype) -> FewRows | ManyRows:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from roseinfer.device_transfer import to_device
+from roseinfer.devices.transfer import to_device
 from roseinfer.gpu.device import device_guard, next_power_of_2
 from roseinfer.gpu.kernels.sampling import sample_kernel
-from roseinfer.session import SamplingRequest
+from roseinfer.sessions.session import SamplingRequest
 
 OPTIONS = {"num_warps": 16}
 _MAX_BLOCK = 8192

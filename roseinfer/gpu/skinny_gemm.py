@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roseinfer.families import Activation, NormPart
 from roseinfer.gpu import kernels
 from roseinfer.gpu.device import cdiv, device_guard, multiprocessors
 from roseinfer.gpu.kernels.skinny_gemm import skinny_gemm_kernel
+from roseinfer.model.families import Activation, NormPart
 
 MAX_ROWS = 16  # the fewest that a tensor core multiplies, so fewer rows are no faster
 OPTIONS = {"num_warps": 4, "num_stages": 4}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from roseinfer.attention import AttentionCall, LayerState
-from roseinfer.batch import Chunk, DeviceTokens
 from roseinfer.gpu.attention import Pages, Rule, attend, write
 from roseinfer.gpu.batch import DeviceBatch, DeviceCache
-from roseinfer.kv_cache import KVCache
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.attention import AttentionCall, LayerState
+from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 
 class TritonAttention:

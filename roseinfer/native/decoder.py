@@ -9,16 +9,16 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from roseinfer.batch import Chunk, DeviceTokens
-from roseinfer.families import LayerParts, NormPart, Parts, find_parts, weight_of
-from roseinfer.kv_cache import KVCache, LayerShape
-from roseinfer.limits import model_type
+from roseinfer.kv_cache.cache import KVCache, LayerShape
+from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.model.limits import model_type
+from roseinfer.model.probe import PROBE_TOKENS, AttentionLayers
+from roseinfer.model.quantization import QuantizedWeight
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 from roseinfer.native.shapes import find_misfit
 from roseinfer.native.weights import AnyMatrix, concatenate, concatenate_quantized
-from roseinfer.probe import PROBE_TOKENS, AttentionLayers
-from roseinfer.quantization import QuantizedWeight
+from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 _DTYPES = (torch.float32, torch.bfloat16)
 

@@ -1,4 +1,4 @@
-// Samples a token for each row of logits, as sampling.py does with torch: temperature, top-k, top-p
+// Samples a token for each row of logits, as sampling/sampler.py does with torch: temperature, top-k, top-p
 // and min-p, then the id at which the cumulative probability passes a uniform number, which is a
 // function of seed and position. Temperature 0 takes the first of the largest logits.
 //
@@ -112,7 +112,7 @@ INLINE std::uint64_t mix(std::uint64_t bits) {
     return bits ^ bits >> 31;
 }
 
-// The number in [0, 1) of a seed and a position: the same as `uniform` in sampling.py.
+// The number in [0, 1) of a seed and a position: the same as `uniform` in sampling/sampler.py.
 INLINE double uniform(std::int64_t seed, std::int64_t position) {
     constexpr std::uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
     const std::uint64_t state = mix(static_cast<std::uint64_t>(seed) + GOLDEN) +

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roseinfer.families import LayerParts, NormPart, Parts, weight_of
-from roseinfer.kv_cache import LayerShape
+from roseinfer.kv_cache.cache import LayerShape
+from roseinfer.model.families import LayerParts, NormPart, Parts, weight_of
 from roseinfer.native.library import MAX_HEAD_DIM
 
 

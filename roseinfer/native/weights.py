@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.families import join_biases
+from roseinfer.model.families import join_biases
+from roseinfer.model.quantization import GROUP, Form, QuantizedWeight, join
 from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
-from roseinfer.quantization import GROUP, Form, QuantizedWeight, join
 
 _TYPES = {torch.float32: WeightType.FLOAT32, torch.bfloat16: WeightType.BFLOAT16}
 QUANTIZED_TYPES = {

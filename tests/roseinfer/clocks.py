@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from roseinfer import InferenceEngine
-from roseinfer.batch import Chunk
-from roseinfer.engine_core import StepLogits
-from roseinfer.sampled_tokens import SampledTokens
-from roseinfer.step_costs import StepSize
+from roseinfer.execution.engine_core import StepLogits
+from roseinfer.sampling.sampled_tokens import SampledTokens
+from roseinfer.scheduling.step_costs import StepSize
+from roseinfer.sessions.chunk import Chunk
 
 
 class ErraticClock:

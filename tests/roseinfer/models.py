@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
-from roseinfer.engine_core import StepLogits
+from roseinfer.execution.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
+from roseinfer.model.quantization import Form, QuantizedWeight
 from roseinfer.native import library
-from roseinfer.quantization import Form, QuantizedWeight
-from roseinfer.sampled_tokens import SampledTokens
-from roseinfer.sampling import sample_tokens
-from roseinfer.session import SamplingRequest
+from roseinfer.sampling.sampled_tokens import SampledTokens
+from roseinfer.sampling.sampler import sample_tokens
+from roseinfer.sessions.session import SamplingRequest
 
 needs_decoder = pytest.mark.skipif(
     not native.available(), reason="the installation could not compile the decoder"

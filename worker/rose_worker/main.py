@@ -45,7 +45,7 @@ def loader(settings: WorkerSettings) -> Callable[[], Engine]:
 
 def _check_sources(settings: WorkerSettings) -> None:
     """What is wrong at first sight is said before Redis hears of this worker."""
-    from roseinfer.sources import check
+    from roseinfer.checkpoints.sources import check
 
     for source in (settings.model, settings.tokenizer):
         if source is not None:

@@ -15,7 +15,7 @@ from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.tool_format import tool_format
+from roseinfer.text.tool_format import tool_format
 
 log = logging.getLogger("rose.engine")
 

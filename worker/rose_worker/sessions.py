@@ -8,8 +8,8 @@ from typing import Any
 
 from rose.errors import InvalidParameter
 from rose.protocol import ChatMessage, JobSpec, most_prompt_logprobs
-from roseinfer.session import InferenceSession
-from roseinfer.session_factory import SessionFactory
+from roseinfer.sessions.factory import SessionFactory
+from roseinfer.sessions.session import InferenceSession
 
 
 def session_of(

@@ -18,9 +18,9 @@ from benchmarks.engine.contenders.ours import Ours, exactly
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import Case, in_turn
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.batch import Chunk
-from roseinfer.engine_core import StepLogits
-from roseinfer.sampled_tokens import SampledTokens
+from roseinfer.execution.engine_core import StepLogits
+from roseinfer.sampling.sampled_tokens import SampledTokens
+from roseinfer.sessions.chunk import Chunk
 from training.tale import story
 
 PLAIN, SPECULATING = "roseinfer, one token a step", "roseinfer, speculation"

@@ -45,7 +45,7 @@ def chat(
     """Talk to a real model in a browser, and kill its worker in mid-sentence."""
     require(*ENGINE)
     require(*GATEWAY, "platformdirs", extra="gateway")
-    from roseinfer.sources import check, model_name
+    from roseinfer.checkpoints.sources import check, model_name
 
     leave_at_signals()
     console = Console(soft_wrap=True, highlight=False, markup=False)

@@ -27,7 +27,7 @@ def generate(
     """Generate without a queue, in this process."""
     require(*ENGINE)
     from roseinfer import SamplingParams
-    from roseinfer.sources import check
+    from roseinfer.checkpoints.sources import check
 
     params = SamplingParams(**sampling)
     if model is not None:

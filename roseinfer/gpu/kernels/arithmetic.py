@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from roseinfer.families import Activation
+from roseinfer.model.families import Activation
 
 _SILU = tl.constexpr(int(Activation.SILU))
 

@@ -1,16 +1,16 @@
 """Samples a token for a row of logits: temperature, top-k, top-p and min-p without sorting.
 
-The result is that of the compiled library and of sampling.py. Weights are e^((x - largest) / T) in
-float32, their sums are float64, and the sampled id is the one at which the cumulative weight passes
-a random share of the total. Top-k and top-p keep the logits from a floor on. A binary search finds
-the floor: float bits, read as integers, have the order of the numbers ("rank"). Each step of the
-search is a pass over the row, which lies in a near cache by then.
+The result is that of the compiled library and of sampling/sampler.py. Weights are
+e^((x - largest) / T) in float32, their sums are float64, and the sampled id is the one at which the
+cumulative weight passes a random share of the total. Top-k and top-p keep the logits from a floor
+on. A binary search finds the floor: float bits, read as integers, have the order of the numbers
+("rank"). Each step of the search is a pass over the row, which lies in a near cache by then.
 """
 
 import triton
 import triton.language as tl
 
-# As in sampling.py: splitmix64.
+# As in sampling/sampler.py: splitmix64.
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX2 = tl.constexpr(0x94D049BB133111EB)

@@ -26,13 +26,13 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from roseinfer import SamplingParams
-from roseinfer.families import Activation, NormPart
 from roseinfer.gpu import attention
 from roseinfer.gpu.attention import Pages, Rule, Sequences
 from roseinfer.gpu.layers import Heads, apply_activation, apply_rope_and_store, residual_norm
 from roseinfer.gpu.sampling import KernelRequest, sample_rows
 from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
-from roseinfer.session import SamplingRequest
+from roseinfer.model.families import Activation, NormPart
+from roseinfer.sessions.session import SamplingRequest
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024

@@ -13,11 +13,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter
 
-from roseinfer.batch import Chunk
 from roseinfer.gpu import decoder as decoder_module
 from roseinfer.gpu.decoder import FusedModel
 from roseinfer.gpu.skinny_gemm import MAX_ROWS
-from roseinfer.model import PackedModel
+from roseinfer.model.transformers_model import PackedModel
+from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     COMPILED,

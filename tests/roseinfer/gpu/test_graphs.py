@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("triton")
 
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.batch import Chunk
+from roseinfer.execution.runners import trusted
 from roseinfer.gpu.graphs import GraphedModel, batch_sizes
-from roseinfer.probe import Reference, find_layers
-from roseinfer.runners import trusted
+from roseinfer.model.probe import Reference, find_layers
+from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     answers,

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.attention import Pages
 from roseinfer.gpu.layers import Heads, apply_activation, apply_rope_and_store, residual_norm
+from roseinfer.model.families import Activation, NormPart
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.gpu.test_skinny_gemm import close, random
 

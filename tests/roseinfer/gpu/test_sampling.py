@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.gpu import backends, sampling
 from roseinfer.gpu.sampling import KernelRequest, sample_rows
-from roseinfer.session import SamplingRequest
+from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import drawing, greedy, prompts, run_together, sample, tokens
-from tests.roseinfer.test_resume import FEATURES
-from tests.roseinfer.test_sampling import knobs, random_logits
+from tests.roseinfer.sampling.test_sampling import knobs, random_logits
+from tests.roseinfer.sessions.test_resume import FEATURES
 
 
 def sampled_by_kernel(logits: torch.Tensor, rows: list[SamplingRequest]) -> list[int]:

@@ -11,8 +11,8 @@ pytest.importorskip("triton")
 import torch
 from torch import Tensor
 
-from roseinfer.families import Activation, NormPart
 from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
+from roseinfer.model.families import Activation, NormPart
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE
 
 BF16, FP16 = torch.bfloat16, torch.float16

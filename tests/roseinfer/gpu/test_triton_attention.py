@@ -12,10 +12,10 @@ import torch
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine
-from roseinfer.batch import Chunk
 from roseinfer.gpu import kernels, triton_attention
 from roseinfer.gpu.batch import pack
 from roseinfer.gpu.options import GpuOptions
+from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.models import (
     answers,
     build,

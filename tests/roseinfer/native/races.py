@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 from roseinfer import InferenceEngine, SamplingParams
+from roseinfer.model.quantization import FORMATS
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
 from roseinfer.native.weights import QUANTIZED_TYPES, PackedMatrix, QuantizedMatrix
-from roseinfer.quantization import FORMATS
-from roseinfer.session import SamplingRequest
+from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import answers, build, prompts, random_weight
 
 _THREADS = 4

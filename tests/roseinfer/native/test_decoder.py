@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from roseinfer import InferenceEngine, native
-from roseinfer.batch import Chunk
-from roseinfer.families import Parts, find_parts
+from roseinfer.model.families import Parts, find_parts
+from roseinfer.model.probe import AttentionLayers
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
-from roseinfer.probe import AttentionLayers
+from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.models import answers, build, first_logits, needs_decoder, prompts, reference
 from tests.roseinfer.native.builds import choose, emulated_amx
 

@@ -12,11 +12,11 @@ import torch
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, SamplingParams, native
-from roseinfer.batch import Chunk
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
 from roseinfer.native.sampling import sample_rows
-from roseinfer.session import SamplingRequest
+from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import build, needs_decoder
 from tests.roseinfer.native.builds import INSTEAD
 

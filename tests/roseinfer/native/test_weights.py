@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from roseinfer import native
+from roseinfer.model.quantization import Form, quantize
 from roseinfer.native.weights import (
     QUANTIZED_TYPES,
     PackedMatrix,
@@ -18,7 +19,6 @@ from roseinfer.native.weights import (
     concatenate,
     concatenate_quantized,
 )
-from roseinfer.quantization import Form, quantize
 from tests.roseinfer.models import needs_decoder, random, random_weight
 from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
 

@@ -12,8 +12,8 @@ from transformers import AutoConfig
 
 from rose.sampling import SamplingParams
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.sampling import sample_tokens
-from roseinfer.session import InferenceSession
+from roseinfer.sampling.sampler import sample_tokens
+from roseinfer.sessions.session import InferenceSession
 from tests.support.engines import FEATURES, set_variables
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]

@@ -1,7 +1,7 @@
 """vLLM behind the worker's interface: for models that need several devices or machines.
 
 vLLM computes logits, and keeps the batch and its KV cache. Which token comes is decided by
-`roseinfer.sampling`, and when a request ends by `roseinfer.session`. So a request that one engine
+`roseinfer.sampling`, and when a request ends by `roseinfer.sessions`. So a request that one engine
 has begun goes on in the other.
 """
 

@@ -15,8 +15,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from rose.errors import ConfigurationError
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter
+from roseinfer.checkpoints.sources import gguf_file, resolve
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.sources import gguf_file, resolve
 
 #: Arguments of vLLM that the worker has a setting for.
 _OWN = {

@@ -36,8 +36,8 @@ from rose_worker.vllm.adapters import Adapter
 from rose_worker.vllm.model import model_info, session_factory
 from rose_worker.vllm.sampling import extra_args
 from rose_worker.vllm.stats import Stats
-from roseinfer.logprobs import MIN_LOGPROB
-from roseinfer.session import InferenceSession
+from roseinfer.sampling.logprobs import MIN_LOGPROB
+from roseinfer.sessions.session import InferenceSession
 
 log = logging.getLogger("rose.engine")
 

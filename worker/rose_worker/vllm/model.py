@@ -11,12 +11,12 @@ from transformers import GenerationConfig
 from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter, with_adapters
-from roseinfer.fingerprint import fingerprint_of_files
-from roseinfer.limits import eos_token_ids
-from roseinfer.loading import load_tokenizer
-from roseinfer.session_factory import SessionFactory
-from roseinfer.sources import model_name
-from roseinfer.tool_format import tool_format
+from roseinfer.checkpoints.fingerprint import fingerprint_of_files
+from roseinfer.checkpoints.loading import load_tokenizer
+from roseinfer.checkpoints.sources import model_name
+from roseinfer.model.limits import eos_token_ids
+from roseinfer.sessions.factory import SessionFactory
+from roseinfer.text.tool_format import tool_format
 
 
 def session_factory(config: Any) -> SessionFactory:

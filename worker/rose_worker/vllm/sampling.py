@@ -24,10 +24,10 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from rose.sampling import SamplingParams
 from rose_worker.vllm.model import session_factory
 from rose_worker.vllm.ranks import end_with_parent
-from roseinfer.logits_processors import LogitsProcessor
-from roseinfer.sampling import sample_tokens
-from roseinfer.session import SamplingRequest, ends_of
-from roseinfer.session_factory import SessionFactory
+from roseinfer.logits_processors.processor import LogitsProcessor
+from roseinfer.sampling.sampler import sample_tokens
+from roseinfer.sessions.factory import SessionFactory
+from roseinfer.sessions.session import SamplingRequest, ends_of
 
 #: The key in vLLM's `extra_args` of a request.
 _KEY = "rose"

@@ -1,0 +1,192 @@
+"""The blocks of a GGUF file as matrices of the compiled decoder, number for number.
+
+A block has 32 weights of an output. Those of one size lie together: scale, minimum if the type has
+one, then the values, those of 4 bits with the first 16 in the lower halves of the bytes. Blocks of
+K types have 256 weights, with a scale for all and factors of it for 32 or 16.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rose.errors import UnsupportedModel
+from roseinfer.model.quantization import FROM_FILE, GROUP, SUPER_GROUP, QuantizedWeight
+
+_logger = logging.getLogger(__name__)
+
+_HALF = 2  # bytes of a scale
+
+
+def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
+    """The matrices of the file at `path` that can be kept, by the names of the parameters of
+    `model`, which was loaded from it and is compared with them.
+
+    Raises UnsupportedModel if there are none.
+    """
+    from gguf import GGUFReader
+    from transformers import modeling_gguf_pytorch_utils as transformers_gguf
+
+    reader = GGUFReader(path)
+    architecture = str(reader.fields["general.architecture"].contents())
+    make = transformers_gguf.TENSOR_PROCESSORS.get(architecture, transformers_gguf.TensorProcessor)
+    processor = make(config=model.config.to_dict())
+    names = transformers_gguf.get_gguf_hf_weights_map(model, processor)
+    parameters = dict(model.named_parameters())
+    kept, left = {}, Counter[str]()
+    for tensor in reader.tensors:
+        parameter = parameters.get(names.get(tensor.name, ""))
+        if parameter is None or parameter.dim() != 2:
+            continue
+        weight = _read(tensor)
+        if weight is not None:
+            weight = _rows_in_order(weight, tensor.name, processor)
+        if weight is not None and is_same(weight, parameter):
+            kept[names[tensor.name]] = weight
+        else:
+            left[tensor.tensor_type.name] += 1
+    described = ", ".join(f"{count} of {kind}" for kind, count in sorted(left.items()))
+    if not kept:
+        raise UnsupportedModel(
+            f"weights={FROM_FILE!r} keeps matrices of {', '.join(_BLOCKS)}, and {path.name} has "
+            f"none, but {described}: leave weights out, or choose int8 or int4"
+        )
+    if left:
+        _logger.info("%s: matrices that are not kept as they are: %s", path.name, described)
+    return kept
+
+
+def is_same(weight: QuantizedWeight, parameter: Tensor) -> bool:
+    """Whether the numbers are those of `parameter`, in its dtype."""
+    return weight.values.shape == parameter.shape and torch.equal(
+        weight.dequantize().to(parameter.dtype), parameter.detach()
+    )
+
+
+def _read(tensor: Any) -> QuantizedWeight | None:
+    """None for a type of blocks that has no counterpart."""
+    kind = tensor.tensor_type.name
+    rows = int(tensor.shape[1])
+    if kind not in _BLOCKS:
+        return None
+    size = SUPER_GROUP if kind.endswith("_K") else GROUP
+    blocks = torch.from_numpy(tensor.data.reshape(rows, int(tensor.shape[0]) // size, -1).copy())
+    return _BLOCKS[kind](blocks)
+
+
+def _q8_0(blocks: Tensor) -> QuantizedWeight:
+    values = blocks[..., _HALF:] ^ 0x80  # signed, and 128 more
+    return QuantizedWeight(values.flatten(1), _halves(blocks, 0), 8)
+
+
+def _q4_0(blocks: Tensor) -> QuantizedWeight:
+    return QuantizedWeight(_four_bits(blocks[..., _HALF:]), _halves(blocks, 0), 4)
+
+
+def _q4_1(blocks: Tensor) -> QuantizedWeight:
+    values = _four_bits(blocks[..., 2 * _HALF :])
+    return QuantizedWeight(values, _halves(blocks, 0), 4, minimums=_halves(blocks, 1))
+
+
+def _q5_0(blocks: Tensor) -> QuantizedWeight:
+    values = _five_bits(blocks[..., _HALF:]) + (128 - 16)
+    return QuantizedWeight(values, _halves(blocks, 0), 8)
+
+
+def _q5_1(blocks: Tensor) -> QuantizedWeight:
+    values = _five_bits(blocks[..., 2 * _HALF :])
+    return QuantizedWeight(values, _halves(blocks, 0), 8, minimums=_halves(blocks, 1))
+
+
+def _q4_k(blocks: Tensor) -> QuantizedWeight:
+    return _with_k_scales(blocks, _k_nibbles(blocks[..., 16:], 32), 4)
+
+
+def _q5_k(blocks: Tensor) -> QuantizedWeight:
+    upper = _k_bits(blocks[..., 16:48], 1)
+    return _with_k_scales(blocks, _k_nibbles(blocks[..., 48:], 32) | upper << 4, 8)
+
+
+def _q6_k(blocks: Tensor) -> QuantizedWeight:
+    values = _k_nibbles(blocks[..., :128], 64) | _k_bits(blocks[..., 128:192], 2) << 4
+    return QuantizedWeight(
+        values + (128 - 32),
+        _halves(blocks, 104),
+        8,
+        scale_factors=blocks[..., 192:208].flatten(1).view(torch.int8),
+    )
+
+
+# Each takes [outputs, groups, bytes of a block].
+_BLOCKS = {
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}
+
+
+def _halves(blocks: Tensor, index: int) -> Tensor:
+    """The 16-bit number `index` of each block: [outputs, groups]."""
+    begin = index * _HALF
+    return blocks[..., begin : begin + _HALF].contiguous().view(torch.float16).squeeze(-1)
+
+
+def _four_bits(bytes_: Tensor) -> Tensor:
+    """[outputs, groups, 16] to [outputs, inputs]."""
+    return torch.cat([bytes_ & 15, bytes_ >> 4], dim=-1).flatten(1)
+
+
+def _five_bits(bytes_: Tensor) -> Tensor:
+    """Four bytes with the upper bits of a block, then the lower ones."""
+    places = torch.arange(8, dtype=torch.uint8)
+    upper = (bytes_[..., :4, None] >> places & 1).flatten(-2)
+    return _four_bits(bytes_[..., 4:]) | (upper << 4).flatten(1)
+
+
+def _k_nibbles(bytes_: Tensor, run: int) -> Tensor:
+    """[outputs, groups, 128] to [outputs, inputs]: of `run` bytes the lower halves, then the upper
+    ones."""
+    runs = bytes_.reshape(*bytes_.shape[:-1], -1, run)
+    return torch.cat([runs & 15, runs >> 4], dim=-1).flatten(1)
+
+
+def _k_bits(bytes_: Tensor, bits: int) -> Tensor:
+    """[outputs, groups, 32 * bits] to [outputs, inputs]: of 32 bytes the lowest `bits` bits, then
+    the next ones."""
+    places = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
+    runs = bytes_.reshape(*bytes_.shape[:-1], -1, 1, 32)
+    return (runs >> places & (1 << bits) - 1).flatten(1)
+
+
+def _with_k_scales(blocks: Tensor, values: Tensor, bits: int) -> QuantizedWeight:
+    """A scale, a scale of the minimums, which are subtracted, and 6 bits of factors for both: 4
+    bytes with those of the first groups' scales, 4 with those of their minimums, in 4 the lower
+    bits of the last groups' scales and minimums, whose upper bits lie above the first ones'."""
+    scales, minimums, last = blocks[..., 4:16].reshape(*blocks.shape[:-1], 3, 4).unbind(-2)
+    scale_factors = torch.cat([scales & 63, last & 15 | scales >> 2 & 48], dim=-1)
+    minimum_factors = torch.cat([minimums & 63, last >> 4 | minimums >> 2 & 48], dim=-1)
+    return QuantizedWeight(
+        values,
+        _halves(blocks, 0),
+        bits,
+        minimums=-_halves(blocks, 1),
+        scale_factors=scale_factors.flatten(1),
+        minimum_factors=minimum_factors.flatten(1),
+    )
+
+
+def _rows_in_order(weight: QuantizedWeight, name: str, processor: Any) -> QuantizedWeight:
+    """As transformers has them: llama.cpp pairs the rows of some families in another way."""
+    rows = torch.arange(len(weight.values))[:, None].numpy()
+    order = torch.from_numpy(processor.process(rows, name).weights[:, 0].copy())
+    return weight if torch.equal(order, order.sort().values) else weight.take(order)

@@ -1,0 +1,107 @@
+"""A GGUF file as transformers loads it, and what it leaves out, which is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import GgufConfig, modeling_gguf_pytorch_utils
+
+from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.model.limits import text_config
+from roseinfer.patching import patched
+
+_NAME = "model.gguf"
+
+#: Weights become plain ones: the compiled decoder packs them in its own way.
+MODEL_ARGUMENTS: dict[str, Any] = {"quantization_config": GgufConfig(dequantize=True)}
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """A folder with nothing but a link to the file, and how transformers is told its name.
+
+    In the file's own folder transformers would prefer the tokenizer.json of another model.
+    """
+    with TemporaryDirectory(prefix="rose-gguf-") as folder:
+        Path(folder, _NAME).symlink_to(path.resolve())
+        yield folder, {"gguf_file": _NAME}
+
+
+@contextmanager
+def load_once() -> Iterator[None]:
+    """While it lasts, transformers' loader is quiet and does its slow work once.
+
+    It parses the file, vocabulary and all, for the configuration, the weights and the tokenizer,
+    and makes its table of names for each module of the model: more than half of the time. Its
+    switch for progress bars does not reach the one of GGUF files.
+    """
+    import gguf  # an extra
+
+    bar = partial(modeling_gguf_pytorch_utils.tqdm, disable=True)
+    make_reader, make_names = gguf.GGUFReader, gguf.get_tensor_name_map
+
+    @cache
+    def reader(path: Path) -> Any:
+        return make_reader(path)
+
+    with (
+        patched(modeling_gguf_pytorch_utils, "tqdm", bar),
+        patched(gguf, "GGUFReader", lambda path: reader(Path(path).resolve())),
+        patched(gguf, "get_tensor_name_map", cache(make_names)),
+    ):
+        yield
+
+
+def check_config(header: Header, config: Any) -> None:
+    """Raises UnsupportedModel where `config` is not what the file says: transformers reads the
+    common keys of each architecture and passes over the rest."""
+    scaling = header.value("rope.scaling.type")
+    if scaling not in (None, "none"):
+        raise _refusal(header, f"its rotary embedding is scaled ({scaling})")
+    theta = header.value("rope.freq_base")
+    known = list(_thetas(config))
+    if theta is not None and known and not any(_same(theta, other) for other in known):
+        raise _refusal(header, f"its rope.freq_base of {theta:g} is read as {known[0]:g}")
+    window = header.value("attention.sliding_window")
+    context = header.value("context_length") or 0
+    if window and window < context and getattr(config, "sliding_window", None) != window:
+        raise _refusal(header, f"its sliding window of {window} is not read")
+
+
+def check_weights(header: Header, model: Any) -> None:
+    """Raises UnsupportedModel unless every number in the file is in the model, which may have
+    divided or joined tensors: what transformers has no place for it leaves out."""
+    given = sum(header.elements.values())
+    taken = sum(parameter.numel() for parameter in model.parameters())
+    if given != taken:
+        raise _refusal(
+            header,
+            f"its {len(header.elements)} tensors have {given:,} numbers, and a "
+            f"{text_config(model).model_type} of this size has {taken:,}",
+        )
+
+
+def _refusal(header: Header, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"this GGUF file of architecture {header.architecture!r} cannot be loaded: {reason}; use "
+        "the model's folder of safetensors instead"
+    )
+
+
+def _thetas(config: Any) -> Iterator[float]:
+    """Base frequencies of the rotary embeddings; several where layers differ."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if (theta := parameters.get("rope_theta")) is not None:
+            yield float(theta)
+
+
+def _same(one: float, other: float) -> bool:
+    """Files have single precision."""
+    return abs(one - other) <= 1e-6 * max(abs(one), abs(other))

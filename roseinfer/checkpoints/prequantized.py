@@ -1,0 +1,221 @@
+"""Pre-quantized checkpoints of safetensors, number for number: GPTQ, AWQ and compressed-tensors.
+
+Numbers of 4 or 8 bits lie n to an int32, the lowest bits first. A weight is its group's scale times
+(number - zero). A module has instead of `weight`:
+
+    GPTQ                 qweight        [inputs / n, outputs]    scales        [groups, outputs]
+                         qzeros         [groups, outputs / n]    g_idx         [inputs]
+    AWQ                  qweight        [inputs, outputs / n]    scales        [groups, outputs]
+                         qzeros         [groups, outputs / n]
+    compressed-tensors   weight_packed  [outputs, inputs / n]    weight_scale  [outputs, groups]
+                         weight_zero_point [outputs / n, groups] weight_shape  [2]
+
+GPTQ stores zeros less one, unless its checkpoint_format is gptq_v2; AWQ has eight outputs of an
+int32 in the order 0 2 4 6 1 3 5 7; compressed-tensors leaves out zeros in the middle of the range.
+Group g has the inputs from g * group_size on; where GPTQ or compressed-tensors have ordered inputs
+by activation, another group, and such a checkpoint is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rose.errors import UnsupportedModel
+from roseinfer.model.quantization import GROUP, QuantizedWeight
+
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+Parts = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a checkpoint keeps a matrix."""
+
+    packed: str
+    """the tensor that stands for `weight`"""
+    others: tuple[str, ...]
+    read: Callable[[Parts], QuantizedWeight]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A checkpoint's tensors: those that are plain, and quantized matrices by their `weight`."""
+
+    plain: dict[str, Tensor]
+    quantized: dict[str, QuantizedWeight]
+
+    def state(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """All of it, quantized matrices as what they stand for in `dtype`."""
+        return self.plain | {
+            name: weight.dequantize().to(dtype) for name, weight in self.quantized.items()
+        }
+
+
+def find_layout(config: Mapping[str, Any]) -> Layout | None:
+    """What a `quantization_config` describes; None for a method that is not one of the three.
+
+    Raises UnsupportedModel: says which field is in the way, and what can be had instead.
+    """
+    make = _LAYOUTS.get(str(config.get("quant_method")))
+    return None if make is None else make(config)
+
+
+def split(tensors: Mapping[str, Tensor], layout: Layout) -> Split:
+    """Raises UnsupportedModel for matrices that are not as the layout says."""
+    plain = dict(tensors)
+    quantized = {}
+    for name in tensors:
+        module, _, last = name.rpartition(".")
+        if last != layout.packed:
+            continue
+        names = {part: f"{module}.{part}" for part in (layout.packed, *layout.others)}
+        parts = {part: plain.pop(full) for part, full in names.items() if full in plain}
+        try:
+            quantized[f"{module}.weight"] = layout.read(parts)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise UnsupportedModel(
+                f"the quantized matrix {module!r} cannot be read: {error}"
+            ) from error
+    return Split(plain, quantized)
+
+
+def _refusal(field: str, value: object, known: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"the checkpoint's quantization_config has {field}={value!r}, of which {known} can be "
+        "read: use the model's plain checkpoint, with weights='int4' or 'int8' if it must be small"
+    )
+
+
+def _check(config: Mapping[str, Any], field: str, known: tuple[object, ...]) -> None:
+    """A field that is missing is not in the way."""
+    if field in config and config[field] not in known:
+        raise _refusal(field, config[field], ", ".join(map(repr, known)))
+
+
+# What the methods' configurations say
+
+
+def _gptq(config: Mapping[str, Any]) -> Layout:
+    _check(config, "bits", (4, 8))
+    _check(config, "desc_act", (False,))
+    _check(config, "checkpoint_format", ("gptq", "gptq_v2"))
+    _check(config, "dynamic", (None, {}))  # other bits for some modules
+    _check_group(config.get("group_size", -1))
+    bits = int(config.get("bits", 4))
+    less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
+
+    def read(parts: Parts) -> QuantizedWeight:
+        values = _unpack(parts["qweight"].T, bits)
+        zeros = _unpack(parts["qzeros"], bits).T + less & (1 << bits) - 1
+        weight = _weight(values, parts["scales"].T, zeros, bits)
+        _check_order(parts.get("g_idx"), values.shape[1], len(parts["scales"]))
+        return weight
+
+    return Layout("qweight", ("qzeros", "scales", "g_idx"), read)
+
+
+def _awq(config: Mapping[str, Any]) -> Layout:
+    _check(config, "bits", (4,))
+    _check(config, "version", ("gemm",))
+    _check(config, "zero_point", (True,))
+    _check_group(config.get("group_size", 128))
+
+    def read(parts: Parts) -> QuantizedWeight:
+        values, zeros = (_in_order(parts[name]).T for name in ("qweight", "qzeros"))
+        return _weight(values, parts["scales"].T, zeros, 4)
+
+    return Layout("qweight", ("qzeros", "scales"), read)
+
+
+def _compressed_tensors(config: Mapping[str, Any]) -> Layout:
+    _check(config, "format", ("pack-quantized",))
+    _check(config, "kv_cache_scheme", (None,))
+    _check(config, "sparsity_config", (None, {}))
+    schemes = list(config.get("config_groups", {}).values())
+    if len(schemes) != 1:
+        raise _refusal("config_groups", list(config.get("config_groups", {})), "one group")
+    for field in ("input_activations", "output_activations"):
+        _check(schemes[0], field, (None,))
+    weights = schemes[0].get("weights") or {}
+    _check(weights, "type", ("int",))
+    _check(weights, "num_bits", (4, 8))
+    _check(weights, "strategy", ("group", "channel"))
+    _check(weights, "actorder", (None, "weight", "static"))  # these are over once it is stored
+    _check_group(weights.get("group_size") or -1)
+    bits = int(weights.get("num_bits", 8))
+
+    def read(parts: Parts) -> QuantizedWeight:
+        rows, inputs = (int(size) for size in parts["weight_shape"])
+        values = _unpack(parts["weight_packed"], bits)[:, :inputs]
+        scales, packed = parts["weight_scale"], parts.get("weight_zero_point")
+        zeros = torch.full(scales.shape, 1 << (bits - 1), dtype=torch.uint8)
+        if packed is not None:
+            zeros = _unpack(packed.T, bits).T[:rows]
+        return _weight(values, scales, zeros, bits)
+
+    others = ("weight_scale", "weight_zero_point", "weight_shape")
+    return Layout("weight_packed", others, read)
+
+
+_LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Layout]] = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "compressed-tensors": _compressed_tensors,
+}
+
+
+def _check_group(size: int) -> None:
+    if size != -1 and (size < GROUP or size % GROUP):
+        raise _refusal("group_size", size, f"-1 and multiples of {GROUP}")
+
+
+# Numbers
+
+
+def _unpack(packed: Tensor, bits: int) -> Tensor:
+    """int32 [rows, columns] to uint8 [rows, columns * 32 / bits]."""
+    if packed.dtype != torch.int32:
+        raise ValueError(f"its numbers are packed into {packed.dtype}, not int32")
+    bytes_ = packed.contiguous().view(torch.uint8)
+    if bits == 8:
+        return bytes_
+    return torch.stack([bytes_ & 15, bytes_ >> 4], dim=-1).flatten(1)
+
+
+def _in_order(packed: Tensor) -> Tensor:
+    eights = _unpack(packed, 4).reshape(len(packed), -1, 8)
+    return eights[..., torch.tensor(_AWQ_ORDER).argsort()].flatten(1)
+
+
+def _check_order(groups: Tensor | None, inputs: int, count: int) -> None:
+    """`groups` [inputs]: the group of each, of `count`."""
+    if groups is not None and not torch.equal(groups, torch.arange(inputs).int() * count // inputs):
+        raise ValueError("its inputs are ordered by activation (g_idx): quantize without desc_act")
+
+
+def _weight(values: Tensor, scales: Tensor, zeros: Tensor, bits: int) -> QuantizedWeight:
+    """Groups of any multiple of 32 as groups of 32. `scales` and `zeros` are [outputs, groups]."""
+    rows, inputs = values.shape
+    groups = scales.shape[1]
+    if scales.shape != zeros.shape or len(scales) != rows or inputs % (groups * GROUP):
+        raise ValueError(
+            f"{rows} outputs of {inputs} inputs have {tuple(scales.shape)} scales and "
+            f"{tuple(zeros.shape)} zeros, in groups that are no multiple of {GROUP} inputs"
+        )
+    halves = scales.half()
+    if not torch.equal(halves.float(), scales.float()):
+        raise ValueError(f"a {scales.dtype} scale is beyond the range of float16")
+    times = inputs // groups // GROUP
+    middle = bool((zeros == 1 << (bits - 1)).all())
+    return QuantizedWeight(
+        values.contiguous(),
+        halves.repeat_interleave(times, 1),
+        bits,
+        zeros=None if middle else zeros.repeat_interleave(times, 1),
+    )

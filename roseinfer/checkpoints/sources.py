@@ -1,0 +1,45 @@
+"""The source of a model: a local folder, a GGUF file, or a name on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rose.errors import ModelNotFound
+from roseinfer.checkpoints.gguf.header import read_header
+
+
+def resolve(source: str) -> str:
+    """The folder, file or hub name to load. What can only be a path is not looked up on the hub.
+
+    Raises ModelNotFound if it can only be a path, and there is nothing.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() or path.is_file():
+        return str(path)
+    if path.suffix == ".gguf":
+        raise ModelNotFound(f"no file {source!r}: give a GGUF file that is on this machine")
+    if path.is_absolute() or source.startswith(".") or source.count("/") > 1:
+        raise ModelNotFound(f"no folder {source!r}: give a model's folder or its name on the hub")
+    return source
+
+
+def gguf_file(source: str) -> Path | None:
+    """The file that was resolved to `source`; None for a folder or a name on the hub."""
+    path = Path(source)
+    return path if path.is_file() else None
+
+
+def check(source: str) -> None:
+    """What can be said of a source at once, before torch is loaded.
+
+    Raises ModelNotFound, UnsupportedModel, ConfigurationError.
+    """
+    path = gguf_file(resolve(source))
+    if path is not None:
+        read_header(path)
+
+
+def model_name(source: str) -> str:
+    """What clients call the model: the name of the folder, or of the file without its ending."""
+    path = Path(source)
+    return path.stem if path.suffix == ".gguf" else path.name

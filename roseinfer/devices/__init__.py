@@ -1,0 +1,1 @@
+"""What the engine knows of the machine: copies to and from a device, memory."""

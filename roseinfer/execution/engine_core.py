@@ -1,0 +1,160 @@
+"""Sessions and forward passes over one model: what a scheduler drives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rose.errors import ConfigurationError
+from roseinfer.checkpoints.loading import LoadedModel
+from roseinfer.execution.gpu_memory import CudaMeter, cache_bytes
+from roseinfer.execution.runners import build_runner
+from roseinfer.gpu.options import GpuOptions
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model import limits
+from roseinfer.model.probe import AttentionLayers, find_layers
+from roseinfer.model.runner import Runner
+from roseinfer.sampling.sampled_tokens import SampledTokens
+from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.factory import SessionFactory
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogits:
+    """Logits [S, V] after a forward pass: those that each of `chunks` wants, in their order.
+
+    `values` may have more rows than they want: padding, at the end.
+    """
+
+    chunks: list[Chunk]
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """How large the KV cache is: `tokens` None takes a share of the free memory."""
+
+    block_size: int = 16
+    tokens: int | None = None
+    max_context: int | None = None
+
+
+class EngineCore(SessionFactory):
+    """A model with its tokenizer, its KV cache and what runs it.
+
+    `model` is transformers' own. Not thread-safe, but for what makes sessions.
+    """
+
+    def __init__(self, loaded: LoadedModel, options: CacheOptions, gpu: GpuOptions) -> None:
+        model = loaded.model
+        self.model, self.model_name, self.fingerprint = model, loaded.name, loaded.fingerprint
+        self.device: torch.device = model.device
+        # Before the context length, which a model without attention layers may lack.
+        layers = find_layers(model)
+        allowed = limits.context_length(model, options.max_context)
+        # A runner has tables for each position: none for millions that the cache cannot hold.
+        context = min(allowed, _most_cached(loaded, layers, allowed, options))
+        self._runner, self.decoder_description = build_runner(
+            model, layers, context, gpu, loaded.weights, loaded.stored
+        )
+        self.cache = _make_cache(self._runner, loaded, layers, context, options, gpu)
+        self._runner.bind(self.cache)
+        # A request never outgrows the cache, so the oldest one can always go on.
+        super().__init__(
+            loaded.tokenizer,
+            vocab_size=limits.vocab_size(model),
+            eos_token_ids=limits.eos_token_ids(model, loaded.tokenizer),
+            context_length=min(context, self.cache.pool.total * options.block_size),
+        )
+        if self.context_length < allowed:
+            _logger.warning(
+                "the KV cache holds %d tokens: requests end there, not at the model's %d",
+                self.context_length,
+                allowed,
+            )
+
+    # Forward passes
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step can begin before the host has the tokens of the last."""
+        return self._runner.runs_ahead
+
+    @property
+    def same_in_any_chunk(self) -> bool:
+        """Whether a token's logits are the same bits with whatever tokens it is computed."""
+        return self._runner.same_in_any_chunk
+
+    def forward(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
+        """Compute the KV of `chunks` and the logits that they want.
+
+        `after` holds the tokens that the host does not know yet. The sessions' block tables must
+        cover the chunks. The caller advances the sessions' `computed`.
+        """
+        if not chunks:
+            return StepLogits([], torch.empty(0, self.vocab_size))
+        device_tokens = after.device_tokens if after is not None and after.sessions else None
+        order, logits = self._runner.run(chunks, device_tokens=device_tokens)
+        return StepLogits([chunk for chunk in order if chunk.logit_rows], logits)
+
+    @torch.inference_mode()
+    def sample(self, logits: StepLogits) -> SampledTokens:
+        """Sample the next token of each session whose last token is computed, and the ones behind
+        its drafts; score the prompts that want it. The host does not wait."""
+        return SampledTokens(logits.chunks, logits.values)
+
+
+def _most_cached(
+    loaded: LoadedModel, layers: AttentionLayers, context: int, options: CacheOptions
+) -> int:
+    """How many tokens the KV cache will hold at the most, where that is known before there is a
+    runner; else `context`."""
+    tokens, model = options.tokens, loaded.model
+    if tokens is None and model.device.type == "cpu":
+        tokens = limits.default_cache_tokens(layers.bytes_per_token(model.dtype), context)
+    if tokens is None:
+        return context
+    return (_num_blocks(tokens, options.block_size) - 1) * options.block_size
+
+
+def _make_cache(
+    runner: Runner,
+    loaded: LoadedModel,
+    layers: AttentionLayers,
+    context: int,
+    options: CacheOptions,
+    gpu: GpuOptions,
+) -> KVCache:
+    """A cache for `runner`; raises ConfigurationError where none fits."""
+    device, dtype = loaded.model.device, loaded.model.dtype
+    make: Callable[[int], KVCache] = partial(
+        KVCache,
+        layers.shapes,
+        block_size=options.block_size,
+        device=device,
+        dtype=dtype,
+        padding=runner.cache_padding,
+    )
+    tokens, bytes_per_token = options.tokens, layers.bytes_per_token(dtype)
+    if tokens is None and device.type == "cuda":
+        size = cache_bytes(CudaMeter(device), runner.eager, make, gpu, context)
+        tokens = size // bytes_per_token
+    elif tokens is None:
+        tokens = limits.default_cache_tokens(bytes_per_token, context)
+    return make(_num_blocks(tokens, options.block_size))
+
+
+def _num_blocks(tokens: int, block_size: int) -> int:
+    """Blocks for `tokens` tokens, and the reserved one. Raises ConfigurationError."""
+    if block_size < 1:
+        raise ConfigurationError(f"block_size={block_size} must be at least 1")
+    if tokens < 2:
+        raise ConfigurationError(f"kv_cache_tokens={tokens} must be at least 2")
+    return 1 + -(-tokens // block_size)

@@ -1,0 +1,152 @@
+"""The blocks of the paged KV cache: who owns which, and what lies in it.
+
+Every layer keeps its keys and values in one tensor of slots; a block is `block_size` consecutive
+slots, the same numbers in every layer. A session owns a table of block numbers, so the token at
+position p lies in slot `table[p // block_size] * block_size + p % block_size`:
+
+    block        0          1          2          3
+    slot     0 1 2 3    4 5 6 7    8 9 10 11  12 13 14 15
+             reserved   table = [2, 1] puts positions 0..3 in slots 8..11, 4..7 in slots 4..7
+
+Block 0 belongs to nobody: padding is written there and read from there under a mask.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PADDING_BLOCK = 0
+
+# Content is named by (serial number of the block before it, its own token ids). A dict compares
+# the whole key on a hit, so equal hashes never pass for equal tokens.
+ContentKey = tuple[int, tuple[int, ...]]
+_ROOT = 0
+
+
+class CacheExhausted(RuntimeError):
+    """More blocks were asked for than are free; the caller should have looked first."""
+
+
+@dataclass(slots=True)
+class _Content:
+    key: ContentKey
+    serial: int
+
+
+class BlockPool:
+    """Hands out blocks, counts their owners, and remembers the content of full ones.
+
+    Invariant: each block but the reserved one is exactly one of free (no content), cached (content
+    but no owner, waiting in least-recently-used order) or used (at least one owner).
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        """`num_blocks` includes the reserved block."""
+        self.block_size = block_size
+        self.total = num_blocks - 1
+        self._free: deque[int] = deque(range(1, num_blocks))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._owners: dict[int, int] = {}
+        self._content: dict[int, _Content] = {}
+        self._by_key: dict[ContentKey, int] = {}
+        self._next_serial = _ROOT + 1
+
+    @property
+    def used(self) -> int:
+        return len(self._owners)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` could hand out now: the free and the cached ones."""
+        return len(self._free) + len(self._cached)
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks, forgetting the longest unused content if need be."""
+        if count > self.available:
+            raise CacheExhausted(f"{count} blocks wanted, {self.available} available")
+        while len(self._free) < count:
+            self._evict_oldest()
+        blocks = [self._free.popleft() for _ in range(count)]
+        for block in blocks:
+            self._owners[block] = 1
+        return blocks
+
+    def match(self, tokens: Sequence[int], limit: int) -> list[int]:
+        """Take the cached blocks that hold the longest prefix of `tokens[:limit]`."""
+        blocks: list[int] = []
+        parent, size = _ROOT, self.block_size
+        for start in range(0, limit - size + 1, size):
+            block = self._by_key.get((parent, tuple(tokens[start : start + size])))
+            if block is None:
+                break
+            self._own(block)
+            blocks.append(block)
+            parent = self._content[block].serial
+        return blocks
+
+    def register(self, block: int, parent: int, tokens: Sequence[int]) -> int:
+        """Remember that `block` holds `tokens` after the content `parent` (0: the beginning).
+
+        Returns the content's serial number, the `parent` of the next block. If another block
+        already holds the same content, that one stays the one that is found.
+        """
+        key = (parent, tuple(tokens))
+        known = self._by_key.get(key)
+        if known is not None:
+            return self._content[known].serial
+        content = _Content(key, self._next_serial)
+        self._next_serial += 1
+        self._content[block] = content
+        self._by_key[key] = block
+        return content.serial
+
+    def serial(self, block: int) -> int:
+        """The serial number of the content that `match` found in `block`."""
+        return self._content[block].serial
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give up one ownership of each block of a table.
+
+        The last block goes first, so that a prefix outlives what was built on it: content whose
+        beginning is forgotten cannot be found any more.
+        """
+        for block in reversed(blocks):
+            owners = self._owners[block] - 1
+            if owners:
+                self._owners[block] = owners
+                continue
+            del self._owners[block]
+            if block in self._content:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError unless every block is free, cached or used, and only one of them."""
+        seen = [*self._free, *self._cached, *self._owners]
+        if sorted(seen) != list(range(1, self.total + 1)):
+            raise RuntimeError(
+                f"the block pool lost count: {len(self._free)} free + {self.cached} cached + "
+                f"{self.used} used should be {self.total} different blocks"
+            )
+        if any(count < 1 for count in self._owners.values()):
+            raise RuntimeError("the block pool counts a used block without an owner")
+        if any(self._content[block].key not in self._by_key for block in self._content):
+            raise RuntimeError("the block pool holds content that cannot be found")
+        if len(self._by_key) != len(self._content) or not self._cached.keys() <= set(self._content):
+            raise RuntimeError("the block pool's content index does not match its blocks")
+
+    def _own(self, block: int) -> None:
+        self._cached.pop(block, None)
+        self._owners[block] = self._owners.get(block, 0) + 1
+
+    def _evict_oldest(self) -> None:
+        block, _ = self._cached.popitem(last=False)
+        del self._by_key[self._content.pop(block).key]
+        self._free.append(block)

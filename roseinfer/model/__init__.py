@@ -1,0 +1,1 @@
+"""Transformers' models over a paged KV cache: their parts, attention, limits and weights."""

@@ -1,0 +1,228 @@
+"""The parts of a decoder in transformers' models of the common families.
+
+Nothing is taken on trust: a decoder built from them is compared with the model's logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from roseinfer.model.limits import text_config
+from roseinfer.model.probe import AttentionLayers
+
+
+class Activation(IntEnum):
+    """As types.h numbers them."""
+
+    SILU = 0
+    GELU_TANH = 1
+
+
+_ACTIVATIONS = {
+    "silu": Activation.SILU,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "gelu_new": Activation.GELU_TANH,
+}
+_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+
+# Cosines and sines [positions, rotary / 2] of the first so many positions, for a type of layer.
+Angles = Callable[[str, int], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class NormPart:
+    """Float32 [n]; a layer norm if there is a bias, otherwise an RMS norm."""
+
+    weight: Tensor
+    epsilon: float
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """The parts of a layer; linear layers with the same input are listed together."""
+
+    qkv: list[Any]
+    output: Any
+    gate_up: list[Any]
+    down: Any
+    before_attention: NormPart
+    before_mlp: NormPart
+    after_attention: NormPart | None = None
+    after_mlp: NormPart | None = None
+    query: NormPart | None = None
+    key: NormPart | None = None
+    layer_type: str = ""  # where the family has several
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A whole model. The head's weights may be the embedding's."""
+
+    layers: list[LayerParts]
+    embedding: Any
+    head: Any
+    last: NormPart  # all norms have the same epsilon
+    activation: Activation
+    positions: Any | None = None  # an embedding to be added
+    angles: Angles | None = None
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
+
+    @property
+    def joined_linears(self) -> list[list[Any]]:
+        """Those with the same input together."""
+        inside = [
+            linears
+            for layer in self.layers
+            for linears in (layer.qkv, [layer.output], layer.gate_up, [layer.down])
+        ]
+        return [*inside, [self.head]]
+
+    @property
+    def linears(self) -> list[Any]:
+        return [linear for linears in self.joined_linears for linear in linears]
+
+
+def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
+    """The parts of `model`, whose attention is `layers`.
+
+    None if its family is not among the common ones, or this one of it is unusual.
+    """
+    family = getattr(text_config(model), "model_type", None)
+    parts = None
+    if family == "gpt2":
+        parts = _gpt2(model)
+    elif family in _LLAMA_LIKE and hasattr(model.model, "layers"):
+        parts = _llama_like(model)
+    return parts if parts is not None and _is_usual(model, parts, layers) else None
+
+
+def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return (
+        not hooked
+        and all(type(linear) in (nn.Linear, Conv1D) for linear in parts.linears)
+        and {p.dtype for p in model.parameters()} == {model.dtype}
+        and len(layers.shapes) == len(parts.layers)
+        and len(set(layers.shapes)) == 1
+        and not any(call.has_sinks for call in layers.calls)
+    )
+
+
+def weight_of(linear: Any) -> Tensor:
+    """Weights [outputs, inputs], whichever way the layer keeps them."""
+    weight: Tensor = linear.weight
+    return weight.T if isinstance(linear, Conv1D) else weight
+
+
+def join_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:
+    """The biases of matrices whose outputs lie side by side, zeros for one that has none."""
+    if all(bias is None for bias in biases):
+        return None
+    return torch.cat(
+        [
+            weight.new_zeros(len(weight)) if bias is None else bias.detach()
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+    )
+
+
+def _llama_like(model: Any) -> Parts | None:
+    inner, config = model.model, text_config(model)
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    norms = [norm for norm in inner.modules() if type(norm).__name__.endswith("RMSNorm")]
+    if activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
+        return None
+    scale = getattr(inner.embed_tokens, "embed_scale", None)
+    return Parts(
+        layers=[_llama_layer(layer) for layer in inner.layers],
+        embedding=inner.embed_tokens,
+        head=model.lm_head,
+        last=_rms_norm(inner.norm),
+        activation=_ACTIVATIONS[activation],
+        angles=_angles(inner.rotary_emb),
+        embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
+        logit_softcap=getattr(config, "final_logit_softcapping", None) or 0.0,
+    )
+
+
+def _llama_layer(layer: Any) -> LayerParts:
+    attention, mlp = layer.self_attn, layer.mlp
+    # The families with two norms in each branch call the one before the MLP by another name.
+    has_four_norms = hasattr(layer, "pre_feedforward_layernorm")
+    second = layer.pre_feedforward_layernorm if has_four_norms else layer.post_attention_layernorm
+    return LayerParts(
+        qkv=[attention.q_proj, attention.k_proj, attention.v_proj],
+        output=attention.o_proj,
+        gate_up=[mlp.gate_proj, mlp.up_proj],
+        down=mlp.down_proj,
+        before_attention=_rms_norm(layer.input_layernorm),
+        before_mlp=_rms_norm(second),
+        after_attention=_rms_norm(layer.post_attention_layernorm) if has_four_norms else None,
+        after_mlp=_rms_norm(layer.post_feedforward_layernorm) if has_four_norms else None,
+        query=_rms_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key=_rms_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        layer_type=getattr(attention, "layer_type", None) or "",
+    )
+
+
+def _rms_norm(norm: Any) -> NormPart:
+    weight = norm.weight.detach().float()
+    # Gemma stores the difference from one.
+    weight = weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone()
+    return NormPart(weight, _epsilon(norm))
+
+
+def _epsilon(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+
+
+def _angles(rotary: Any) -> Angles:
+    """What the model's own rotary embedding gives."""
+    several = hasattr(rotary, "layer_types")
+
+    def angles(layer_type: str, positions: int) -> tuple[Tensor, Tensor]:
+        like, position_ids = torch.empty(0), torch.arange(positions)[None]
+        arguments = (like, position_ids, layer_type) if several else (like, position_ids)
+        cosines, sines = rotary(*arguments)
+        half = cosines.shape[-1] // 2  # the other half repeats it
+        return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
+
+    return angles
+
+
+def _gpt2(model: Any) -> Parts | None:
+    inner, config = model.transformer, model.config
+    if config.activation_function not in _ACTIVATIONS or config.scale_attn_by_inverse_layer_idx:
+        return None
+    return Parts(
+        layers=[
+            LayerParts(
+                qkv=[block.attn.c_attn],
+                output=block.attn.c_proj,
+                gate_up=[block.mlp.c_fc],
+                down=block.mlp.c_proj,
+                before_attention=_layer_norm(block.ln_1),
+                before_mlp=_layer_norm(block.ln_2),
+            )
+            for block in inner.h
+        ],
+        embedding=inner.wte,
+        head=model.lm_head,
+        last=_layer_norm(inner.ln_f),
+        activation=_ACTIVATIONS[config.activation_function],
+        positions=inner.wpe,
+    )
+
+
+def _layer_norm(norm: nn.LayerNorm) -> NormPart:
+    weight, bias = (part.detach().float().clone() for part in (norm.weight, norm.bias))
+    return NormPart(weight, norm.eps, bias)

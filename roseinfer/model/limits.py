@@ -1,0 +1,90 @@
+"""Limits of a model, from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rose.errors import ConfigurationError, UnsupportedModel
+from roseinfer.devices.main_memory import free_memory
+
+# RoPE types whose frequencies change when the longest sequence of a batch passes the original
+# context: beyond it, a request's result would depend on its batch-mates.
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+_DEFAULT_CONTEXTS_IN_CACHE = 32
+_MEMORY_SHARE = 0.25  # of free CPU memory
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of the language model, also inside a multimodal one."""
+    return model.config.get_text_config(decoder=True)
+
+
+def model_type(model: Any) -> str:
+    return str(getattr(model.config, "model_type", type(model).__name__))
+
+
+def context_length(model: Any, max_context: int | None) -> int:
+    """Tokens in a request, prompt and output together.
+
+    Raises ConfigurationError for a `max_context` above what the model can do, UnsupportedModel if
+    neither says how much that is.
+    """
+    config = text_config(model)
+    limits = [getattr(config, "max_position_embeddings", None), *_rope_limits(config)]
+    known = [int(limit) for limit in limits if limit]
+    if not known and max_context is None:
+        raise UnsupportedModel(
+            f"{model_type(model)}: its configuration gives no context length: set max_context "
+            "(ROSE_MAX_CONTEXT)"
+        )
+    if max_context is None:
+        return min(known)
+    if max_context < 2 or (known and max_context > min(known)):
+        upper = f" and {min(known)}, the context of this model" if known else ""
+        raise ConfigurationError(f"max_context={max_context} must lie between 2{upper}")
+    return max_context
+
+
+def _rope_limits(config: Any) -> Iterable[int | None]:
+    """Lengths up to which length-dependent RoPE types give the same result in any batch."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    per_layer_type = [value for value in rope.values() if isinstance(value, dict)]
+    for parameters in per_layer_type or [rope]:
+        if parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
+            yield parameters.get("original_max_position_embeddings")
+            yield getattr(config, "original_max_position_embeddings", None)
+
+
+def vocab_size(model: Any) -> int:
+    """Ids the model can read: the rows of its input embedding."""
+    return int(model.get_input_embeddings().num_embeddings)
+
+
+def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
+    """Every id that ends a text, after the generation config, the config and the tokenizer.
+
+    Raises UnsupportedModel where one of them is no id.
+    """
+    sources = [
+        getattr(getattr(model, "generation_config", None), "eos_token_id", None),
+        getattr(text_config(model), "eos_token_id", None),
+        getattr(tokenizer, "eos_token_id", None),
+    ]
+    ids: set[int] = set()
+    for source in sources:
+        if source is not None:
+            ids.update(source if isinstance(source, list | tuple) else [source])
+    if wrong := [token_id for token_id in ids if type(token_id) is not int]:
+        raise UnsupportedModel(
+            f"{model_type(model)}: its eos_token_id {wrong[0]!r} is no token id: mend config.json "
+            "and generation_config.json"
+        )
+    return frozenset(ids)
+
+
+def default_cache_tokens(bytes_per_token: int, context: int) -> int:
+    """A cache for 32 full contexts, or as much of it as a fair share of main memory allows."""
+    fits = int(free_memory() * _MEMORY_SHARE // bytes_per_token)
+    return max(min(_DEFAULT_CONTEXTS_IN_CACHE * context, fits), 1)

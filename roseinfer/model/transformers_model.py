@@ -1,0 +1,67 @@
+"""Runs transformers' own code over packed batches: for models that no decoder of ours computes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.attention import Attention, PagedAttention, bind
+from roseinfer.model.packed_batch import StepInputs
+from roseinfer.model.runner import PackedRunner
+from roseinfer.sessions.chunk import Chunk, DeviceTokens
+
+
+class PackedModel(PackedRunner):
+    """Runs packed batches through `model`, whose attention layers are `layers`, in call order."""
+
+    def __init__(
+        self,
+        model: Any,
+        layers: list[nn.Module],
+        attention: Callable[[KVCache], Attention] = PagedAttention,
+    ) -> None:
+        """`attention` makes the attention layers for a cache."""
+        self._model, self._layers = model, layers
+        self._keeps_logits = accepts_logits_to_keep(model)
+        self._make_attention = attention
+        self._attention: Attention | None = None
+
+    def bind(self, cache: KVCache) -> None:
+        self._attention = self._make_attention(cache)
+        bind(self._layers, self._attention.layers)
+
+    def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> StepInputs:
+        return self._bound().pack(chunks, device_tokens)
+
+    def compute(self, batch: Any, rows: Tensor) -> Tensor:
+        attention = self._bound()
+        attention.batch = batch
+        try:
+            return self._logits(batch, rows)
+        finally:
+            attention.batch = None
+
+    def _logits(self, batch: StepInputs, rows: Tensor) -> Tensor:
+        arguments = {"logits_to_keep": rows} if self._keeps_logits else {}
+        output = self._model(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            **arguments,
+        )
+        logits: Tensor = output.logits[0]
+        return logits if self._keeps_logits else logits[rows]
+
+    def _bound(self) -> Attention:
+        if self._attention is None:
+            raise RuntimeError("a step was asked for before `bind` gave a cache")
+        return self._attention
+
+
+def accepts_logits_to_keep(model: Any) -> bool:
+    """Whether the model's forward can compute the logits of chosen rows only."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters

@@ -1,0 +1,1 @@
+"""Continuous batching: which requests compute how many tokens in each step."""

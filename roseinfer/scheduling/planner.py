@@ -1,0 +1,154 @@
+"""Which sessions compute how many tokens in each step.
+
+Every running session has known tokens, of which the first ones are computed. A step computes more
+of them, within one budget of tokens for all sessions. Prefill, chunked prefill, decode, a prefix
+found in the cache, recomputation after preemption and resuming after a crash differ in nothing
+else.
+
+`running` followed by `waiting` is always in the order of arrival. So the youngest running session
+is the last one, and it is preempted when blocks run out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.scheduling.prefill_pace import PrefillPace
+from roseinfer.scheduling.speculation import Speculation
+from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import InferenceSession
+
+
+class Planner:
+    """The sessions that are waiting or running, and the blocks of those that run."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        pace: PrefillPace,
+        speculation: Speculation | None,
+        max_batch_size: int,
+        max_step_tokens: int,
+    ) -> None:
+        self.max_batch_size = max_batch_size
+        self.max_step_tokens = max(max_step_tokens, max_batch_size)
+        self.waiting: deque[InferenceSession] = deque()
+        self.running: list[InferenceSession] = []
+        self.preemptions = 0
+        self.prefix_query_tokens = 0
+        self.prefix_hit_tokens = 0
+        self._pool, self._pace, self._speculation = pool, pace, speculation
+
+    def remove(self, session: InferenceSession) -> None:
+        """Forget one that is running or waiting; its blocks are the caller's to release."""
+        if session in self.running:
+            self.running.remove(session)
+        else:
+            self.waiting.remove(session)
+
+    def drop_finished(self) -> None:
+        self.running = [session for session in self.running if not session.finished]
+
+    def plan(self) -> list[Chunk]:
+        """A step's chunks: one token for each decoding session, perhaps with drafts, then prefill,
+        oldest first. In a burst of prompts some who could decode are left out."""
+        self._make_room()
+        self._admit()
+        ready = [s for s in self.running if not s.waits]
+        decoding = [s for s in self.running if s.waits or s.num_pending == 1]
+        turn = self._pace.turn([s for s in ready if s.num_pending > 1], decoding)
+        chunks = self._decode([s for s in ready if s.num_pending == 1 and s not in turn.held])
+        budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
+        if turn.paced:
+            return chunks + self._pace.chunks(turn.prefilling, decoding, budget)
+        return chunks + self._pace.together(turn.prefilling, budget)
+
+    def _decode(self, sessions: list[InferenceSession]) -> list[Chunk]:
+        """Drafts take at most half of what is left of the step: the rest is for prefill."""
+        if self._speculation is None:
+            return [Chunk(session, 1) for session in sessions]
+        return self._speculation.chunks(sessions, (self.max_step_tokens - len(sessions)) // 2)
+
+    def plan_alone(
+        self, session: InferenceSession, arrivals: Iterable[InferenceSession]
+    ) -> list[Chunk]:
+        """As much of one session as a step holds; it is admitted before its turn if need be.
+
+        `arrivals` are all sessions in the order in which they arrived.
+        """
+        if session.finished:
+            return []
+        if session in self.running:
+            self.running.remove(session)
+        else:
+            self.waiting.remove(session)
+            session.reuse_prefix(self._pool)
+            session.admissions += 1
+        wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+        while self.running and (wanted > self._pool.available or len(self.running) == self._places):
+            self._preempt_youngest()
+        if wanted > self._pool.available:  # another scheduler holds the cache: later
+            session.release_blocks(self._pool)
+            self.waiting.appendleft(session)
+            return []
+        session.blocks += self._pool.allocate(wanted)
+        arrival = {known: n for n, known in enumerate(arrivals)}
+        self.running = sorted([*self.running, session], key=arrival.__getitem__)
+        return [Chunk(session, min(session.num_pending, self.max_step_tokens))]
+
+    def shrink(self, tokens: int) -> None:
+        """Steps of at most `tokens` tokens from now on, and nobody beyond them in the batch."""
+        self.max_step_tokens = tokens
+        while len(self.running) > tokens:
+            self._preempt_youngest()
+
+    def _admit(self) -> None:
+        """Move waiting sessions into the batch, in order, while a slot and blocks are free.
+
+        A session gets blocks for all its known tokens at once, so only decoding needs more.
+        """
+        while self.waiting and len(self.running) < self._places:
+            session = self.waiting[0]
+            if session.ahead:
+                return  # preempted while its token was on the way
+            hit = session.reuse_prefix(self._pool)
+            wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
+            # A spare block for each running session, or it would soon be preempted again.
+            if wanted + len(self.running) > self._pool.available:
+                session.release_blocks(self._pool)
+                return
+            session.blocks += self._pool.allocate(wanted)
+            self.running.append(self.waiting.popleft())
+            session.admissions += 1
+            if session.admissions == 1:
+                self.prefix_query_tokens += session.num_known
+                self.prefix_hit_tokens += hit
+
+    @property
+    def _places(self) -> int:
+        """Sessions that fit a step; fewer than slots where memory has run out."""
+        return min(self.max_batch_size, self.max_step_tokens)
+
+    def _make_room(self) -> None:
+        """Give each running session, oldest first, blocks for what it is about to compute."""
+        index = 0
+        while index < len(self.running):
+            session = self.running[index]
+            tokens = session.num_known if not session.waits else session.computed
+            wanted = session.blocks_wanted(tokens, self._pool.block_size)
+            while wanted > self._pool.available and self.running[-1] is not session:
+                self._preempt_youngest()
+            if wanted > self._pool.available:
+                self._preempt_youngest()
+                return
+            session.blocks += self._pool.allocate(wanted)
+            index += 1
+
+    def _preempt_youngest(self) -> None:
+        """Take the youngest session's blocks; it waits, first in line, to be computed again."""
+        session = self.running.pop()
+        session.release_blocks(self._pool)
+        self.waiting.appendleft(session)
+        self.preemptions += 1

@@ -1,0 +1,119 @@
+"""How many tokens of prompts stand in a step beside requests that decode.
+
+Each of them makes all who decode wait a little longer for their next token. So there are as many as
+the target for that wait pays for, by the measured costs. With nobody decoding, steps are as large
+as they may be, and with more prompts than decode the prompts come first: see `PrefillBurst`.
+
+What this costs a prompt is bounded. Whatever the target, a step with prefill spends at least as
+much time on it as on decoding: the first token takes at most twice as long as the prompt's chunks
+by themselves. And it has at least `LEAST_TOKENS`, whatever the clock said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roseinfer.scheduling.prefill_burst import PrefillBurst, Turn
+from roseinfer.scheduling.step_costs import StepCosts, StepSize
+from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import InferenceSession
+
+LEAST_TOKENS = 16
+
+# Seconds of prefill, at least, for each second of decoding.
+_LEAST_SHARE = 1.0
+
+# The usual target, in decode steps of all requests. It leaves room for estimates that are wrong:
+# four times is too long.
+_USUAL_STEPS = 2.5
+
+# A full step has more tokens than these only where it takes no longer than that: who comes next, or
+# is cancelled, waits for its end.
+_FULL_TOKENS, _FULL_S = 512, 1.0
+
+# With one token left a prompt counts among those who decode.
+_LEFT_TOKENS = 2
+
+
+class PrefillPace:
+    """`target_s` is for the time between two tokens of a request. 0 is no target. None is the
+    usual one: 2.5 times what a step takes when all who are here decode.
+
+    So when few decode and the prompts of many are computed, those few wait as long for a token as
+    they would among many, and the batch fills soon. Only with the usual target there are bursts.
+    """
+
+    def __init__(self, costs: StepCosts, target_s: float | None) -> None:
+        self._costs, self._target_s = costs, target_s
+        self._burst = PrefillBurst(costs)
+
+    def turn(
+        self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
+    ) -> Turn:
+        """Whose prompts are next, and who waits for them."""
+        if self._target_s is None and prefilling:
+            beside_s = self._seconds(prefilling, decoding)
+            turn = self._burst.turn(prefilling, decoding, beside_s)
+            if turn is not None:
+                return turn
+        self._burst.end()
+        return Turn(prefilling)
+
+    def chunks(
+        self,
+        prefilling: Sequence[InferenceSession],
+        decoding: Sequence[InferenceSession],
+        budget: int,
+    ) -> list[Chunk]:
+        """The next tokens of `prefilling`, oldest first, at most `budget`; `decoding` wait."""
+        free = not decoding or self._target_s == 0
+        if free and prefilling and self._target_s != 0:
+            budget = min(budget, self._full_step(prefilling))
+        left_s = 0.0 if free or not prefilling else self._seconds(prefilling, decoding)
+        least, chunks = LEAST_TOKENS, list[Chunk]()
+        for session in prefilling:
+            count = min(session.num_pending, budget)
+            if not free:
+                affordable = self._costs.tokens_within(left_s, session.computed)
+                count = min(count, max(affordable, least))
+                left_s -= self._costs.of_tokens(count, session.computed)
+                least -= count
+            if count <= 0:
+                break
+            chunks.append(Chunk(session, count))
+            budget -= count
+        return chunks
+
+    def together(self, prefilling: Sequence[InferenceSession], budget: int) -> list[Chunk]:
+        """The next tokens of a part of a burst. Its prompts end in the same step, also where they
+        do not fit one: who has a first token early waits for the others anyway. So a little is
+        left of each of them while they do not. Where a step holds not even two prompts that would
+        be too late for the first ones, and they end one after another."""
+        budget = min(budget, self._full_step(prefilling))
+        tokens = sum(session.num_pending for session in prefilling)
+        chunks = list[Chunk]()
+        if budget < tokens <= budget * len(prefilling) / 2:
+            left = budget
+            for session in prefilling:
+                count = max(min(session.num_pending - _LEFT_TOKENS, left), 0)
+                chunks += [Chunk(session, count)] * (count > 0)
+                left -= count
+        return chunks or self.chunks(prefilling, (), budget)
+
+    def _full_step(self, prefilling: Sequence[InferenceSession]) -> int:
+        """Tokens of a step in which nobody who decodes is waited for."""
+        return max(self._costs.tokens_within(_FULL_S, prefilling[0].computed), _FULL_TOKENS)
+
+    def _seconds(
+        self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
+    ) -> float:
+        """Of prefill, in the next step."""
+        decode_s = self._costs.of_step(_decode_step(decoding))
+        if self._target_s is None:
+            together_s = self._costs.of_step(_decode_step([*decoding, *prefilling]))
+            return together_s * _USUAL_STEPS - decode_s
+        return max(self._target_s - decode_s, decode_s * _LEAST_SHARE)
+
+
+def _decode_step(sessions: Sequence[InferenceSession]) -> StepSize:
+    return StepSize(len(sessions), sum(session.num_known for session in sessions))

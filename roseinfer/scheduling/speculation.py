@@ -1,0 +1,112 @@
+"""Drafts: guesses of what comes behind a session's last token, verified in one step.
+
+A step that decodes reads all weights for one token of each session; some more rows cost it little.
+So the rows behind a session's last token hold guesses. A token is a function of its own logits, the
+request's parameters and its position, and logits do not depend on what is computed beside them.
+Whoever samples from the first row gets the next token; if that is the first draft, the second row
+has the logits behind it, and so on. The tokens are those that would have come one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.sampling.sampled_tokens import SampledToken
+from roseinfer.scheduling.step_costs import StepCosts, StepSize
+from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import InferenceSession
+
+MAX_DRAFTS = 16  # of a session in a step
+
+# A draft less likely than this is not worth its row, whatever was measured.
+_LEAST_CHANCE = 0.15
+
+
+class Speculation:
+    """Gives decoding sessions the drafts that make the time for a token shorter.
+
+    A draft is worth its row if the tokens that a step is expected to bring for each of its seconds
+    become no fewer. The chance of a draft is taken from the session's own record, and the seconds
+    from the steps that were measured. So a batch that keeps the processor busy gets few or none.
+    """
+
+    def __init__(self, costs: StepCosts, pool: BlockPool) -> None:
+        self.drafted = 0
+        self._costs, self._pool = costs, pool
+
+    def chunks(self, decoding: Sequence[InferenceSession], budget: int) -> list[Chunk]:
+        """The next token of each session, with drafts behind it where they pay: at most `budget`
+        of them, in blocks that are free."""
+        guessing = [s for s in decoding if s.lookup.follow(s.tokens)]
+        if not guessing:
+            return [Chunk(session, 1) for session in decoding]
+        counts = self._worthwhile(guessing, decoding, budget)
+        return [self._chunk(session, counts[session]) for session in decoding]
+
+    def _worthwhile(
+        self,
+        guessing: Sequence[InferenceSession],
+        decoding: Sequence[InferenceSession],
+        budget: int,
+    ) -> Counter[InferenceSession]:
+        """How many drafts each session gets: the likeliest ones first, while they pay."""
+        costs = self._costs.in_proportion()
+        pairs = sum(session.num_known for session in decoding)
+        tokens, seconds = float(len(decoding)), costs.of(StepSize(len(decoding), pairs))
+        counts = Counter[InferenceSession]()
+        for draft in sorted(self._drafts(guessing), key=_chance, reverse=True)[:budget]:
+            added = costs.of_tokens(1, draft.session.computed)
+            if draft.chance * seconds <= added * tokens:
+                break
+            tokens, seconds = tokens + draft.chance, seconds + added
+            counts[draft.session] += 1
+        return counts
+
+    def _drafts(self, guessing: Sequence[InferenceSession]) -> Iterator[_Draft]:
+        """Those of each session in their order: none is likelier than the one before it."""
+        for session in guessing:
+            most = min(MAX_DRAFTS, session.tokens_left - 1)
+            for chance in session.lookup.chances(most, least=_LEAST_CHANCE):
+                yield _Draft(session, chance)
+
+    def _chunk(self, session: InferenceSession, count: int) -> Chunk:
+        if count:
+            count = self._with_blocks(session, count)
+        drafts = session.lookup.guesses(session.tokens, count)
+        self.drafted += count
+        return Chunk(session, 1 + count, drafts)
+
+    def _with_blocks(self, session: InferenceSession, count: int) -> int:
+        """Take blocks for `count` drafts; returns for how many there are some."""
+        size = self._pool.block_size
+        wanted = session.blocks_wanted(session.num_known + count, size)
+        session.blocks += self._pool.allocate(min(wanted, self._pool.available))
+        return min(count, len(session.blocks) * size - session.num_known)
+
+
+class _Draft(NamedTuple):
+    session: InferenceSession
+    chance: float
+
+
+def _chance(draft: _Draft) -> float:
+    return draft.chance
+
+
+def take(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], str]:
+    """Append to the chunk's session the next of `tokens`, and as many more as its drafts are right
+    for. Returns those that the session took, and their text.
+
+    Each token is asked for when the ones before it are in the session.
+    """
+    session, before = chunk.session, chunk.session.num_generated
+    taken, text = list[SampledToken](), ""
+    for draft, token in zip((*chunk.drafts, None), tokens, strict=False):
+        text += session.append(token.token_id)
+        taken.append(token)
+        if session.finished or token.token_id != draft:
+            break
+    return taken[: session.num_generated - before], text

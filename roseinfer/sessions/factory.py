@@ -1,0 +1,141 @@
+"""From a prompt to a session: tokenizing, checking, and the state that sampling needs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from rose.errors import InvalidParameter, PromptTooLong
+from rose.sampling import SamplingParams
+from roseinfer.logits_processors.grammars import GrammarCompiler
+from roseinfer.logits_processors.processor import LogitsProcessor
+from roseinfer.sessions.session import InferenceSession, ends_of
+from roseinfer.text import tokenization
+from roseinfer.text.detokenizer import Detokenizer
+
+
+class SessionFactory:
+    """Makes the sessions of one model, whatever computes its logits.
+
+    `tokenizer` is transformers' own and may be None: token ids only. `context_length` is the most
+    tokens, prompt and output together, that a request may have. `max_bytes_per_token` is the most
+    bytes of prompt that one token can stand for, where that is certain. Threads may share it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any | None,
+        *,
+        vocab_size: int,
+        eos_token_ids: AbstractSet[int],
+        context_length: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.eos_token_ids = eos_token_ids
+        self.context_length = context_length
+        self.max_bytes_per_token = tokenization.max_bytes_per_token(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
+        self._grammars = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt. Raises InvalidParameter without a tokenizer."""
+        return tokenization.encode(self.tokenizer, text)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(tokenization.chat_template(self.tokenizer))
+
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of each token of the tokenizer by its id, special ones as their names; None if
+        there is no tokenizer, or an unusual one. Takes up to a second; any thread may call it."""
+        return self._grammars.token_bytes()
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_kwargs: Mapping[str, Any] = tokenization.NOTHING,
+    ) -> list[int]:
+        """Token ids of a conversation (`role` and `content` each), ready for the answer.
+
+        Raises InvalidParameter if the model has no chat template or it refuses the messages.
+        """
+        return tokenization.encode_chat(self.tokenizer, messages, tools, template_kwargs)
+
+    def new_session(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str | None = None,
+        params: SamplingParams | None = None,
+        generated_ids: Sequence[int] = (),
+    ) -> InferenceSession:
+        """A session for `prompt` (text or token ids), holding no blocks yet.
+
+        It reads nothing that a step changes, so one thread may prepare sessions while another runs
+        steps.
+
+        Raises PromptTooLong if no token fits after the prompt, and InvalidParameter for an empty
+        prompt, ids outside the vocabulary, a grammar that cannot be compiled or that
+        `generated_ids` do not follow, and stop strings or a grammar without a tokenizer.
+        """
+        params = (params or SamplingParams()).seeded()
+        prompt_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self._check_prompt(prompt_ids)
+        self._check_ids("generated_ids", generated_ids)
+        if params.stop and self.tokenizer is None:
+            raise InvalidParameter(
+                "stop needs a tokenizer: use stop_token_ids instead", param="stop"
+            )
+        self._check_ids("logit_bias", [token_id for token_id, _ in params.logit_bias])
+        session = InferenceSession(
+            request_id if request_id is not None else uuid.uuid4().hex,
+            prompt_ids,
+            params,
+            self._detokenizer.stream(prompt_ids, params.stop),
+            generated_ids=generated_ids,
+            eos_token_ids=self.eos_token_ids,
+            logits_processor=self.logits_processor(params, prompt_ids),
+            context_length=self.context_length,
+        )
+        if session.error is not None:
+            raise InvalidParameter(session.error)
+        return session
+
+    def logits_processor(
+        self, params: SamplingParams, prompt_ids: Sequence[int]
+    ) -> LogitsProcessor | None:
+        """What changes the logits of a request, as after its prompt; None if nothing does.
+
+        Raises InvalidParameter for a grammar that cannot be compiled.
+        """
+        grammar = params.constraint
+        if not params.needs_logits_processor:
+            return None
+        return LogitsProcessor(
+            params,
+            prompt_ids,
+            ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
+            matcher=self._grammars.compile(grammar) if grammar is not None else None,
+        )
+
+    def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        if not prompt_ids:
+            raise InvalidParameter(
+                "the prompt is empty: it must have at least one token", param="prompt"
+            )
+        if len(prompt_ids) >= self.context_length:
+            raise PromptTooLong.of(len(prompt_ids), self.context_length)
+        self._check_ids("prompt", prompt_ids)
+
+    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise InvalidParameter(
+                    f"{name} holds the token id {token_id}: "
+                    f"ids run from 0 to {self.vocab_size - 1}",
+                    param=name,
+                )

@@ -1,0 +1,241 @@
+"""One request's state: its tokens, how many of them the cache holds, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from rose.engine_records import FinishReason, PromptLogprobs, TokenLogprob
+from rose.sampling import SamplingParams
+from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.logits_processors.processor import LogitsProcessor
+from roseinfer.sessions.prompt_lookup import PromptLookup
+from roseinfer.text.detokenizer import TextStream
+
+
+class SamplingRequest(NamedTuple):
+    """How to sample one row; `position` is the index of the token to generate.
+
+    `logits_processor` is None for a request that does not change its logits.
+    """
+
+    params: SamplingParams
+    position: int
+    logits_processor: LogitsProcessor | None = None
+
+
+class InferenceSession:
+    """A request on its way through the engine.
+
+    `tokens` is the prompt followed by the generated tokens. The keys and values of the first
+    `computed` of them are in the cache. When those of the last known token are computed, the next
+    token can be sampled:
+
+        tokens     p p p p p p p p g g g
+        computed   |-------------->|             prefill, decode, resume, recompute: all the same
+
+    `ahead` counts tokens that were sampled on the device and have not reached the host. The
+    scheduler knows only how many they are.
+
+    `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
+    while the request runs, then "eos", "stop", "length", or "error" if its grammar cannot go on.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        text: TextStream,
+        *,
+        generated_ids: Sequence[int] = (),
+        eos_token_ids: AbstractSet[int] = frozenset(),
+        logits_processor: LogitsProcessor | None = None,
+        context_length: int,
+    ) -> None:
+        """The engine's `new_session` checks the arguments; `params` must carry a seed.
+
+        Another process made `generated_ids`: their text is rebuilt and not reported again. If they
+        already end the request, the session is finished from the start.
+        """
+        self.request_id = request_id
+        self.params = params
+        self.context_length = context_length
+        self.tokens = list(prompt_ids)
+        self.prompt_length = len(self.tokens)
+        self.computed = 0
+        self.ahead = 0
+        self.lookup = PromptLookup()
+        self.blocks: list[int] = []
+        self.cached_tokens: int | None = None  # of the prompt, found at the first admission
+        self.admissions = 0  # times it was taken into a batch; more than one after preemption
+        self._scores: list[TokenLogprob] = []  # of the prompt's tokens from the second on
+        # Tokens of the prompt that wait for no score. The first one has none, and scores go with
+        # the first generated token: one that another process made had them.
+        wanted = params.prompt_logprobs and not generated_ids
+        self.num_scored = 1 if wanted else self.prompt_length
+        self.finish_reason: FinishReason | None = None
+        self.text = ""
+        self._stream = text
+        self._ends = ends_of(params, eos_token_ids)
+        self._logits_processor = logits_processor
+        self._matcher = logits_processor.matcher if logits_processor is not None else None
+        self._serials: list[int] = []  # of the content in the table's leading, full blocks
+        for token_id in generated_ids:
+            if self.finish_reason is None:
+                self.append(token_id)
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.tokens[: self.prompt_length]
+
+    @property
+    def num_known(self) -> int:
+        return len(self.tokens) + self.ahead
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens whose keys and values are not in the cache yet."""
+        return self.num_known - self.computed
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens that the host has."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def waits(self) -> bool:
+        """Whether it must wait until the host has the tokens ahead: they are its last ones, or its
+        logits processor depends on them."""
+        if not self.ahead:
+            return False
+        spent = self.num_generated + self.ahead >= self.params.max_new_tokens
+        return spent or self.num_known >= self.context_length or self._logits_processor is not None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def ends(self) -> AbstractSet[int]:
+        """The ids that end it."""
+        return self._ends.keys()
+
+    def sampling_request(self, further: int = 0) -> SamplingRequest:
+        """How to sample its next token, or the one that is `further` tokens behind it."""
+        position = self.num_generated + self.ahead + further
+        return SamplingRequest(self.params, position, self._logits_processor)
+
+    @property
+    def lacks_scores(self) -> bool:
+        return self.num_scored < self.prompt_length
+
+    def score(self, first: int, scores: Sequence[TokenLogprob]) -> None:
+        """Take the scores of the prompt's tokens from `first` on; it may have some of them."""
+        self._scores += scores[self.num_scored - first :]
+        self.num_scored = 1 + len(self._scores)
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs | None:
+        """If the request wants them and all are there."""
+        if len(self._scores) < self.prompt_length - 1 or not self.params.prompt_logprobs:
+            return None
+        return PromptLogprobs(tuple(self.prompt_ids), tuple(self._scores))
+
+    def check(self, token_id: int) -> None:
+        """Whether the grammar allows the next token, for a sampler that follows the grammar with a
+        matcher of its own and cannot say that it failed. If not, `append` takes no more tokens."""
+        if self._matcher is not None and token_id not in self._ends:
+            self._matcher.check(token_id)
+
+    def append(self, token_id: int) -> str:
+        """Take the next generated token; returns its text and sets `finish_reason` if it ends.
+
+        Where the grammar has found that no token may come, this one is not taken.
+        """
+        delta = ""
+        if self.error is not None:
+            self.finish_reason = "error"
+        else:
+            self.tokens.append(token_id)
+            if self._logits_processor is not None:
+                self._logits_processor.add(token_id)
+            self.finish_reason = self._ends.get(token_id)
+            if self.finish_reason is None:
+                may_stop = self.num_generated > self.params.min_new_tokens
+                delta = self._stream.push(token_id, may_stop=may_stop)
+                self.finish_reason = self._reason_after(token_id)
+        if self.finish_reason is not None:
+            delta += self._stream.finish()
+            if self.finish_reason == "length" and self._stream.stopped:
+                self.finish_reason = "stop"
+        self.text += delta
+        return delta
+
+    def _reason_after(self, token_id: int) -> FinishReason | None:
+        """The reason to finish after a token that is not an end token; None to go on."""
+        matcher = self._matcher
+        if matcher is not None:
+            matcher.advance(token_id)
+            if matcher.error is not None:
+                return "error"
+        if self._stream.stopped or (matcher is not None and matcher.is_complete):
+            return "stop"
+        return "length" if self._is_full else None
+
+    @property
+    def error(self) -> str | None:
+        """Why the grammar cannot go on, if it cannot."""
+        return self._matcher.error if self._matcher is not None else None
+
+    @property
+    def _is_full(self) -> bool:
+        return self.tokens_left <= 0
+
+    @property
+    def tokens_left(self) -> int:
+        """The most tokens that can come behind those that the host has."""
+        left = self.params.max_new_tokens - self.num_generated
+        return min(left, self.context_length - len(self.tokens))
+
+    # The block table
+
+    def blocks_wanted(self, tokens: int, block_size: int) -> int:
+        """Blocks the table lacks to hold the first `tokens` tokens."""
+        return max(0, -(-tokens // block_size) - len(self.blocks))
+
+    def reuse_prefix(self, pool: BlockPool) -> int:
+        """Start from cached blocks that hold this request's beginning; returns tokens found.
+
+        The last known token is never taken from the cache: computing it gives the logits. Nor is
+        one whose logits score the next.
+        """
+        limit = self.num_scored if self.lacks_scores else self.num_known
+        self.blocks = pool.match(self.tokens, limit=limit - 1)
+        self._serials = [pool.serial(block) for block in self.blocks]
+        self.computed = len(self.blocks) * pool.block_size
+        if not self.admissions:  # later it finds what it has computed itself
+            self.cached_tokens = min(self.computed, self.prompt_length)
+        return self.computed
+
+    def register_full_blocks(self, pool: BlockPool) -> None:
+        """Offer blocks that have become full to later requests."""
+        size = pool.block_size
+        for index in range(len(self._serials), min(self.computed, len(self.tokens)) // size):
+            parent = self._serials[-1] if self._serials else 0
+            tokens = self.tokens[index * size : (index + 1) * size]
+            self._serials.append(pool.register(self.blocks[index], parent, tokens))
+
+    def release_blocks(self, pool: BlockPool) -> None:
+        """Give all blocks back, and with them everything computed. May be repeated."""
+        pool.release(self.blocks)
+        self.blocks, self._serials, self.computed = [], [], 0
+
+
+def ends_of(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, FinishReason]:
+    """The ids that end a request, and the reason that each of them is."""
+    ends: dict[int, FinishReason] = dict.fromkeys(params.stop_token_ids, "stop")
+    if not params.ignore_eos:
+        ends.update(dict.fromkeys(eos_token_ids, "eos"))
+    return ends

@@ -1,0 +1,63 @@
+"""How a chat template writes the calls of functions, found out by letting it write one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from roseinfer.text.tokenization import chat_template
+
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_name",
+        "description": "probe",
+        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
+    },
+}
+_USER = {"role": "user", "content": "probe"}
+_CALL = {
+    "id": "probe0001",  # some templates accept no other length
+    "type": "function",
+    "function": {"name": "probe_name", "arguments": {"probe_key": "probe value"}},
+}
+_ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+
+_NAME = r'"name":\s*"probe_name"'
+_OBJECT = r'\{\s*"probe_key":\s*"probe value"\s*\}'
+#: The most particular first.
+_FORMATS = {
+    "hermes": rf'<tool_call>\s*\{{\s*{_NAME},\s*"arguments":\s*{_OBJECT}\s*\}}\s*</tool_call>',
+    "llama3_json": rf'\{{\s*{_NAME},\s*"parameters":\s*{_OBJECT}\s*\}}',
+}
+#: What a parser must find in the generated text, where special tokens do not show.
+_TAGS = {"hermes": "<tool_call></tool_call>"}
+
+
+def tool_format(tokenizer: Any | None) -> str:
+    """The name of the format ("hermes", "llama3_json"); "" where the template has no tools, or
+    writes calls in a way that is not known here."""
+    if not chat_template(tokenizer, [_TOOL]):
+        return ""
+    try:
+        told = _render(tokenizer, [_USER], [_TOOL])
+        called = _render(tokenizer, [_USER, _ASSISTANT], [_TOOL])
+        plain = _render(tokenizer, [_USER], None)
+    except Exception:  # noqa: BLE001 - templates are programs: this one refuses tools
+        return ""
+    if told == plain:
+        return ""
+    for name, pattern in _FORMATS.items():
+        if re.search(pattern, called):
+            return name if _shows(tokenizer, _TAGS.get(name, "")) else ""
+    return ""
+
+
+def _render(tokenizer: Any, messages: list[Any], tools: list[Any] | None) -> str:
+    text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+    return text
+
+
+def _shows(tokenizer: Any, tags: str) -> bool:
+    ids = tokenizer.encode(tags, add_special_tokens=False)
+    return tags in tokenizer.decode(ids, skip_special_tokens=True)

@@ -1,0 +1,136 @@
+"""Blocks of a GGUF file are kept number for number, and computed as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
+
+from gguf import GGMLQuantizationType as Type
+from transformers import AutoTokenizer
+
+from rose.errors import UnsupportedModel
+from roseinfer import InferenceEngine, native
+from roseinfer.checkpoints.gguf.blocks import stored_weights
+from roseinfer.checkpoints.gguf.checkpoint import load_once
+from roseinfer.checkpoints.loading import load_model
+from roseinfer.demo_model import MODEL_PATH
+from tests.roseinfer.models import build, check_logits, needs_decoder, tiny_llama
+from tests.support.gguf_files import write_gguf
+
+KEPT = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+
+    def of(model: Any, kind: Type, **options: Any) -> Path:
+        return write_gguf(tmp_path / "model.gguf", model, tokenizer, kind, **options)
+
+    return of
+
+
+# K types have blocks of 256 inputs.
+SHAPE = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 256}
+
+
+def llama() -> Any:
+    return tiny_llama(**SHAPE, num_key_value_heads=1, initializer_range=0.05)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_every_number_is_that_of_the_file(write: Write, kind: Type) -> None:
+    # given: a family whose rows llama.cpp pairs in another way
+    path = write(llama(), kind)
+    with load_once():
+        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        # when
+        kept = stored_weights(path, model)
+    # then: not rounded anywhere
+    matrices = {name: p for name, p in model.named_parameters() if p.dim() == 2}
+    assert kept.keys() == matrices.keys()
+    for name, weight in kept.items():
+        assert torch.equal(weight.dequantize(), matrices[name]), name
+
+
+def test_the_ends_of_a_block_s_range_are_kept(write: Write) -> None:
+    """A converter may write -128, which our own eight bits do not use."""
+    # given: each byte and each half of a byte that there is
+    path = write(llama(), Type.Q8_0)
+    reader = gguf.GGUFReader(path, "r+")
+    for tensor in reader.tensors:
+        if tensor.tensor_type == Type.Q8_0:
+            blocks = tensor.data.reshape(-1, 34)
+            blocks[:, 2:] = np.resize(np.arange(256, dtype=np.uint8), blocks[:, 2:].shape)
+    reader.data.flush()
+    # when
+    with load_once():
+        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        kept = stored_weights(path, model)
+    # then
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert set(kept[name].values.flatten().tolist()) == set(range(256))
+    assert torch.equal(kept[name].dequantize(), dict(model.named_parameters())[name])
+
+
+@needs_decoder
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [*(("llama", kind) for kind in KEPT), ("qwen3", Type.Q4_1), ("qwen3", Type.Q4_K)],
+)
+def test_the_engine_computes_the_dequantized_model(
+    write: Write, architecture: str, kind: Type
+) -> None:
+    # given
+    options = {"head_dim": 128} if architecture == "qwen3" else {}
+    path = write(build(architecture, **SHAPE, initializer_range=0.05, **options), kind)
+    # when
+    dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
+    kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then: all that is lost is the rounding of activations to 8 bits
+    assert kept.decoder_description == f"compiled ({native.build_name()}), file weights"
+    check_logits(kept, dequantized)
+    assert kept.fingerprint != dequantized.fingerprint
+
+
+@needs_decoder
+def test_matrices_side_by_side_may_be_of_several_types(write: Write) -> None:
+    # given: as llama.cpp's Q4_K_M mixes them, and a third type
+    others = {"attn_v": Type.Q6_K, "ffn_down": Type.Q6_K, "token_embd": Type.Q6_K}
+    path = write(llama(), Type.Q4_K, others=others | {"0.attn_q": Type.Q8_0, "ffn_up": Type.Q5_K})
+    # when
+    kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then
+    dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
+    check_logits(kept, dequantized)
+
+
+@needs_decoder
+def test_matrices_of_other_types_stay_in_bfloat16(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    model = llama()
+    others = {"ffn_gate": Type.F16, "attn_output": Type.F16}
+    path = write(model, Type.Q4_1, others=others)
+    # when
+    with caplog.at_level("INFO", logger="roseinfer"):
+        kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then: gate and up become one matrix, which is quantized or not
+    assert f"{2 * model.config.num_hidden_layers} of F16" in caplog.text
+    dequantized = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, dtype="bfloat16")
+    check_logits(kept, dequantized)
+
+
+def test_a_file_without_blocks_that_can_be_kept_is_refused(write: Write) -> None:
+    with pytest.raises(UnsupportedModel, match=r"none, but 16 of F16: leave weights out"):
+        InferenceEngine(write(llama(), Type.F16), device="cpu", weights="file")

@@ -1,0 +1,91 @@
+"""What tells two models apart, at a cost that does not grow with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from roseinfer.checkpoints.fingerprint import fingerprint, fingerprint_of_files
+from roseinfer.checkpoints.loading import load
+from roseinfer.demo_model import MODEL_PATH
+from tests.roseinfer import models
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    loaded: torch.nn.Module = load(None, None, "cpu", None).model
+    return loaded
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODEL_PATH, tmp_path / "elsewhere"))
+
+
+def test_the_same_files_elsewhere_are_the_same_model(model: torch.nn.Module, folder: Path) -> None:
+    loaded = load(folder, None, "cpu", None)
+    assert loaded.fingerprint == fingerprint(str(MODEL_PATH), str(MODEL_PATH), model)
+    assert len(loaded.fingerprint) == 16
+
+
+def test_another_dtype_tokenizer_or_configuration_is_another_model(
+    model: torch.nn.Module, folder: Path
+) -> None:
+    # given
+    here = str(MODEL_PATH)
+    prints = {fingerprint(here, here, model), load(None, None, "cpu", "bfloat16").fingerprint}
+    # when
+    for name in ("chat_template.jinja", "tokenizer.json", "config.json"):
+        with (folder / name).open("a") as file:
+            file.write(" ")
+        prints.add(fingerprint(str(folder), str(folder), model))
+    # then
+    assert len(prints) == 5
+
+
+def test_every_tensor_counts(model: torch.nn.Module) -> None:
+    # given
+    here = str(MODEL_PATH)
+    prints = {fingerprint(here, here, model)}
+    # when: as training moves it, each by a little
+    for weights in model.parameters():
+        with torch.no_grad():
+            weights.mul_(1.001)
+        prints.add(fingerprint(here, here, model))
+    # then
+    assert len(prints) == 1 + len(list(model.parameters()))
+
+
+# Tied weights, names with a prefix that files lack, and a bias beside each weight.
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2", "gemma3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_files_alone_tell_the_same(tmp_path: Path, architecture: str, dtype: str) -> None:
+    # given: several files, as large models have
+    models.build(architecture).save_pretrained(tmp_path, max_shard_size="100KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    # when
+    loaded = load(tmp_path, str(MODEL_PATH), "cpu", dtype)
+    of_files = fingerprint_of_files(str(tmp_path), str(MODEL_PATH), getattr(torch, dtype))
+    # then
+    assert of_files == loaded.fingerprint
+
+
+def test_files_that_transformers_would_name_otherwise_still_tell_models_apart(
+    folder: Path,
+) -> None:
+    # given: a model that transformers does not know
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "of_tomorrow"}))
+    before = fingerprint_of_files(str(folder), str(MODEL_PATH), torch.float32)
+    # when
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    name = min(weights)
+    weights[name] = weights[name] * 1.01
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    # then
+    assert before != fingerprint_of_files(str(folder), str(MODEL_PATH), torch.float32)

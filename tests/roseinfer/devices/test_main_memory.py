@@ -1,0 +1,66 @@
+"""How much memory may be used, as a system tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roseinfer.devices.main_memory import free_memory
+
+_GIB = 1024**3
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in (
+        {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {16 * 2**20} kB\n"} | files
+    ).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def group(place: str, limit: str, used: int, files: int) -> dict[str, str]:
+    return {
+        f"sys/fs/cgroup/{place}memory.max": f"{limit}\n",
+        f"sys/fs/cgroup/{place}memory.current": f"{used}\n",
+        f"sys/fs/cgroup/{place}memory.stat": f"anon 1\ninactive_file {files}\n",
+    }
+
+
+def test_without_a_limit_the_machine_s_memory_counts(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/cgroup": "0::/\n"} | group("", "max", _GIB, 0))
+    assert free_memory(tmp_path) == 16 * _GIB
+
+
+def test_a_container_s_limit_counts_less_what_it_uses_and_cannot_give_back(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/cgroup": "0::/\n"} | group("", str(4 * _GIB), 2 * _GIB, _GIB))
+    assert free_memory(tmp_path) == 3 * _GIB
+
+
+def test_the_tightest_of_the_groups_above_counts(tmp_path: Path) -> None:
+    groups = group("pods/", str(8 * _GIB), 6 * _GIB, 0) | group("pods/one/", str(4 * _GIB), 0, 0)
+    write(tmp_path, {"proc/self/cgroup": "0::/pods/one\n"} | groups)
+    assert free_memory(tmp_path) == 2 * _GIB
+
+
+def test_the_older_kind_of_control_groups(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/memory/box/"
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:cpu:/box\n3:memory:/box\n",
+            f"{folder}memory.limit_in_bytes": f"{_GIB}",
+            f"{folder}memory.usage_in_bytes": "0",
+            f"{folder}memory.stat": "cache 0\n",
+        },
+    )
+    assert free_memory(tmp_path) == _GIB
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/gone\n"}])
+def test_a_system_that_tells_of_no_group(tmp_path: Path, files: dict[str, str]) -> None:
+    write(tmp_path, files)
+    assert free_memory(tmp_path) == 16 * _GIB
+    (tmp_path / "proc/meminfo").unlink()
+    assert free_memory(tmp_path) == 4 * _GIB

@@ -1,0 +1,267 @@
+"""What the engine cannot do it refuses at load, with one line that says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rose.errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
+from roseinfer import InferenceEngine
+from roseinfer.model import limits
+from tests.roseinfer.models import byte_tokenizer, construct, tiny_llama
+
+_GQA = {"num_key_value_heads": 2, "intermediate_size": 96}
+
+
+def refusal(build: Any) -> str:
+    with pytest.raises(RoseError) as caught:
+        build()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "extra", "reason"),
+    [
+        ("MambaConfig", "MambaForCausalLM", {}, "linear_attention"),
+        (
+            "Qwen3NextConfig",
+            "Qwen3NextForCausalLM",
+            {**_GQA, "num_experts": 4, "moe_intermediate_size": 32},
+            "linear_attention",
+        ),
+        ("Llama4TextConfig", "Llama4ForCausalLM", _GQA, "chunked_attention"),
+        ("FalconConfig", "FalconForCausalLM", {}, "bypass"),
+        ("BloomConfig", "BloomForCausalLM", {}, "bypass"),
+        ("GPTJConfig", "GPTJForCausalLM", {"n_positions": 128, "rotary_dim": 8}, "bypass"),
+        ("JambaConfig", "JambaForCausalLM", _GQA, "linear_attention"),
+    ],
+)
+def test_architectures(config: str, model: str, extra: dict[str, Any], reason: str) -> None:
+    message = refusal(lambda: InferenceEngine.from_model(construct(config, model, **extra)))
+    assert reason in message
+    assert "model type" in message
+
+
+def test_a_window_that_the_calls_do_not_carry() -> None:
+    model = tiny_llama()
+    model.config.sliding_window = 4  # llama's layers know nothing of windows
+    message = refusal(lambda: InferenceEngine.from_model(model))
+    assert "sliding window of 4" in message
+
+
+def test_attention_that_differs_from_the_models_own() -> None:
+    model = tiny_llama()
+    rotary = model.model.rotary_emb
+    eager = rotary.forward
+
+    def skewed(x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        # As if the model's positions depended on the attention implementation.
+        shift = 3 if model.config._attn_implementation != "eager" else 0
+        return eager(x, position_ids * (1 + shift))
+
+    rotary.forward = skewed
+    assert "logits differ" in refusal(lambda: InferenceEngine.from_model(model))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number(value: float) -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[0, 0] = value
+    message = refusal(lambda: InferenceEngine.from_model(model))
+    assert "logits in float32 are not finite" in message
+
+
+def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
+    tiny_llama().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+    assert "1,000,000,000 layers" in refusal(lambda: InferenceEngine(str(tmp_path)))
+
+
+@pytest.mark.parametrize("kv_cache_tokens", [None, 500])
+def test_a_context_that_no_table_can_hold_ends_where_the_cache_does(
+    kv_cache_tokens: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: its tables of angles would take thousands of gigabytes
+    model = tiny_llama(max_position_embeddings=2**40)
+    # when
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "free_memory", lambda: 2**22)
+        engine = InferenceEngine.from_model(model, kv_cache_tokens=kv_cache_tokens)
+    # then
+    assert engine.context_length == (512 if kv_cache_tokens else 2048)
+    assert "not at the model's 1099511627776" in caplog.text
+
+
+def test_a_layer_that_attends_twice() -> None:
+    model = tiny_llama()
+    model.model.layers[1].self_attn = model.model.layers[0].self_attn
+    assert "more than once" in refusal(lambda: InferenceEngine.from_model(model))
+
+
+def test_length_dependent_rope_caps_the_context() -> None:
+    model = tiny_llama(
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0] * 8,
+            "long_factor": [4.0] * 8,
+            "original_max_position_embeddings": 64,
+        }
+    )
+    assert InferenceEngine.from_model(model).context_length == 64
+
+
+def test_max_context_beyond_the_model() -> None:
+    with pytest.raises(ConfigurationError, match="max_context=1000"):
+        InferenceEngine.from_model(tiny_llama(), max_context=1000)
+
+
+@pytest.mark.parametrize("options", [{"block_size": 0}, {"kv_cache_tokens": 0}])
+def test_impossible_cache(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError):
+        InferenceEngine.from_model(tiny_llama(), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    tiny_llama().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def load(path: Path, **options: Any) -> InferenceEngine:
+    return InferenceEngine(path, device="cpu", kv_cache_tokens=512, **options)
+
+
+def test_a_folder_loads(checkpoint: Path) -> None:
+    assert load(checkpoint, dtype="bfloat16").model.dtype == torch.bfloat16
+    engine = load(checkpoint)
+    assert engine.model.dtype == torch.float32
+    assert engine.eos_token_ids == {257}
+    assert engine.model_name == checkpoint.name
+    assert engine.max_bytes_per_token == 5  # "<bos>"
+
+
+def test_unknown_dtype_and_device(checkpoint: Path) -> None:
+    with pytest.raises(ConfigurationError, match="int3"):
+        load(checkpoint, dtype="int3")
+    with pytest.raises(ConfigurationError, match="abacus"):
+        InferenceEngine(checkpoint, device="abacus")
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason"),
+    [
+        (("model.safetensors",), "no safetensors weights"),
+        (("tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
+        (("config.json",), "no config.json"),
+    ],
+)
+def test_missing_files(checkpoint: Path, lost: tuple[str, ...], reason: str) -> None:
+    # Pickled weights can run code: they do not count.
+    torch.save(tiny_llama().state_dict(), checkpoint / "pytorch_model.bin")
+    for name in lost:
+        (checkpoint / name).unlink()
+    with pytest.raises(ModelNotFound, match=reason):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [("model.Q8_0.gguf", "name a GGUF file itself"), ("adapter_config.json", "LoRA adapter")],
+)
+def test_a_folder_with_something_else(tmp_path: Path, beside: str, reason: str) -> None:
+    (tmp_path / beside).write_text("{}")
+    assert reason in refusal(lambda: load(tmp_path))
+
+
+def test_an_end_of_text_that_is_no_token_id(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text('{"eos_token_id": "<eos>"}')
+    assert "'<eos>' is no token id" in refusal(lambda: load(checkpoint))
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no folder"):
+        load(tmp_path / "nothing")
+
+
+def test_incomplete_weights(checkpoint: Path) -> None:
+    tiny_llama(num_hidden_layers=1).save_pretrained(checkpoint)
+    config = (checkpoint / "config.json").read_text()
+    (checkpoint / "config.json").write_text(
+        config.replace('"num_hidden_layers": 1', '"num_hidden_layers": 2')
+    )
+    with pytest.raises(UnsupportedModel, match="missing"):
+        load(checkpoint)
+
+
+def configure(checkpoint: Path, **changes: Any) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_weights_of_another_shape(checkpoint: Path) -> None:
+    configure(checkpoint, intermediate_size=96)
+    with pytest.raises(UnsupportedModel, match=r"\[128, 64\], and not \[96, 64\]|\[64, 128\], and"):
+        load(checkpoint)
+
+
+def test_weights_that_nothing_uses_are_told(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(checkpoint, num_hidden_layers=1)
+    load(checkpoint)
+    assert "tensors of the checkpoint are not used, model.layers.1." in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:100],
+        lambda _: b"",
+        lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123\n",
+    ],
+    ids=["cut off", "cut off early", "empty", "a pointer of Git LFS"],
+)
+def test_damaged_weights(checkpoint: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UnsupportedModel, match="cut off or damaged, or pointers of Git LFS"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_act": "wow"}, "looked for 'wow' and found nothing"),
+        ({"eos_token_id": "</s>"}, "'eos_token_id': .+"),
+    ],
+)
+def test_what_transformers_says_in_several_lines_or_in_a_word(
+    checkpoint: Path, changes: dict[str, Any], reason: str
+) -> None:
+    configure(checkpoint, **changes)
+    with pytest.raises(UnsupportedModel, match=reason):
+        load(checkpoint)
+
+
+def test_a_folder_of_a_model_whose_attention_cannot_be_replaced(checkpoint: Path) -> None:
+    construct("FalconConfig", "FalconForCausalLM").save_pretrained(checkpoint)
+    with pytest.raises(UnsupportedModel, match="bypass transformers' attention interface"):
+        load(checkpoint)
+
+
+def test_no_chat_template(engine: InferenceEngine) -> None:
+    with pytest.raises(RoseError, match="no chat template"):
+        engine.encode_chat([{"role": "user", "content": "hello"}])

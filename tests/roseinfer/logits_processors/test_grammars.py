@@ -1,0 +1,294 @@
+"""What is generated under a grammar fits it, whatever the model would rather say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
+
+from rose.errors import InvalidParameter
+from rose.sampling import Grammar
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer.logits_processors.grammars import GrammarCompiler, Matcher
+from tests.roseinfer.models import (
+    build,
+    byte_tokenizer,
+    drain,
+    prompts,
+    run_alone,
+    run_together,
+    text,
+    tiny_llama,
+    tokens,
+)
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["fox", "owl", None]}, "maxItems": 3},
+        "home": {"$ref": "#/$defs/place"},
+    },
+    "required": ["name", "age", "tags", "home"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_pattern": "[ ]"},
+    "$defs": {
+        "place": {
+            "type": "object",
+            "properties": {"warm": {"type": "boolean"}},
+            "required": ["warm"],
+            "additionalProperties": False,
+        }
+    },
+}
+REGEX = r"(yes|no), [a-f]{2,5}( [0-9]{1,3})*\."
+LARK = r"""
+start: sum
+sum: product (" + " product)?
+product: NUMBER ("*" NUMBER)?
+NUMBER: /[1-9][0-9]{0,2}/
+"""
+
+
+def is_person(value: Any) -> bool:
+    """PERSON, checked by hand."""
+    return (
+        set(value) == {"name", "age", "tags", "home"}
+        and isinstance(value["name"], str)
+        and 1 <= len(value["name"]) <= 8
+        and type(value["age"]) is int
+        and 0 <= value["age"] <= 120
+        and len(value["tags"]) <= 3
+        and all(tag in ("fox", "owl", None) for tag in value["tags"])
+        and set(value["home"]) == {"warm"}
+        and type(value["home"]["warm"]) is bool
+    )
+
+
+def constrained(**changes: Any) -> SamplingParams:
+    return SamplingParams(**{"max_new_tokens": 150, **changes})
+
+
+@pytest.fixture(scope="module")
+def built_in() -> InferenceEngine:
+    return InferenceEngine(device="cpu", kv_cache_tokens=4096)
+
+
+@pytest.fixture(params=["random", "built-in"])
+def any_engine(request: pytest.FixtureRequest) -> InferenceEngine:
+    """A model that talks nonsense, and one that only tells stories."""
+    name = {"random": "engine", "built-in": "built_in"}[request.param]
+    engine: InferenceEngine = request.getfixturevalue(name)
+    return engine
+
+
+def many(engine: InferenceEngine, **changes: Any) -> list[tuple[str, str | None]]:
+    """Text and reason of a greedy request and of seeded ones, in one batch."""
+    asked = [[3 + seed, 7] for seed in range(12)]
+    params = [constrained(temperature=0.6 * (i % 4), seed=i, **changes) for i in range(12)]
+    outputs = run_together(OnlineScheduler(engine), asked, params)
+    return [(text(own), own[-1].finish_reason) for own in outputs]
+
+
+def test_json_parses_and_validates(any_engine: InferenceEngine) -> None:
+    found = many(any_engine, json_schema=json.dumps(PERSON), max_new_tokens=200)
+    assert {reason for _, reason in found} == {"stop"}
+    assert all(is_person(json.loads(text)) for text, _ in found)
+    assert len({text for text, _ in found}) > 6
+
+
+def test_json_is_written_in_one_form(engine: InferenceEngine) -> None:
+    nulls = {"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 2}
+    pair = {
+        "type": "object",
+        "properties": {"a": {"type": "null"}, "b": nulls},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    # when: the model would rather write white space than anything else
+    blanks = tuple((token_id, 100.0) for blank in " \n" for token_id in engine.encode(blank))
+    asked = constrained(json_schema=json.dumps(pair), logit_bias=blanks)
+    said = text(run_alone(engine, [5], asked))
+    # then
+    assert said == '{"a": null, "b": [null, null]}'
+
+
+def test_a_regular_expression_matches_the_whole_text(any_engine: InferenceEngine) -> None:
+    for said, reason in many(any_engine, regex=REGEX):
+        assert reason in ("stop", "length")
+        if reason == "stop":
+            assert re.fullmatch(REGEX, said)
+        else:
+            assert re.fullmatch(r"(yes|no), [a-f]{2,5}( [0-9]{0,3})*", said)
+
+
+def test_a_lark_grammar_is_followed(any_engine: InferenceEngine) -> None:
+    product = r"[1-9]\d{0,2}(\*[1-9]\d{0,2})?"
+    for said, reason in many(any_engine, grammar=LARK):
+        assert reason in ("eos", "stop")
+        assert re.fullmatch(rf"{product}( \+ {product})?", said)
+
+
+def test_where_the_text_may_end_only_eos_or_more_of_it_comes(engine: InferenceEngine) -> None:
+    """EOS (257) is what this request would choose at any time, and may not before it fits."""
+    params = constrained(regex="[ab]{3}c*", logit_bias=((257, 100.0),))
+    outputs = run_alone(engine, prompts(9)[0], params)
+    assert (len(text(outputs)), outputs[-1].token_ids, outputs[-1].finish_reason) == (
+        3,
+        (257,),
+        "eos",
+    )
+
+
+def test_where_nothing_may_follow_it_ends_at_once(engine: InferenceEngine) -> None:
+    outputs = run_alone(engine, prompts(9)[0], constrained(regex="the end"))
+    assert text(outputs) == "the end"
+    assert outputs[-1].finish_reason == "stop"
+    assert 257 not in tokens(outputs)
+
+
+def test_too_few_tokens_truncate(engine: InferenceEngine) -> None:
+    params = constrained(json_schema=json.dumps(PERSON), max_new_tokens=7)
+    outputs = run_alone(engine, prompts(9)[0], params)
+    assert (len(tokens(outputs)), outputs[-1].finish_reason) == (7, "length")
+    assert text(outputs).startswith("{")
+
+
+def test_min_new_tokens_keeps_it_going_as_long_as_the_grammar_can(engine: InferenceEngine) -> None:
+    likely = ((257, 100.0),)
+    longer = constrained(regex="[ab]{3,9}", min_new_tokens=6, logit_bias=likely)
+    assert len(text(run_alone(engine, [5], longer))) == 6
+    ended = constrained(regex="[ab]{3}", min_new_tokens=6, logit_bias=likely)
+    assert len(text(run_alone(engine, [5], ended))) == 3
+    only_end = constrained(grammar='start: "ab" <eos>', min_new_tokens=6)
+    outputs = run_alone(engine, [5], only_end)
+    assert (text(outputs), outputs[-1].finish_reason) == ("ab", "eos")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"regex": "a("}, "regex: .*unclosed group"),
+        ({"grammar": 'start: "a" x'}, 'grammar: .*unknown name: "x"'),
+        ({"json_schema": "{"}, "json_schema: "),
+        ({"json_schema": '{"type": "no such type"}'}, "json_schema: "),
+        ({"json_schema": '{"type": "integer", "minimum": 5, "maximum": 4}'}, "json_schema: "),
+        ({"json_schema": '{"type":"array","items":' * 500 + "{}" + "}" * 500}, "recursion limit"),
+        ({"grammar": "start: A\nA: /(.*a.{200})/ & /(.*b.{300})/ & ~/(.*c.{100})/"}, "fuel"),
+    ],
+)
+def test_a_grammar_that_cannot_be_compiled_is_refused(
+    engine: InferenceEngine, wrong: dict[str, str], says: str
+) -> None:
+    with pytest.raises(InvalidParameter, match=says) as caught:
+        engine.new_session([1], params=SamplingParams(**wrong))  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "impossible", [{"regex": r"a&&b[^\s\S]"}, {"json_schema": '{"$ref": "#"}'}]
+)
+def test_a_grammar_that_no_text_fits_says_so(
+    engine: InferenceEngine, impossible: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidParameter, match=r"no text fits it$"):
+        engine.generate([1], constrained(**impossible))
+
+
+def test_what_turns_out_to_be_too_complex_ends_only_its_own_request(
+    engine: InferenceEngine,
+) -> None:
+    # given: compiles, and has more possibilities after the first brace than the parser allows
+    wide = {"type": "object", "properties": {f"k{i}": {"pattern": "^a*$"} for i in range(1200)}}
+    scheduler = OnlineScheduler(engine)
+    bad = scheduler.add_request([5, 6], params=constrained(json_schema=json.dumps(wide)))
+    good = scheduler.add_request([5, 6], params=constrained(regex="[ab]{9}"))
+    # when
+    outputs = drain(scheduler)
+    # then
+    last = outputs[bad][-1]
+    assert last.finish_reason == "error"
+    assert last.error is not None
+    assert last.error.startswith("json_schema: ")
+    assert re.fullmatch("[ab]{9}", text(outputs[good]))
+    with pytest.raises(InvalidParameter, match="json_schema: "):
+        engine.generate([5, 6], constrained(json_schema=json.dumps(wide)))
+
+
+def test_logged_ids_that_do_not_fit_are_refused(engine: InferenceEngine) -> None:
+    ids = engine.encode("zz")
+    with pytest.raises(InvalidParameter, match="regex: "):
+        engine.new_session([1], params=SamplingParams(regex="[ab]+"), generated_ids=ids)
+
+
+def test_without_a_tokenizer_or_an_end_there_is_no_grammar() -> None:
+    engine = InferenceEngine.from_model(build("llama"), kv_cache_tokens=64)
+    with pytest.raises(InvalidParameter, match="regex needs a tokenizer"):
+        engine.new_session([1], params=SamplingParams(regex="a"))
+    endless = GrammarCompiler(byte_tokenizer(), 300, frozenset())
+    with pytest.raises(InvalidParameter, match="end-of-text"):
+        endless.compile(Grammar("regex", "a"))
+
+
+def test_a_model_with_more_rows_than_the_tokenizer_has_tokens() -> None:
+    model = tiny_llama(vocab_size=333)
+    engine = InferenceEngine.from_model(model, byte_tokenizer(), kv_cache_tokens=512)
+    params = constrained(regex="[ab]{30}", temperature=5.0, seed=1)
+    assert re.fullmatch("[ab]{30}", text(run_alone(engine, [5], params)))
+
+
+def byte_level_with_a_space_before_each_text() -> PreTrainedTokenizerFast:
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+    )
+    return tokenizer
+
+
+def sentencepiece_without_bytes() -> PreTrainedTokenizerFast:
+    """As SentencePieceBPETokenizer of the tokenizers library makes it."""
+    pieces = ["</s>", "▁", *(chr(code) for code in range(33, 127)), '▁"', '":']
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[("▁", '"'), ('"', ":")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+
+
+@pytest.mark.parametrize(
+    "make", [byte_level_with_a_space_before_each_text, sentencepiece_without_bytes]
+)
+def test_unusual_tokenizers_write_what_a_grammar_forces(
+    make: Callable[[], PreTrainedTokenizerFast],
+) -> None:
+    # given: `{"name": "` is forced, and begins with no space
+    name = {"type": "string", "pattern": "^[a-c]{3}$"}
+    schema = {"type": "object", "properties": {"name": name}, "required": ["name"]}
+    closed = {**schema, "additionalProperties": False}
+    engine = InferenceEngine.from_model(tiny_llama(), make(), kv_cache_tokens=512)
+    # when
+    asked = constrained(json_schema=json.dumps(closed), temperature=2.0, seed=3)
+    said = text(run_alone(engine, "a", asked))
+    # then
+    assert re.fullmatch(r'\{"name": "[a-c]{3}"\}', said)
+
+
+def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
+    tokenizer = byte_tokenizer()
+    compiler = GrammarCompiler(tokenizer, 300, frozenset({256, 257}))
+    first, second = (compiler.compile(Grammar("regex", r)) for r in ("th?e*", "x"))
+    first.advance(tokenizer.encode("t")[0])
+    masks = Matcher.allowed([(first, []), (second, [5])], 280, torch.device("cpu"))
+    names = [[tokenizer.decode([i]) for i in row.nonzero().flatten()] for row in masks]
+    assert masks.shape == (2, 280)
+    assert sorted(names[0]) == ["<bos>", "<eos>", "e", "h"]
+    assert names[1] == ["x"]
