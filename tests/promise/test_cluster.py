@@ -13,11 +13,11 @@ from rose.protocol import Partition, partition_of
 from rose_cli.demo.workers import WorkerProcess
 from rose_producer import AsyncClient, Client, Event, Job, ProducerSettings, Request
 from tests.conftest import needs_redis_server
-from tests.rose.protocol.test_refused_scripts import PREPARED
 from tests.support.bench import token, wait_until
 from tests.support.cluster import BenchAt, LocalCluster, channels
 from tests.support.echo import serving
 from tests.support.listeners import Listeners, assert_echo
+from tests.support.script_calls import PREPARED
 
 pytestmark = needs_redis_server
 

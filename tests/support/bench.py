@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -100,6 +101,14 @@ class Bench:
         taken = self.take(thief, JobEntry(lease.entry, lease.job_id))
         assert isinstance(taken, Taken)
         return taken
+
+    @contextmanager
+    def listening(self, channel: str = "") -> Iterator[redis.client.PubSub]:
+        """What is published from now on: to all channels of the queue, or to one."""
+        with self.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+            pubsub.psubscribe(channel or f"rose:{{{self.partition.queue}:0}}:*")
+            pubsub.get_message(timeout=90)
+            yield pubsub
 
     def lengths(self) -> list[int]:
         return [self.redis.xlen(stream) for stream in self.partition.all_jobs]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from rose.protocol import Partition, calls
+from rose.protocol import GROUP, Partition, Priority, calls
 from rose.protocol.announced_model import MODEL_FIELDS
 from rose.protocol.status import Hand, WorkerStatus, read_queue_status
 from tests.support.bench import Bench, token
@@ -108,3 +110,37 @@ def test_of_very_many_workers_the_last_are_remembered(bench: Bench) -> None:
     assert hands[-1] == Hand(199, "worker-199")
     assert hands == tuple(Hand(n, f"worker-{n:03}") for n in range(200 - len(hands), 200))
     assert 100 < len(hands) < 200
+
+
+def test_consumers_that_left_without_a_word_are_forgotten_once_they_hold_nothing(
+    bench: Bench,
+) -> None:
+    # given
+    bench.client.submit("x")
+    bench.start("holder")
+    for stream in bench.partition.all_jobs:
+        bench.redis.xgroup_createconsumer(stream, GROUP, "killed")
+    # when
+    forgotten = bench.call(calls.forget(bench.partition, idle_ms=0))
+    # then
+    left = {
+        info["name"]
+        for stream in bench.partition.all_jobs
+        for info in bench.redis.xinfo_consumers(stream, GROUP)
+    }
+    assert forgotten == 3
+    assert left == {b"holder"}
+
+
+def test_the_status_names_workers_that_live_and_those_that_hold_jobs(bench: Bench) -> None:
+    # given
+    bench.client.submit("x")
+    bench.start("holder")
+    bench.redis.xgroup_createconsumer(bench.partition.jobs(Priority.LOW), GROUP, "idle")
+    # when: by the second call nobody has been heard of lately
+    status = bench.client.queue_status()
+    call = calls.queue_status(bench.partition)
+    later = replace(call, args=[GROUP, 0, *call.args[2:]])
+    # then
+    assert status.workers == {"holder": 1, "idle": 0}
+    assert read_queue_status("q", [bench.call(later)]).workers == {"holder": 1}
