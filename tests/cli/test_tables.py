@@ -15,12 +15,7 @@ from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import draw as draw_demo
 from rose_cli.demo.view import result_table
 from rose_cli.doctor.findings import row_of, warn
-from rose_cli.tables import (
-    Column,
-    elide_middle,
-    facts_table,
-    make_table,
-)
+from rose_cli.tables import Column, elide_middle, facts_table, make_table
 from rose_cli.top.frames import Frame, WorkerRow
 from rose_cli.top.view import draw as draw_top
 from rose_producer import FinishedEvent, JobStatus, QueueStatus, Result, TokenEvent

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,15 +13,7 @@ from rose_cli.top.frames import Top
 from rose_cli.top.view import draw, export
 from rose_producer import Client, Tenants
 from tests.support.bench import wait_until
-from tests.support.command import run_rose
-
-Rose = Callable[..., Any]
-
-
-@pytest.fixture
-def rose(broker: EmbeddedBroker, queue: str) -> Rose:
-    place = {"ROSE_REDIS_URL": broker.url, "ROSE_QUEUE": queue}
-    return lambda *words, **given: run_rose(*words, **{**place, **given})
+from tests.support.command import Rose
 
 
 def test_limits_are_set_one_by_one_shown_and_removed(rose: Rose) -> None:

@@ -8,10 +8,15 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
 from unittest.mock import patch
 
 import rose_cli.main
+
+#: Runs `rose` with these words, and tells how it ended.
+Rose = Callable[..., Any]
 
 
 def run_rose(*words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
