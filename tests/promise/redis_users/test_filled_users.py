@@ -1,0 +1,45 @@
+"""The shipped users.acl and redis.conf: filled in with passwords, and never without."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+
+from rose.errors import BrokerUnavailable
+from rose_cli.demo.broker import EmbeddedBroker
+from tests.conftest import needs_redis_server
+from tests.support.redis_users import DEPLOY, PASSWORDS, filled_users
+
+pytestmark = needs_redis_server
+
+
+def test_the_template_is_no_acl_file() -> None:
+    """Nobody can forget to fill it in."""
+    options = {"aclfile": str(DEPLOY / "users.acl")}
+    server = EmbeddedBroker(fake=False, config=DEPLOY / "redis.conf", options=options)
+    with pytest.raises(BrokerUnavailable, match=r"users\.acl"), server:
+        pytest.fail("Redis has started")
+
+
+def test_short_passwords_are_refused() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        filled_users(PASSWORDS | {"scaler": "short"})
+    assert "SCALER_PASSWORD" in refused.value.stderr
+    assert "short" not in refused.value.stderr
+    assert refused.value.stdout == ""
+
+
+def test_passwords_come_from_files_too(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORDS["worker"] + "\n")
+    from_file = filled_users({**PASSWORDS, "worker": ""}, WORKER_PASSWORD_FILE=str(secret))
+    assert from_file == filled_users()
+
+
+def test_the_shipped_configuration_keeps_every_promise(admin: redis.Redis) -> None:
+    """Those that `rose doctor` does not look at; tests/cli/doctor/test_rights.py has the others."""
+    assert admin.config_get("protected-mode")["protected-mode"] == "yes"
+    assert admin.config_get("save")["save"] == ""
