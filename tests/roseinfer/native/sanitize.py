@@ -23,8 +23,8 @@ from tests.roseinfer.native.builds import ROOT, compile_library
 _TESTS = [
     "tests/roseinfer/native",
     "--ignore=tests/roseinfer/native/test_openmp.py",
-    "tests/roseinfer/test_quantization.py",
-    "tests/roseinfer/gguf/test_blocks.py",
+    "tests/roseinfer/model/test_quantization.py",
+    "tests/roseinfer/checkpoints/gguf/test_blocks.py",
 ]
 _PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *_TESTS]
 _RACES = [sys.executable, "-m", "tests.roseinfer.native.races"]
