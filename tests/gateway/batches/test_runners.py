@@ -1,0 +1,94 @@
+"""Runners that die, stop, or are not to run at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import redis
+from prometheus_client.exposition import generate_latest
+
+from rose.protocol import Partition
+from rose_cli.demo.workers import WorkerProcess
+from rose_gateway.batches.answer import Answer
+from rose_gateway.batches.cancellation import CancellationToken
+from rose_gateway.batches.execution import BatchLineProcessor
+from rose_gateway.batches.line import Line
+from rose_gateway.batches.parts import PART_LINES
+from rose_gateway.batches.repository import Lease
+from rose_gateway.batches.runner import running_batches
+from rose_gateway.services import Services
+from tests.gateway.batches.conftest import OpenServices
+from tests.support.batch_runner import asks, both_files, ids, run_once
+from tests.support.batches import created, ended, look, reached
+
+
+class _Doomed(BatchLineProcessor):
+    """Answers so many lines that had not ended. Others are sent, and never answered: its runner is
+    about to die."""
+
+    left = 0
+
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
+        answer = await super().process(line, cancellation)
+        if not self.has_ended(line):
+            if _Doomed.left == 0:
+                await asyncio.Event().wait()
+            _Doomed.left -= 1
+        return answer
+
+
+async def test_runners_die_and_every_line_is_answered_once(
+    services: Services, own_raw: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    draw, count = random.Random(1), PART_LINES * 2 + 100
+    batch = await created(services, asks(count))
+    # when: each runner is no more after some lines, long before the last one
+    with monkeypatch.context() as patched:
+        patched.setattr("rose_gateway.batches.execution.BatchLineProcessor", _Doomed)
+        lines = 0
+        for _ in range(5):
+            _Doomed.left = draw.randrange(1, 150)
+            lines += _Doomed.left
+
+            async def counted(lines: int = lines) -> None:
+                await reached(services, batch, lambda looked: looked.completed == lines)
+
+            await run_once(services, counted)
+    assert (await look(services, batch)).status == "in_progress"
+    async with running_batches(services):
+        batch = await ended(services, batch)
+    # then
+    output, _ = await both_files(services, batch)
+    assert ids(output) == [f"line-{n}" for n in range(1, count + 1)]
+    assert (batch.completed, batch.failed) == (count, 0)
+    added = own_raw.xinfo_stream(Partition(queue).all_jobs[-1])["entries-added"]
+    assert added == count
+
+
+async def test_a_gateway_that_stops_leaves_its_batches_at_once(
+    slow_worker: WorkerProcess, open_services: OpenServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rose_gateway.batches.runner._RELEASE_S", 60.0)
+    async with open_services(batch_lease_s=600) as services:
+        batch = await created(services, [*asks(1), *asks(30, 5000)[1:]])
+        async with running_batches(services):
+            await reached(services, batch, lambda looked: looked.completed > 0)
+        assert await services.batches.claim("another", lease_s=1, most=9) == [Lease(batch.id, 2)]
+
+
+async def test_a_gateway_that_is_not_to_run_batches_counts_them(
+    open_services: OpenServices,
+) -> None:
+    async with open_services(run_batches=False) as services, running_batches(services):
+        await created(services, asks(1))
+        async with asyncio.timeout(60):
+            while b"rose_gateway_unfinished_batches 1.0" not in exposed(services):
+                await asyncio.sleep(0.05)
+        assert len(await services.batches.claim("another", lease_s=1, most=9)) == 1
+
+
+def exposed(services: Services) -> bytes:
+    return generate_latest(services.metrics.registry)
