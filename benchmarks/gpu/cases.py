@@ -20,7 +20,7 @@ from benchmarks.limits import Limits, synchronize
 from benchmarks.runner import Case
 from benchmarks.workload import Workload, random_prompt
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.checkpoints.loading import load_tokenizer
+from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.gpu.options import GpuOptions
 

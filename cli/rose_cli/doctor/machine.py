@@ -14,7 +14,7 @@ from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_worker.rose_engine import RoseEngine
 from rose_worker.settings import WorkerSettings
 from roseinfer import native
-from roseinfer.checkpoints.loading import parse_device
+from roseinfer.checkpoints.target import parse_device
 
 
 def examine(settings: WorkerSettings, *, load: bool) -> Iterator[Finding]:

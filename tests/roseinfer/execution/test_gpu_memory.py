@@ -9,7 +9,6 @@ import torch
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.checkpoints import loading
 from roseinfer.execution.gpu_memory import Memory, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache.cache import KVCache
@@ -131,32 +130,3 @@ def test_a_single_token_without_memory_is_the_end(
     short_of_memory(engine, 0, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError):
         run_alone(engine, prompts(5)[0], greedy(2))
-
-
-@pytest.mark.parametrize(
-    ("device", "accelerate", "expected"),
-    [("cuda:1", True, {"": torch.device("cuda:1")}), ("cuda:1", False, None), ("cpu", True, None)],
-)
-def test_weights_go_straight_to_a_gpu(
-    device: str, accelerate: bool, expected: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[str, Any] = {}
-
-    class Loaded:
-        def to(self, device: torch.device) -> Loaded:
-            return self
-
-        def eval(self) -> Loaded:
-            return self
-
-    class Loader:
-        @staticmethod
-        def from_pretrained(source: str, **options: Any) -> tuple[Loaded, dict[str, Any]]:
-            seen.update(options)
-            return Loaded(), {}
-
-    monkeypatch.setattr(loading, "AutoModelForCausalLM", Loader)
-    monkeypatch.setattr(loading, "_load_config", lambda source: None)
-    monkeypatch.setattr(loading, "_has_accelerate", lambda: accelerate)
-    loading.load_model("some/model", torch.device(device), None)
-    assert seen["device_map"] == expected

@@ -12,8 +12,8 @@ from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter, with_adapters
 from roseinfer.checkpoints.fingerprint import fingerprint_of_files
-from roseinfer.checkpoints.loading import load_tokenizer
 from roseinfer.checkpoints.sources import model_name
+from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.model.limits import eos_token_ids
 from roseinfer.sessions.factory import SessionFactory
 from roseinfer.text.tool_format import tool_format

@@ -19,7 +19,7 @@ from rose.errors import UnsupportedModel
 from roseinfer import InferenceEngine, native
 from roseinfer.checkpoints.gguf.blocks import stored_weights
 from roseinfer.checkpoints.gguf.checkpoint import load_once
-from roseinfer.checkpoints.loading import load_model
+from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
 from tests.roseinfer.models import build, check_logits, needs_decoder, tiny_llama
 from tests.support.gguf_files import write_gguf

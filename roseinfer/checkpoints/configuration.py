@@ -1,0 +1,51 @@
+"""A model's configuration, read and checked before anything is built from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from rose.errors import ModelNotFound, UnsupportedModel
+from roseinfer.checkpoints.gguf import checkpoint as gguf
+from roseinfer.checkpoints.location import Location
+from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
+
+#: More than any model has. transformers makes as many modules as a configuration says before it
+#: looks for weights, and a billion of them take all memory.
+_MAX_LAYERS = 4096
+
+
+def load_config(location: Location) -> Any:
+    source, folder = location.source, Path(location.folder)
+    if location.header is None and folder.is_dir() and not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"no model in the folder {source!r}: it has no config.json{_instead(folder)}"
+        )
+    with quiet():
+        try:
+            config = AutoConfig.from_pretrained(
+                location.folder, trust_remote_code=False, **location.arguments
+            )
+        except OSError as error:
+            raise ModelNotFound(f"no model at {source!r}: {first_line(error)}") from error
+        except Exception as error:
+            raise UnsupportedModel(
+                f"the configuration at {source!r} cannot be read: {first_line(error)}"
+            ) from error
+    if location.header is not None:
+        gguf.check_config(location.header, config)
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > _MAX_LAYERS:
+        raise unsupported(config, f"its config.json says that it has {layers:,} layers")
+    return config
+
+
+def _instead(folder: Path) -> str:
+    """What to name where a folder is none with a model's configuration, as far as one can see."""
+    if files := sorted(folder.glob("*.gguf")):
+        return f"; name a GGUF file itself: {str(files[0])!r}"
+    if (folder / "adapter_config.json").is_file():
+        return "; it is a LoRA adapter: name the model that it is for"
+    return ""

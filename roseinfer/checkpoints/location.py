@@ -1,0 +1,36 @@
+"""Where transformers finds a model, and what it must be told to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from roseinfer.checkpoints.gguf import checkpoint as gguf
+from roseinfer.checkpoints.gguf.header import Header, read_header
+from roseinfer.checkpoints.sources import gguf_file
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where transformers finds a model, and what it must be told to read it."""
+
+    source: str
+    """as whoever loads it calls it"""
+    folder: str
+    """or the name on the hub"""
+    arguments: dict[str, str]
+    header: Header | None = None
+    """of a GGUF file"""
+
+
+@contextmanager
+def locate(source: str) -> Iterator[Location]:
+    """Raises ModelNotFound and UnsupportedModel for a file that cannot be a model."""
+    path = gguf_file(source)
+    if path is None:
+        yield Location(source, source, {})
+        return
+    header = read_header(path)
+    with gguf.alone(path) as (folder, arguments):
+        yield Location(source, folder, arguments, header)
