@@ -9,7 +9,8 @@ from typing import Any
 from rose.errors import InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.checkpoints.loading import LoadedModel, load
-from roseinfer.execution.engine_core import CacheOptions, EngineCore
+from roseinfer.execution.cache_size import CacheOptions
+from roseinfer.execution.engine_core import EngineCore
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.model import limits
 from roseinfer.model.attention import IMPLEMENTATION

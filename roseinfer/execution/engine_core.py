@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from rose.errors import ConfigurationError
 from roseinfer.checkpoints.loading import LoadedModel
-from roseinfer.execution.gpu_memory import CudaMeter, cache_bytes
+from roseinfer.execution.cache_size import CacheOptions, make_cache, max_cached_tokens
 from roseinfer.execution.runners import build_runner
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model import limits
-from roseinfer.model.probe import AttentionLayers, find_layers
-from roseinfer.model.runner import Runner
+from roseinfer.model.probe import find_layers
 from roseinfer.sampling.sampled_tokens import SampledTokens
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.factory import SessionFactory
@@ -37,15 +33,6 @@ class StepLogits:
     values: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """How large the KV cache is: `tokens` None takes a share of the free memory."""
-
-    block_size: int = 16
-    tokens: int | None = None
-    max_context: int | None = None
-
-
 class EngineCore(SessionFactory):
     """A model with its tokenizer, its KV cache and what runs it.
 
@@ -60,11 +47,11 @@ class EngineCore(SessionFactory):
         layers = find_layers(model)
         allowed = limits.context_length(model, options.max_context)
         # A runner has tables for each position: none for millions that the cache cannot hold.
-        context = min(allowed, _most_cached(loaded, layers, allowed, options))
+        context = min(allowed, max_cached_tokens(loaded, layers, allowed, options))
         self._runner, self.decoder_description = build_runner(
             model, layers, context, gpu, loaded.weights, loaded.stored
         )
-        self.cache = _make_cache(self._runner, loaded, layers, context, options, gpu)
+        self.cache = make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)
         # A request never outgrows the cache, so the oldest one can always go on.
         super().__init__(
@@ -109,52 +96,3 @@ class EngineCore(SessionFactory):
         """Sample the next token of each session whose last token is computed, and the ones behind
         its drafts; score the prompts that want it. The host does not wait."""
         return SampledTokens(logits.chunks, logits.values)
-
-
-def _most_cached(
-    loaded: LoadedModel, layers: AttentionLayers, context: int, options: CacheOptions
-) -> int:
-    """How many tokens the KV cache will hold at the most, where that is known before there is a
-    runner; else `context`."""
-    tokens, model = options.tokens, loaded.model
-    if tokens is None and model.device.type == "cpu":
-        tokens = limits.default_cache_tokens(layers.bytes_per_token(model.dtype), context)
-    if tokens is None:
-        return context
-    return (_num_blocks(tokens, options.block_size) - 1) * options.block_size
-
-
-def _make_cache(
-    runner: Runner,
-    loaded: LoadedModel,
-    layers: AttentionLayers,
-    context: int,
-    options: CacheOptions,
-    gpu: GpuOptions,
-) -> KVCache:
-    """A cache for `runner`; raises ConfigurationError where none fits."""
-    device, dtype = loaded.model.device, loaded.model.dtype
-    make: Callable[[int], KVCache] = partial(
-        KVCache,
-        layers.shapes,
-        block_size=options.block_size,
-        device=device,
-        dtype=dtype,
-        padding=runner.cache_padding,
-    )
-    tokens, bytes_per_token = options.tokens, layers.bytes_per_token(dtype)
-    if tokens is None and device.type == "cuda":
-        size = cache_bytes(CudaMeter(device), runner.eager, make, gpu, context)
-        tokens = size // bytes_per_token
-    elif tokens is None:
-        tokens = limits.default_cache_tokens(bytes_per_token, context)
-    return make(_num_blocks(tokens, options.block_size))
-
-
-def _num_blocks(tokens: int, block_size: int) -> int:
-    """Blocks for `tokens` tokens, and the reserved one. Raises ConfigurationError."""
-    if block_size < 1:
-        raise ConfigurationError(f"block_size={block_size} must be at least 1")
-    if tokens < 2:
-        raise ConfigurationError(f"kv_cache_tokens={tokens} must be at least 2")
-    return 1 + -(-tokens // block_size)

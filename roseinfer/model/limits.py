@@ -6,14 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from rose.errors import ConfigurationError, UnsupportedModel
-from roseinfer.devices.main_memory import free_memory
 
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
 # context: beyond it, a request's result would depend on its batch-mates.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
-
-_DEFAULT_CONTEXTS_IN_CACHE = 32
-_MEMORY_SHARE = 0.25  # of free CPU memory
 
 
 def text_config(model: Any) -> Any:
@@ -82,9 +78,3 @@ def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
             "and generation_config.json"
         )
     return frozenset(ids)
-
-
-def default_cache_tokens(bytes_per_token: int, context: int) -> int:
-    """A cache for 32 full contexts, or as much of it as a fair share of main memory allows."""
-    fits = int(free_memory() * _MEMORY_SHARE // bytes_per_token)
-    return max(min(_DEFAULT_CONTEXTS_IN_CACHE * context, fits), 1)

@@ -12,7 +12,7 @@ import torch
 
 from rose.errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
 from roseinfer import InferenceEngine
-from roseinfer.model import limits
+from roseinfer.execution import cache_size
 from tests.roseinfer.models import byte_tokenizer, construct, tiny_llama
 
 _GQA = {"num_key_value_heads": 2, "intermediate_size": 96}
@@ -95,7 +95,7 @@ def test_a_context_that_no_table_can_hold_ends_where_the_cache_does(
     model = tiny_llama(max_position_embeddings=2**40)
     # when
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "free_memory", lambda: 2**22)
+        patch.setattr(cache_size, "free_memory", lambda: 2**22)
         engine = InferenceEngine.from_model(model, kv_cache_tokens=kv_cache_tokens)
     # then
     assert engine.context_length == (512 if kv_cache_tokens else 2048)
