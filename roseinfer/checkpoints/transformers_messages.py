@@ -11,7 +11,7 @@ from transformers.utils import logging as hf_logging
 
 from rose.errors import UnsupportedModel
 from roseinfer.model.attention import IMPLEMENTATION
-from roseinfer.model.probe import BYPASSED
+from roseinfer.model.attention_layers import BYPASSED
 
 
 def first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from roseinfer.devices.main_memory import free_memory
 from roseinfer.execution.gpu_memory import CudaMeter, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache.cache import KVCache
-from roseinfer.model.probe import AttentionLayers
+from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.runner import Runner
 
 _DEFAULT_CONTEXTS = 32

@@ -14,7 +14,7 @@ from roseinfer.execution.cache_size import CacheOptions, make_cache, max_cached_
 from roseinfer.execution.runners import build_runner
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.model import limits
-from roseinfer.model.probe import find_layers
+from roseinfer.model.attention_layers import find_layers
 from roseinfer.sampling.sampled_tokens import SampledTokens
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.factory import SessionFactory

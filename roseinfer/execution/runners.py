@@ -11,10 +11,11 @@ import torch
 from rose.errors import UnsupportedModel
 from roseinfer.gpu.backends import attention_of, choose_attention
 from roseinfer.gpu.options import GRAPH_BYTES, GpuOptions
+from roseinfer.model.attention_layers import AttentionLayers, refuse
 from roseinfer.model.families import find_parts
 from roseinfer.model.limits import model_type
 from roseinfer.model.packed_linear import pack_linears
-from roseinfer.model.probe import AttentionLayers, Reference, refuse
+from roseinfer.model.probe import Reference
 from roseinfer.model.quantization import QuantizedWeight, quantize_model, take_stored
 from roseinfer.model.runner import PackedRunner, Runner
 from roseinfer.model.transformers_model import PackedModel

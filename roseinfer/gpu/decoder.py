@@ -28,6 +28,7 @@ from roseinfer.gpu.layers import Heads, apply_rope_and_store
 from roseinfer.gpu.residual import stream_of
 from roseinfer.gpu.skinny_gemm import Matrix
 from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.attention_layers import AttentionLayers, LayerCall
 from roseinfer.model.families import (
     Activation,
     LayerParts,
@@ -37,7 +38,6 @@ from roseinfer.model.families import (
     join_biases,
     weight_of,
 )
-from roseinfer.model.probe import AttentionLayers, LayerCall
 from roseinfer.model.runner import PackedRunner
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
 

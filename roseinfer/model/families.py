@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.limits import text_config
-from roseinfer.model.probe import AttentionLayers
 
 
 class Activation(IntEnum):

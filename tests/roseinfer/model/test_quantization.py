@@ -11,8 +11,8 @@ from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer import InferenceEngine, native
 from roseinfer.checkpoints.loading import load
 from roseinfer.model.attention import IMPLEMENTATION
+from roseinfer.model.attention_layers import find_layers
 from roseinfer.model.families import find_parts
-from roseinfer.model.probe import find_layers
 from roseinfer.model.quantization import FORMATS, GROUP, quantize, quantize_model
 from tests.roseinfer.models import answers, build, check_logits, needs_decoder, prompts, random
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from roseinfer import InferenceEngine, native
+from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.families import Parts, find_parts
-from roseinfer.model.probe import AttentionLayers
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from roseinfer.sessions.chunk import Chunk
