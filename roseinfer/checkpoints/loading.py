@@ -23,7 +23,8 @@ from roseinfer.checkpoints.target import parse_target
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.model.quantization import FROM_FILE, QuantizedWeight
+from roseinfer.model.quantization import FROM_FILE
+from roseinfer.model.quantized_weight import QuantizedWeight
 
 
 @dataclass(frozen=True, slots=True)

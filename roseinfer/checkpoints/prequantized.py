@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
-from roseinfer.model.quantization import GROUP, QuantizedWeight
+from roseinfer.model.quantized_weight import GROUP, QuantizedWeight
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 

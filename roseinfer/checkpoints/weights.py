@@ -22,7 +22,7 @@ from roseinfer.checkpoints.safetensors_files import fetch, tensors_of_files
 from roseinfer.checkpoints.sources import resolve
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
 from roseinfer.model.attention import IMPLEMENTATION
-from roseinfer.model.quantization import QuantizedWeight
+from roseinfer.model.quantized_weight import QuantizedWeight
 
 _logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from roseinfer.model.families import find_parts
 from roseinfer.model.limits import model_type
 from roseinfer.model.packed_linear import pack_linears
 from roseinfer.model.probe import Reference
-from roseinfer.model.quantization import QuantizedWeight, quantize_model, take_stored
+from roseinfer.model.quantization import quantize_model, take_stored
+from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.runner import PackedRunner, Runner
 from roseinfer.model.transformers_model import PackedModel
 from roseinfer.native import build_decoder, build_name, missing_reason

@@ -5,18 +5,15 @@ They are made of a model's weights, or are those of its file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.model.families import Parts, weight_of
-
-GROUP = 32
-SUPER_GROUP = 256
+from roseinfer.model.quantized_weight import GROUP, QuantizedWeight
 
 #: What `weights` may be: bits of the layers' matrices, and of the head, which decides each token.
 FORMATS = {"int8": (8, 8), "int4": (4, 8)}
@@ -27,92 +24,6 @@ FROM_FILE = "file"
 # Four bits: the scale that brings the largest weight to the end of the range is seldom the best.
 # These multiples of it are tried too, and of each the values' own best scale is taken.
 _STRETCHES = (1.14, 0.92)
-
-
-class Form(NamedTuple):
-    """What matrices that become one have in common."""
-
-    bits: int
-    minimums: bool = False
-    zeros: bool = False
-    factors: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedWeight:
-    """Weights [outputs, inputs]: scale times (value - zero), or scale times value plus minimum.
-
-    With neither zeros nor minimums, all zeros are 2^(bits - 1). Scales and minimums are float16,
-    for groups of 32 inputs. With factors they are for 256, and a group's own are multiples of
-    them: such are the K types of GGUF files.
-    """
-
-    values: Tensor
-    """uint8 [outputs, inputs], below 2^bits"""
-    scales: Tensor
-    """float16 [outputs, inputs / 32 or 256]"""
-    bits: int
-    minimums: Tensor | None = None
-    """float16 [outputs, inputs / 32 or 256]"""
-    zeros: Tensor | None = None
-    """uint8 [outputs, inputs / 32]"""
-    scale_factors: Tensor | None = None
-    """uint8 [outputs, inputs / 32] beside minimums, without them int8 [outputs, inputs / 16]"""
-    minimum_factors: Tensor | None = None
-    """uint8 [outputs, inputs / 32]"""
-
-    def dequantize(self) -> Tensor:
-        """Float32 [outputs, inputs]."""
-        scales = _multiplied(self.scales, self.scale_factors)
-        groups = self.values.float().reshape(*scales.shape, -1)
-        if self.minimums is None:
-            middle = 1 << (self.bits - 1)
-            groups -= middle if self.zeros is None else self.zeros.float()[..., None]
-        groups *= scales[..., None]
-        if self.minimums is not None:
-            groups += _multiplied(self.minimums, self.minimum_factors)[..., None]
-        return groups.flatten(1)
-
-    @property
-    def form(self) -> Form:
-        return Form(
-            self.bits,
-            self.minimums is not None,
-            self.zeros is not None,
-            self.scale_factors is not None,
-        )
-
-    def take(self, rows: Tensor) -> QuantizedWeight:
-        """These rows, in this order."""
-        return _map(lambda tensors: tensors[0][rows], [self])
-
-
-def _multiplied(numbers: Tensor, factors: Tensor | None) -> Tensor:
-    """Float32, one for each group."""
-    if factors is None:
-        return numbers.float()
-    groups = factors.float().reshape(*numbers.shape, -1)
-    return groups.mul_(numbers.float()[..., None]).flatten(1)
-
-
-def _map(
-    change: Callable[[list[Tensor]], Tensor], weights: Sequence[QuantizedWeight]
-) -> QuantizedWeight:
-    """One weight: `change` of the tensors of the same name of several in one form."""
-
-    def changed(tensors: list[Tensor | None]) -> Tensor | None:
-        present = [tensor for tensor in tensors if tensor is not None]
-        return change(present) if present else None
-
-    return QuantizedWeight(
-        change([weight.values for weight in weights]),
-        change([weight.scales for weight in weights]),
-        weights[0].bits,
-        changed([weight.minimums for weight in weights]),
-        changed([weight.zeros for weight in weights]),
-        changed([weight.scale_factors for weight in weights]),
-        changed([weight.minimum_factors for weight in weights]),
-    )
 
 
 def check_format(weights: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
@@ -236,8 +147,3 @@ def take_stored(
             "matrix that can be kept: leave weights out, or choose int8 or int4"
         )
     return taken
-
-
-def join(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
-    """Several matrices of the same inputs and form as one, outputs side by side."""
-    return _map(torch.cat, parts)

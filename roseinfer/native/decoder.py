@@ -14,7 +14,7 @@ from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts, weight_of
 from roseinfer.model.limits import model_type
 from roseinfer.model.probe import PROBE_TOKENS
-from roseinfer.model.quantization import QuantizedWeight
+from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 from roseinfer.native.shapes import find_misfit

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
 from roseinfer.execution.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.model.quantization import Form, QuantizedWeight
+from roseinfer.model.quantized_weight import Form, QuantizedWeight
 from roseinfer.native import library
 from roseinfer.sampling.sampled_tokens import SampledTokens
 from roseinfer.sampling.sampler import sample_tokens

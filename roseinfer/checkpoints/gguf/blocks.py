@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
-from roseinfer.model.quantization import FROM_FILE, GROUP, SUPER_GROUP, QuantizedWeight
+from roseinfer.model.quantization import FROM_FILE
+from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight
 
 _logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from roseinfer.checkpoints.loading import load
 from roseinfer.model.attention import IMPLEMENTATION
 from roseinfer.model.attention_layers import find_layers
 from roseinfer.model.families import find_parts
-from roseinfer.model.quantization import FORMATS, GROUP, quantize, quantize_model
+from roseinfer.model.quantization import FORMATS, quantize, quantize_model
+from roseinfer.model.quantized_weight import GROUP
 from tests.roseinfer.models import answers, build, check_logits, needs_decoder, prompts, random
 
 # The numbers

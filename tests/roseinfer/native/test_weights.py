@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from roseinfer import native
-from roseinfer.model.quantization import Form, quantize
+from roseinfer.model.quantization import quantize
+from roseinfer.model.quantized_weight import Form
 from roseinfer.native.weights import (
     QUANTIZED_TYPES,
     PackedMatrix,
