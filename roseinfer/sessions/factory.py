@@ -12,7 +12,7 @@ from rose.sampling import SamplingParams
 from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.session import InferenceSession, ends_of
-from roseinfer.text import tokenization
+from roseinfer.text import chat_template, tokenization
 from roseinfer.text.detokenizer import Detokenizer
 
 
@@ -46,7 +46,7 @@ class SessionFactory:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(tokenization.chat_template(self.tokenizer))
+        return bool(chat_template.template_of(self.tokenizer))
 
     def token_bytes(self) -> list[bytes] | None:
         """The bytes of each token of the tokenizer by its id, special ones as their names; None if
@@ -57,13 +57,13 @@ class SessionFactory:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
-        template_kwargs: Mapping[str, Any] = tokenization.NOTHING,
+        template_kwargs: Mapping[str, Any] = chat_template.NO_VARIABLES,
     ) -> list[int]:
         """Token ids of a conversation (`role` and `content` each), ready for the answer.
 
         Raises InvalidParameter if the model has no chat template or it refuses the messages.
         """
-        return tokenization.encode_chat(self.tokenizer, messages, tools, template_kwargs)
+        return chat_template.encode_chat(self.tokenizer, messages, tools, template_kwargs)
 
     def new_session(
         self,

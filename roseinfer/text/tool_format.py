@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from roseinfer.text.tokenization import chat_template
+from roseinfer.text.chat_template import template_of
 
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -37,7 +37,7 @@ _TAGS = {"hermes": "<tool_call></tool_call>"}
 def tool_format(tokenizer: Any | None) -> str:
     """The name of the format ("hermes", "llama3_json"); "" where the template has no tools, or
     writes calls in a way that is not known here."""
-    if not chat_template(tokenizer, [_TOOL]):
+    if not template_of(tokenizer, [_TOOL]):
         return ""
     try:
         told = _render(tokenizer, [_USER], [_TOOL])

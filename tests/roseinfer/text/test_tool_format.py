@@ -7,7 +7,7 @@ from tokenizers import AddedToken
 
 from roseinfer.text.tool_format import tool_format
 from tests.roseinfer.models import byte_tokenizer
-from tests.roseinfer.text.test_chat_templates import HERMES, tokenizer
+from tests.roseinfer.text.test_chat_template import HERMES, tokenizer
 
 TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}"
 

@@ -9,7 +9,7 @@ import pytest
 
 from rose.errors import InvalidParameter
 from rose.protocol.jobs import job_from
-from roseinfer.text.tokenization import chat_template, encode_chat
+from roseinfer.text.chat_template import encode_chat, template_of
 from tests.rose.protocol.test_chat import CALL, CHAT, WEATHER, with_call
 from tests.roseinfer.models import byte_tokenizer
 
@@ -111,7 +111,7 @@ def test_templates_for_other_purposes_are_none() -> None:
     # given
     made = tokenizer({"rag": "documents", "tool_use": "with tools"})
     # then
-    assert chat_template(made) == ""
+    assert template_of(made) == ""
     with pytest.raises(InvalidParameter, match="no chat template"):
         encode_chat(made, CHAT[:1])
     assert made.decode(encode_chat(made, CHAT[:1], [WEATHER])) == "with tools"

@@ -1,0 +1,116 @@
+"""Conversations, as the chat template of a model writes them, to token ids."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from rose.errors import InvalidParameter
+from roseinfer.text.tokenization import require_tokenizer
+
+NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
+
+
+def encode_chat(
+    tokenizer: Any | None,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+    template_kwargs: Mapping[str, Any] = NO_VARIABLES,
+) -> list[int]:
+    """Token ids of a conversation, up to where the assistant's answer begins.
+
+    `messages` and `tools` are as in OpenAI's API for chats. A template that mentions no tools
+    leaves them out. `template_kwargs` are variables of the template beside them, such as
+    `enable_thinking`.
+
+    Raises InvalidParameter if the model has no chat template or its template refuses `messages`.
+    """
+    tokenizer = require_tokenizer(tokenizer)
+    template = template_of(tokenizer, tools)
+    if not template:
+        raise InvalidParameter(
+            "this model has no chat template: send a plain prompt instead", param="prompt"
+        )
+    if not messages:
+        raise InvalidParameter(
+            "messages is empty: a chat needs at least one message", param="prompt"
+        )
+    _check_variables(tokenizer, template_kwargs)
+    conversation = [_for_template(message, template) for message in messages]
+    return _render(tokenizer, conversation, tools, template_kwargs)
+
+
+def _render(
+    tokenizer: Any,
+    conversation: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    template_kwargs: Mapping[str, Any],
+) -> list[int]:
+    """Raises InvalidParameter for what the template refuses."""
+    try:
+        ids: list[int] = tokenizer.apply_chat_template(
+            conversation,
+            tools=[dict(tool) for tool in tools] or None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **template_kwargs,
+        )
+    except Exception as error:
+        # Templates are programs of the model's authors: whatever they raise is about the messages.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidParameter(
+            f"the chat template refused the messages: {reason}", param="prompt"
+        ) from error
+    return ids
+
+
+def _check_variables(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter for a name that is an argument of transformers' own."""
+    if not template_kwargs:
+        return
+    own = inspect.signature(tokenizer.apply_chat_template).parameters
+    for name in own.keys() & template_kwargs.keys():
+        raise InvalidParameter(
+            f"{name!r} is no variable that a chat template may be given",
+            param="chat_template_kwargs",
+        )
+
+
+def template_of(tokenizer: Any | None, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The text of the model's chat template, "" if it has none. Some models have one of their own
+    for tools, and some only templates for other purposes."""
+    templates = getattr(tokenizer, "chat_template", None)
+    purposes = {"default", "tool_use"} if tools else {"default"}
+    if not templates or (isinstance(templates, dict) and not purposes & templates.keys()):
+        return ""
+    tokenizer = require_tokenizer(tokenizer)
+    text: str = tokenizer.get_chat_template(tools=list(tools) or None)
+    return text
+
+
+def _for_template(message: Mapping[str, Any], template: str) -> dict[str, Any]:
+    """A message as templates expect it: arguments of calls as objects, and `developer`, which is a
+    newer name of `system`, only where the template knows it."""
+    fields = dict(message)
+    if fields["role"] == "developer" and "developer" not in template:
+        fields["role"] = "system"
+    if calls := fields.get("tool_calls"):
+        fields["tool_calls"] = [_parsed(call) for call in calls]
+    return fields
+
+
+def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    function["arguments"] = json.loads(function["arguments"], parse_float=_number)
+    return {**call, "function": function}
+
+
+def _number(text: str) -> float | str:
+    """Templates write JSON again, which has no infinity: a number beyond floats stays text."""
+    number = float(text)
+    return number if math.isfinite(number) else text
