@@ -18,7 +18,7 @@ from rose.sampling import SamplingParams
 from roseinfer import native
 from roseinfer.devices.transfer import to_device
 from roseinfer.gpu import backends
-from roseinfer.logits_processors.processor import process_logits
+from roseinfer.logits_processors.batch import process_logits
 from roseinfer.sessions.session import SamplingRequest
 
 # Up to this top-k, only a row's largest scores are sorted, not the whole vocabulary.

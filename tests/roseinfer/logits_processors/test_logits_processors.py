@@ -15,7 +15,8 @@ from transformers import NoRepeatNGramLogitsProcessor
 
 from rose.errors import InvalidParameter
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
-from roseinfer.logits_processors.processor import LogitsProcessor, process_logits
+from roseinfer.logits_processors.batch import process_logits
+from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import (
     WAYS,
