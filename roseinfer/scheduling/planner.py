@@ -54,7 +54,7 @@ class Planner:
     def plan(self) -> list[Chunk]:
         """A step's chunks: one token for each decoding session, perhaps with drafts, then prefill,
         oldest first. In a burst of prompts some who could decode are left out."""
-        self._make_room()
+        self._allocate_blocks()
         self._admit()
         ready = [s for s in self.running if not s.waits]
         decoding = [s for s in self.running if s.waits or s.num_pending == 1]
@@ -87,7 +87,9 @@ class Planner:
             session.reuse_prefix(self._pool)
             session.admissions += 1
         wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
-        while self.running and (wanted > self._pool.available or len(self.running) == self._places):
+        while self.running and (
+            wanted > self._pool.available or len(self.running) == self._capacity
+        ):
             self._preempt_youngest()
         if wanted > self._pool.available:  # another scheduler holds the cache: later
             session.release_blocks(self._pool)
@@ -109,7 +111,7 @@ class Planner:
 
         A session gets blocks for all its known tokens at once, so only decoding needs more.
         """
-        while self.waiting and len(self.running) < self._places:
+        while self.waiting and len(self.running) < self._capacity:
             session = self.waiting[0]
             if session.ahead:
                 return  # preempted while its token was on the way
@@ -127,11 +129,11 @@ class Planner:
                 self.prefix_hit_tokens += hit
 
     @property
-    def _places(self) -> int:
+    def _capacity(self) -> int:
         """Sessions that fit a step; fewer than slots where memory has run out."""
         return min(self.max_batch_size, self.max_step_tokens)
 
-    def _make_room(self) -> None:
+    def _allocate_blocks(self) -> None:
         """Give each running session, oldest first, blocks for what it is about to compute."""
         index = 0
         while index < len(self.running):

@@ -6,7 +6,7 @@ as they may be, and with more prompts than decode the prompts come first: see `P
 
 What this costs a prompt is bounded. Whatever the target, a step with prefill spends at least as
 much time on it as on decoding: the first token takes at most twice as long as the prompt's chunks
-by themselves. And it has at least `LEAST_TOKENS`, whatever the clock said.
+by themselves. And it has at least `MIN_PREFILL_TOKENS`, whatever the clock said.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from roseinfer.scheduling.step_costs import StepCosts, StepSize
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
 
-LEAST_TOKENS = 16
+MIN_PREFILL_TOKENS = 16
 
 # Seconds of prefill, at least, for each second of decoding.
-_LEAST_SHARE = 1.0
+_MIN_PREFILL_SHARE = 1.0
 
 # The usual target, in decode steps of all requests. It leaves room for estimates that are wrong:
 # four times is too long.
-_USUAL_STEPS = 2.5
+_DEFAULT_TARGET_STEPS = 2.5
 
 # A full step has more tokens than these only where it takes no longer than that: who comes next, or
 # is cancelled, waits for its end.
@@ -70,7 +70,7 @@ class PrefillPace:
         if free and prefilling and self._target_s != 0:
             budget = min(budget, self._full_step(prefilling))
         left_s = 0.0 if free or not prefilling else self._seconds(prefilling, decoding)
-        least, chunks = LEAST_TOKENS, list[Chunk]()
+        least, chunks = MIN_PREFILL_TOKENS, list[Chunk]()
         for session in prefilling:
             count = min(session.num_pending, budget)
             if not free:
@@ -111,8 +111,8 @@ class PrefillPace:
         decode_s = self._costs.of_step(_decode_step(decoding))
         if self._target_s is None:
             together_s = self._costs.of_step(_decode_step([*decoding, *prefilling]))
-            return together_s * _USUAL_STEPS - decode_s
-        return max(self._target_s - decode_s, decode_s * _LEAST_SHARE)
+            return together_s * _DEFAULT_TARGET_STEPS - decode_s
+        return max(self._target_s - decode_s, decode_s * _MIN_PREFILL_SHARE)
 
 
 def _decode_step(sessions: Sequence[InferenceSession]) -> StepSize:

@@ -21,7 +21,7 @@ from roseinfer.execution.engine_core import EngineCore
 from roseinfer.sampling.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.scheduling.planner import Planner
 from roseinfer.scheduling.prefill_pace import PrefillPace
-from roseinfer.scheduling.speculation import Speculation, take
+from roseinfer.scheduling.speculation import Speculation, accept
 from roseinfer.scheduling.step_costs import StepCosts, StepSize
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
@@ -304,15 +304,15 @@ class Scheduler:
         while len(self._launched) > keep:
             step = self._launched.popleft()
             sampled = self._timed("sample", step.sampled.wait)
-            self._note_cost(step)
+            self._record_cost(step)
             outputs += self._timed("postprocess", self._postprocess, step.chunks, sampled)
         return outputs
 
-    def _note_cost(self, step: _LaunchedStep) -> None:
+    def _record_cost(self, step: _LaunchedStep) -> None:
         """A device that was still at work on the last step began later than the launch."""
         began, self._collected_at = max(step.began, self._collected_at), self._clock()
         prefill = any(chunk.count - len(chunk.drafts) > 1 for chunk in step.chunks)
-        self._costs.note(step.size, self._collected_at - began, prefill=prefill)
+        self._costs.record(step.size, self._collected_at - began, prefill=prefill)
 
     def _postprocess(
         self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, Iterator[SampledToken]]
@@ -336,7 +336,7 @@ class Scheduler:
     def _append(self, chunk: Chunk, sampled: Iterator[SampledToken]) -> StepOutput:
         session, index = chunk.session, chunk.session.num_generated
         scores = session.prompt_logprobs if index == 0 else None
-        taken, text = take(chunk, sampled)  # none where the grammar allows none
+        taken, text = accept(chunk, sampled)  # none where the grammar allows none
         self._counters.generated_tokens += len(taken)
         if chunk.drafts and taken:
             session.computed += len(taken) - 1

@@ -1,7 +1,7 @@
-"""Drafts: guesses of what comes behind a session's last token, verified in one step.
+"""Speculative decoding: a session's next tokens are drafted, and verified in one step.
 
 A step that decodes reads all weights for one token of each session; some more rows cost it little.
-So the rows behind a session's last token hold guesses. A token is a function of its own logits, the
+So the rows behind a session's last token hold drafts. A token is a function of its own logits, the
 request's parameters and its position, and logits do not depend on what is computed beside them.
 Whoever samples from the first row gets the next token; if that is the first draft, the second row
 has the logits behind it, and so on. The tokens are those that would have come one by one.
@@ -21,16 +21,16 @@ from roseinfer.sessions.session import InferenceSession
 
 MAX_DRAFTS = 16  # of a session in a step
 
-# A draft less likely than this is not worth its row, whatever was measured.
-_LEAST_CHANCE = 0.15
+# A draft less likely to be accepted than this is not worth its row, whatever was measured.
+_MIN_PROBABILITY = 0.15
 
 
 class Speculation:
     """Gives decoding sessions the drafts that make the time for a token shorter.
 
     A draft is worth its row if the tokens that a step is expected to bring for each of its seconds
-    become no fewer. The chance of a draft is taken from the session's own record, and the seconds
-    from the steps that were measured. So a batch that keeps the processor busy gets few or none.
+    become no fewer. A draft's acceptance rate is the session's own, and the seconds follow from the
+    steps that were measured. So a batch that keeps the processor busy gets few or none.
     """
 
     def __init__(self, costs: StepCosts, pool: BlockPool) -> None:
@@ -40,42 +40,42 @@ class Speculation:
     def chunks(self, decoding: Sequence[InferenceSession], budget: int) -> list[Chunk]:
         """The next token of each session, with drafts behind it where they pay: at most `budget`
         of them, in blocks that are free."""
-        guessing = [s for s in decoding if s.lookup.follow(s.tokens)]
-        if not guessing:
+        drafting = [s for s in decoding if s.lookup.update(s.tokens)]
+        if not drafting:
             return [Chunk(session, 1) for session in decoding]
-        counts = self._worthwhile(guessing, decoding, budget)
+        counts = self._draft_counts(drafting, decoding, budget)
         return [self._chunk(session, counts[session]) for session in decoding]
 
-    def _worthwhile(
+    def _draft_counts(
         self,
-        guessing: Sequence[InferenceSession],
+        drafting: Sequence[InferenceSession],
         decoding: Sequence[InferenceSession],
         budget: int,
     ) -> Counter[InferenceSession]:
         """How many drafts each session gets: the likeliest ones first, while they pay."""
-        costs = self._costs.in_proportion()
+        costs = self._costs.without_slowdown()
         pairs = sum(session.num_known for session in decoding)
         tokens, seconds = float(len(decoding)), costs.of(StepSize(len(decoding), pairs))
         counts = Counter[InferenceSession]()
-        for draft in sorted(self._drafts(guessing), key=_chance, reverse=True)[:budget]:
+        for draft in sorted(self._drafts(drafting), key=_probability, reverse=True)[:budget]:
             added = costs.of_tokens(1, draft.session.computed)
-            if draft.chance * seconds <= added * tokens:
+            if draft.probability * seconds <= added * tokens:
                 break
-            tokens, seconds = tokens + draft.chance, seconds + added
+            tokens, seconds = tokens + draft.probability, seconds + added
             counts[draft.session] += 1
         return counts
 
-    def _drafts(self, guessing: Sequence[InferenceSession]) -> Iterator[_Draft]:
+    def _drafts(self, drafting: Sequence[InferenceSession]) -> Iterator[_Draft]:
         """Those of each session in their order: none is likelier than the one before it."""
-        for session in guessing:
+        for session in drafting:
             most = min(MAX_DRAFTS, session.tokens_left - 1)
-            for chance in session.lookup.chances(most, least=_LEAST_CHANCE):
-                yield _Draft(session, chance)
+            for probability in session.lookup.acceptance(most, least=_MIN_PROBABILITY):
+                yield _Draft(session, probability)
 
     def _chunk(self, session: InferenceSession, count: int) -> Chunk:
         if count:
             count = self._with_blocks(session, count)
-        drafts = session.lookup.guesses(session.tokens, count)
+        drafts = session.lookup.draft(session.tokens, count)
         self.drafted += count
         return Chunk(session, 1 + count, drafts)
 
@@ -89,16 +89,17 @@ class Speculation:
 
 class _Draft(NamedTuple):
     session: InferenceSession
-    chance: float
+    probability: float
+    """that it and those before it are accepted"""
 
 
-def _chance(draft: _Draft) -> float:
-    return draft.chance
+def _probability(draft: _Draft) -> float:
+    return draft.probability
 
 
-def take(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], str]:
-    """Append to the chunk's session the next of `tokens`, and as many more as its drafts are right
-    for. Returns those that the session took, and their text.
+def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], str]:
+    """Append to the chunk's session the next of `tokens`, and as many more as drafts are accepted.
+    Returns those that the session took, and their text.
 
     Each token is asked for when the ones before it are in the session.
     """

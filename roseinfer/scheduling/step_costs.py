@@ -29,8 +29,8 @@ from roseinfer.sessions.session import InferenceSession
 _KEPT = 32  # steps of each kind
 _RECENT = 5
 _FITTING_PASSES = 5
-_LONGEST_PATIENCE = 500  # steps
-_LEAST_RESIDUAL = 1e-3  # of a step's seconds: an error below it is none
+_MAX_PATIENCE = 500  # steps
+_MIN_RESIDUAL = 1e-3  # of a step's seconds: an error below it is none
 # Where the steps are too alike to tell the costs apart, the rows cost everything: a step without
 # prefill then seems cheap, and the next chunk is small enough to show what is fixed.
 _RIDGE = (1e-5, 1e-9, 1e-5)
@@ -52,7 +52,7 @@ class StepSize(NamedTuple):
         return cls(rows, pairs)
 
 
-class _Measured(NamedTuple):
+class _Measurement(NamedTuple):
     size: StepSize
     seconds: float
 
@@ -71,7 +71,7 @@ class Costs(NamedTuple):
         """What `count` tokens behind the first `computed` of a sequence add to a step."""
         return self.per_row * count + self.per_pair * _pairs(computed, count)
 
-    def times(self, factor: float) -> Costs:
+    def scaled(self, factor: float) -> Costs:
         return Costs(self.fixed * factor, self.per_row * factor, self.per_pair * factor)
 
 
@@ -79,19 +79,19 @@ class StepCosts:
     """Before the first step is measured, everything costs nothing."""
 
     def __init__(self) -> None:
-        self._decodes: deque[_Measured] = deque(maxlen=_KEPT)
-        self._prefills: deque[_Measured] = deque(maxlen=_KEPT)
-        self._recent: deque[_Measured] = deque(maxlen=_RECENT)
+        self._decodes: deque[_Measurement] = deque(maxlen=_KEPT)
+        self._prefills: deque[_Measurement] = deque(maxlen=_KEPT)
+        self._recent: deque[_Measurement] = deque(maxlen=_RECENT)
         self._fitted = Costs()
-        self._noted = 0
+        self._recorded = 0
         self._unfitted = 0  # steps that the fit does not know
 
-    def note(self, size: StepSize, seconds: float, *, prefill: bool) -> None:
+    def record(self, size: StepSize, seconds: float, *, prefill: bool) -> None:
         """A step of `size` took so long; `prefill`: it was not decoding alone."""
-        measured = _Measured(size, max(seconds, sys.float_info.epsilon))
+        measured = _Measurement(size, max(seconds, sys.float_info.epsilon))
         (self._prefills if prefill else self._decodes).append(measured)
         self._recent.append(measured)
-        self._noted += 1
+        self._recorded += 1
         self._unfitted += 1
 
     def of_step(self, size: StepSize) -> float:
@@ -117,10 +117,10 @@ class StepCosts:
         divisor = first + (first * first + 4 * growth * max(seconds, 0.0)) ** 0.5
         return int(2 * max(seconds, 0.0) / divisor) if divisor > 0 else sys.maxsize
 
-    def in_proportion(self) -> Costs:
+    def without_slowdown(self) -> Costs:
         """What a row costs beside the rest of a step, for whoever does not ask how busy the machine
         is. The fit may be as old as the steps before it were many."""
-        self._fit(patience=min(self._noted // 2, _LONGEST_PATIENCE))
+        self._fit(patience=min(self._recorded // 2, _MAX_PATIENCE))
         return self._fitted
 
     def _fit(self, patience: int) -> None:
@@ -135,14 +135,14 @@ class StepCosts:
         if not self._recent:
             return self._fitted
         slowdowns = [step.seconds / self._fitted.of(step.size) for step in self._recent]
-        return self._fitted.times(statistics.median(slowdowns))
+        return self._fitted.scaled(statistics.median(slowdowns))
 
 
 def _pairs(computed: int, count: int) -> int:
     return count * computed + count * (count + 1) // 2
 
 
-def _fit(steps: list[_Measured]) -> Costs:
+def _fit(steps: list[_Measurement]) -> Costs:
     """No cost is negative."""
     sizes = torch.tensor([(1, *step.size) for step in steps], dtype=torch.float64)
     seconds = torch.tensor([step.seconds for step in steps], dtype=torch.float64)
@@ -168,5 +168,5 @@ def _least_absolute(rows: Tensor, ridge: Tensor) -> Tensor:
     for _ in range(_FITTING_PASSES):
         weighted = rows.T * weights
         solution: Tensor = torch.linalg.solve(weighted @ rows + ridge.diag(), weighted.sum(1))
-        weights = 1 / (rows @ solution - 1).abs().clamp_(min=_LEAST_RESIDUAL)
+        weights = 1 / (rows @ solution - 1).abs().clamp_(min=_MIN_RESIDUAL)
     return solution

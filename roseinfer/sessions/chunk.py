@@ -15,7 +15,7 @@ _NO_TOKENS = range(0)
 class Chunk:
     """The next `count` tokens of a session whose KV is to be computed in this step.
 
-    The last of them may be `drafts`: guesses of what comes behind the session's known tokens. Then
+    The last of them may be `drafts` of what comes behind the session's known tokens. Then
     the logits of the last known token and of each draft are wanted.
 
     It is made for the session as it is, and is of use until a step has computed it. `end` is how

@@ -1,8 +1,8 @@
-"""Guesses of a sequence's next tokens: those that followed when its last ones came before.
+"""Prompt lookup: drafts the tokens that followed when a sequence's last n-gram came before.
 
-Texts that repeat are guessed well: an edited document, a quotation, the keys of JSON. The guesses
-cost nothing but a look into a table, so one is made for every token, and each generated token says
-whether it was right. The record of these answers gives the next guess its chance.
+Texts that repeat are drafted well: an edited document, a quotation, the keys of JSON. A draft costs
+nothing but a look into a table, so one is made for every token, and each generated token says
+whether it was right. These answers give the acceptance rate of the next draft.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-_NGRAM = 2  # so many tokens must agree before what followed them is believed
+_NGRAM = 2  # so many tokens must agree before what followed them is drafted
 
-# Chances are recorded apart for tokens behind a match of 2 or 3, of 4 to 7, of 8 to 15, and of more
-# tokens: the longer two passages have agreed, the more likely they go on to. Each starts with a
-# prior, which weighs as much as so many answers.
+# Acceptance rates are kept apart for tokens behind a match of 2 or 3, of 4 to 7, of 8 to 15, and of
+# more tokens: the longer two passages have agreed, the more likely they go on to. Each starts with
+# a prior, which weighs as much as so many answers.
 _PRIORS = (0.2, 0.5, 0.8, 0.9)
 _PRIOR_WEIGHT = 4.0
-_MEMORY = 0.9  # what an answer still weighs after the next one
+_DECAY = 0.9  # what an answer still weighs after the next one
 
 
 class PromptLookup:
-    """Of one sequence of tokens, which only grows."""
+    """The drafts of one sequence of tokens, which only grows."""
 
     def __init__(self) -> None:
         self._known = 0
-        self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the index behind its latest place
+        self._continuations: dict[tuple[int, ...], int] = {}
+        """n-gram -> the index behind its latest occurrence"""
         self._source: int | None = None
-        """where the next token is expected to be copied from"""
+        """the index of the next token's draft"""
         self._matched = 0
         """tokens before `_source` that agree with the last ones"""
-        self._records = [_Record(prior) for prior in _PRIORS]
+        self._rates = [_AcceptanceRate(prior) for prior in _PRIORS]
 
-    def follow(self, tokens: Sequence[int]) -> bool:
-        """Take note of what `tokens` have grown by. Returns whether there is a guess."""
+    def update(self, tokens: Sequence[int]) -> bool:
+        """Index what `tokens` have grown by. Returns whether there is a draft."""
         if not self._known:
             self._index_all_but_last(tokens)
         for index in range(self._known, len(tokens)):
@@ -44,42 +45,42 @@ class PromptLookup:
     def _index_all_but_last(self, tokens: Sequence[int]) -> None:
         self._known = max(len(tokens) - 1, 0)
         shifted = [islice(tokens, start, self._known) for start in range(_NGRAM)]
-        self._behind.update(
+        self._continuations.update(
             zip(zip(*shifted, strict=False), range(_NGRAM, len(tokens)), strict=False)
         )
 
     def _add(self, tokens: Sequence[int], index: int) -> None:
         source = self._source
         if source is not None:
-            right = tokens[source] == tokens[index]
-            self._record(self._matched).note(right)
-            self._source = source + 1 if right else None
+            accepted = tokens[source] == tokens[index]
+            self._rate(self._matched).record(accepted)
+            self._source = source + 1 if accepted else None
             self._matched += 1
         if index + 1 < _NGRAM:
             return
         key = tuple(tokens[index + 1 - _NGRAM : index + 1])
         if self._source is None:
-            self._source, self._matched = self._behind.get(key), _NGRAM
-        self._behind[key] = index + 1
+            self._source, self._matched = self._continuations.get(key), _NGRAM
+        self._continuations[key] = index + 1
 
-    def _record(self, matched: int) -> _Record:
-        return self._records[min((matched // _NGRAM).bit_length(), len(self._records)) - 1]
+    def _rate(self, matched: int) -> _AcceptanceRate:
+        return self._rates[min((matched // _NGRAM).bit_length(), len(self._rates)) - 1]
 
-    def chances(self, count: int, least: float) -> list[float]:
-        """How likely the next 1, 2, ..., `count` guesses are all right, down to `least`."""
-        chances = list[float]()
+    def acceptance(self, count: int, least: float) -> list[float]:
+        """How likely the next 1, 2, ..., `count` drafts are all accepted, down to `least`."""
+        probabilities = list[float]()
         if self._source is None:
-            return chances
-        chance = 1.0
+            return probabilities
+        probability = 1.0
         for further in range(count):
-            chance *= self._record(self._matched + further).chance
-            if chance < least:
+            probability *= self._rate(self._matched + further).value
+            if probability < least:
                 break
-            chances.append(chance)
-        return chances
+            probabilities.append(probability)
+        return probabilities
 
-    def guesses(self, tokens: Sequence[int], count: int) -> tuple[int, ...]:
-        """The next `count` tokens, if `follow` has found any. A repetition that is shorter than
+    def draft(self, tokens: Sequence[int], count: int) -> tuple[int, ...]:
+        """The next `count` tokens, if `update` has found any. A repetition that is shorter than
         that goes on into itself."""
         if self._source is None or not count:
             return ()
@@ -90,14 +91,16 @@ class PromptLookup:
         return tuple(copied)
 
 
-class _Record:
-    __slots__ = ("_right", "_weight", "chance")
+class _AcceptanceRate:
+    """An exponentially weighted mean of answers."""
+
+    __slots__ = ("_accepted", "_weight", "value")
 
     def __init__(self, prior: float) -> None:
-        self.chance = prior
-        self._right, self._weight = prior * _PRIOR_WEIGHT, _PRIOR_WEIGHT
+        self.value = prior
+        self._accepted, self._weight = prior * _PRIOR_WEIGHT, _PRIOR_WEIGHT
 
-    def note(self, right: bool) -> None:
-        self._right = self._right * _MEMORY + right
-        self._weight = self._weight * _MEMORY + 1
-        self.chance = self._right / self._weight
+    def record(self, accepted: bool) -> None:
+        self._accepted = self._accepted * _DECAY + accepted
+        self._weight = self._weight * _DECAY + 1
+        self.value = self._accepted / self._weight

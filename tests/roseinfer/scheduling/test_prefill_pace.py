@@ -10,7 +10,7 @@ import pytest
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OfflineScheduler, OnlineScheduler
-from roseinfer.scheduling.prefill_pace import LEAST_TOKENS
+from roseinfer.scheduling.prefill_pace import MIN_PREFILL_TOKENS
 from tests.roseinfer.clocks import ErraticClock, Machine
 from tests.roseinfer.models import (
     drain,
@@ -118,7 +118,9 @@ def test_no_target_starves_a_prompt(engine: InferenceEngine, machine: Machine) -
     course = serve(engine, machine, 0.001)
     chunks = [max(step) for step in machine.steps if max(step) > 1][1:]
     assert len(course.first_tokens) == 4
-    assert sum(count < LEAST_TOKENS for count in chunks) <= 4, "but for the end of each prompt"
+    assert sum(count < MIN_PREFILL_TOKENS for count in chunks) <= 4, (
+        "but for the end of each prompt"
+    )
     assert max(course.first_tokens) <= 2.2 * max(before.first_tokens)
 
 

@@ -21,10 +21,10 @@ def measured(decodes: int = 20, prefills: int = 20) -> StepCosts:
     costs, draw = StepCosts(), random.Random(0)
     for _ in range(decodes):
         size = StepSize(draw.randint(1, 16), draw.randint(100, 20_000))
-        costs.note(size, seconds(size), prefill=False)
+        costs.record(size, seconds(size), prefill=False)
     for _ in range(prefills):
         size = StepSize(draw.randint(20, 200), draw.randint(1_000, 100_000))
-        costs.note(size, seconds(size), prefill=True)
+        costs.record(size, seconds(size), prefill=True)
     return costs
 
 
@@ -44,7 +44,7 @@ def test_costs_that_are_linear_are_found() -> None:
 
 def test_one_step_says_what_that_step_costs() -> None:
     costs = StepCosts()
-    costs.note(MIXED, 0.05, prefill=True)
+    costs.record(MIXED, 0.05, prefill=True)
     assert costs.of_step(MIXED) == near(0.05)
 
 
@@ -71,7 +71,7 @@ def test_a_minority_of_slow_steps_moves_nothing() -> None:
     for number in range(64):
         for size, prefill in ((DECODE, False), (MIXED, True)):
             late = 20.0 if number % 5 == 0 else 1.0
-            costs.note(size, late * seconds(size), prefill=prefill)
+            costs.record(size, late * seconds(size), prefill=prefill)
     for size in (DECODE, MIXED):
         assert costs.of_step(size) == near(seconds(size))
 
@@ -80,9 +80,9 @@ def test_two_hiccups_change_nothing_and_a_busy_machine_is_believed_after_three_s
     costs = measured()
     before = costs.of_step(MIXED)
     for _ in range(2):
-        costs.note(DECODE, 10 * seconds(DECODE), prefill=False)
+        costs.record(DECODE, 10 * seconds(DECODE), prefill=False)
     assert costs.of_step(MIXED) == near(before)
-    costs.note(DECODE, 10 * seconds(DECODE), prefill=False)
+    costs.record(DECODE, 10 * seconds(DECODE), prefill=False)
     assert costs.of_step(MIXED) == near(10 * before)
 
 
@@ -91,7 +91,7 @@ def test_a_machine_that_is_calm_again_is_believed_too() -> None:
     for slowdown in (4.0, 1.0):
         for _ in range(40):
             for size, prefill in ((DECODE, False), (MIXED, True)):
-                costs.note(size, slowdown * seconds(size), prefill=prefill)
+                costs.record(size, slowdown * seconds(size), prefill=prefill)
         assert costs.of_step(MIXED) == near(slowdown * seconds(MIXED))
 
 
@@ -99,7 +99,7 @@ def test_an_hour_of_decoding_does_not_displace_what_prefill_costs() -> None:
     costs = measured()
     for number in range(1_000):
         size = StepSize(8, 2_000 + 8 * (number % 50))
-        costs.note(size, seconds(size), prefill=False)
+        costs.record(size, seconds(size), prefill=False)
     assert costs.of_step(MIXED) == near(seconds(MIXED))
 
 
@@ -107,7 +107,7 @@ def test_no_cost_is_negative() -> None:
     """Larger steps were faster: nothing may pay for itself."""
     costs = StepCosts()
     for rows in range(1, 60):
-        costs.note(StepSize(rows, 100 * rows), 0.1 / rows, prefill=rows > 16)
+        costs.record(StepSize(rows, 100 * rows), 0.1 / rows, prefill=rows > 16)
     assert costs.of_tokens(1_000, 1_000) >= 0
     assert costs.of_step(StepSize(0, 0)) >= 0
     assert costs.tokens_within(1.0, 0) > 0
