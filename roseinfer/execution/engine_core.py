@@ -75,9 +75,9 @@ class EngineCore(SessionFactory):
         return self._runner.runs_ahead
 
     @property
-    def same_in_any_chunk(self) -> bool:
+    def batch_invariant(self) -> bool:
         """Whether a token's logits are the same bits with whatever tokens it is computed."""
-        return self._runner.same_in_any_chunk
+        return self._runner.batch_invariant
 
     def forward(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
         """Compute the KV of `chunks` and the logits that they want.

@@ -47,7 +47,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AttentionParams:
     """The parameters of a layer's attention; see AttentionCall."""
 
     scaling: float
@@ -100,7 +100,7 @@ def attend(
     pages: Pages,
     query: Tensor,
     sequences: Sequences,
-    rule: Rule,
+    params: AttentionParams,
     *,
     splits: int | None = None,
 ) -> Tensor:
@@ -115,9 +115,9 @@ def attend(
         if sequences.decodes:
             if splits is None:
                 splits = choose_splits(sequences.decodes * pages.keys.shape[1], query.device)
-            _decode(pages, query, out, sequences, rule, splits)
+            _decode(pages, query, out, sequences, params, splits)
         if sequences.prefills:
-            _prefill(pages, query, out, sequences, rule)
+            _prefill(pages, query, out, sequences, params)
     return out
 
 
@@ -130,21 +130,28 @@ def choose_splits(programs: int, device: torch.device) -> int:
     return min(next_power_of_2(splits), _MAX_SPLITS)
 
 
-def _prefill(pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, rule: Rule) -> None:
+def _prefill(
+    pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, params: AttentionParams
+) -> None:
     group = query.shape[1] // pages.keys.shape[1]
     tile = _prefill_tile(pages, group)
     tiles = cdiv(sequences.longest, tile.rows // group)
     first, count = sequences.decodes, sequences.prefills
-    _attend(pages, query, out, sequences, rule, tile, (count, tiles), first=first)
+    _attend(pages, query, out, sequences, params, tile, (count, tiles), first=first)
 
 
 def _decode(
-    pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, rule: Rule, splits: int
+    pages: Pages,
+    query: Tensor,
+    out: Tensor,
+    sequences: Sequences,
+    params: AttentionParams,
+    splits: int,
 ) -> None:
     heads, value_dim = query.shape[1], pages.values.shape[2]
     tile = _decode_tile(pages, heads // pages.keys.shape[1])
     if splits == 1:
-        _attend(pages, query, out, sequences, rule, tile, (sequences.decodes, 1))
+        _attend(pages, query, out, sequences, params, tile, (sequences.decodes, 1))
         return
     shape = (sequences.decodes, heads, splits)
     partial = PartialResults(
@@ -153,7 +160,7 @@ def _decode(
         query.new_empty(shape, dtype=torch.float32),
     )
     grid = sequences.decodes, splits
-    _attend(pages, query, out, sequences, rule, tile, grid, splits=splits, partial=partial)
+    _attend(pages, query, out, sequences, params, tile, grid, splits=splits, partial=partial)
     reduce_kernel[(sequences.decodes, heads)](
         out,
         partial.values,
@@ -172,7 +179,7 @@ def _attend(
     query: Tensor,
     out: Tensor,
     sequences: Sequences,
-    rule: Rule,
+    params: AttentionParams,
     tile: Tile,
     grid: tuple[int, int],
     *,
@@ -192,23 +199,23 @@ def _attend(
         partial.sums,
         pages.keys,
         pages.values,
-        rule.sinks if rule.sinks is not None else query,
+        params.sinks if params.sinks is not None else query,
         sequences.tables,
         sequences.table_starts,
         sequences.query_starts,
         sequences.lengths,
         first,
-        rule.scaling,
-        rule.softcap or 0.0,
+        params.scaling,
+        params.softcap or 0.0,
         *query.stride()[:2],
         KV_HEADS=kv_heads,
         GROUP=query.shape[1] // kv_heads,
         PAGE=pages.size,
         KEY_DIM=key_dim,
         VALUE_DIM=pages.values.shape[2],
-        WINDOW=rule.window or 0,
-        HAS_SOFTCAP=rule.softcap is not None,
-        HAS_SINKS=rule.sinks is not None,
+        WINDOW=params.window or 0,
+        HAS_SOFTCAP=params.softcap is not None,
+        HAS_SINKS=params.sinks is not None,
         SPLITS=splits,
         WIDEN=kernels.INTERPRETED and pages.keys.dtype == torch.bfloat16,
         BLOCK_M=tile.rows,

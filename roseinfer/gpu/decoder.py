@@ -22,10 +22,10 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from roseinfer.gpu.attention import Rule, attend
+from roseinfer.gpu.attention import AttentionParams, attend
 from roseinfer.gpu.batch import DeviceBatch, DeviceCache
 from roseinfer.gpu.layers import Heads, apply_rope_and_store
-from roseinfer.gpu.residual import stream_of
+from roseinfer.gpu.residual import residual_stream
 from roseinfer.gpu.skinny_gemm import Matrix
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, LayerCall
@@ -59,7 +59,7 @@ class _Layer:
     before_mlp: NormPart
     after_mlp: NormPart | None
     heads: Heads
-    rule: Rule
+    params: AttentionParams
 
 
 class FusedModel(PackedRunner):
@@ -86,16 +86,16 @@ class FusedModel(PackedRunner):
 
     def compute(self, batch: DeviceBatch, rows: Tensor) -> Tensor:
         positions = batch.position_ids[0]
-        stream = stream_of(self._embed(batch.input_ids[0], positions), self._dtype)
+        stream = residual_stream(self._embed(batch.input_ids[0], positions), self._dtype)
         for layer, pages in zip(self._layers, self._bound().pages, strict=True):
-            qkv = stream.enter(layer.before_attention, layer.qkv)
+            qkv = stream.project(layer.before_attention, layer.qkv)
             query = apply_rope_and_store(qkv, layer.heads, pages, batch.slots, positions)
-            attended = attend(pages, query, batch.sequences, layer.rule).flatten(1)
-            stream.leave(attended, layer.output, layer.after_attention)
-            inner = stream.enter(layer.before_mlp, layer.gate_up)
-            stream.leave(inner, layer.down, layer.after_mlp)
-        last = stream_of(stream.settle()[rows], self._dtype)
-        logits = last.enter(self._last, self._head)
+            attended = attend(pages, query, batch.sequences, layer.params).flatten(1)
+            stream.add(attended, layer.output, layer.after_attention)
+            inner = stream.project(layer.before_mlp, layer.gate_up)
+            stream.add(inner, layer.down, layer.after_mlp)
+        last = residual_stream(stream.sum()[rows], self._dtype)
+        logits = last.project(self._last, self._head)
         if self._softcap:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits
@@ -145,7 +145,7 @@ def _layer(part: LayerParts, call: LayerCall, activation: Activation, angles: _A
         part.before_mlp,
         part.after_mlp,
         Heads(queries, norms, epsilon, *angles.of(part.layer_type)),
-        Rule(call.scaling, call.window, call.softcap),
+        AttentionParams(call.scaling, call.window, call.softcap),
     )
 
 

@@ -51,7 +51,7 @@ class GraphedModel:
 
     cache_padding = 1
     runs_ahead = True
-    same_in_any_chunk = False
+    batch_invariant = False
 
     def __init__(
         self,

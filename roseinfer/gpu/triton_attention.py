@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from roseinfer.gpu.attention import Pages, Rule, attend, write
+from roseinfer.gpu.attention import AttentionParams, Pages, attend, write
 from roseinfer.gpu.batch import DeviceBatch, DeviceCache
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import AttentionCall, LayerState
@@ -35,5 +35,5 @@ class _TritonLayer:
             raise RuntimeError("attention was called outside of an engine step")
         key, value, query = (part[0].transpose(0, 1) for part in (call.key, call.value, call.query))
         write(self._pages, key, value, batch.slots)
-        rule = Rule(call.scaling, call.window, call.softcap, call.sinks)
-        return attend(self._pages, query, batch.sequences, rule).unsqueeze(0)
+        params = AttentionParams(call.scaling, call.window, call.softcap, call.sinks)
+        return attend(self._pages, query, batch.sequences, params).unsqueeze(0)

@@ -1,1 +1,1 @@
-"""The paged KV cache: blocks, who owns them, and the tensors they lie in."""
+"""The paged KV cache: its blocks, the prefix cache over them, and their tensors."""

@@ -1,4 +1,4 @@
-"""The blocks of the paged KV cache: who owns which, and what lies in it.
+"""The blocks of the paged KV cache: which tables refer to them, and the prefix cache over them.
 
 Every layer keeps its keys and values in one tensor of slots; a block is `block_size` consecutive
 slots, the same numbers in every layer. A session owns a table of block numbers, so the token at
@@ -8,7 +8,7 @@ position p lies in slot `table[p // block_size] * block_size + p % block_size`:
     slot     0 1 2 3    4 5 6 7    8 9 10 11  12 13 14 15
              reserved   table = [2, 1] puts positions 0..3 in slots 8..11, 4..7 in slots 4..7
 
-Block 0 belongs to nobody: padding is written there and read from there under a mask.
+Block 0 is reserved: padding is written there and read from there under a mask.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Content:
 
 
 class BlockPool:
-    """Hands out blocks, counts their owners, and remembers the content of full ones.
+    """Hands out blocks, counts references to them, and keeps full ones for the prefix cache.
 
     Invariant: each block but the reserved one is exactly one of free (no content), cached (content
-    but no owner, waiting in least-recently-used order) or used (at least one owner).
+    but no reference, evicted in least-recently-used order) or used (referenced by some table).
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -48,14 +48,14 @@ class BlockPool:
         self.total = num_blocks - 1
         self._free: deque[int] = deque(range(1, num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._owners: dict[int, int] = {}
+        self._references: dict[int, int] = {}
         self._content: dict[int, _Content] = {}
         self._by_key: dict[ContentKey, int] = {}
         self._next_serial = _ROOT + 1
 
     @property
     def used(self) -> int:
-        return len(self._owners)
+        return len(self._references)
 
     @property
     def cached(self) -> int:
@@ -67,14 +67,14 @@ class BlockPool:
         return len(self._free) + len(self._cached)
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks, forgetting the longest unused content if need be."""
+        """Take `count` blocks, evicting the least recently used content if need be."""
         if count > self.available:
             raise CacheExhausted(f"{count} blocks wanted, {self.available} available")
         while len(self._free) < count:
             self._evict_oldest()
         blocks = [self._free.popleft() for _ in range(count)]
         for block in blocks:
-            self._owners[block] = 1
+            self._references[block] = 1
         return blocks
 
     def match(self, tokens: Sequence[int], limit: int) -> list[int]:
@@ -85,7 +85,7 @@ class BlockPool:
             block = self._by_key.get((parent, tuple(tokens[start : start + size])))
             if block is None:
                 break
-            self._own(block)
+            self._add_reference(block)
             blocks.append(block)
             parent = self._content[block].serial
         return blocks
@@ -111,17 +111,17 @@ class BlockPool:
         return self._content[block].serial
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one ownership of each block of a table.
+        """Drop one reference to each block of a table.
 
         The last block goes first, so that a prefix outlives what was built on it: content whose
         beginning is forgotten cannot be found any more.
         """
         for block in reversed(blocks):
-            owners = self._owners[block] - 1
-            if owners:
-                self._owners[block] = owners
+            references = self._references[block] - 1
+            if references:
+                self._references[block] = references
                 continue
-            del self._owners[block]
+            del self._references[block]
             if block in self._content:
                 self._cached[block] = None
             else:
@@ -129,22 +129,22 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Raise RuntimeError unless every block is free, cached or used, and only one of them."""
-        seen = [*self._free, *self._cached, *self._owners]
+        seen = [*self._free, *self._cached, *self._references]
         if sorted(seen) != list(range(1, self.total + 1)):
             raise RuntimeError(
                 f"the block pool lost count: {len(self._free)} free + {self.cached} cached + "
                 f"{self.used} used should be {self.total} different blocks"
             )
-        if any(count < 1 for count in self._owners.values()):
-            raise RuntimeError("the block pool counts a used block without an owner")
+        if any(count < 1 for count in self._references.values()):
+            raise RuntimeError("the block pool counts a used block without a reference")
         if any(self._content[block].key not in self._by_key for block in self._content):
             raise RuntimeError("the block pool holds content that cannot be found")
         if len(self._by_key) != len(self._content) or not self._cached.keys() <= set(self._content):
             raise RuntimeError("the block pool's content index does not match its blocks")
 
-    def _own(self, block: int) -> None:
+    def _add_reference(self, block: int) -> None:
         self._cached.pop(block, None)
-        self._owners[block] = self._owners.get(block, 0) + 1
+        self._references[block] = self._references.get(block, 0) + 1
 
     def _evict_oldest(self) -> None:
         block, _ = self._cached.popitem(last=False)

@@ -24,7 +24,7 @@ class Runner(Protocol):
     cache_padding: int  # see KVCache
     runs_ahead: bool
     """whether it takes tokens that only the device knows"""
-    same_in_any_chunk: bool
+    batch_invariant: bool
     """whether a token's logits are the same bits with whatever tokens it is computed"""
 
     @property
@@ -54,7 +54,7 @@ class PackedRunner(ABC):
 
     cache_padding = 1
     runs_ahead = True
-    same_in_any_chunk = False
+    batch_invariant = False
 
     @property
     def eager(self) -> Runner:

@@ -55,7 +55,7 @@ class NativeDecoder:
     # Keys of a block, and values of a head, are padded to whole vectors.
     cache_padding = c.PANEL_WIDTH
     runs_ahead = False
-    same_in_any_chunk = True
+    batch_invariant = True
 
     def __init__(
         self,

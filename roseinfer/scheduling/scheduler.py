@@ -103,7 +103,7 @@ class Scheduler:
         self._clock, self._collected_at = clock, clock()
         self._costs = StepCosts()
         pace = PrefillPace(self._costs, itl_target_ms / 1e3 if itl_target_ms is not None else None)
-        speculates = speculation and engine.same_in_any_chunk and not overlap
+        speculates = speculation and engine.batch_invariant and not overlap
         self._speculation = Speculation(self._costs, self._pool) if speculates else None
         self._planner = Planner(
             self._pool, pace, self._speculation, max_batch_size, max_step_tokens

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.gpu import attention, kernels
-from roseinfer.gpu.attention import Pages, Rule, Sequences
+from roseinfer.gpu.attention import AttentionParams, Pages, Sequences
 
 # With TRITON_INTERPRET=0 in the environment these tests run on a GPU.
 DEVICE = torch.device("cpu" if kernels.INTERPRETED else "cuda")
@@ -49,7 +49,7 @@ class Input:
     pages: Pages
     query: Tensor
     sequences: Sequences
-    rule: Rule
+    params: AttentionParams
     tables: list[list[int]]
 
 
@@ -57,7 +57,7 @@ def check(case: Case) -> None:
     """Fails where the largest error is above what the type's rounding explains."""
     given = make(case)
     found = attention.attend(
-        given.pages, given.query, given.sequences, given.rule, splits=case.splits
+        given.pages, given.query, given.sequences, given.params, splits=case.splits
     ).double()
     expected = reference(case, given)
     assert found.shape == expected.shape
@@ -87,7 +87,7 @@ def make(case: Case) -> Input:
         values[used] = noise(length, case.kv_heads, value_dim)
     heads = case.kv_heads * case.group
     counts = [count for _, count in case.spans]
-    rule = Rule(
+    params = AttentionParams(
         case.key_dim**-0.5 * 2,
         case.window,
         case.softcap,
@@ -104,7 +104,7 @@ def make(case: Case) -> Input:
     )
     query = noise(heads, sum(counts), case.key_dim).transpose(0, 1)  # as transformers hands it over
     pages = Pages(keys.to(DEVICE), values.to(DEVICE), case.page)
-    return Input(pages, query.to(DEVICE), sequences, rule, tables)
+    return Input(pages, query.to(DEVICE), sequences, params, tables)
 
 
 def reference(case: Case, given: Input) -> Tensor:
@@ -118,7 +118,7 @@ def reference(case: Case, given: Input) -> Tensor:
         keys = given.pages.keys[slots].double().repeat_interleave(case.group, dim=1)
         values = given.pages.values[slots].double().repeat_interleave(case.group, dim=1)
         query = given.query[start : start + count].double()
-        scores = torch.einsum("qhd,khd->hqk", query, keys) * given.rule.scaling
+        scores = torch.einsum("qhd,khd->hqk", query, keys) * given.params.scaling
         if case.softcap is not None:
             scores = torch.tanh(scores / case.softcap) * case.softcap
         at = torch.arange(length, device=DEVICE)
@@ -127,8 +127,8 @@ def reference(case: Case, given: Input) -> Tensor:
         if case.window is not None:
             hidden |= at <= own - case.window
         scores = scores.masked_fill(hidden, -math.inf)
-        if given.rule.sinks is not None:
-            sinks = given.rule.sinks.double().view(-1, 1, 1).expand(-1, count, 1)
+        if given.params.sinks is not None:
+            sinks = given.params.sinks.double().view(-1, 1, 1).expand(-1, count, 1)
             weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
         else:
             weights = scores.softmax(dim=-1)

@@ -27,7 +27,7 @@ from triton.runtime.jit import JITFunction
 
 from roseinfer import SamplingParams
 from roseinfer.gpu import attention
-from roseinfer.gpu.attention import Pages, Rule, Sequences
+from roseinfer.gpu.attention import AttentionParams, Pages, Sequences
 from roseinfer.gpu.layers import Heads, apply_activation, apply_rope_and_store, residual_norm
 from roseinfer.gpu.sampling import KernelRequest, sample_rows
 from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
@@ -68,11 +68,11 @@ def attend(pages: Pages, group: int, window: int | None) -> None:
     """Prefill, and decode in as many parts as there can be."""
     heads = _KV_HEADS * group
     sinks = _floats(heads) if group == 3 else None
-    rule = Rule(0.1, window, None if window is None else 30.0, sinks)
+    params = AttentionParams(0.1, window, None if window is None else 30.0, sinks)
     query = _floats(3, heads, pages.keys.shape[2], pages.keys.dtype)
     for decodes, prefills in ((0, 1), (2, 0)):
         sequences = Sequences(_NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, decodes, prefills, 3)
-        attention.attend(pages, query, sequences, rule, splits=attention._MAX_SPLITS)
+        attention.attend(pages, query, sequences, params, splits=attention._MAX_SPLITS)
 
 
 def rope_and_store(pages: Pages, tokens: int) -> None:

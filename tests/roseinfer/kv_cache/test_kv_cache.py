@@ -110,7 +110,7 @@ def test_any_history_keeps_the_count(history: list[tuple[int, int]]) -> None:
 def test_integrity_check_notices() -> None:
     pool = BlockPool(5, 2)
     pool.allocate(1)
-    pool._owners.clear()
+    pool._references.clear()
     with pytest.raises(RuntimeError, match="lost count"):
         pool.check_integrity()
 
