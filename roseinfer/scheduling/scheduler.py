@@ -15,10 +15,11 @@ from typing import ClassVar, ParamSpec, TypeVar
 import torch
 
 from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
-from rose.errors import ConfigurationError, InvalidParameter
+from rose.errors import InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.execution.engine_core import EngineCore
 from roseinfer.sampling.sampled_tokens import SampledToken, SampledTokens
+from roseinfer.scheduling.options import check_limits, itl_target_s, overlaps
 from roseinfer.scheduling.planner import Planner
 from roseinfer.scheduling.prefill_pace import PrefillPace
 from roseinfer.scheduling.speculation import Speculation, accept
@@ -87,22 +88,15 @@ class Scheduler:
         With `speculation` a step may bring a request several tokens: see `Speculation`. They are
         the same tokens. It needs the compiled decoder and is left off with any other.
         """
-        _check_limits(max_batch_size, max_step_tokens, itl_target_ms)
-        if overlap and not engine.runs_ahead:
-            raise ConfigurationError(
-                "overlap=True is not possible: this engine's runner needs every token on the host"
-            )
-        if overlap is None:
-            overlap = engine.runs_ahead and engine.device.type == "cuda"
-        if itl_target_ms is None and not (self._streams and engine.device.type == "cpu"):
-            itl_target_ms = 0
+        check_limits(max_batch_size, max_step_tokens, itl_target_ms)
+        overlap = overlaps(engine, overlap)
         self.engine = engine
         self._steps_ahead = 1 if overlap else 0
         self._keep_finished = keep_finished
         self._pool = engine.cache.pool
         self._clock, self._collected_at = clock, clock()
         self._costs = StepCosts()
-        pace = PrefillPace(self._costs, itl_target_ms / 1e3 if itl_target_ms is not None else None)
+        pace = PrefillPace(self._costs, itl_target_s(engine, itl_target_ms, streams=self._streams))
         speculates = speculation and engine.batch_invariant and not overlap
         self._speculation = Speculation(self._costs, self._pool) if speculates else None
         self._planner = Planner(
@@ -365,15 +359,6 @@ class Scheduler:
     def _forget(self, session: InferenceSession) -> None:
         if not self._keep_finished:
             del self._sessions[session.request_id]
-
-
-def _check_limits(max_batch_size: int, max_step_tokens: int, itl_target_ms: float | None) -> None:
-    """Raises: ConfigurationError"""
-    for name, value in (("max_batch_size", max_batch_size), ("max_step_tokens", max_step_tokens)):
-        if value < 1:
-            raise ConfigurationError(f"{name}={value} is not possible: it must be at least 1")
-    if itl_target_ms is not None and not 0 <= itl_target_ms < float("inf"):
-        raise ConfigurationError(f"itl_target_ms={itl_target_ms} must be at least 0")
 
 
 def _logprobs(taken: Sequence[SampledToken]) -> tuple[TokenLogprob, ...] | None:

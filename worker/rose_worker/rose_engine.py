@@ -51,18 +51,7 @@ class RoseEngine:
             itl_target_ms=settings.itl_target_ms,
             speculation=settings.speculation,
         )
-        self.model = ModelInfo(
-            name=engine.model_name,
-            context_tokens=engine.context_length,
-            max_bytes_per_token=engine.max_bytes_per_token,
-            device=str(engine.device),
-            dtype=str(engine.model.dtype).removeprefix("torch."),
-            fingerprint=engine.fingerprint,
-            decoder=engine.decoder_description,
-            chat=engine.has_chat_template,
-            tool_format=tool_format(engine.tokenizer),
-            has_vocabulary=engine.tokenizer is not None,
-        )
+        self.model = _model_info(engine)
 
     @property
     def capacity(self) -> int:
@@ -91,6 +80,21 @@ class RoseEngine:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+
+def _model_info(engine: InferenceEngine) -> ModelInfo:
+    return ModelInfo(
+        name=engine.model_name,
+        context_tokens=engine.context_length,
+        max_bytes_per_token=engine.max_bytes_per_token,
+        device=str(engine.device),
+        dtype=str(engine.model.dtype).removeprefix("torch."),
+        fingerprint=engine.fingerprint,
+        decoder=engine.decoder_description,
+        chat=engine.has_chat_template,
+        tool_format=tool_format(engine.tokenizer),
+        has_vocabulary=engine.tokenizer is not None,
+    )
 
 
 def set_threads(count: int | None) -> None:
