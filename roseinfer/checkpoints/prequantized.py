@@ -30,7 +30,7 @@ from roseinfer.model.quantized_weight import GROUP, QuantizedWeight
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
-Parts = Mapping[str, Tensor]
+ModuleTensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Layout:
     packed: str
     """the tensor that stands for `weight`"""
     others: tuple[str, ...]
-    read: Callable[[Parts], QuantizedWeight]
+    read: Callable[[ModuleTensors], QuantizedWeight]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Split:
     plain: dict[str, Tensor]
     quantized: dict[str, QuantizedWeight]
 
-    def state(self, dtype: torch.dtype) -> dict[str, Tensor]:
+    def state_dict(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """All of it, quantized matrices as what they stand for in `dtype`."""
         return self.plain | {
             name: weight.dequantize().to(dtype) for name, weight in self.quantized.items()
@@ -108,13 +108,13 @@ def _gptq(config: Mapping[str, Any]) -> Layout:
     _check(config, "dynamic", (None, {}))  # other bits for some modules
     _check_group(config.get("group_size", -1))
     bits = int(config.get("bits", 4))
-    less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
+    zero_offset = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
 
-    def read(parts: Parts) -> QuantizedWeight:
-        values = _unpack(parts["qweight"].T, bits)
-        zeros = _unpack(parts["qzeros"], bits).T + less & (1 << bits) - 1
-        weight = _weight(values, parts["scales"].T, zeros, bits)
-        _check_order(parts.get("g_idx"), values.shape[1], len(parts["scales"]))
+    def read(tensors: ModuleTensors) -> QuantizedWeight:
+        values = _unpack(tensors["qweight"].T, bits)
+        zeros = _unpack(tensors["qzeros"], bits).T + zero_offset & (1 << bits) - 1
+        weight = _weight(values, tensors["scales"].T, zeros, bits)
+        _check_order(tensors.get("g_idx"), values.shape[1], len(tensors["scales"]))
         return weight
 
     return Layout("qweight", ("qzeros", "scales", "g_idx"), read)
@@ -126,9 +126,9 @@ def _awq(config: Mapping[str, Any]) -> Layout:
     _check(config, "zero_point", (True,))
     _check_group(config.get("group_size", 128))
 
-    def read(parts: Parts) -> QuantizedWeight:
-        values, zeros = (_in_order(parts[name]).T for name in ("qweight", "qzeros"))
-        return _weight(values, parts["scales"].T, zeros, 4)
+    def read(tensors: ModuleTensors) -> QuantizedWeight:
+        values, zeros = (_in_output_order(tensors[name]).T for name in ("qweight", "qzeros"))
+        return _weight(values, tensors["scales"].T, zeros, 4)
 
     return Layout("qweight", ("qzeros", "scales"), read)
 
@@ -150,10 +150,10 @@ def _compressed_tensors(config: Mapping[str, Any]) -> Layout:
     _check_group(weights.get("group_size") or -1)
     bits = int(weights.get("num_bits", 8))
 
-    def read(parts: Parts) -> QuantizedWeight:
-        rows, inputs = (int(size) for size in parts["weight_shape"])
-        values = _unpack(parts["weight_packed"], bits)[:, :inputs]
-        scales, packed = parts["weight_scale"], parts.get("weight_zero_point")
+    def read(tensors: ModuleTensors) -> QuantizedWeight:
+        rows, inputs = (int(size) for size in tensors["weight_shape"])
+        values = _unpack(tensors["weight_packed"], bits)[:, :inputs]
+        scales, packed = tensors["weight_scale"], tensors.get("weight_zero_point")
         zeros = torch.full(scales.shape, 1 << (bits - 1), dtype=torch.uint8)
         if packed is not None:
             zeros = _unpack(packed.T, bits).T[:rows]
@@ -188,7 +188,7 @@ def _unpack(packed: Tensor, bits: int) -> Tensor:
     return torch.stack([bytes_ & 15, bytes_ >> 4], dim=-1).flatten(1)
 
 
-def _in_order(packed: Tensor) -> Tensor:
+def _in_output_order(packed: Tensor) -> Tensor:
     eights = _unpack(packed, 4).reshape(len(packed), -1, 8)
     return eights[..., torch.tensor(_AWQ_ORDER).argsort()].flatten(1)
 
@@ -208,14 +208,14 @@ def _weight(values: Tensor, scales: Tensor, zeros: Tensor, bits: int) -> Quantiz
             f"{rows} outputs of {inputs} inputs have {tuple(scales.shape)} scales and "
             f"{tuple(zeros.shape)} zeros, in groups that are no multiple of {GROUP} inputs"
         )
-    halves = scales.half()
-    if not torch.equal(halves.float(), scales.float()):
+    float16_scales = scales.half()
+    if not torch.equal(float16_scales.float(), scales.float()):
         raise ValueError(f"a {scales.dtype} scale is beyond the range of float16")
-    times = inputs // groups // GROUP
+    repeats = inputs // groups // GROUP
     middle = bool((zeros == 1 << (bits - 1)).all())
     return QuantizedWeight(
         values.contiguous(),
-        halves.repeat_interleave(times, 1),
+        float16_scales.repeat_interleave(repeats, 1),
         bits,
-        zeros=None if middle else zeros.repeat_interleave(times, 1),
+        zeros=None if middle else zeros.repeat_interleave(repeats, 1),
     )

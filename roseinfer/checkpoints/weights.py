@@ -105,7 +105,7 @@ def _loader(
         dtype = dtype or torch.bfloat16
         # Without a folder AutoModelForCausalLM looks for its files all the same.
         loader = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), AutoModelForCausalLM)
-        return loader, None, {"dtype": dtype, "state_dict": split.state(dtype)}
+        return loader, None, {"dtype": dtype, "state_dict": split.state_dict(dtype)}
     arguments = {"dtype": dtype or "auto", **location.arguments}
     if location.header is not None:
         # Quantized weights have no type of their own to take over.

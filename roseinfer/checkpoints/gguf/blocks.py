@@ -21,7 +21,7 @@ from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight
 
 _logger = logging.getLogger(__name__)
 
-_HALF = 2  # bytes of a scale
+_FLOAT16_BYTES = 2  # bytes of a scale
 
 
 def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
@@ -81,27 +81,27 @@ def _read(tensor: Any) -> QuantizedWeight | None:
 
 
 def _q8_0(blocks: Tensor) -> QuantizedWeight:
-    values = blocks[..., _HALF:] ^ 0x80  # signed, and 128 more
-    return QuantizedWeight(values.flatten(1), _halves(blocks, 0), 8)
+    values = blocks[..., _FLOAT16_BYTES:] ^ 0x80  # signed, and 128 more
+    return QuantizedWeight(values.flatten(1), _float16s(blocks, 0), 8)
 
 
 def _q4_0(blocks: Tensor) -> QuantizedWeight:
-    return QuantizedWeight(_four_bits(blocks[..., _HALF:]), _halves(blocks, 0), 4)
+    return QuantizedWeight(_four_bits(blocks[..., _FLOAT16_BYTES:]), _float16s(blocks, 0), 4)
 
 
 def _q4_1(blocks: Tensor) -> QuantizedWeight:
-    values = _four_bits(blocks[..., 2 * _HALF :])
-    return QuantizedWeight(values, _halves(blocks, 0), 4, minimums=_halves(blocks, 1))
+    values = _four_bits(blocks[..., 2 * _FLOAT16_BYTES :])
+    return QuantizedWeight(values, _float16s(blocks, 0), 4, minimums=_float16s(blocks, 1))
 
 
 def _q5_0(blocks: Tensor) -> QuantizedWeight:
-    values = _five_bits(blocks[..., _HALF:]) + (128 - 16)
-    return QuantizedWeight(values, _halves(blocks, 0), 8)
+    values = _five_bits(blocks[..., _FLOAT16_BYTES:]) + (128 - 16)
+    return QuantizedWeight(values, _float16s(blocks, 0), 8)
 
 
 def _q5_1(blocks: Tensor) -> QuantizedWeight:
-    values = _five_bits(blocks[..., 2 * _HALF :])
-    return QuantizedWeight(values, _halves(blocks, 0), 8, minimums=_halves(blocks, 1))
+    values = _five_bits(blocks[..., 2 * _FLOAT16_BYTES :])
+    return QuantizedWeight(values, _float16s(blocks, 0), 8, minimums=_float16s(blocks, 1))
 
 
 def _q4_k(blocks: Tensor) -> QuantizedWeight:
@@ -117,7 +117,7 @@ def _q6_k(blocks: Tensor) -> QuantizedWeight:
     values = _k_nibbles(blocks[..., :128], 64) | _k_bits(blocks[..., 128:192], 2) << 4
     return QuantizedWeight(
         values + (128 - 32),
-        _halves(blocks, 104),
+        _float16s(blocks, 104),
         8,
         scale_factors=blocks[..., 192:208].flatten(1).view(torch.int8),
     )
@@ -136,10 +136,10 @@ _BLOCKS = {
 }
 
 
-def _halves(blocks: Tensor, index: int) -> Tensor:
+def _float16s(blocks: Tensor, index: int) -> Tensor:
     """The 16-bit number `index` of each block: [outputs, groups]."""
-    begin = index * _HALF
-    return blocks[..., begin : begin + _HALF].contiguous().view(torch.float16).squeeze(-1)
+    begin = index * _FLOAT16_BYTES
+    return blocks[..., begin : begin + _FLOAT16_BYTES].contiguous().view(torch.float16).squeeze(-1)
 
 
 def _four_bits(bytes_: Tensor) -> Tensor:
@@ -149,8 +149,8 @@ def _four_bits(bytes_: Tensor) -> Tensor:
 
 def _five_bits(bytes_: Tensor) -> Tensor:
     """Four bytes with the upper bits of a block, then the lower ones."""
-    places = torch.arange(8, dtype=torch.uint8)
-    upper = (bytes_[..., :4, None] >> places & 1).flatten(-2)
+    shifts = torch.arange(8, dtype=torch.uint8)
+    upper = (bytes_[..., :4, None] >> shifts & 1).flatten(-2)
     return _four_bits(bytes_[..., 4:]) | (upper << 4).flatten(1)
 
 
@@ -164,9 +164,9 @@ def _k_nibbles(bytes_: Tensor, run: int) -> Tensor:
 def _k_bits(bytes_: Tensor, bits: int) -> Tensor:
     """[outputs, groups, 32 * bits] to [outputs, inputs]: of 32 bytes the lowest `bits` bits, then
     the next ones."""
-    places = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
     runs = bytes_.reshape(*bytes_.shape[:-1], -1, 1, 32)
-    return (runs >> places & (1 << bits) - 1).flatten(1)
+    return (runs >> shifts & (1 << bits) - 1).flatten(1)
 
 
 def _with_k_scales(blocks: Tensor, values: Tensor, bits: int) -> QuantizedWeight:
@@ -178,9 +178,9 @@ def _with_k_scales(blocks: Tensor, values: Tensor, bits: int) -> QuantizedWeight
     minimum_factors = torch.cat([minimums & 63, last >> 4 | minimums >> 2 & 48], dim=-1)
     return QuantizedWeight(
         values,
-        _halves(blocks, 0),
+        _float16s(blocks, 0),
         bits,
-        minimums=-_halves(blocks, 1),
+        minimums=-_float16s(blocks, 1),
         scale_factors=scale_factors.flatten(1),
         minimum_factors=minimum_factors.flatten(1),
     )

@@ -31,8 +31,8 @@ _MAX_KEY_BYTES = 65_535  # as the format has it
 
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {
-    kind: struct.Struct(f"<{code}")
-    for kind, code in zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True)
+    value_type: struct.Struct(f"<{code}")
+    for value_type, code in zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True)
 }
 _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
 
@@ -84,7 +84,7 @@ def read_header(path: Path) -> Header:
         raise ModelNotFound(f"cannot read {str(path)!r}: {error.strerror}") from error
     except _Damaged as error:
         raise UnsupportedModel(f"the GGUF file {str(path)!r} is damaged: {error}") from error
-    except _Other as error:
+    except _Unsupported as error:
         raise UnsupportedModel(f"the GGUF file {str(path)!r} {error}") from error
     return header
 
@@ -93,8 +93,8 @@ class _Damaged(Exception):
     """It is not what the format says."""
 
 
-class _Other(Exception):
-    """It is a good file of another kind."""
+class _Unsupported(Exception):
+    """It is a good file of a kind that is not read here."""
 
 
 @dataclass(slots=True)
@@ -108,10 +108,10 @@ class _Reader:
         _, version, tensors, pairs = self._numbers(_START)
         if version not in _VERSIONS:
             if version & 0xFFFF == 0:
-                raise _Other("is big-endian: convert it to little-endian")
-            raise _Other(f"has version {version} of the format: 2 and 3 can be read")
+                raise _Unsupported("is big-endian: convert it to little-endian")
+            raise _Unsupported(f"has version {version} of the format: 2 and 3 can be read")
         for _ in range(pairs):
-            self._pair()
+            self._key_value()
         architecture = self._architecture(tensors)
         elements, ends = {}, []
         for name, count, end in (self._tensor() for _ in range(tensors)):
@@ -127,18 +127,20 @@ class _Reader:
 
     def _architecture(self, tensors: int) -> str:
         """The name, after a look at what the file says it is."""
-        kind = self.metadata.get("general.type", _MODEL_TYPE)
-        if kind != _MODEL_TYPE:
-            raise _Other(f"is no whole model: its general.type is {kind!r}")
+        general_type = self.metadata.get("general.type", _MODEL_TYPE)
+        if general_type != _MODEL_TYPE:
+            raise _Unsupported(f"is no whole model: its general.type is {general_type!r}")
         parts = self.metadata.get("split.count", 1)
         if parts != 1:
-            raise _Other(f"is one of {parts} parts: merge them into one file (gguf-split --merge)")
+            raise _Unsupported(
+                f"is one of {parts} parts: merge them into one file (gguf-split --merge)"
+            )
         name = self.metadata.get("general.architecture")
         if not isinstance(name, str):
             raise _Damaged("it does not name its architecture")
         known = _architectures()
         if _plain(name) not in {_plain(other) for other in known}:
-            raise _Other(
+            raise _Unsupported(
                 f"is of architecture {name!r}; transformers reads {', '.join(sorted(known))}"
             )
         layers = self.metadata.get(f"{name}.block_count")
@@ -153,33 +155,33 @@ class _Reader:
             raise _Damaged(f"general.alignment is {alignment!r}")
         return alignment
 
-    def _pair(self) -> None:
+    def _key_value(self) -> None:
         key = self._string(_MAX_KEY_BYTES)
         if key in self.metadata or key in self.counts:
             raise _Damaged(f"it has two values of {key!r}")
-        kind = self._u32()
-        if kind == _ARRAY:
+        value_type = self._u32()
+        if value_type == _ARRAY:
             self.counts[key] = self._skip_array()
         else:
-            self.metadata[key] = self._value(kind)
+            self.metadata[key] = self._value(value_type)
 
-    def _value(self, kind: int) -> Any:
-        if kind == _STRING:
+    def _value(self, value_type: int) -> Any:
+        if value_type == _STRING:
             return self._string()
-        if kind not in _NUMBERS:
-            raise _Damaged(f"a value is of type {kind}")
-        (value,) = self._numbers(_NUMBERS[kind])
+        if value_type not in _NUMBERS:
+            raise _Damaged(f"a value is of type {value_type}")
+        (value,) = self._numbers(_NUMBERS[value_type])
         return value
 
     def _skip_array(self) -> int:
-        kind, count = self._u32(), self._u64()
-        if kind == _STRING:
+        value_type, count = self._u32(), self._u64()
+        if value_type == _STRING:
             for _ in range(count):
                 self._skip(self._u64())
-        elif kind in _NUMBERS:
-            self._skip(count * _NUMBERS[kind].size)
+        elif value_type in _NUMBERS:
+            self._skip(count * _NUMBERS[value_type].size)
         else:
-            raise _Damaged(f"an array has elements of type {kind}")
+            raise _Damaged(f"an array has elements of type {value_type}")
         return count
 
     def _tensor(self) -> tuple[str, int, int]:
@@ -188,8 +190,8 @@ class _Reader:
         if not 0 < dimensions <= _MAX_DIMENSIONS:
             raise _Damaged(f"the tensor {name!r} has {dimensions} dimensions")
         shape = [self._u64() for _ in range(dimensions)]
-        kind, offset = self._u32(), self._u64()
-        block, block_bytes = _block(kind, name)
+        ggml_type, offset = self._u32(), self._u64()
+        block, block_bytes = _block(ggml_type, name)
         if shape[0] % block or offset % self._alignment:
             raise _Damaged(f"the tensor {name!r} does not begin or end with a block")
         count = math.prod(shape)
@@ -207,17 +209,17 @@ class _Reader:
         length = self._u64()
         if most is not None and length > most:
             raise _Damaged(f"a name is {length:,} bytes long")
-        begin = self.position
+        start = self.position
         self._skip(length)
         try:
-            return self.content[begin : self.position].decode()
+            return self.content[start : self.position].decode()
         except UnicodeDecodeError:
-            raise _Damaged(f"the text at byte {begin:,} is not UTF-8") from None
+            raise _Damaged(f"the text at byte {start:,} is not UTF-8") from None
 
-    def _numbers(self, form: struct.Struct) -> tuple[Any, ...]:
-        begin = self.position
-        self._skip(form.size)
-        return form.unpack_from(self.content, begin)
+    def _numbers(self, layout: struct.Struct) -> tuple[Any, ...]:
+        start = self.position
+        self._skip(layout.size)
+        return layout.unpack_from(self.content, start)
 
     def _skip(self, count: int) -> None:
         if count > len(self.content) - self.position:
@@ -225,14 +227,16 @@ class _Reader:
         self.position += count
 
 
-def _block(kind: int, name: str) -> tuple[int, int]:
+def _block(ggml_type: int, name: str) -> tuple[int, int]:
     """Elements and bytes of a block of this type."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
-        size: tuple[int, int] = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        size: tuple[int, int] = GGML_QUANT_SIZES[GGMLQuantizationType(ggml_type)]
     except (ValueError, KeyError):
-        raise _Other(f"has a tensor of a type that is not known here: {name!r}, {kind}") from None
+        raise _Unsupported(
+            f"has a tensor of a type that is not known here: {name!r}, {ggml_type}"
+        ) from None
     return size
 
 
