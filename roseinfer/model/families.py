@@ -77,7 +77,7 @@ class Parts:
     logit_softcap: float = 0.0
 
     @property
-    def joined_linears(self) -> list[list[Any]]:
+    def fused_linears(self) -> list[list[Any]]:
         """Those with the same input together."""
         inside = [
             linears
@@ -88,7 +88,7 @@ class Parts:
 
     @property
     def linears(self) -> list[Any]:
-        return [linear for linears in self.joined_linears for linear in linears]
+        return [linear for linears in self.fused_linears for linear in linears]
 
 
 def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:

@@ -31,9 +31,9 @@ class SampledToken(NamedTuple):
 class SampledTokens:
     """The next token of each chunk's session: at once on the device, later on the host.
 
-    Behind them those that follow if the chunk's drafts are right. Where logits depend on the tokens
-    before, only the first one is sampled here, and
-    the others when they are asked for. Before them the scores of prompts that want some.
+    Behind it come the tokens that follow if the chunk's drafts are accepted. Where logits depend on
+    the tokens before, only the first one is sampled here, and each other one when it is asked for.
+    Before all of them come the log-probabilities of prompts that want some.
     """
 
     def __init__(self, chunks: Sequence[Chunk], logits: Tensor) -> None:

@@ -53,7 +53,7 @@ class Planner:
 
     def plan(self) -> list[Chunk]:
         """A step's chunks: one token for each decoding session, perhaps with drafts, then prefill,
-        oldest first. In a burst of prompts some who could decode are left out."""
+        oldest first. In a burst of prompts some sessions that could decode are held back."""
         self._allocate_blocks()
         self._admit()
         ready = [s for s in self.running if not s.waits]

@@ -1,13 +1,13 @@
-"""Prompts that come together: more of them wait for a first token than others decode.
+"""A burst of prompts: more requests wait for their first token than decode.
 
-To pace them beside the few who decode would make the many wait. So they are computed first, in
-halves: those of the first half have their first token early, and wait once for the second half
-before they go on. That takes them no longer than they waited for their first token, and all of the
-burst end about together. A half may take several steps, see `PrefillPace.together`. Those who
-decoded before the burst get a token in each of them.
+Pacing the prompts beside the few that decode would make the many wait. So they are computed first,
+in two halves. The first half has its first tokens early, and waits once for the second half, no
+longer than it waited for its first tokens. So all of the burst end about together. A half may take
+several steps, see `PrefillPace.together`. Requests that decoded before the burst get a token in
+each of them.
 
-Prompts that come meanwhile belong to the burst until its second half has begun. One that would take
-longer than `MAX_BURST_S` in all is none: its prompts are paced.
+Prompts that arrive meanwhile belong to the burst until its second half has begun. Where a burst
+would take longer than `MAX_BURST_S` in all, its prompts are paced instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import NamedTuple
 from roseinfer.scheduling.step_costs import StepCosts
 from roseinfer.sessions.session import InferenceSession
 
-#: Nobody waits for longer between two tokens, and for half as long where all prompts come at once.
+#: No request waits for longer between two tokens; half as long where all prompts come at once.
 MAX_BURST_S = 3.0
 
 
 class Turn(NamedTuple):
-    """Who takes part in a step."""
+    """Which requests take part in a step."""
 
     prefilling: Sequence[InferenceSession]
     held: Collection[InferenceSession] = ()
-    """they could decode, and wait for the rest of their burst"""
+    """could decode, and wait for the rest of their burst"""
     paced: bool = True
-    """beside those who decode"""
+    """whether prefill leaves room for decoding requests"""
 
 
 class PrefillBurst:
@@ -37,17 +37,17 @@ class PrefillBurst:
         self._costs = costs
         self._members: set[InferenceSession] = set()
         self._members_s = 0.0
-        """what the prompts of its members take, whether they are computed or not"""
+        """seconds that its members' prompts take, computed ones included"""
         self._second_half = False
 
     def turn(
         self,
         prefilling: Sequence[InferenceSession],
         decoding: Sequence[InferenceSession],
-        beside_s: float,
+        paced_s: float,
     ) -> Turn | None:
-        """None: there is no burst, or none any more. Prompts that take at most `beside_s` are none:
-        they can be computed beside those who decode."""
+        """None: there is no burst, or none any more. Prompts that take at most `paced_s` are none:
+        they fit a step beside the decoding requests."""
         self._members.intersection_update([*prefilling, *decoding])
         part = [session for session in prefilling if session in self._members]
         if self._second_half and not part:
@@ -56,7 +56,7 @@ class PrefillBurst:
         others = [session for session in prefilling if session not in self._members]
         whole_s = self._members_s + self._costs.of_prompts(others)
         more_wait = len(prefilling) > len(decoding) - len(held)
-        if not more_wait or not beside_s < whole_s <= MAX_BURST_S:
+        if not more_wait or not paced_s < whole_s <= MAX_BURST_S:
             self.end()
             return None
         return Turn(part or self._next_part(prefilling, len(held)), held, paced=False)

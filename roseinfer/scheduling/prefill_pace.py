@@ -1,12 +1,13 @@
-"""How many tokens of prompts stand in a step beside requests that decode.
+"""The prefill budget of a step: how many prompt tokens it computes beside requests that decode.
 
-Each of them makes all who decode wait a little longer for their next token. So there are as many as
-the target for that wait pays for, by the measured costs. With nobody decoding, steps are as large
-as they may be, and with more prompts than decode the prompts come first: see `PrefillBurst`.
+Each prompt token delays the next token of every decoding request. So a step has as many as the
+target inter-token latency allows, by the measured costs of steps. Where no request decodes, steps
+are as large as they may be. Where more prompts wait than requests decode, the prompts come first:
+see `PrefillBurst`.
 
 What this costs a prompt is bounded. Whatever the target, a step with prefill spends at least as
 much time on it as on decoding: the first token takes at most twice as long as the prompt's chunks
-by themselves. And it has at least `MIN_PREFILL_TOKENS`, whatever the clock said.
+by themselves. And it has at least `MIN_PREFILL_TOKENS`, whatever was measured.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ MIN_PREFILL_TOKENS = 16
 # Seconds of prefill, at least, for each second of decoding.
 _MIN_PREFILL_SHARE = 1.0
 
-# The usual target, in decode steps of all requests. It leaves room for estimates that are wrong:
-# four times is too long.
+# The default target, in decode steps of all requests. It leaves room for wrong estimates: four
+# times is too long.
 _DEFAULT_TARGET_STEPS = 2.5
 
-# A full step has more tokens than these only where it takes no longer than that: who comes next, or
-# is cancelled, waits for its end.
+# A full step has more tokens than these only where it takes no longer than that: a request that
+# arrives or is cancelled meanwhile waits for its end.
 _FULL_TOKENS, _FULL_S = 512, 1.0
 
-# With one token left a prompt counts among those who decode.
+# A prompt with one token left counts as decoding.
 _LEFT_TOKENS = 2
 
 
 class PrefillPace:
-    """`target_s` is for the time between two tokens of a request. 0 is no target. None is the
-    usual one: 2.5 times what a step takes when all who are here decode.
+    """`target_s` is the inter-token latency to aim at. 0 is no target. None is the default: 2.5
+    times what a step takes in which all requests decode, those in prefill as well.
 
-    So when few decode and the prompts of many are computed, those few wait as long for a token as
-    they would among many, and the batch fills soon. Only with the usual target there are bursts.
+    So while few requests decode and many are in prefill, the few wait as long for a token as they
+    will among many, and the batch fills soon. There are bursts only with the default target.
     """
 
     def __init__(self, costs: StepCosts, target_s: float | None) -> None:
@@ -50,10 +51,10 @@ class PrefillPace:
     def turn(
         self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
     ) -> Turn:
-        """Whose prompts are next, and who waits for them."""
+        """Which prompts are next, and which requests are held back for them."""
         if self._target_s is None and prefilling:
-            beside_s = self._seconds(prefilling, decoding)
-            turn = self._burst.turn(prefilling, decoding, beside_s)
+            paced_s = self._seconds(prefilling, decoding)
+            turn = self._burst.turn(prefilling, decoding, paced_s)
             if turn is not None:
                 return turn
         self._burst.end()
@@ -65,7 +66,7 @@ class PrefillPace:
         decoding: Sequence[InferenceSession],
         budget: int,
     ) -> list[Chunk]:
-        """The next tokens of `prefilling`, oldest first, at most `budget`; `decoding` wait."""
+        """The next tokens of `prefilling`, oldest first, at most `budget`, beside `decoding`."""
         free = not decoding or self._target_s == 0
         if free and prefilling and self._target_s != 0:
             budget = min(budget, self._full_step(prefilling))
@@ -86,9 +87,9 @@ class PrefillPace:
 
     def together(self, prefilling: Sequence[InferenceSession], budget: int) -> list[Chunk]:
         """The next tokens of a part of a burst. Its prompts end in the same step, also where they
-        do not fit one: who has a first token early waits for the others anyway. So a little is
-        left of each of them while they do not. Where a step holds not even two prompts that would
-        be too late for the first ones, and they end one after another."""
+        take several: a request with an early first token waits for the others anyway. So a little
+        of each prompt is left until the rest fits. Where a step holds not even two prompts that
+        would be too late for the first ones, and they end one after another."""
         budget = min(budget, self._full_step(prefilling))
         tokens = sum(session.num_pending for session in prefilling)
         chunks = list[Chunk]()
@@ -101,13 +102,13 @@ class PrefillPace:
         return chunks or self.chunks(prefilling, (), budget)
 
     def _full_step(self, prefilling: Sequence[InferenceSession]) -> int:
-        """Tokens of a step in which nobody who decodes is waited for."""
+        """Tokens of a step that delays no decoding request."""
         return max(self._costs.tokens_within(_FULL_S, prefilling[0].computed), _FULL_TOKENS)
 
     def _seconds(
         self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
     ) -> float:
-        """Of prefill, in the next step."""
+        """Seconds of prefill in the next step."""
         decode_s = self._costs.of_step(_decode_step(decoding))
         if self._target_s is None:
             together_s = self._costs.of_step(_decode_step([*decoding, *prefilling]))
