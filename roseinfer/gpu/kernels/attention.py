@@ -61,6 +61,38 @@ def write_kernel(
     tl.store(target, tl.load(source, mask=mask).to(value_cache.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _key_range(
+    past,
+    count,
+    tile,
+    split,
+    QUERIES: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The keys [begin, end) that any query of the tile may see, and of them those of this split."""
+    end = past + tl.minimum(count, (tile + 1) * QUERIES)
+    begin = end * 0
+    if WINDOW > 0:
+        begin = tl.maximum(past + tile * QUERIES - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+    if SPLITS > 1:
+        share = tl.cdiv(tl.cdiv(end - begin, SPLITS), BLOCK_N) * BLOCK_N
+        begin += split * share
+        end = tl.minimum(end, begin + share)
+    return begin, end
+
+
+@triton.jit
+def _visible(position, key_position, WINDOW: tl.constexpr):
+    """The causal mask, and a sliding window's: [queries, keys]."""
+    visible = key_position[None, :] <= position[:, None]
+    if WINDOW > 0:
+        visible &= key_position[None, :] > position[:, None] - WINDOW
+    return visible
+
+
 @triton.jit(do_not_specialize=["first"])
 def attend_kernel(
     query,
@@ -127,16 +159,7 @@ def attend_kernel(
         rows + key_dims[None, :], mask=real[:, None] & (key_dims < KEY_DIM)[None, :], other=0.0
     ).to(key_cache.dtype.element_ty)
 
-    # The keys that any query of the tile may see, and of them those of this split.
-    end = past + tl.minimum(count, (tile + 1) * QUERIES)
-    begin = end * 0
-    if WINDOW > 0:
-        begin = tl.maximum(past + tile * QUERIES - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
-    if SPLITS > 1:
-        share = tl.cdiv(tl.cdiv(end - begin, SPLITS), BLOCK_N) * BLOCK_N
-        begin += split * share
-        end = tl.minimum(end, begin + share)
-
+    begin, end = _key_range(past, count, tile, split, QUERIES, WINDOW, SPLITS, BLOCK_N)
     max_score = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SINKS:
@@ -158,9 +181,7 @@ def attend_kernel(
         scores = multiply(q, k, WIDEN) * scaling
         if HAS_SOFTCAP:
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-        visible = inside[None, :] & (key_position[None, :] <= position[:, None])
-        if WINDOW > 0:
-            visible &= key_position[None, :] > position[:, None] - WINDOW
+        visible = inside[None, :] & _visible(position, key_position, WINDOW)
         scores = tl.where(visible, scores * _LOG2E, float("-inf"))
         new_max = tl.maximum(max_score, tl.max(scores, 1))
         # A row that has seen nothing yet: -inf - -inf would be nan.

@@ -155,6 +155,45 @@ def _pick(
 
 
 @triton.jit
+def _argmax(values, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest logit, and its first id."""
+    largest = tl.full([BLOCK], float("-inf"), tl.float32)
+    argmax = tl.full([BLOCK], COUNT - 1, tl.int32)  # any id if a grammar allows nothing
+    for start in range(0, COUNT, BLOCK):
+        offsets = start + tl.arange(0, BLOCK)
+        x = _row(values, offsets, COUNT)
+        argmax = tl.where(x > largest, offsets, argmax)
+        largest = tl.maximum(largest, x)
+    max_logit = tl.max(largest, 0)
+    return max_logit, tl.min(tl.where(largest == max_logit, argmax, COUNT - 1), 0)
+
+
+@triton.jit
+def _min_rank(
+    values,
+    max_logit,
+    inv_temp,
+    top_k,
+    top_p,
+    COUNT: tl.constexpr,
+    SHIFT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The smallest rank that passes top-k and top-p."""
+    min_rank = tl.full([], _MIN_RANK, tl.int64) >> SHIFT
+    if (top_k > 0) & (top_k < COUNT):
+        limit = top_k.to(tl.float64)
+        min_rank = _floor(values, max_logit, inv_temp, min_rank, limit, COUNT, SHIFT, False, BLOCK)
+    if top_p < 1:
+        limit = top_p * _above(values, max_logit, inv_temp, min_rank - 1, COUNT, SHIFT, True, BLOCK)
+        # COUNT values below this one together weigh less than 1 - top_p of the largest.
+        negligible = max_logit - (tl.log(COUNT / (1 - top_p)) + 1).to(tl.float32) / inv_temp
+        min_rank = tl.maximum(min_rank, _rank(negligible, SHIFT).to(tl.int64))
+        min_rank = _floor(values, max_logit, inv_temp, min_rank, limit, COUNT, SHIFT, True, BLOCK)
+    return min_rank
+
+
+@triton.jit
 def sample_kernel(
     values,
     requests,
@@ -174,34 +213,10 @@ def sample_kernel(
     top_p = tl.load(request + 6).to(tl.float64, bitcast=True)
     min_p = tl.load(request + 7).to(tl.float64, bitcast=True).to(tl.float32)
 
-    largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    argmax = tl.full([BLOCK], COUNT - 1, tl.int32)  # any id if a grammar allows nothing
-    for start in range(0, COUNT, BLOCK):
-        offsets = start + tl.arange(0, BLOCK)
-        x = _row(values, offsets, COUNT)
-        argmax = tl.where(x > largest, offsets, argmax)
-        largest = tl.maximum(largest, x)
-    max_logit = tl.max(largest, 0)
-    chosen = tl.min(tl.where(largest == max_logit, argmax, COUNT - 1), 0)
-
+    max_logit, chosen = _argmax(values, COUNT, BLOCK)
     if (temperature > 0) & (max_logit > float("-inf")):
         inv_temp = (1.0 / temperature).to(tl.float32)
-        min_rank = tl.full([], _MIN_RANK, tl.int64) >> SHIFT
-        if (top_k > 0) & (top_k < COUNT):
-            limit = top_k.to(tl.float64)
-            min_rank = _floor(
-                values, max_logit, inv_temp, min_rank, limit, COUNT, SHIFT, False, BLOCK
-            )
-        if top_p < 1:
-            limit = top_p * _above(
-                values, max_logit, inv_temp, min_rank - 1, COUNT, SHIFT, True, BLOCK
-            )
-            # COUNT values below this one together weigh less than 1 - top_p of the largest.
-            negligible = max_logit - (tl.log(COUNT / (1 - top_p)) + 1).to(tl.float32) / inv_temp
-            min_rank = tl.maximum(min_rank, _rank(negligible, SHIFT).to(tl.int64))
-            min_rank = _floor(
-                values, max_logit, inv_temp, min_rank, limit, COUNT, SHIFT, True, BLOCK
-            )
+        min_rank = _min_rank(values, max_logit, inv_temp, top_k, top_p, COUNT, SHIFT, BLOCK)
         one = tl.arange(0, 1)
         random = _uniform(tl.load(request + 3 + one), tl.load(request + 4 + one))
         random = tl.sum(random, 0)
