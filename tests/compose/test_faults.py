@@ -47,10 +47,11 @@ def test_a_crashed_worker_is_started_again(
     assert stack.inspect(victim)["RestartCount"] == before + 1
 
 
-def test_a_worker_that_is_paused_beyond_its_lease(
-    stack: Stack, streams: Streams, undisturbed: Answers
+@pytest.mark.parametrize("service", ["worker", "redis"])
+def test_a_service_that_is_paused_beyond_the_lease(
+    stack: Stack, streams: Streams, undisturbed: Answers, service: str
 ) -> None:
-    victim, _ = stack.ids("worker")
+    victim, *_ = stack.ids(service)
     # when
     stack.do("pause", victim)
     time.sleep(BEYOND_THE_LEASE_S)
@@ -115,16 +116,6 @@ def test_a_redis_that_is_stopped_and_started(
     stack.do("stop", redis)
     assert stack.state(redis)["ExitCode"] == 0
     stack.do("start", redis)
-    # then
-    assert streams.answers() == undisturbed
-
-
-def test_a_redis_that_is_paused(stack: Stack, streams: Streams, undisturbed: Answers) -> None:
-    (redis,) = stack.ids("redis")
-    # when
-    stack.do("pause", redis)
-    time.sleep(BEYOND_THE_LEASE_S)
-    stack.do("unpause", redis)
     # then
     assert streams.answers() == undisturbed
 

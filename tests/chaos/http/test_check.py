@@ -66,47 +66,41 @@ def wrong_usage(frames: list[Any]) -> None:
     frames[-1][1]["response"]["usage"]["output_tokens"] = 4
 
 
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        (lambda frames: frames.pop(1), Rule.LOST),
-        (lambda frames: frames.insert(1, frames[1]), Rule.DOUBLED),
-        (swap, Rule.REORDERED),
-        (another_number, Rule.REORDERED),
-        (changed(1, delta="97 99 "), Rule.SEAMS),
-        (changed(3, type="response.failed"), Rule.ENDS),
-        (wrong_usage, Rule.ENDS),
-    ],
-)
-def test_what_is_wrong_with_a_response_is_noticed(change: Change, rule: Rule) -> None:
-    # given
-    frames = response_frames()
-    assert list(check_received(received_of(RESPONSE, frames))) == []
-    # when
-    change(frames)
-    # then
-    assert rule in {finding.rule for finding in check_received(received_of(RESPONSE, frames))}
+RESPONSE_FAULTS: list[tuple[Change, Rule]] = [
+    (lambda frames: frames.pop(1), Rule.LOST),
+    (lambda frames: frames.insert(1, frames[1]), Rule.DOUBLED),
+    (swap, Rule.REORDERED),
+    (another_number, Rule.REORDERED),
+    (changed(1, delta="97 99 "), Rule.SEAMS),
+    (changed(3, type="response.failed"), Rule.ENDS),
+    (wrong_usage, Rule.ENDS),
+]
+CHAT_FAULTS: list[tuple[Change, Rule]] = [
+    (lambda frames: frames.pop(1), Rule.SEAMS),
+    (lambda frames: frames.insert(1, frames[1]), Rule.DOUBLED),
+    (swap, Rule.REORDERED),
+    (lambda frames: frames.pop(3), Rule.ENDS),
+    (lambda frames: frames.pop(4), Rule.ENDS),
+    (changed(4, usage={"completion_tokens": 2}), Rule.ENDS),
+]
 
 
 @pytest.mark.parametrize(
-    ("change", "rule"),
+    ("call", "frames", "change", "rule"),
     [
-        (lambda frames: frames.pop(1), Rule.SEAMS),
-        (lambda frames: frames.insert(1, frames[1]), Rule.DOUBLED),
-        (swap, Rule.REORDERED),
-        (lambda frames: frames.pop(3), Rule.ENDS),
-        (lambda frames: frames.pop(4), Rule.ENDS),
-        (changed(4, usage={"completion_tokens": 2}), Rule.ENDS),
+        *((RESPONSE, response_frames(), *fault) for fault in RESPONSE_FAULTS),
+        *((CHAT, chat_frames(), *fault) for fault in CHAT_FAULTS),
     ],
 )
-def test_what_is_wrong_with_a_chat_is_noticed(change: Change, rule: Rule) -> None:
+def test_what_is_wrong_with_an_answer_is_noticed(
+    call: Request, frames: list[Any], change: Change, rule: Rule
+) -> None:
     # given
-    frames = chat_frames()
-    assert list(check_received(received_of(CHAT, frames))) == []
+    assert list(check_received(received_of(call, frames))) == []
     # when
     change(frames)
     # then
-    assert rule in {finding.rule for finding in check_received(received_of(CHAT, frames))}
+    assert rule in {finding.rule for finding in check_received(received_of(call, frames))}
 
 
 def test_a_stream_without_its_end_is_lost() -> None:

@@ -22,6 +22,11 @@ from tests.support.gateway import gateway_metrics, running_gateway
 LINES = b'{"custom_id": "a"}\n{"custom_id": "b"}\n'
 BATCH = {"purpose": "batch"}
 MAX_BYTES = 100_000_000
+#: What comes before the content of a file, with the boundary `b`.
+FORM_HEAD = (
+    b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+    b'content-disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,20 @@ def upload(client: httpx.Client, name: str = "in.jsonl", data: bytes = LINES, **
     return answer.json()
 
 
+def upload_head(secret: str, length: int) -> bytes:
+    return (
+        f"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"
+        f"authorization: Bearer {secret}\r\n"
+        "content-type: multipart/form-data; boundary=b\r\n\r\n"
+    ).encode()
+
+
+def assert_not_found(client: httpx.Client, file_id: str) -> None:
+    url = f"/files/{file_id}"
+    for answer in (client.get(url), client.get(f"{url}/content"), client.delete(url)):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
 def stored(storage: Path) -> list[str]:
     return sorted(path.name for path in storage.rglob("*") if path.is_file())
 
@@ -112,24 +131,14 @@ def test_a_deleted_file_is_gone_with_its_content(client: httpx.Client, storage: 
     deleted = client.delete(f"/files/{file['id']}")
 
     assert deleted.json() == {"id": file["id"], "object": "file", "deleted": True}
-    for answer in (
-        client.get(f"/files/{file['id']}"),
-        client.get(f"/files/{file['id']}/content"),
-        client.delete(f"/files/{file['id']}"),
-    ):
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert_not_found(client, file["id"])
     assert stored(storage) == []
 
 
 def test_another_keys_file_is_not_found(client: httpx.Client, other: httpx.Client) -> None:
     file = upload(client)
 
-    for answer in (
-        other.get(f"/files/{file['id']}"),
-        other.get(f"/files/{file['id']}/content"),
-        other.delete(f"/files/{file['id']}"),
-    ):
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert_not_found(other, file["id"])
     assert other.get("/files").json()["data"] == []
     assert client.get(f"/files/{file['id']}/content").content == LINES
 
@@ -197,14 +206,16 @@ def test_a_wrong_upload_is_refused_and_leaves_nothing(
     assert stored(storage) == []
 
 
-def test_an_empty_file_is_refused(client: httpx.Client) -> None:
-    answer = client.post("/files", files={"file": ("in.jsonl", b"")}, data=BATCH)
-
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
-
-
-def test_json_is_no_upload(client: httpx.Client) -> None:
-    answer = client.post("/files", json={"file": "in.jsonl", **BATCH})
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"files": {"file": ("in.jsonl", b"")}, "data": BATCH},
+        {"json": {"file": "in.jsonl", **BATCH}},
+    ],
+    ids=["empty", "JSON"],
+)
+def test_what_has_no_content_is_no_upload(client: httpx.Client, body: dict[str, Any]) -> None:
+    answer = client.post("/files", **body)
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
 
@@ -232,13 +243,8 @@ def test_a_wrong_page_is_refused(client: httpx.Client, query: dict[str, Any]) ->
 def test_a_gigabyte_is_refused_before_it_is_sent(
     gateway: GatewayProcess, secrets: list[str], storage: Path
 ) -> None:
-    head = (
-        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n"
-        f"authorization: Bearer {secrets[0]}\r\n"
-        "content-type: multipart/form-data; boundary=b\r\n\r\n"
-    )
     with socket.create_connection(("127.0.0.1", gateway.http_port), timeout=90) as raw:
-        raw.sendall(head.encode())
+        raw.sendall(upload_head(secrets[0], 1_000_000_000))
         answer = b"".join(iter(lambda: raw.recv(65_536), b""))  # until the gateway closes
 
     assert answer.startswith(b"HTTP/1.1 413")
@@ -246,18 +252,11 @@ def test_a_gigabyte_is_refused_before_it_is_sent(
     assert stored(storage) == []
 
 
-def form_head(name: str = "in.jsonl") -> bytes:
-    return (
-        b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
-        b'content-disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
-    )
-
-
 def test_a_file_that_does_not_say_how_long_it_is_is_counted(
     client: httpx.Client, storage: Path
 ) -> None:
     def endless() -> Iterator[bytes]:
-        yield form_head()
+        yield FORM_HEAD
         for _ in range(2 * MAX_BYTES // 1_000_000):
             yield b"x" * 1_000_000
 
@@ -281,13 +280,8 @@ def test_an_upload_that_is_cut_off_leaves_nothing(
     gateway: GatewayProcess, secrets: list[str], storage: Path, client: httpx.Client
 ) -> None:
     # given: half of an upload
-    head = (
-        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000\r\n"
-        f"authorization: Bearer {secrets[0]}\r\n"
-        "content-type: multipart/form-data; boundary=b\r\n\r\n"
-    )
     with socket.create_connection(("127.0.0.1", gateway.http_port), timeout=90) as raw:
-        raw.sendall(head.encode() + form_head() + b"x" * 4_000_000)
+        raw.sendall(upload_head(secrets[0], 9_000_000) + FORM_HEAD + b"x" * 4_000_000)
         wait_until(lambda: stored(storage) != [])
         # when: the client goes away
     # then

@@ -12,6 +12,8 @@ from tests.gateway.responses.logs import parsed
 
 #: What ends every stream.
 DONE = b"data: [DONE]\n\n"
+#: What the null engine answers to `create`: the first four bytes of "hello".
+ECHO = "104 101 108 108 "
 
 
 def create(url: str, **fields: Any) -> httpx.Response:
