@@ -5,6 +5,7 @@ This module loads neither torch nor the protocol, so every engine and every test
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -43,6 +44,7 @@ class StepOutput:
     `cached_tokens`, which comes with `finish_reason`, counts the prompt tokens that this engine did
     not compute, since an earlier request had; None where it has no cache for them, or had no need.
     `prompt_logprobs` come with the first token, for a request that asks for them.
+    `text_lengths` says how many characters of `text` each of several tokens brought.
     """
 
     request_id: str
@@ -54,6 +56,12 @@ class StepOutput:
     error: str | None = None
     cached_tokens: int | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    text_lengths: tuple[int, ...] | None = None
+
+
+def text_lengths(texts: Sequence[str]) -> tuple[int, ...] | None:
+    """`StepOutput.text_lengths`, by the text of each token."""
+    return tuple(map(len, texts)) if len(texts) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

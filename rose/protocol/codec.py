@@ -84,7 +84,12 @@ def readable_job_id(raw: bytes) -> str | None:
 def encode_event(event: Event) -> bytes:
     if isinstance(event, TokenEvent):
         return encode_tokens(
-            event.index, event.token_ids, event.text, event.logprobs, event.prompt_logprobs
+            event.index,
+            event.token_ids,
+            event.text,
+            event.logprobs,
+            event.prompt_logprobs,
+            event.text_lengths,
         )
     return _pack(event.as_dict())
 
@@ -95,12 +100,15 @@ def encode_tokens(
     text: str,
     logprobs: Sequence[TokenLogprob] | None = None,
     prompt_logprobs: PromptLogprobs | None = None,
+    text_lengths: Sequence[int] | None = None,
 ) -> bytes:
     """As `encode_event` of a TokenEvent, for a worker that has tens of thousands a second.
 
     What is None is no field. Log-probabilities are of single precision.
     """
     event: dict[str, Any] = {"index": index, "type": "tokens", "token_ids": token_ids, "text": text}
+    if text_lengths is not None:
+        event["text_lengths"] = text_lengths
     if logprobs is None:
         return _encode(event)
     event["logprobs"] = logprobs
@@ -124,11 +132,23 @@ def decode_event(raw: bytes) -> Event:
         event = _EVENT.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(f"not an event: {error}") from None
-    if type(event) is TokenEvent and event.logprobs is not None:
-        _check_finite(event.logprobs)
-    if type(event) is TokenEvent and event.prompt_logprobs is not None:
-        _check_prompt(event.prompt_logprobs)
+    if type(event) is TokenEvent:
+        if event.text_lengths is not None:
+            _check_lengths(event, event.text_lengths)
+        if event.logprobs is not None:
+            _check_finite(event.logprobs)
+        if event.prompt_logprobs is not None:
+            _check_prompt(event.prompt_logprobs)
     return event
+
+
+def _check_lengths(event: TokenEvent, lengths: Sequence[int]) -> None:
+    """Raises: MalformedMessage"""
+    if len(lengths) != len(event.token_ids) or sum(lengths) != len(event.text):
+        raise MalformedMessage(
+            f"not an event: text_lengths: must be one for each of {len(event.token_ids)} tokens, "
+            f"and {len(event.text)} characters in all"
+        )
 
 
 def _check_prompt(prompt: PromptLogprobs) -> None:

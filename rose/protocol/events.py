@@ -64,10 +64,48 @@ class TokenEvent(_Event, frozen=True, kw_only=True, gc=False, tag="tokens"):
     """One for each of `token_ids`, if the job asks for them."""
     prompt_logprobs: PromptLogprobs | None = None
     """The prompt's, with the first token, if the job asks for them."""
+    text_lengths: tuple[_Count, ...] | None = None
+    """How many characters of `text` each of several tokens brings. None of a single token, and
+    from older workers."""
 
     @property
     def cursor(self) -> int:
         return self.index + len(self.token_ids)
+
+    def after(self, position: int) -> TokenEvent | None:
+        """Its tokens from `position` on, which lies inside of it; None: its text cannot be cut."""
+        if self.text_lengths is None:
+            return None
+        skipped = position - self.index
+        return self.rest(skipped, self.text[sum(self.text_lengths[:skipped]) :])
+
+    def rest(self, skipped: int, text: str) -> TokenEvent:
+        """What it says after its first `skipped` tokens, where that is this text."""
+        lengths = self.text_lengths and self.text_lengths[skipped:]
+        return TokenEvent(
+            index=self.index + skipped,
+            token_ids=self.token_ids[skipped:],
+            text=text,
+            logprobs=self.logprobs and self.logprobs[skipped:],
+            text_lengths=lengths if lengths and len(lengths) > 1 else None,
+        )
+
+    def single_tokens(self) -> list[TokenEvent]:
+        """The same as an event for each token, where its text can be cut."""
+        if self.text_lengths is None:
+            return [self]
+        singles, start = [], 0
+        for n, (token_id, length) in enumerate(zip(self.token_ids, self.text_lengths, strict=True)):
+            single = TokenEvent(
+                index=self.index + n,
+                token_ids=(token_id,),
+                text=self.text[start : start + length],
+                logprobs=self.logprobs and self.logprobs[n : n + 1],
+                prompt_logprobs=None if n else self.prompt_logprobs,
+            )
+            singles.append(single)
+            start += length
+        return singles
 
 
 class FinishedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="finished"):

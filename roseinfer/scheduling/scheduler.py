@@ -14,7 +14,13 @@ from typing import ClassVar, ParamSpec, TypeVar
 
 import torch
 
-from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
+from rose.engine_records import (
+    SchedulerStats,
+    StepOutput,
+    StepTimes,
+    TokenLogprob,
+    text_lengths,
+)
 from rose.errors import InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.execution.engine_core import EngineCore
@@ -330,7 +336,7 @@ class Scheduler:
     def _append(self, chunk: Chunk, sampled: Iterator[SampledToken]) -> StepOutput:
         session, index = chunk.session, chunk.session.num_generated
         scores = session.prompt_logprobs if index == 0 else None
-        taken, text = accept(chunk, sampled)  # none where the grammar allows none
+        taken, texts = accept(chunk, sampled)  # none where the grammar allows none
         self._counters.generated_tokens += len(taken)
         if chunk.drafts and taken:
             session.computed += len(taken) - 1
@@ -343,12 +349,13 @@ class Scheduler:
             session.request_id,
             index,
             tuple(token.token_id for token in taken),
-            text,
+            "".join(texts),
             session.finish_reason,
             _logprobs(taken),
             session.error,
             session.cached_tokens if session.finished else None,
             scores,
+            text_lengths(texts),
         )
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:

@@ -97,17 +97,18 @@ def _probability(draft: _Draft) -> float:
     return draft.probability
 
 
-def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], str]:
+def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], list[str]]:
     """Append to the chunk's session the next of `tokens`, and as many more as drafts are accepted.
-    Returns those that the session took, and their text.
+    Returns those that the session took, and the text of each.
 
     Each token is asked for when the ones before it are in the session.
     """
     session, before = chunk.session, chunk.session.num_generated
-    taken, text = list[SampledToken](), ""
+    taken, texts = list[SampledToken](), list[str]()
     for draft, token in zip((*chunk.drafts, None), tokens, strict=False):
-        text += session.append(token.token_id)
+        texts.append(session.append(token.token_id))
         taken.append(token)
         if session.finished or token.token_id != draft:
             break
-    return taken[: session.num_generated - before], text
+    count = session.num_generated - before
+    return taken[:count], texts[:count]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -255,6 +256,18 @@ def tokens(outputs: Sequence[StepOutput]) -> list[int]:
 
 def text(outputs: Sequence[StepOutput]) -> str:
     return "".join(output.text for output in outputs)
+
+
+def texts(outputs: Sequence[StepOutput]) -> list[str]:
+    """What each token of one request brought, however many came in a step."""
+    brought = []
+    for output in outputs:
+        lengths = output.text_lengths or (len(output.text),) * len(output.token_ids)
+        assert (len(lengths), sum(lengths)) == (len(output.token_ids), len(output.text))
+        ends = list(accumulate(lengths))
+        starts = [0, *ends][:-1]
+        brought += [output.text[a:b] for a, b in zip(starts, ends, strict=True)]
+    return brought
 
 
 def answers(

@@ -172,6 +172,7 @@ class Publisher:
                 output.text,
                 output.logprobs,
                 output.prompt_logprobs,
+                output.text_lengths,
             )
             lane.append(job, event, len(output.token_ids))
         reason = output.finish_reason

@@ -70,6 +70,7 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
     "event",
     [
         TokenEvent(index=3, token_ids=(5, 6), text="é"),
+        TokenEvent(index=3, token_ids=(5, 6), text="éa", text_lengths=(0, 2)),
         TokenEvent(
             index=3,
             token_ids=(5, 6),
@@ -92,6 +93,37 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
 )
 def test_an_event_survives_the_wire(event: TokenEvent) -> None:
     assert decode_event(encode_event(event)) == event
+
+
+@pytest.mark.parametrize("lengths", [(), (2,), (1, 2), (0, 0), (3, -1), (1, 1, 0), "11"])
+def test_lengths_that_do_not_fit_their_text_are_no_event(lengths: object) -> None:
+    fields = {"index": 3, "type": "tokens", "token_ids": [5, 6], "text": "éa"}
+    with pytest.raises(MalformedMessage, match="text_lengths"):
+        decode_event(msgpack.packb({**fields, "text_lengths": lengths}))
+
+
+def test_an_event_is_cut_into_single_tokens() -> None:
+    # given
+    logprobs = (TokenLogprob(-1.0, ()), TokenLogprob(-2.0, ()), TokenLogprob(-3.0, ()))
+    prompt = PromptLogprobs((8,), ())
+    event = TokenEvent(
+        index=0,
+        token_ids=(5, 6, 7),
+        text="éabc",
+        logprobs=logprobs,
+        prompt_logprobs=prompt,
+        text_lengths=(1, 0, 3),
+    )
+    # when
+    singles = event.single_tokens()
+    # then
+    assert singles == [
+        TokenEvent(
+            index=0, token_ids=(5,), text="é", logprobs=logprobs[:1], prompt_logprobs=prompt
+        ),
+        TokenEvent(index=1, token_ids=(6,), text="", logprobs=logprobs[1:2]),
+        TokenEvent(index=2, token_ids=(7,), text="abc", logprobs=logprobs[2:]),
+    ]
 
 
 def test_token_events_without_logprobs_have_the_bytes_they_always_had() -> None:

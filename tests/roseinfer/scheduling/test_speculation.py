@@ -20,6 +20,7 @@ from tests.roseinfer.models import (
     run_alone,
     run_together,
     text,
+    texts,
     tiny_llama,
     tokens,
 )
@@ -69,7 +70,8 @@ def mixed_requests() -> list[Request]:
 def run(
     scheduler: OnlineScheduler, requests: Sequence[Request]
 ) -> list[tuple[list[int], str, object]]:
-    """What each request brought: ids, text, how it ended, and its log-probabilities to the bit."""
+    """What each request brought: ids, text, how it ended, its log-probabilities to the bit, and the
+    text of each token."""
     names = [
         scheduler.add_request(prompt, params=params, generated_ids=done)
         for prompt, params, done in requests
@@ -82,7 +84,8 @@ def run(
     brought = []
     for own in (outputs[name] for name in names):
         logprobs = [logprob for output in own for logprob in output.logprobs or ()]
-        brought.append((tokens(own), text(own), (own[-1].finish_reason, own[-1].error, logprobs)))
+        end = (own[-1].finish_reason, own[-1].error, logprobs, texts(own))
+        brought.append((tokens(own), text(own), end))
     return brought
 
 

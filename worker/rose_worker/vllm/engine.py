@@ -25,7 +25,13 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
-from rose.engine_records import SchedulerStats, StepOutput, StepTimes, TokenLogprob
+from rose.engine_records import (
+    SchedulerStats,
+    StepOutput,
+    StepTimes,
+    TokenLogprob,
+    text_lengths,
+)
 from rose.errors import InvalidParameter
 from rose.protocol import JobSpec
 from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
@@ -213,14 +219,15 @@ class VllmEngine:
         if result.prompt_logprobs:  # of the first token there is none, which has a place there
             flat = result.prompt_logprobs
             session.score(1, _logprobs(flat, flat.start_indices[1:], session))
-        index, text = session.num_generated, ""
+        index, texts = session.num_generated, list[str]()
         scores = session.prompt_logprobs if index == 0 else None
         for token_id in completion.token_ids:
             session.check(token_id)
-            text += session.append(token_id)
+            texts.append(session.append(token_id))
             if session.finished:
                 break
         taken = session.num_generated - index
+        texts = texts[:taken]
         logprobs = None
         if session.params.logprobs:
             flat = completion.logprobs
@@ -234,12 +241,13 @@ class VllmEngine:
             session.request_id,
             index,
             tuple(completion.token_ids[:taken]),
-            text,
+            "".join(texts),
             session.finish_reason,
             logprobs,
             session.error,
             session.cached_tokens if session.finished else None,
             scores,
+            text_lengths(texts),
         )
 
 
