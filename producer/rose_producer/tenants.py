@@ -45,6 +45,10 @@ class Tenants(AllPartitions):
         Raises: InvalidParameter, BrokerUnavailable
         """
         check_tenant(name)
+        if not isinstance(limits, TenantLimits):
+            raise InvalidParameter(
+                f"limits: must be TenantLimits, not {type(limits).__name__}; remove takes them away"
+            )
         partitions = len(self._partitions)
         shares = [limits.share(index, partitions) for index in range(partitions)]
         with transport.broker_errors():
@@ -66,8 +70,12 @@ class Tenants(AllPartitions):
         """Let jobs of these classes go before all others, whatever their tenants' shares: those
         that come from now on. They are charged to their tenants and held to their limits.
 
-        Raises: BrokerUnavailable
+        Raises: InvalidParameter, BrokerUnavailable
         """
+        if not (
+            isinstance(classes, Collection) and all(isinstance(one, Priority) for one in classes)
+        ):
+            raise InvalidParameter(f"classes: must be Priorities in a set, not {classes!r:.80}")
         text = encode_passing(classes)
         words = ("HSET", PASSES, text) if text else ("HDEL", PASSES)
         with transport.broker_errors():

@@ -73,12 +73,19 @@ def test_a_time_that_is_no_number() -> None:
         assert "'soon'" in message
 
 
-@pytest.mark.parametrize("count", [None, "ten", -1])
+@pytest.mark.parametrize("count", [None, "ten", -1, True, 2**70])
 def test_a_count_of_tenants_that_is_none(count: Any) -> None:
     settings = ProducerSettings(redis_url=_NOWHERE)
     with Client(settings) as client, Tenants(settings) as tenants:
         assert "count" in refusal(InvalidParameter, lambda: client.tenants(count))
         assert "count" in refusal(InvalidParameter, lambda: tenants.top(count))
+
+
+@pytest.mark.parametrize("odd", [None, 3, "high", [None]])
+def test_limits_and_classes_of_tenants_that_are_none(odd: Any) -> None:
+    with Tenants(ProducerSettings(redis_url=_NOWHERE)) as tenants:
+        assert "limits" in refusal(InvalidParameter, lambda: tenants.set("a", odd))
+        assert "classes" in refusal(InvalidParameter, lambda: tenants.set_passing(odd))
 
 
 def test_a_vocabulary_of_no_model() -> None:

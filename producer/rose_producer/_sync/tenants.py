@@ -11,6 +11,9 @@ from rose.protocol import Partition
 from rose.protocol.calls import tenant_status
 from rose.protocol.tenants import TenantsStatus, read_tenants
 
+#: More than a partition has; a script counts no further than 2^53.
+_MAX_COUNT = 1_000_000
+
 
 def top_tenants(
     redis: transport.RedisClient, partitions: Sequence[Partition], count: int
@@ -20,8 +23,10 @@ def top_tenants(
 
     Raises: InvalidParameter, BrokerUnavailable, MalformedMessage
     """
-    if not isinstance(count, int) or count < 0:
-        raise InvalidParameter(f"count: must be a whole number from 0 on, not {count!r:.80}")
+    if type(count) is not int or not 0 <= count <= _MAX_COUNT:
+        raise InvalidParameter(
+            f"count: must be a whole number from 0 to {_MAX_COUNT}, not {count!r:.80}"
+        )
     status = tenants_status(redis, partitions, top=count)
     if len(partitions) == 1:
         return status
