@@ -9,11 +9,12 @@ A message says what was wrong, with which value, and what to do about it.
     │   ├── InvalidParameter       a sampling or job parameter is unknown or impossible
     │   ├── PromptTooLong          the prompt leaves no room for a token in the context
     │   ├── JobTooLarge            the encoded job or its metadata is over the size limit
-    │   └── InvalidCursor          a stream cursor that is not on an event boundary
+    │   └── InvalidCursor          a stream cursor behind the end, or where text cannot be cut
     ├── MalformedMessage           bytes from Redis that are not what the protocol says
     ├── QueueFull                  back-pressure: try again later
     ├── TenantLimited              the tenant has as much as it may: try again later
     ├── JobNotFound                no such job, or what it wrote has expired or is gone
+    │   └── AnswerChanged          a failover forgot tokens, and others came: read it again from 0
     ├── DeadLetterNotFound         retried, purged or trimmed before
     ├── FileNotFound               no such file, or it has expired
     │   └── FileGone               the file is known, but the storage does not have its content
@@ -143,6 +144,14 @@ class TenantLimited(RoseError):
 
 class JobNotFound(RoseError):
     code = "job_not_found"
+
+
+class AnswerChanged(JobNotFound):
+    """Redis has lost tokens that were delivered, and the worker that went on has computed others,
+    as half precision or another device may. What was delivered is not this job's answer any more:
+    read it again from cursor 0."""
+
+    code = "answer_changed"
 
 
 class DeadLetterNotFound(RoseError):

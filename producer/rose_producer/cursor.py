@@ -2,24 +2,42 @@
 
 The log and the channel carry the same events. Each event says how many tokens came before it, so
 a subscriber that knows how many it has can tell news from repeats and from gaps.
+
+A failover may forget tokens that were delivered. Whoever takes the job next writes them again,
+maybe in events with other boundaries. A subscriber then cuts an event where it stands itself. It
+remembers the last events that it has delivered: if others come in their place, it says so.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from msgspec import structs
+
 from rose.errors import (
+    AnswerChanged,
     InvalidCursor,
     InvalidParameter,
     JobNotFound,
     MalformedMessage,
     ResultTimeout,
 )
-from rose.protocol import TERMINAL_STATUSES, Event, decode_event
+from rose.protocol import (
+    TERMINAL_STATUSES,
+    Event,
+    FinishedEvent,
+    TokenEvent,
+    decode_event,
+)
 from rose.protocol.status import job_not_found
+from rose_producer.rewritten import agree, text_after
+
+#: Events that a stream remembers of those that it has delivered.
+_REMEMBERED = 16
 
 
 class Verdict(Enum):
@@ -27,6 +45,8 @@ class Verdict(Enum):
     REPEAT = auto()
     GAP = auto()
     """Something before it is missing: read the log."""
+    CHANGED = auto()
+    """It does not follow what was delivered: the log was written again."""
 
 
 class LogCursor:
@@ -37,43 +57,43 @@ class LogCursor:
             raise InvalidCursor(f"a cursor counts tokens and cannot be {position!r}")
         self.position = position
         self.ended = False
-        self._asked_for = position
+        self._delivered: deque[Event] = deque(maxlen=_REMEMBERED)
+        self._reread_from: int | None = None
 
     @property
-    def log_start(self) -> str:
-        """XRANGE start, exclusive: the first entry after what the subscriber has."""
-        return f"({self.position}-0"
+    def start(self) -> int:
+        """The token from which on the log is to be read: in doubt, one that was delivered."""
+        return self.position if self._reread_from is None else self._reread_from
+
+    def doubt(self, logged: int | None = None) -> None:
+        """The log may be another one than before: what is remembered of it is read again, and what
+        comes after `logged` tokens."""
+        start = self._delivered[0].index if self._delivered else self.position
+        if logged is not None:
+            start = min(start, logged)
+        if start < self.start:
+            self._reread_from = start
 
     def judge(self, event: Event) -> Verdict:
-        """Moves past the event if it is news.
-
-        Raises:
-            InvalidCursor: the position lies inside an event, where text cannot be cut, or behind
-                the job's end.
-            JobNotFound: what was delivered is not there any more.
-        """
+        """Moves past the event if it is news."""
         if event.index == self.position and not self.ended:  # as nearly all are
             self.position = event.cursor
             self.ended = event.is_terminal
+            self._delivered.append(event)
             return Verdict.NEWS
-        if self.ended or (event.cursor <= self.position and not event.is_terminal):
+        if self.ended:
             return Verdict.REPEAT
         if event.index > self.position:
             return Verdict.GAP
-        if event.is_terminal:
-            raise self._not_there(f"the job has ended after {event.index} tokens")
-        raise self._not_there(
-            f"it lies inside the event of tokens {event.index} to {event.cursor}, and must be the "
-            "cursor of an event"
-        )
+        follows = event.cursor <= self.position and not event.is_terminal
+        return Verdict.REPEAT if follows and agree(event, self._delivered) else Verdict.CHANGED
 
     def judge_live(self, raw: bytes | None) -> tuple[Verdict, Event | None]:
         """As `judge`, for a message of the channel; with the event where it is news.
 
         Anybody may publish there. What cannot be read says no more than None does, which stands
-        for silence and for messages that were lost: look into the log.
-
-        Raises: InvalidCursor, JobNotFound
+        for silence and for messages that were lost: look into the log. What does not follow is a
+        reason to doubt, and the log decides.
         """
         if raw is None:
             return Verdict.GAP, None
@@ -82,16 +102,16 @@ class LogCursor:
         except MalformedMessage:
             return Verdict.GAP, None
         verdict = self.judge(event)
+        if verdict is Verdict.CHANGED:
+            self.doubt()
+            return Verdict.GAP, None
         return verdict, event if verdict is Verdict.NEWS else None
 
     def judge_all_live(
         self, raw: bytes | None, next_ready: Callable[[], bytes | None]
     ) -> tuple[list[Event], bool]:
         """The news among this message and those that are there already, and whether something is
-        missing after them: look into the log.
-
-        Raises: InvalidCursor, JobNotFound
-        """
+        missing after them: look into the log."""
         news: list[Event] = []
         while True:
             verdict, event = self.judge_live(raw)
@@ -102,67 +122,90 @@ class LogCursor:
             if self.ended or (raw := next_ready()) is None:
                 return news, False
 
-    def judge_logged(self, event: Event) -> Verdict:
-        """As `judge`, for an event read from the log, where nothing may be missing.
-
-        Raises:
-            MalformedMessage: the log has a hole: somebody trimmed or edited it.
-        """
-        verdict = self.judge(event)
-        if verdict is Verdict.GAP:
-            raise MalformedMessage(
-                f"the token log lacks tokens {self.position} to {event.index - 1}"
-            )
-        return verdict
-
-    def judge_all_logged(self, events: Iterable[Event]) -> list[Event]:
+    def judge_all_logged(self, events: Sequence[Event]) -> list[Event]:
         """The news among what was read from the log, up to a hole.
 
+        Where that does not follow what was delivered, there is no news until what is remembered
+        has been read again.
+
         Raises:
-            MalformedMessage: it begins with a hole.
+            MalformedMessage: it begins with a hole: somebody trimmed or edited the log.
+            AnswerChanged, InvalidCursor: as `_continued`
         """
         news: list[Event] = []
-        for event in events:
-            try:
-                verdict = self.judge_logged(event)
-            except MalformedMessage:
-                if not news:
-                    raise
-                break
+        for number, read in enumerate(events):
+            event, verdict = read, self.judge(read)
+            if verdict is Verdict.CHANGED:
+                before = self.start
+                self.doubt()
+                if self.start < before:
+                    return news
+                event = self._continued(read, events[:number])
+                verdict = self.judge(event)
+            if verdict is Verdict.GAP and not news:
+                raise MalformedMessage(
+                    f"the token log lacks tokens {self.position} to {event.index - 1}"
+                )
+            if verdict is Verdict.GAP:
+                return news
             if verdict is Verdict.NEWS:
                 news.append(event)
+        if events and events[-1].cursor >= self.position:
+            self._reread_from = None  # it is the same log
         return news
+
+    def _continued(self, event: Event, logged: Sequence[Event]) -> Event:
+        """What an event that does not follow says to this subscriber: the rest of its tokens, or
+        how the job ended. `logged`: the events before it.
+
+        Raises:
+            AnswerChanged: the tokens are others than those that were delivered.
+            InvalidCursor: the caller asked for a position behind the job's end, or inside an event
+                whose text cannot be cut.
+        """
+        if isinstance(event, FinishedEvent):
+            raise self._not_there(f"the answer ends after {event.index}")
+        if not isinstance(event, TokenEvent):
+            return structs.replace(event, index=self.position)
+        if not agree(event, self._delivered):
+            raise self._not_there(f"tokens {event.index} to {event.cursor - 1} are others now")
+        if (rest := event.after(self.position)) is not None:
+            return rest
+        text = text_after(event, self._delivered, logged)
+        if text is None:
+            raise self._not_there(
+                f"it lies inside an event of tokens {event.index} to {event.cursor - 1}, of an "
+                f"older worker, whose text cannot be cut (cursor {event.index} is before it)"
+            )
+        return event.rest(self.position - event.index, text)
 
     def check_silence(self, status: str | None, logged: int, job_id: str) -> None:
         """Check that the log may have nothing after this position.
 
         `status` and `logged` are from the job's state, read before the log. A failover may have
-        forgotten tokens that were delivered: while the job lives, a worker writes them again.
+        forgotten tokens that a subscriber has, from this stream or an earlier one: while the job
+        lives, a worker writes them again. If it ended first, the log is to be read from there.
 
         Raises:
             JobNotFound: no such job, or what it wrote is gone.
-            InvalidCursor: the job has not as many tokens as the caller says.
         """
         if status is None:
             raise job_not_found(job_id)
-        has_ended = status in TERMINAL_STATUSES
-        if self.position > logged and (has_ended or not self._has_delivered):
-            raise self._not_there(f"job {job_id} has only {logged} tokens")
-        if has_ended and not self.ended:
+        has_ended, before = status in TERMINAL_STATUSES, self.start
+        if self.position > logged:
+            self.doubt(logged if has_ended else None)
+        if has_ended and not self.ended and self.start >= before:
             raise JobNotFound(f"job {job_id} is {status}, and its tokens have expired")
 
-    @property
-    def _has_delivered(self) -> bool:
-        return self.position > self._asked_for
-
-    def _not_there(self, what: str) -> InvalidCursor | JobNotFound:
+    def _not_there(self, what: str) -> InvalidCursor | AnswerChanged:
         """The caller asked for a position that is none, or Redis had it when it was delivered."""
-        if self._has_delivered:
-            return JobNotFound(
-                f"{self.position} tokens were delivered, and are not in Redis any more: {what}. "
-                "The job's state was deleted, or a failover has forgotten it"
+        begin = "read the job again from cursor 0"
+        if self._delivered:
+            return AnswerChanged(
+                f"{self.position} tokens were delivered, and are not in Redis any more: {what}. A "
+                f"failover has forgotten them, and they came again as others: {begin}"
             )
-        return InvalidCursor(f"cursor {self.position}: {what}")
+        return InvalidCursor(f"cursor {self.position}: {what}: {begin}")
 
 
 class Patience:

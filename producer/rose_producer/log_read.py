@@ -24,25 +24,27 @@ class LogRead:
     cursor: LogCursor
 
     def commands(self, count: int) -> Sequence[tuple[str | int, ...]]:
-        """The job's status, and at most `count` events that its log has after the cursor."""
+        """The job's status, and at most `count` events that its log has after the cursor's start:
+        XRANGE takes it as exclusive."""
         log = self.partition.tokens(self.job_id)
         return [
             ("HMGET", self.partition.state(self.job_id), "status", "tokens"),
-            ("XRANGE", log, self.cursor.log_start, "+", "COUNT", count),
+            ("XRANGE", log, f"({self.cursor.start}-0", "+", "COUNT", count),
         ]
 
     def new_events(self, replies: Sequence[Any], count: int) -> tuple[list[Event], bool]:
         """The events that are new, which moves the cursor, and whether the log has no more.
 
-        Raises: JobNotFound, InvalidCursor, MalformedMessage
+        Raises: JobNotFound, AnswerChanged, InvalidCursor, MalformedMessage
         """
         standing, entries = replies
-        if not entries:
-            self.cursor.check_silence(*read_standing(self.job_id, standing), self.job_id)
-            return [], True
+        start = self.cursor.start
         events = [
             decode_event(transport.field_of(fields, b"event") or b"") for _, fields in entries
         ]
-        news = self.cursor.judge_all_logged(events)
-        is_all = len(events) < count and self.cursor.position == events[-1].cursor
-        return news, is_all or self.cursor.ended
+        if news := self.cursor.judge_all_logged(events):
+            is_all = len(events) < count and self.cursor.position == events[-1].cursor
+            return news, is_all or self.cursor.ended
+        if self.cursor.start >= start:
+            self.cursor.check_silence(*read_standing(self.job_id, standing), self.job_id)
+        return [], self.cursor.start >= start

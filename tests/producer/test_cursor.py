@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from rose.errors import InvalidCursor, JobNotFound, MalformedMessage, ResultTimeout
+from rose.engine_records import TokenLogprob, text_lengths
+from rose.errors import (
+    AnswerChanged,
+    InvalidCursor,
+    JobNotFound,
+    MalformedMessage,
+    ResultTimeout,
+)
 from rose.protocol import decode_event, encode_event
 from rose_producer import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
 from rose_producer.cursor import LogCursor, Patience, Verdict
@@ -14,7 +24,41 @@ from tests.fuzz.messages import Fuzzer
 
 
 def token(index: int, count: int = 1) -> TokenEvent:
-    return TokenEvent(index=index, token_ids=tuple(range(index, index + count)), text="x")
+    """Token n is n and says `n `. Its text can be cut."""
+    texts = [f"{n} " for n in range(index, index + count)]
+    return TokenEvent(
+        index=index,
+        token_ids=tuple(range(index, index + count)),
+        text="".join(texts),
+        text_lengths=text_lengths(texts),
+    )
+
+
+def old_token(index: int, count: int = 1) -> TokenEvent:
+    """As a worker writes it that says nothing of lengths."""
+    return structs.replace(token(index, count), text_lengths=None)
+
+
+def other_token(index: int) -> TokenEvent:
+    return TokenEvent(index=index, token_ids=(1000 + index,), text="other ")
+
+
+def delivered(*events: Event) -> LogCursor:
+    """The cursor of a stream that has these."""
+    cursor = LogCursor()
+    assert cursor.judge_all_logged(events) == list(events)
+    return cursor
+
+
+def read(cursor: LogCursor, log: Sequence[Event]) -> list[Event]:
+    """What a stream gets of this log, as it reads it."""
+    news: list[Event] = []
+    while True:
+        start = cursor.start
+        entries = [event for event in log if event.cursor > start or event.is_terminal]
+        news += cursor.judge_all_logged(entries)
+        if cursor.start >= start:
+            return news
 
 
 def end(index: int) -> FinishedEvent:
@@ -33,43 +77,122 @@ def test_news_repeats_and_gaps_are_told_apart() -> None:
     assert cursor.ended
 
 
-def test_a_cursor_inside_an_event_is_refused() -> None:
-    with pytest.raises(InvalidCursor, match="inside"):
-        LogCursor(1).judge(token(0, count=3))
-    with pytest.raises(InvalidCursor):
+def test_a_cursor_is_a_count() -> None:
+    with pytest.raises(InvalidCursor, match="-1"):
         LogCursor(-1)
 
 
-def test_a_cursor_behind_the_end_of_the_job_is_refused() -> None:
-    with pytest.raises(InvalidCursor, match="has ended after 3 tokens"):
-        LogCursor(9).judge(end(3))
+def test_who_comes_with_a_cursor_inside_an_event_gets_the_rest_of_it() -> None:
+    # given: tokens of different lengths, one without text
+    event = TokenEvent(
+        index=8,
+        token_ids=(5, 6, 7, 8),
+        text="a bücd",
+        logprobs=tuple(TokenLogprob(-float(n), ()) for n in range(4)),
+        text_lengths=(2, 2, 0, 2),
+    )
+    # when
+    rests = [LogCursor(cursor).judge_all_logged([event]) for cursor in (9, 10, 11)]
+    # then
+    assert [[(e.index, e.token_ids, e.text) for e in rest] for rest in rests] == [
+        [(9, (6, 7, 8), "bücd")],
+        [(10, (7, 8), "cd")],
+        [(11, (8,), "cd")],
+    ]
+    assert [rest[0].logprobs[0].logprob for rest in rests] == [-1, -2, -3]
+    assert [rest[0].text_lengths for rest in rests] == [(2, 0, 2), (0, 2), None]
 
 
-@pytest.mark.parametrize("event", [end(0), token(1, count=3)])
-def test_what_was_delivered_and_is_gone_is_no_mistake_of_the_caller(event: Event) -> None:
-    # given: two tokens were delivered
-    cursor = LogCursor()
-    assert cursor.judge_all_logged([token(0), token(1)]) == [token(0), token(1)]
-    # when / then: the job began anew with another text, or was given up
-    with pytest.raises(JobNotFound, match="2 tokens were delivered"):
-        cursor.judge(event)
-    with pytest.raises(JobNotFound, match="2 tokens were delivered"):
-        cursor.check_silence("failed", 1, "0-a")
+def test_who_comes_with_a_cursor_where_text_cannot_be_cut_is_told_where_to_begin() -> None:
+    with pytest.raises(InvalidCursor, match="read the job again from cursor 0"):
+        LogCursor(4).judge_all_logged([old_token(3, count=3)])
+
+
+def test_a_cursor_behind_the_end_of_the_answer_is_refused() -> None:
+    with pytest.raises(InvalidCursor, match=r"cursor 9: the answer ends after 3: .* cursor 0"):
+        LogCursor(9).judge_all_logged([end(3)])
+
+
+@pytest.mark.parametrize(
+    "ended", [CancelledEvent(index=1), FailedEvent(index=1, code="x", message="why")]
+)
+def test_a_job_that_ended_before_its_tokens_came_again_has_ended(ended: Event) -> None:
+    # given: three tokens were delivered, of which a failover has forgotten two
+    cursor = delivered(token(0), token(1), token(2))
+    # when
+    (news,) = read(cursor, [token(0), ended])
+    # then
+    assert news == structs.replace(ended, index=3)
+    assert cursor.ended
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        [token(0), other_token(1)],
+        [token(0), other_token(1), other_token(2), other_token(3)],
+        [token(0), structs.replace(token(1, count=3), token_ids=(9, 2, 3))],
+        [token(0), token(1), end(2)],
+    ],
+)
+def test_other_tokens_in_the_place_of_those_that_were_delivered_are_no_continuation(
+    log: list[Event],
+) -> None:
+    # given: three tokens were delivered, of which a failover has forgotten two
+    cursor = delivered(token(0), token(1), token(2))
+    cursor.doubt()
+    # when / then
+    with pytest.raises(AnswerChanged, match=r"3 tokens were delivered.*from cursor 0"):
+        read(cursor, log)
+
+
+def test_what_is_published_again_with_other_tokens_is_read_in_the_log() -> None:
+    # given
+    cursor = delivered(token(0), token(1))
+    # when
+    news, gap = cursor.judge_all_live(encode_event(other_token(1)), lambda: None)
+    # then
+    assert (news, gap) == ([], True)
+    with pytest.raises(AnswerChanged):
+        read(cursor, [token(0), other_token(1), token(2)])
 
 
 def test_tokens_that_a_failover_has_forgotten_are_waited_for() -> None:
-    # given: two tokens were delivered
-    cursor = LogCursor()
-    cursor.judge_all_logged([token(0), token(1)])
+    # given: three tokens were delivered
+    cursor = delivered(token(0), token(1), token(2))
     # when: the heir knows of one
+    assert read(cursor, []) == []
     cursor.check_silence("running", 1, "0-a")
+    assert read(cursor, [token(0)]) == []
     # then: what is written again comes to nobody twice
-    assert cursor.judge_all_logged([token(1), token(2)]) == [token(2)]
+    assert read(cursor, [token(0), token(1), token(2)]) == []
+    assert read(cursor, [token(0), token(1), token(2), token(3)]) == [token(3)]
+
+
+@pytest.mark.parametrize("make", [token, old_token])
+def test_what_is_written_again_in_other_portions_is_cut_where_the_stream_stands(
+    make: Callable[..., TokenEvent],
+) -> None:
+    # given: the events of tokens 0 to 2, 3 to 4, and 5
+    cursor = delivered(make(0, 3), make(3, 2), make(5))
+    # when: they come again with other boundaries
+    news = read(cursor, [make(0, 4), make(4, 4), make(8)])
+    # then
+    assert [(event.index, event.token_ids, event.text) for event in news] == [
+        (6, (6, 7), "6 7 "),
+        (8, (8,), "8 "),
+    ]
+
+
+def test_a_message_that_begins_before_the_stream_s_position_sends_it_to_the_log() -> None:
+    cursor = delivered(token(0, 3), token(3, 2))
+    assert cursor.judge_all_live(encode_event(token(4, 3)), lambda: None) == ([], True)
+    assert read(cursor, [token(0, 4), token(4, 3)]) == [token(5, 2)]
 
 
 def test_a_hole_in_the_log_is_an_error_and_no_endless_search() -> None:
     with pytest.raises(MalformedMessage, match="lacks tokens 0 to 1"):
-        LogCursor().judge_logged(token(2))
+        LogCursor().judge_all_logged([token(2)])
 
 
 def test_what_the_log_has_before_a_hole_is_delivered_first() -> None:
@@ -93,17 +216,32 @@ def test_messages_that_are_there_together_are_judged_together_up_to_a_gap() -> N
 
 @pytest.mark.parametrize(
     ("position", "status", "logged", "error"),
-    [
-        (0, None, 0, JobNotFound),
-        (9, "running", 3, InvalidCursor),
-        (0, "finished", 3, JobNotFound),
-    ],
+    [(0, None, 0, "no job 0-a"), (0, "finished", 3, "expired")],
 )
 def test_silence_of_the_log_is_explained(
-    position: int, status: str | None, logged: int, error: type[Exception]
+    position: int, status: str | None, logged: int, error: str
 ) -> None:
-    with pytest.raises(error):
+    with pytest.raises(JobNotFound, match=error):
         LogCursor(position).check_silence(status, logged, "0-a")
+
+
+def test_who_has_more_than_the_log_waits_while_the_job_goes_on() -> None:
+    # given: a cursor of an earlier stream, before a failover
+    cursor = LogCursor(9)
+    # when
+    cursor.check_silence("running", 3, "0-a")
+    # then
+    assert read(cursor, [token(n) for n in range(11)]) == [token(9), token(10)]
+
+
+def test_who_has_more_than_the_log_gets_the_end_that_came_before_it() -> None:
+    # given
+    cursor = LogCursor(9)
+    # when
+    cursor.check_silence("cancelled", 3, "0-a")
+    # then: it is to be read from there
+    assert cursor.start == 3
+    assert read(cursor, [CancelledEvent(index=3)]) == [CancelledEvent(index=9)]
 
 
 #: Of each: entries written since the last step, whether the subscriber reads the log or hears a
@@ -126,7 +264,7 @@ def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObje
     cursor, received = LogCursor(), list[Event]()
 
     def replay(written: int) -> None:
-        received.extend(e for e in log[:written] if cursor.judge_logged(e) is Verdict.NEWS)
+        received.extend(cursor.judge_all_logged(log[:written]))
 
     # when
     written = 0
@@ -144,6 +282,50 @@ def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObje
     replay(len(log))
     # then
     assert received == log
+
+
+def portions(tokens: int, sizes: Sequence[int], make: Callable[..., TokenEvent]) -> list[Event]:
+    """A log of so many tokens, in events of these sizes."""
+    log: list[Event] = []
+    for size in sizes:
+        start = log[-1].cursor if log else 0
+        if start < tokens:
+            log.append(make(start, min(size, tokens - start)))
+    return log
+
+
+_SIZES = st.lists(st.integers(1, 4), min_size=40, max_size=40)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_stream_survives_any_number_of_failovers(data: st.DataObject) -> None:
+    """Each forgets what came after some event, and what is forgotten comes in other portions."""
+    # given
+    text, cursor, log = "", LogCursor(), list[Event]()
+    cuttable = data.draw(st.booleans())
+    make = token if cuttable else old_token
+    # when
+    for _ in range(data.draw(st.integers(1, 5))):
+        # of an older worker's events a stream remembers sixteen
+        kept = data.draw(st.integers(0 if cuttable else max(0, len(log) - 8), len(log)))
+        log = log[:kept]
+        done = log[-1].cursor if log else 0
+        total = data.draw(st.integers(done, 40))
+        for event in portions(total - done, data.draw(_SIZES), make):
+            log.append(make(done + event.index, event.cursor - event.index))
+            if data.draw(st.booleans()):
+                text += "".join(event.text for event in read(cursor, log))
+            if data.draw(st.booleans()):
+                news, _ = cursor.judge_all_live(encode_event(log[-1]), lambda: None)
+                text += "".join(event.text for event in news)
+    position = cursor.position
+    log = [*log, *(make(n) for n in range(log[-1].cursor if log else 0, 41)), end(41)]
+    text += "".join(event.text for event in read(cursor, log) if isinstance(event, TokenEvent))
+    # then
+    assert position <= 40
+    assert text == "".join(f"{n} " for n in range(41))
+    assert cursor.ended
 
 
 _fuzzer = Fuzzer(1)
@@ -176,10 +358,7 @@ def test_no_event_is_delivered_twice_or_out_of_order(messages: list[bytes], star
     cursor, expected, ended = LogCursor(start), start, False
     # when
     for raw in messages:
-        try:
-            _, news = cursor.judge_live(raw)
-        except (InvalidCursor, JobNotFound):
-            continue
+        _, news = cursor.judge_live(raw)
         # then
         if news is not None:
             assert not ended

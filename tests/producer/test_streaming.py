@@ -13,6 +13,7 @@ from contextlib import aclosing, closing
 import pytest
 
 from rose.errors import (
+    AnswerChanged,
     BrokerUnavailable,
     DeadlineExceeded,
     InvalidCursor,
@@ -26,9 +27,11 @@ from rose.errors import (
 )
 from rose.protocol import encode_event
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_producer import AsyncClient, Client, Event, Job
+from rose_producer import AsyncClient, Client, Event, Job, TokenEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, create_groups, end_failed, log_reads, token, wait_until
+from tests.support.listeners import Listeners
+from tests.support.rewriting import log_of, write_log
 
 #: Collects the events of a job with one of the two clients.
 Collect = Callable[[Job, int], list[Event]]
@@ -164,12 +167,63 @@ def test_what_cannot_be_streamed_says_why(bench: Bench, collect: Collect) -> Non
     # then
     with pytest.raises(JobNotFound, match="0-nobody"):
         collect(bench.client.job("0-nobody"), 0)
-    with pytest.raises(InvalidCursor, match="only 1 tokens"):
-        collect(job, 7)
     bench.finish(lease, 1)
+    with pytest.raises(InvalidCursor, match="the answer ends after 1: read the job again from"):
+        collect(job, 7)
     bench.redis.delete(bench.partition.tokens(job.id))
     with pytest.raises(JobNotFound, match="expired"):
         collect(job, 0)
+
+
+def forget(bench: Bench, job: Job, tokens: int) -> None:
+    """As a failover does: what came after so many tokens is not known any more."""
+    log = log_of(bench.redis, bench.partition, job.id)
+    write_log(bench.redis, bench.partition, job.id, log[:tokens])
+    bench.redis.hset(bench.partition.state(job.id), "tokens", tokens)
+
+
+@needs_redis_server
+def test_a_cursor_of_before_a_failover_waits_until_its_tokens_come_again(
+    bench: Bench, collect: Collect
+) -> None:
+    # given
+    job, lease = bench.begin()
+    bench.append(lease, *map(token, range(5)))
+    forget(bench, job, 2)
+    with ThreadPoolExecutor(1) as background:
+        # when
+        received = background.submit(collect, job, 5)
+        wait_until(lambda: subscribers(bench, job))
+        bench.append(lease, *map(token, range(2, 7)))
+        bench.finish(lease, 7)
+        # then
+        assert [event.index for event in received.result(90)] == [5, 6, 7]
+
+
+@needs_redis_server
+@pytest.mark.parametrize("others", [3, 5])
+def test_a_stream_whose_tokens_come_again_as_others_ends_and_a_result_begins_anew(
+    bench: Bench, others: int
+) -> None:
+    # given: streams that have five tokens
+    job, lease = bench.begin()
+    bench.append(lease, *map(token, range(5)))
+    listeners = Listeners(bench.client.settings, job.id)
+    wait_until(lambda: listeners.have(5))
+    with ThreadPoolExecutor(1) as background:
+        result = background.submit(job.result, 90)
+        wait_until(lambda: subscribers(bench, job) == 3)
+        forget(bench, job, 2)
+        # when: half precision computes others, one fewer and more than were forgotten
+        again = [TokenEvent(index=2 + n, token_ids=(7,), text="7 ") for n in range(others)]
+        bench.append(lease, *again)
+        bench.finish(lease, 2 + others)
+        # then
+        listeners.join()
+        assert [type(error) for error in listeners.errors] == [AnswerChanged] * 2
+        assert all("from cursor 0" in str(error) for error in listeners.errors)
+        assert [len(seen) for seen in listeners.seen] == [5, 5]
+        assert result.result(90).text == "t0 t1 " + "7 " * others
 
 
 def test_a_result_is_the_text_or_the_error_it_ended_with(bench: Bench) -> None:

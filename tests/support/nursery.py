@@ -46,6 +46,7 @@ _PROGRAMS = (
     "tests.support.hanging",
     "tests.support.mortal",
     "tests.support.mortal_model",
+    "tests.support.portions",
     "tests.support.trial",
 )
 ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -63,14 +64,16 @@ class LocalSentinel:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def fail_over(self) -> None:
+    def fail_over(self, *, lossy: bool = False) -> None:
         """The primary dies, the replica takes its place, and the dead one comes back as a replica.
 
         What was written in the last moment and had not reached the replica is lost. What was
-        written before this call is not, though the way between them may have been cut.
+        written before this call is not, unless it is `lossy`, though the way between them may have
+        been cut.
         """
         dead, heir = self.primary, 1 - self.primary
-        wait_until(self._has_caught_up, 30)
+        if not lossy:
+            wait_until(self._has_caught_up, 30)
         self.nodes[dead].stop()
         wait_until(lambda: self._named() == self.proxies[heir].port, 30)
         self.primary = heir
@@ -78,6 +81,15 @@ class LocalSentinel:
         self._follow_primary(dead)
         self.nodes[dead].start()
         wait_until(self._is_whole, 30)
+
+    @contextmanager
+    def lagging(self) -> Iterator[None]:
+        """Meanwhile the replica learns nothing. Who fails over before the end loses all of that."""
+        with redis.Redis(port=self.nodes[1 - self.primary].port, protocol=2) as replica:
+            replica.config_set("masterauth", "wrong")  # the primary has no password
+            replica.client_kill_filter(_type="master")
+            yield
+            replica.config_set("masterauth", "")
 
     def _follow_primary(self, index: int) -> None:
         self._options[index]["replicaof"] = f"127.0.0.1 {self.proxies[self.primary].port}"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
-from rose.errors import ConfigurationError, InvalidParameter, JobNotFound
+from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
 from rose.protocol.calls import cancel, delete, queue_status
 from rose.protocol.keys import QUEUES
@@ -267,6 +267,7 @@ class AsyncJob:
 
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
+            AnswerChanged: Redis has lost what was delivered, and the job's answer is another now.
             ResultTimeout: `timeout_s` is over; the job goes on.
         """
         async with aclosing(self.bursts(cursor, timeout_s=timeout_s)) as bursts:
@@ -317,6 +318,7 @@ class AsyncJob:
                                 elif message is None:
                                     patience.found_nothing()
                 except transport.CONNECTION_LOST as error:
+                    position.doubt()  # the server that answers next may know less
                     await asyncio.sleep(outage.next_pause_s(error))
                     patience.wait_s()
 
@@ -328,11 +330,14 @@ class AsyncJob:
             JobNotFound, BrokerUnavailable, ResultTimeout
         """
         builder = ResultBuilder(self.id)
-        async with aclosing(self.bursts(timeout_s=timeout_s)) as bursts:
-            async for burst in bursts:
-                for event in burst:
-                    if (result := builder.add(event)) is not None:
-                        return result
+        try:
+            async with aclosing(self.bursts(timeout_s=timeout_s)) as bursts:
+                async for burst in bursts:
+                    for event in burst:
+                        if (result := builder.add(event)) is not None:
+                            return result
+        except AnswerChanged:  # nobody has seen what was read
+            return await self.result(timeout_s)
         raise JobNotFound(f"job {self.id} ended without a terminal event")
 
     async def status(self) -> JobStatus:

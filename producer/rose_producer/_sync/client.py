@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
-from rose.errors import ConfigurationError, InvalidParameter, JobNotFound
+from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
 from rose.protocol.calls import cancel, delete, queue_status
 from rose.protocol.keys import QUEUES
@@ -267,6 +267,7 @@ class Job:
 
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
+            AnswerChanged: Redis has lost what was delivered, and the job's answer is another now.
             ResultTimeout: `timeout_s` is over; the job goes on.
         """
         with closing(self.bursts(cursor, timeout_s=timeout_s)) as bursts:
@@ -316,6 +317,7 @@ class Job:
                                 elif message is None:
                                     patience.found_nothing()
                 except transport.CONNECTION_LOST as error:
+                    position.doubt()  # the server that answers next may know less
                     time.sleep(outage.next_pause_s(error))
                     patience.wait_s()
 
@@ -327,11 +329,14 @@ class Job:
             JobNotFound, BrokerUnavailable, ResultTimeout
         """
         builder = ResultBuilder(self.id)
-        with closing(self.bursts(timeout_s=timeout_s)) as bursts:
-            for burst in bursts:
-                for event in burst:
-                    if (result := builder.add(event)) is not None:
-                        return result
+        try:
+            with closing(self.bursts(timeout_s=timeout_s)) as bursts:
+                for burst in bursts:
+                    for event in burst:
+                        if (result := builder.add(event)) is not None:
+                            return result
+        except AnswerChanged:  # nobody has seen what was read
+            return self.result(timeout_s)
         raise JobNotFound(f"job {self.id} ended without a terminal event")
 
     def status(self) -> JobStatus:
