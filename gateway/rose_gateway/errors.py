@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from rose.errors import (
+    AnswerChanged,
     BatchNotFound,
     BrokerUnavailable,
     ConfigurationError,
@@ -117,6 +118,7 @@ class _Meaning:
 _MEANINGS: tuple[tuple[type[RoseError], _Meaning], ...] = (
     (JobTooLarge, _Meaning(413, "invalid_request_error")),
     (InvalidRequest, _Meaning(400, "invalid_request_error")),
+    (AnswerChanged, _Meaning(409, "server_error", _RETRY_FULL_S)),
     (JobNotFound, _Meaning(404, "invalid_request_error", code="not_found")),
     (FileGone, _Meaning(404, "invalid_request_error")),
     (BatchNotFound, _Meaning(404, "invalid_request_error", code="not_found")),
@@ -209,7 +211,8 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "There is no such thing, or it is another key's.",
         405: "The path has no such method.",
         408: "The request or its deadline took too long.",
-        409: "The same Idempotency-Key came with another body, or the job was cancelled.",
+        409: "The same Idempotency-Key came with another body, the job was cancelled, or Redis has "
+        "lost tokens of the answer and others came.",
         413: "The request is too large.",
         415: "The request's body is compressed.",
         431: "The request's headers are too large.",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 
-from rose.protocol import Event
+from rose.errors import InvalidCursor
+from rose.protocol import Event, FinishedEvent
 from rose_gateway.requests.bad_request import BadRequest
 
 _POSITION = re.compile(r"(\d{1,10})-([0-3])")
@@ -43,11 +44,27 @@ class Positions:
         return all(rank >= _DONE for _, rank in self._positions)
 
     def passes(self, choice: int, event: Event) -> bool:
-        """Moves past the event, unless the reader has it."""
-        position = (event.cursor, _ENDED if event.is_terminal else 0)
-        if position <= self._positions[choice]:
+        """Moves past the event, unless the reader has it.
+
+        A failover may have forgotten tokens that the reader has. They come again, or the job is
+        cancelled or fails before.
+
+        Raises:
+            InvalidCursor: the answer is another than the one that the reader has a part of.
+        """
+        tokens, rank = self._positions[choice]
+        if rank >= _ENDED or (event.cursor <= tokens and not event.is_terminal):
             return False
-        self._positions[choice] = position
+        if event.index < tokens and isinstance(event, FinishedEvent):
+            raise self._not_there(tokens, f"the answer ends after {event.index} tokens")
+        if event.index < tokens and not event.is_terminal:
+            raise self._not_there(
+                tokens,
+                f"it lies inside of tokens {event.index} to {event.cursor - 1}, which an older "
+                "worker wrote together",
+            )
+        reached = max(tokens, event.cursor)
+        self._positions[choice] = (reached, _ENDED if event.is_terminal else 0)
         return True
 
     def usage_sent(self) -> None:
@@ -57,6 +74,12 @@ class Positions:
     def done(self) -> None:
         """Nothing follows."""
         self._reach(_DONE)
+
+    def _not_there(self, tokens: int, what: str) -> InvalidCursor:
+        return InvalidCursor(
+            f"last_event_id: {tokens} tokens of a choice cannot be gone on from: {what}: follow it "
+            "from the beginning, without last_event_id"
+        )
 
     def _reach(self, rank: int) -> None:
         self._positions = [(tokens, rank) for tokens, _ in self._positions]

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from rose.errors import BrokerUnavailable
-from rose.protocol import Event
+from rose.protocol import Event, TokenEvent
 from rose_gateway.http.request_context import current_request
 from rose_gateway.jobs.record import Record
 from rose_gateway.metrics import Metrics
@@ -71,7 +71,7 @@ class JobGroup:
     async def bursts(
         self, cursors: Sequence[int] = (), *, pause_s: float = 0.0
     ) -> AsyncGenerator[Burst, None]:
-        """All events of all choices, those together that are ready together.
+        """All events of all choices, those together that are ready together, a token each.
 
         `cursors`: of each choice, the tokens that the reader has; none if not given. Every choice
         ends with its terminal event. Close it: `async with aclosing(group.bursts()) as bursts`.
@@ -126,7 +126,19 @@ class JobGroup:
 async def _of_choice(number: int, job: AsyncJob, cursor: int) -> AsyncGenerator[Burst, None]:
     async with aclosing(job.bursts(cursor)) as bursts:
         async for burst in bursts:
-            yield [(number, event) for event in burst]
+            yield _in_single_tokens(number, burst)
+
+
+def _in_single_tokens(number: int, events: Sequence[Event]) -> Burst:
+    """Events with one token each, where their text can be cut: then what is made of a log does not
+    depend on how many tokens its workers wrote at a time."""
+    burst: Burst = []
+    for event in events:
+        if isinstance(event, TokenEvent) and event.text_lengths is not None:
+            burst += [(number, single) for single in event.single_tokens()]
+        else:
+            burst.append((number, event))
+    return burst
 
 
 async def _merged(streams: Sequence[AsyncGenerator[Burst, None]]) -> AsyncGenerator[Burst, None]:
