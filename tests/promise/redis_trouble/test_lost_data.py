@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
 import redis
 
 from rose.errors import JobNotFound
@@ -20,25 +19,38 @@ from tests.support.mid_sentence import Stream
 pytestmark = needs_redis_server
 
 
-@pytest.mark.parametrize("lost", ["all keys", "the state of the job"])
-def test_subscribers_are_told_that_their_job_is_lost_and_new_jobs_run(
-    admin: redis.Redis,
-    client: Client,
-    partition: Partition,
-    endless: Callable[..., Stream],
-    lost: str,
+def test_after_a_flush_new_jobs_run_and_old_subscribers_are_told(
+    admin: redis.Redis, client: Client, endless: Callable[..., Stream]
 ) -> None:
     # given
     running = endless()
     # when
-    if lost == "all keys":
-        admin.flushall()
-    else:
-        admin.delete(partition.state(running.job.id))
+    admin.flushall()
     # then
     running.listeners.join()
     assert [type(error) for error in running.listeners.errors] == [JobNotFound, JobNotFound]
     assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
+
+
+def test_subscribers_are_told_that_somebody_has_deleted_the_state_of_their_job(
+    admin: redis.Redis, client: Client, partition: Partition, endless: Callable[..., Stream]
+) -> None:
+    # given
+    running = endless()
+    state = partition.state(running.job.id)
+    # when
+    admin.delete(state)
+    # then: by when they look, there is no job, or one that has failed since
+    running.listeners.join()
+    assert all(isinstance(error, JobNotFound) for error in running.listeners.errors)
+    ended = [seen[-1] for seen in running.listeners.seen if seen[-1].is_terminal]
+    assert len(ended) + len(running.listeners.errors) == 2
+    assert client.submit("ab", max_new_tokens=2).result(90).token_ids == (97, 98)
+    # and who comes back later with what he has, or with more, hears the same
+    wait_until(lambda: admin.hget(state, "status") == b"failed")
+    later = [running.job.stream(cursor, timeout_s=90) for cursor in (10, 100_000)]
+    ended += [list(events)[-1] for events in later]
+    assert [getattr(event, "code", None) for event in ended] == ["malformed_message"] * len(ended)
 
 
 def test_tokens_that_a_failover_has_forgotten_are_written_again(
