@@ -21,6 +21,9 @@ from roseinfer.model.limits import model_type, text_config, vocab_size
 BYPASSED = "its layers bypass transformers' attention interface"
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
+#: With a window of one token transformers' cache keeps all of them, against its own mask.
+_LEAST_WINDOW = 2
+_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,15 @@ def _check_config(model: Any) -> None:
         raise refuse(model, f"it has layers of type {', '.join(unknown)}")
     if getattr(config, "attention_chunk_size", None):
         raise refuse(model, "its attention is chunked")
+    window = getattr(config, "sliding_window", None)
+    if window is not None and window < _LEAST_WINDOW:
+        raise refuse(
+            model, f"its sliding_window {window} leaves a token none before it to attend to"
+        )
+    for name in _EPSILONS:
+        epsilon = getattr(config, name, None)
+        if epsilon is not None and not epsilon > 0:
+            raise refuse(model, f"its {name} {epsilon} lets a norm of zeros divide by zero")
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from rose.errors import ConfigurationError, UnsupportedModel
@@ -10,6 +10,8 @@ from rose.errors import ConfigurationError, UnsupportedModel
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
 # context: beyond it, a request's result would depend on its batch-mates.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+_LEAST_CONTEXT = 2
 
 
 def text_config(model: Any) -> Any:
@@ -28,8 +30,12 @@ def context_length(model: Any, max_context: int | None) -> int:
     neither says how much that is.
     """
     config = text_config(model)
-    limits = [getattr(config, "max_position_embeddings", None), *_rope_limits(config)]
+    limits = [getattr(config, "max_position_embeddings", None), *length_limits(config)]
     known = [int(limit) for limit in limits if limit]
+    if known and min(known) < _LEAST_CONTEXT:
+        raise UnsupportedModel(
+            f"{model_type(model)}: a context of {min(known)} has no room for a prompt and a token"
+        )
     if not known and max_context is None:
         raise UnsupportedModel(
             f"{model_type(model)}: its configuration gives no context length: set max_context "
@@ -37,20 +43,22 @@ def context_length(model: Any, max_context: int | None) -> int:
         )
     if max_context is None:
         return min(known)
-    if max_context < 2 or (known and max_context > min(known)):
+    if max_context < _LEAST_CONTEXT or (known and max_context > min(known)):
         upper = f" and {min(known)}, the context of this model" if known else ""
-        raise ConfigurationError(f"max_context={max_context} must lie between 2{upper}")
+        raise ConfigurationError(f"max_context={max_context} must lie between {_LEAST_CONTEXT}{upper}")
     return max_context
 
 
-def _rope_limits(config: Any) -> Iterable[int | None]:
+def length_limits(config: Any) -> Iterator[int]:
     """Lengths up to which length-dependent RoPE types give the same result in any batch."""
     rope = getattr(config, "rope_parameters", None) or {}
     per_layer_type = [value for value in rope.values() if isinstance(value, dict)]
     for parameters in per_layer_type or [rope]:
         if parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
-            yield parameters.get("original_max_position_embeddings")
-            yield getattr(config, "original_max_position_embeddings", None)
+            own = getattr(config, "original_max_position_embeddings", None)
+            for limit in (parameters.get("original_max_position_embeddings"), own):
+                if limit:
+                    yield int(limit)
 
 
 def vocab_size(model: Any) -> int:

@@ -16,6 +16,7 @@ from rose.sampling import SamplingParams
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import IMPLEMENTATION
 from roseinfer.model.attention_layers import AttentionLayers, probe_ids, refuse, refuse_failure
+from roseinfer.model.limits import length_limits, text_config
 from roseinfer.model.runner import Runner
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
@@ -39,6 +40,7 @@ class Reference:
 
     def __init__(self, model: Any) -> None:
         """Raises UnsupportedModel if the model cannot be run at all."""
+        _check_length_limits(model)
         self._model = model
         self._sequences = [probe_ids(model, length, salt=i) for i, length in enumerate(_LENGTHS)]
         self.tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
@@ -65,6 +67,16 @@ class Reference:
             raise refuse_failure(self._model, "the probe's forward pass", error) from error
         errors = (ours - self._logits).norm(dim=-1) / self._logits.norm(dim=-1).clamp_min(1e-6)
         return float(errors.mean())
+
+
+def _check_length_limits(model: Any) -> None:
+    limit = min(length_limits(text_config(model)), default=PROBE_TOKENS)
+    if limit < PROBE_TOKENS:
+        raise refuse(
+            model,
+            f"its rotary embedding is another one for more than {limit} tokens, and the load probe "
+            f"needs {PROBE_TOKENS}: original_max_position_embeddings is too small",
+        )
 
 
 def _packed_logits(

@@ -13,7 +13,17 @@ import torch
 from rose.errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
 from roseinfer import InferenceEngine
 from roseinfer.execution import cache_size
-from tests.roseinfer.models import byte_tokenizer, construct, tiny_llama
+from tests.roseinfer.models import (
+    build,
+    byte_tokenizer,
+    construct,
+    greedy,
+    prompts,
+    reference,
+    run_alone,
+    tiny_llama,
+    tokens,
+)
 
 _GQA = {"num_key_value_heads": 2, "intermediate_size": 96}
 
@@ -54,6 +64,33 @@ def test_a_window_that_the_calls_do_not_carry() -> None:
     model.config.sliding_window = 4  # llama's layers know nothing of windows
     message = refusal(lambda: InferenceEngine.from_model(model))
     assert "sliding window of 4" in message
+
+
+@pytest.mark.parametrize("window", [1, 0, -3])
+def test_a_window_without_a_token_before(window: int) -> None:
+    message = refusal(lambda: InferenceEngine.from_model(build("mistral", sliding_window=window)))
+    assert f"sliding_window {window} leaves" in message
+
+
+def test_a_window_that_is_turned_off_is_none() -> None:
+    """As the model's layers say. transformers' generate drops what is behind the window from its
+    cache all the same, and then differs from the model's own logits."""
+    # given
+    model = build("llama", sliding_window=8, use_sliding_window=False)
+    prompt = prompts(20)[0]
+    ids = reference(model, prompt, 10, use_cache=False)
+    # when
+    engine = InferenceEngine.from_model(model)
+    # then
+    assert tokens(run_alone(engine, prompt, greedy(10))) == ids
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"), [("llama", "rms_norm_eps"), ("gpt2", "layer_norm_epsilon")]
+)
+def test_a_norm_that_may_divide_by_zero(architecture: str, name: str) -> None:
+    message = refusal(lambda: InferenceEngine.from_model(build(architecture, **{name: 0.0})))
+    assert f"its {name} 0.0" in message
 
 
 def test_attention_that_differs_from_the_models_own() -> None:
@@ -119,6 +156,18 @@ def test_length_dependent_rope_caps_the_context() -> None:
         }
     )
     assert InferenceEngine.from_model(model).context_length == 64
+
+
+def test_a_length_that_changes_the_rope_before_the_probe_ends() -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    model = tiny_llama(rope_parameters={**rope, "original_max_position_embeddings": 16})
+    message = refusal(lambda: InferenceEngine.from_model(model))
+    assert "another one for more than 16 tokens" in message
+
+
+def test_a_context_of_one_token() -> None:
+    message = refusal(lambda: InferenceEngine.from_model(tiny_llama(max_position_embeddings=1)))
+    assert "no room for a prompt and a token" in message
 
 
 def test_max_context_beyond_the_model() -> None:
