@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -97,10 +98,10 @@ class FileStore:
         """No error where there is nothing. Raises: StorageUnavailable"""
         await self._run(self._target(path).delete)
 
-    def _target(self, path: str) -> _Folder | _Objects:
+    def _target(self, path: str) -> _Target:
         if isinstance(self._filesystem, LocalFileSystem):
-            return _Folder(Path(self._full(path)), Path(self._root))
-        return _Objects(self._filesystem, self._full(path))
+            return _LocalFile(Path(self._full(path)), Path(self._root))
+        return _StoredObject(self._filesystem, self._full(path))
 
     def _full(self, path: str) -> str:
         if not _PATH.fullmatch(path):
@@ -121,67 +122,10 @@ class FileStore:
             ) from error
 
 
-class _Folder:
-    """Writes one file of a folder beside its place, then moves it there."""
+class _Target(ABC):
+    """One path that is written. It holds all of it after `commit`, and before what was there."""
 
-    def __init__(self, path: Path, root: Path) -> None:
-        self._path = path
-        self._root = root
-        self._temporary = path.with_name(path.name + _TEMPORARY)
-        self._file: IO[bytes] | None = None
-        self._lock = Lock()
-
-    def write(self, data: bytes) -> None:
-        with self._lock:
-            self._opened().write(data)
-
-    def commit(self) -> None:
-        """On the disk when it returns."""
-        with self._lock:
-            file = self._opened()
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            self._temporary.replace(self._path)
-            self._file = None
-            _sync_folder(self._path.parent)
-
-    def discard(self) -> None:
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-                self._temporary.unlink(missing_ok=True)
-
-    def delete(self) -> None:
-        self._temporary.unlink(missing_ok=True)
-        self._path.unlink(missing_ok=True)
-        if self._path.parent.parent != self._root:
-            with suppress(OSError):  # it is not empty
-                self._path.parent.rmdir()
-
-    def _opened(self) -> IO[bytes]:
-        if self._file is None:
-            for left in (2, 1, 0):
-                # Others may not look into it: files hold prompts.
-                self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    self._file = self._temporary.open("wb")
-                    break
-                except FileNotFoundError:  # somebody has just deleted the last file of the folder
-                    if not left:
-                        raise
-        assert self._file is not None  # noqa: S101 - opened or raised
-        return self._file
-
-
-class _Objects:
-    """Writes one object. It is there when it is closed, and not before."""
-
-    def __init__(self, filesystem: Any, path: str) -> None:
-        self._filesystem = filesystem
-        self._path = path
+    def __init__(self) -> None:
         self._file: Any = None
         self._lock = Lock()
 
@@ -190,34 +134,106 @@ class _Objects:
             self._opened().write(data)
 
     def commit(self) -> None:
+        """In the storage when it returns."""
         with self._lock:
-            self._opened().close()
+            self._commit(self._opened())
             self._file = None
 
     def discard(self) -> None:
         with self._lock:
-            if self._file is not None:
-                file, self._file = self._file, None
-                if hasattr(file, "discard"):
-                    file.discard()
-                with suppress(AttributeError):  # its `closed` is its own
-                    file.closed = True  # or its end would finish the upload
+            file, self._file = self._file, None
+            if file is not None:
+                self._discard(file)
+
+    def _opened(self) -> Any:
+        if self._file is None:
+            self._file = self._open()
+        return self._file
+
+    @abstractmethod
+    def delete(self) -> None: ...
+
+    @abstractmethod
+    def _open(self) -> Any: ...
+
+    @abstractmethod
+    def _commit(self, file: Any) -> None: ...
+
+    @abstractmethod
+    def _discard(self, file: Any) -> None: ...
+
+
+class _LocalFile(_Target):
+    """Written beside its place, then moved there."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._root = root
+        self._temporary = path.with_name(path.name + _TEMPORARY)
+
+    def delete(self) -> None:
+        self._temporary.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        if self._path.parent.parent != self._root:
+            with suppress(OSError):  # it is not empty
+                self._path.parent.rmdir()
+
+    def _open(self) -> IO[bytes]:
+        for _ in range(2):
+            # Somebody may have just deleted the last file of the folder, and the folder.
+            with suppress(FileNotFoundError):
+                return self._open_temporary()
+        return self._open_temporary()
+
+    def _open_temporary(self) -> IO[bytes]:
+        # Others may not look into it: files hold prompts.
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return self._temporary.open("wb")
+
+    def _commit(self, file: IO[bytes]) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        self._temporary.replace(self._path)
+        _sync_folder(self._path.parent)
+
+    def _discard(self, file: IO[bytes]) -> None:
+        file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class _StoredObject(_Target):
+    """It is there when it is closed, and not before."""
+
+    def __init__(self, filesystem: Any, path: str) -> None:
+        super().__init__()
+        self._filesystem = filesystem
+        self._path = path
 
     def delete(self) -> None:
         with suppress(FileNotFoundError):
             self._filesystem.rm_file(self._path)
 
-    def _opened(self) -> Any:
-        if self._file is None:
-            try:
-                self._file = self._open()
-            except FileNotFoundError:  # it has folders, as SFTP does
-                self._filesystem.makedirs(self._path.rpartition("/")[0], exist_ok=True)
-                self._file = self._open()
-        return self._file
-
     def _open(self) -> Any:
+        try:
+            return self._open_object()
+        except FileNotFoundError:  # it has folders, as SFTP does
+            self._filesystem.makedirs(self._path.rpartition("/")[0], exist_ok=True)
+            return self._open_object()
+
+    def _open_object(self) -> Any:
         return self._filesystem.open(self._path, "wb", block_size=_BLOCK_BYTES)
+
+    def _commit(self, file: Any) -> None:
+        file.close()
+
+    def _discard(self, file: Any) -> None:
+        if hasattr(file, "discard"):
+            file.discard()
+        with suppress(AttributeError):  # its `closed` is its own
+            file.closed = True  # or its end would finish the upload
 
 
 class _Source:
