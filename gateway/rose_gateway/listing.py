@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
+from fastapi import Query
 from pydantic import BaseModel
 
 Item = TypeVar("Item")
+
+#: How many items a page has at the most.
+Limit = Annotated[int, Query(ge=1, le=100)]
 
 
 class Page(BaseModel, Generic[Item]):

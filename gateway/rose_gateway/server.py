@@ -45,11 +45,24 @@ def run(
     asyncio.run(check_exposure(settings))
     FileStore(settings.storage)  # a wrong setting is told at once
     app = app or create_app(settings)
-    most = connections_of(_raise_file_limit(), settings.max_connections)
+    max_open = connections_of(_raise_file_limit(), settings.max_connections)
     timeouts = Timeouts(settings.header_timeout_s, settings.body_timeout_s)
-    connections = Connections(most, timeouts, app.state.metrics)
+    connections = Connections(max_open, timeouts, app.state.metrics)
     listener = listener or listen(settings.host, settings.port)
-    config = uvicorn.Config(
+    config = _uvicorn_config(settings, app, connections)
+    host, port = listener.getsockname()[:2]
+    queues = ", ".join(settings.queue_names)
+    log.info(
+        "serving queue %s at http://%s:%d/v1", queues, f"[{host}]" if ":" in host else host, port
+    )
+    gc.freeze()  # what is there now stays: to look at it again and again would hold up streams
+    _Server(config, app, connections, settings.grace_s).run(sockets=[listener])
+
+
+def _uvicorn_config(
+    settings: GatewaySettings, app: FastAPI, connections: Connections
+) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         loop="uvloop",
         http=guarded_by(connections),
@@ -62,13 +75,6 @@ def run(
         backlog=_BACKLOG,
         timeout_keep_alive=max(1, round(settings.keep_alive_s)),
     )
-    host, port = listener.getsockname()[:2]
-    queues = ", ".join(settings.queue_names)
-    log.info(
-        "serving queue %s at http://%s:%d/v1", queues, f"[{host}]" if ":" in host else host, port
-    )
-    gc.freeze()  # what is there now stays: to look at it again and again would hold up streams
-    _Server(config, app, connections, settings.grace_s).run(sockets=[listener])
 
 
 async def check_exposure(settings: GatewaySettings) -> None:

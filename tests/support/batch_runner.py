@@ -28,7 +28,7 @@ def codes(said: list[Any]) -> set[str]:
 
 async def claim(services: Services) -> Lease:
     async with asyncio.timeout(60):
-        while not (leases := await services.batches.claim("test", lease_s=1, most=1)):
+        while not (leases := await services.batches.claim("test", lease_s=1, limit=1)):
             await asyncio.sleep(0.05)
     return leases[0]
 

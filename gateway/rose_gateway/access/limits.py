@@ -25,7 +25,7 @@ _UNDER_WAY_S = 60
 #: A key's jobs are looked up no more often than this.
 _RECONCILE_S = 2.0
 #: Jobs that are looked up at a time.
-_PORTION = 500
+_PAGE_SIZE = 500
 
 
 StatusLookup = Callable[[QueuedJob], Awaitable[str | None]]
@@ -140,8 +140,8 @@ class Limits:
 
 
 def _portions(jobs: list[tuple[QueuedJob, float]]) -> Iterator[list[tuple[QueuedJob, float]]]:
-    for start in range(0, len(jobs), _PORTION):
-        yield jobs[start : start + _PORTION]
+    for start in range(0, len(jobs), _PAGE_SIZE):
+        yield jobs[start : start + _PAGE_SIZE]
 
 
 def _rate(key_id: str) -> str:

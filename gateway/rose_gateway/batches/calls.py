@@ -11,7 +11,7 @@ from rose.protocol.scripts import Script
 from rose_gateway.scripts import own_script
 
 #: A lease that ends later than this is from before Redis' clock was set back.
-LONGEST_LEASE_S = 3600
+MAX_LEASE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ def cancel(batch_id: str) -> Call:
     return Call(_script("cancel"), [BulkKeys.batch(batch_id)], [])
 
 
-def claim(runner: str, *, lease_s: float, most: int) -> Call:
-    args: list[Arg] = [runner, _ms(lease_s), most, LONGEST_LEASE_S * 1000, BulkKeys.batch("")]
+def claim(runner: str, *, lease_s: float, limit: int) -> Call:
+    args: list[Arg] = [runner, _ms(lease_s), limit, MAX_LEASE_S * 1000, BulkKeys.batch("")]
     return Call(_script("claim"), [BulkKeys.UNFINISHED], args)
 
 

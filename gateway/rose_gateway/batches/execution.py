@@ -89,13 +89,13 @@ class BatchExecution:
                     self._tasks.create_task(self._keep_lease()),
                     self._tasks.create_task(self._counter.keep_flushing()),
                 ]
-                await self._to_its_end()
+                await self._run_to_end()
                 for loop in loops:
                     loop.cancel()
         except* LeaseLost:
             log.info("batch %s is run by another gateway now", self._lease.batch_id)
 
-    async def _to_its_end(self) -> None:
+    async def _run_to_end(self) -> None:
         """Raises: LeaseLost"""
         batch = await retry_while_unavailable(partial(self._repository.find, self._lease.batch_id))
         if batch is None or batch.ended:

@@ -61,12 +61,12 @@ def _repeats(hashes: array[int], numbers: array[int]) -> Iterator[int]:
     ordered = sorted(hashes)
     repeated = {one for one, other in pairwise(ordered) if one == other}
     seen: set[int] = set()
-    found = 0
+    count = 0
     for hash_, number in zip(hashes, numbers, strict=True) if repeated else ():
         if hash_ in seen:
             yield number
-            found += 1
-            if found == _MAX_PROBLEMS:
+            count += 1
+            if count == _MAX_PROBLEMS:
                 return
         elif hash_ in repeated:
             seen.add(hash_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -17,8 +18,6 @@ from rose_gateway.requests.sampling import RequestModel
 MAX_CUSTOM_ID = 512
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,9 @@ def custom_id_of(line: Line) -> str | None:
         fields = from_json(line.raw)
     except ValueError:
         return None
-    found = fields.get("custom_id") if isinstance(fields, dict) else None
-    return found if isinstance(found, str) and 0 < len(found) <= MAX_CUSTOM_ID else None
+    custom_id = fields.get("custom_id") if isinstance(fields, dict) else None
+    is_valid = isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID
+    return custom_id if is_valid else None
 
 
 async def read_lines(
@@ -81,23 +81,23 @@ async def read_lines(
     `chunks`: the file from the byte `start` on, which begins the line with the number `first`.
     """
     number, end = first, start
-    begun = _BegunLine(max_line_bytes)
+    partial = _PartialLine(max_line_bytes)
     async for chunk in chunks:
         position = 0
         while (line_break := chunk.find(b"\n", position)) >= 0:
-            begun.add(chunk[position:line_break])
-            end += begun.length + 1
-            if (line := begun.line(number, end)) is not None:
+            partial.add(chunk[position:line_break])
+            end += partial.length + 1
+            if (line := partial.line(number, end)) is not None:
                 yield line
             number, position = number + 1, line_break + 1
-            begun = _BegunLine(max_line_bytes)
-        begun.add(chunk[position:])
-    if (line := begun.line(number, end + begun.length)) is not None:
+            partial = _PartialLine(max_line_bytes)
+        partial.add(chunk[position:])
+    if (line := partial.line(number, end + partial.length)) is not None:
         yield line
 
 
-class _BegunLine:
-    """A line, as its pieces come."""
+class _PartialLine:
+    """A line whose end has not come yet."""
 
     def __init__(self, max_bytes: int) -> None:
         self.length = 0
@@ -115,7 +115,7 @@ class _BegunLine:
         raw = b"".join(self._pieces)
         too_long = len(raw) < self.length
         if number == 1:
-            raw = raw.removeprefix(_BYTE_ORDER_MARK)
+            raw = raw.removeprefix(BOM_UTF8)
         if not too_long and not raw.strip():
             return None
         return Line(number, end, raw, too_long)

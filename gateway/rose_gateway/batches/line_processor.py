@@ -42,8 +42,8 @@ from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
 
-#: So often a line is sent again whose job has vanished; somebody may delete each of them.
-_MAX_LOST = 5
+#: How often a line is sent again whose job has vanished: somebody may delete each of them.
+_MAX_RESUBMITS = 5
 
 #: Between two reads of a line's events: nobody follows them live.
 _PAUSE_S = 0.1
@@ -119,9 +119,9 @@ class LineProcessor:
         """Raises: ApiError, RoseError"""
         incoming, endpoint = self._incoming(line, request), _ENDPOINTS[request.url]
         parsed = incoming.parsed(endpoint.request, endpoint.unsupported)
-        failures = lost = 0
+        failures = resubmits = 0
         while not cancellation.code:
-            least_s = 0.0
+            min_pause_s = 0.0
             try:
                 submission = await endpoint.make_submission(incoming, parsed)
                 # So many would push out of the history what a person has requested.
@@ -131,22 +131,22 @@ class LineProcessor:
                     body = await endpoint.answer(self._services, group, pause_s=_PAUSE_S)
                 return self._succeeded(line, request, body, group, cancellation)
             except (QueueFull, BrokerUnavailable) as error:
-                self._waits(str(error))
+                self._note_trouble(str(error))
             except TenantLimited as error:
                 if error.retry_after_s is None:
                     raise
-                self._waits(str(error))
-                least_s = error.retry_after_s
+                self._note_trouble(str(error))
+                min_pause_s = error.retry_after_s
             except JobNotFound:
-                lost += 1
-                if lost > _MAX_LOST:
+                resubmits += 1
+                if resubmits > _MAX_RESUBMITS:
                     raise
             except ApiError as error:
-                if not await self._comes_yet(error):
+                if not await self._awaits_first_worker(error):
                     raise
-                self._waits("no worker has come yet")
+                self._note_trouble("no worker has come yet")
             failures += 1
-            await cancellation.wait(max(least_s, transport.BATCH.pause_s(failures)))
+            await cancellation.wait(max(min_pause_s, transport.BATCH.pause_s(failures)))
         return self.stopped_answer(line, cancellation.code)
 
     def _incoming(self, line: Line, request: LineRequest) -> IncomingRequest:
@@ -167,7 +167,7 @@ class LineProcessor:
             priority=Priority.LOW,
         )
 
-    async def _comes_yet(self, error: ApiError) -> bool:
+    async def _awaits_first_worker(self, error: ApiError) -> bool:
         """Whether the model is unknown only because no worker has announced any."""
         if error.code != "model_not_found":
             return False
@@ -176,7 +176,7 @@ class LineProcessor:
         except BrokerUnavailable:
             return True
 
-    def _waits(self, trouble: str) -> None:
+    def _note_trouble(self, trouble: str) -> None:
         if not self.trouble:
             log.warning("a batch waits: %s", trouble)
         self.trouble = trouble

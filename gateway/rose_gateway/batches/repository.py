@@ -36,7 +36,7 @@ _TIMES = (
     *("expired_at", "cancelling_at", "cancelled_at"),
 )
 #: Batches that are looked up in one round trip.
-_PORTION = 100
+_PAGE_SIZE = 100
 
 
 class LeaseLost(Exception):
@@ -156,7 +156,7 @@ class BatchRepository:
         found: list[Batch] = []
         edge = f"({after}" if after else "+"
         while len(found) <= limit:
-            bounds = (BulkKeys.batches(owner), edge, "-", "LIMIT", 0, _PORTION)
+            bounds = (BulkKeys.batches(owner), edge, "-", "LIMIT", 0, _PAGE_SIZE)
             with transport.broker_errors():
                 raw_ids = await self._redis.execute("ZREVRANGEBYLEX", *bounds)
             ids = [raw.decode() for raw in raw_ids]
@@ -181,9 +181,9 @@ class BatchRepository:
         with transport.broker_errors():
             return int(await self._redis.execute("ZCARD", BulkKeys.UNFINISHED))
 
-    async def claim(self, runner: str, *, lease_s: float, most: int) -> Sequence[Lease]:
+    async def claim(self, runner: str, *, lease_s: float, limit: int) -> Sequence[Lease]:
         """Batches that nobody else runs now."""
-        reply = await self._run(calls.claim(runner, lease_s=lease_s, most=most))
+        reply = await self._run(calls.claim(runner, lease_s=lease_s, limit=limit))
         pairs = zip(reply[::2], reply[1::2], strict=True)
         return [Lease(batch_id.decode(), int(epoch)) for batch_id, epoch in pairs]
 

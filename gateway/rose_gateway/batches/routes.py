@@ -11,6 +11,7 @@ from rose_gateway.access.authentication import CallerDependency
 from rose_gateway.batches.repository import BatchParameters
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
 from rose_gateway.errors import ApiError
+from rose_gateway.listing import Limit
 from rose_gateway.openapi import body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import parse
@@ -63,7 +64,7 @@ async def list_batches(
     after: Annotated[
         str | None, Query(max_length=128, description="the id of a batch: those before it")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Limit = 20,
 ) -> BatchList:
     batches, has_more = await services.batches.list(caller.key_id, after=after, limit=limit)
     return BatchList.of([shown(batch) for batch in batches], has_more=has_more)

@@ -62,7 +62,7 @@ class BatchRunner:
         if not settings.run_batches or room <= 0:
             return
         claimed = await self._repository.claim(
-            self._name, lease_s=settings.batch_lease_s, most=room
+            self._name, lease_s=settings.batch_lease_s, limit=room
         )
         for lease in claimed:
             execution = asyncio.create_task(self._execute(lease))

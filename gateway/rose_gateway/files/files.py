@@ -18,7 +18,7 @@ log = logging.getLogger("rose.gateway")
 
 #: Between two looks for what has expired, and for garbage.
 _SWEEP_S = 60.0
-_PORTION = 100
+_PAGE_SIZE = 100
 #: At a time. Each holds some MiB, more with an object store than with a folder.
 _MAX_DOWNLOADS = 64
 
@@ -66,12 +66,12 @@ class Files:
 
         Raises: BrokerUnavailable, StorageUnavailable
         """
-        while expired := await self.repository.expired(_PORTION):
+        while expired := await self.repository.expired(_PAGE_SIZE):
             for record in expired:
                 with suppress(FileNotFound):  # another gateway was faster
                     await self.repository.remove(record.owner, record.id)
         deleted = 0
-        while garbage := await self.repository.take_garbage(_PORTION):
+        while garbage := await self.repository.take_garbage(_PAGE_SIZE):
             await self._delete(garbage)
             deleted += len(garbage)
         return deleted

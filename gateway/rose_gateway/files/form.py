@@ -55,7 +55,7 @@ class UploadForm:
         self._parts: deque[_Part] = deque()
         self._header = b""
         self._value = b""
-        self._whole = False
+        self._complete = False
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise BadRequest("the body must be a form: content-type multipart/form-data", _FILE)
@@ -83,21 +83,21 @@ class UploadForm:
 
         Raises: BadRequest, and what reading the body raises.
         """
-        while (part := await self._begun()) is not None:
-            name = self._named(part)
+        while (part := await self._next_part()) is not None:
+            name = self._checked_name(part)
             if name == _FILE:
                 async for data in self._content(part):
                     yield data
             else:
-                self.fields[name] = await self._text(name, part)
-        if not self._whole:
+                self.fields[name] = await self._field_value(name, part)
+        if not self._complete:
             raise BadRequest("the form ends in its middle", code="invalid_form")
         if not self.filename:
             raise BadRequest(
                 "file: is required and missing", _FILE, code="missing_required_parameter"
             )
 
-    def _named(self, part: _Part) -> str:
+    def _checked_name(self, part: _Part) -> str:
         """Raises: BadRequest: no such field, or the same again."""
         options = part.options
         name = options.get(b"name", b"").decode("utf-8", "replace")[:_MAX_NAME]
@@ -111,7 +111,7 @@ class UploadForm:
             self.filename = shown_name(options[b"filename"].decode("utf-8", "replace"))
         return name
 
-    async def _text(self, name: str, part: _Part) -> str:
+    async def _field_value(self, name: str, part: _Part) -> str:
         value = b""
         async for data in self._content(part):
             value += data
@@ -122,10 +122,10 @@ class UploadForm:
         except UnicodeDecodeError:
             raise BadRequest(f"{name}: is not UTF-8", name) from None
 
-    async def _begun(self) -> _Part | None:
+    async def _next_part(self) -> _Part | None:
         """The next part, whose headers are there; None: there is none."""
         while not self._parts or not self._parts[0].begun:
-            if not await self._more():
+            if not await self._parse_more():
                 return None
         return self._parts[0]
 
@@ -137,10 +137,10 @@ class UploadForm:
             if part.ended and not part.data:
                 self._parts.popleft()
                 return
-            if not part.data and not await self._more():
+            if not part.data and not await self._parse_more():
                 raise BadRequest("the form ends in its middle", code="invalid_form")
 
-    async def _more(self) -> bool:
+    async def _parse_more(self) -> bool:
         """Parse the next bytes of the body. False: there are none."""
         try:
             data = await anext(self._body)
@@ -176,7 +176,7 @@ class UploadForm:
         self._parts[-1].ended = True
 
     def _on_end(self) -> None:
-        self._whole = True
+        self._complete = True
 
 
 def shown_name(given: str) -> str:

@@ -27,7 +27,7 @@ _UPLOAD_MS = 86_400_000
 #: Who was told of garbage has so long to delete it.
 _GARBAGE_LEASE_S = 300.0
 #: Files that are looked up in one round trip.
-_PORTION = 500
+_PAGE_SIZE = 500
 
 _FIELDS = ("owner", "filename", "purpose", "bytes", "created_at", "expires_at", "parts")
 _ID = re.compile(FILE_ID)
@@ -120,7 +120,7 @@ class FileRepository:
         found: list[FileRecord] = []
         edge = f"({after}" if after else None
         while len(found) <= limit:
-            count = min(_PORTION, limit + 1 - len(found))
+            count = min(_PAGE_SIZE, limit + 1 - len(found))
             if descending:
                 bounds = ("ZREVRANGEBYLEX", index, edge or "+", "-")
             else:

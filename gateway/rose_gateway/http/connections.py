@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 64 * 1024
 #: A whole body may take so many times the longest silence, and longer if it is announced to be
 #: long: no line is slower than this.
 _BODY_PATIENCE = 10
-_SLOWEST_BYTES_S = 100_000
+_MIN_BYTES_PER_S = 100_000
 #: After an answer that did not wait for the body: so long and so much is still taken from the
 #: client, so that it reads the answer and not a reset connection.
 _LINGER_S = 2.0
@@ -48,17 +48,17 @@ class Timeouts:
 class Connections:
     """All of a server. Belongs to the event loop's thread."""
 
-    def __init__(self, most: int, timeouts: Timeouts, metrics: Metrics) -> None:
+    def __init__(self, max_open: int, timeouts: Timeouts, metrics: Metrics) -> None:
         self.timeouts = timeouts
         self.metrics = metrics
-        self._most = most
+        self._max_open = max_open
         self._open: set[GuardedProtocol] = set()
         self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
         """those without a whole request, the one that waits longest first"""
 
     def admit(self, connection: GuardedProtocol) -> bool:
         """False: there are too many, and each is being answered."""
-        if len(self._open) >= self._most:
+        if len(self._open) >= self._max_open:
             self.metrics.limit_hit("connections")
             if not self._idle:
                 return False
@@ -194,7 +194,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_patience_s = self._patience_s()
         self._expect_body()
         super().on_headers_complete()
-        self.cycle.transport = _PoliteTransport(self)  # type: ignore[assignment]
+        self.cycle.transport = _LingeringTransport(self)  # type: ignore[assignment]
         self.scope["stream_body"] = StreamBody(self.cycle)  # type: ignore[typeddict-unknown-key]
 
     def on_message_complete(self) -> None:
@@ -218,8 +218,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Close it in the middle of whatever it does."""
         self.transport.abort()
 
-    def close_politely(self) -> None:
-        """Where the client still sends, take some of it, so that it can read its answer."""
+    def close_lingering(self) -> None:
+        """Where the client still sends, take some of it, so that it can read its answer: a reset
+        connection would lose it."""
         if not self._in_body or not self.transport.can_write_eof():
             self.transport.close()
         elif not self._lingering:
@@ -282,7 +283,7 @@ class GuardedProtocol(HttpToolsProtocol):
         announced = next(
             (int(value) for name, value in self.headers if name == b"content-length"), 0
         )
-        return _BODY_PATIENCE * self.guard.timeouts.body_s + announced / _SLOWEST_BYTES_S
+        return _BODY_PATIENCE * self.guard.timeouts.body_s + announced / _MIN_BYTES_PER_S
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -325,8 +326,8 @@ class StreamBody:
             await self._cycle.flow.drain()
 
 
-class _PoliteTransport:
-    """What an answer is written to."""
+class _LingeringTransport:
+    """What an answer is written to. Its end is a lingering close."""
 
     def __init__(self, protocol: GuardedProtocol) -> None:
         self._protocol = protocol
@@ -334,7 +335,7 @@ class _PoliteTransport:
         self.is_closing = protocol.transport.is_closing
 
     def close(self) -> None:
-        self._protocol.close_politely()
+        self._protocol.close_lingering()
 
 
 def guarded_by(connections: Connections) -> type[GuardedProtocol]:

@@ -13,7 +13,7 @@ from rose_gateway.access.caller import Caller
 from rose_gateway.http.request_context import current_request
 from rose_gateway.jobs.job_answer import JobAnswer, job_answer
 from rose_gateway.jobs.queued_job import QueuedJob
-from rose_gateway.listing import Page
+from rose_gateway.listing import Limit, Page
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.services import Services, ServicesDependency
 
@@ -31,7 +31,7 @@ async def list_jobs(
     after: Annotated[
         str | None, Query(max_length=128, description="the id of a job: those before it")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Limit = 20,
 ) -> JobList:
     """Of the last 1,000 that are stored, without those of batches. A job is not found any more
     some time after its end, or when it was deleted."""

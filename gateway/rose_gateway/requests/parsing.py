@@ -34,9 +34,9 @@ def parse(
         BadRequest: what is wrong, with the path of the field.
     """
     fields = _object(body, name) if isinstance(body, bytes) else dict(body)
-    for name, (nothing, _) in (unsupported or {}).items():
-        if name in fields and (fields[name] is None or fields[name] in nothing):
-            del fields[name]
+    for field, (neutral, _) in (unsupported or {}).items():
+        if field in fields and (fields[field] is None or fields[field] in neutral):
+            del fields[field]
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -51,7 +51,7 @@ def _object(body: bytes, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadRequest(f"{name} is not JSON: {error}"[:_MAX_MESSAGE]) from None
     if not isinstance(fields, dict):
-        raise BadRequest(f"{name} must be a JSON object, not a JSON {_kind(fields)}")
+        raise BadRequest(f"{name} must be a JSON object, not a JSON {_json_type(fields)}")
     return fields
 
 
@@ -67,7 +67,7 @@ def refusal_of(
         key=lambda i: (details[i]["type"] == "too_long", len(paths[i]), -i),
     )
     item, path = details[number], paths[number]
-    param = _written(path)
+    param = _param(path)
     if item["type"] in ("extra_forbidden", "none_required"):
         _, reason = (unsupported or {}).get(param, ((), ""))
         if reason:
@@ -102,7 +102,7 @@ def _has(value: Any, part: str | int) -> bool:
     return isinstance(value, dict) and part in value
 
 
-def _written(path: Sequence[str | int]) -> str:
+def _param(path: Sequence[str | int]) -> str:
     """As OpenAI writes it: messages[0].content"""
     text = ""
     for part in path:
@@ -113,6 +113,6 @@ def _written(path: Sequence[str | int]) -> str:
     return text
 
 
-def _kind(value: Any) -> str:
-    kinds = {list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return kinds.get(type(value), "number")
+def _json_type(value: Any) -> str:
+    types = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return types.get(type(value), "number")

@@ -27,9 +27,9 @@ _MAX_IDS = 1024
 #: Python refuses to read longer numbers.
 _MAX_ID_DIGITS = 10
 #: Characters that stand for something else in a regular expression.
-_MEANT_OTHERWISE = frozenset(r"\.+*?()|[]{}^$#&-~")
+_REGEX_METACHARACTERS = frozenset(r"\.+*?()|[]{}^$#&-~")
 #: The least probability that top_p may ask for: with it only the likeliest token is left.
-_LEAST_TOP_P = 1e-9
+_MIN_TOP_P = 1e-9
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -185,7 +185,7 @@ def sampling_fields(
     fields: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": default_temperature if request.temperature is None else request.temperature,
-        "top_p": None if top_p is None else max(top_p, _LEAST_TOP_P),
+        "top_p": None if top_p is None else max(top_p, _MIN_TOP_P),
         "top_k": None if top_k in (0, -1) else top_k,
         "min_p": request.min_p,
         "presence_penalty": request.presence_penalty,
@@ -195,13 +195,13 @@ def sampling_fields(
         "min_new_tokens": request.min_tokens,
         "stop_token_ids": request.stop_token_ids and tuple(request.stop_token_ids),
         "ignore_eos": request.ignore_eos,
-        **_text_fields(request),
+        **_grammar_fields(request),
     }
     if isinstance(request, DetailedSamplingRequest):
         fields |= {
             "seed": request.seed,
-            "stop": _stops(request.stop),
-            "logit_bias": _biases(request.logit_bias),
+            "stop": _stop_texts(request.stop),
+            "logit_bias": _logit_bias(request.logit_bias),
         }
     given = {name: value for name, value in fields.items() if value is not None}
     if given.get("min_new_tokens", 0) > max_new_tokens:
@@ -212,13 +212,13 @@ def sampling_fields(
     return given
 
 
-def _text_fields(request: SamplingRequest) -> dict[str, Any]:
+def _grammar_fields(request: SamplingRequest) -> dict[str, Any]:
     """Raises: BadRequest"""
     own = {
         "regex": bounded(request.regex, "regex"),
         "grammar": bounded(request.grammar, "grammar"),
     }
-    if (found := _structured(request)) is None:
+    if (found := _structured_outputs(request)) is None:
         return own
     wanted, param = found
     if request.regex or request.grammar:
@@ -236,7 +236,7 @@ def _text_fields(request: SamplingRequest) -> dict[str, Any]:
     return {"regex": bounded(wanted.regex, param), "grammar": bounded(wanted.grammar, param)}
 
 
-def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | None:
+def _structured_outputs(request: SamplingRequest) -> tuple[StructuredOutputs, str] | None:
     """With the name of the parameter that says it. Raises: BadRequest"""
     older = {
         kind: value
@@ -264,7 +264,7 @@ def _structured(request: SamplingRequest) -> tuple[StructuredOutputs, str] | Non
 
 def _escaped(text: str) -> str:
     """A regular expression that only `text` fits."""
-    return "".join(f"\\{c}" if c in _MEANT_OTHERWISE else c for c in text)
+    return "".join(f"\\{c}" if c in _REGEX_METACHARACTERS else c for c in text)
 
 
 def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, 
         )
     if given and merged.get("ignore_eos"):
         raise BadRequest("ignore_eos cannot go with a grammar, whose end it is", "ignore_eos")
-    _try(merged)
+    _validate(merged)
     return merged
 
 
@@ -295,22 +295,22 @@ def checked(fields: Mapping[str, Any], **parts: Mapping[str, Any]) -> dict[str, 
 _PLAIN = (int, float, bool)
 
 
-def _try(fields: Mapping[str, Any]) -> None:
+def _validate(fields: Mapping[str, Any]) -> None:
     """Raises: InvalidParameter: they are no SamplingParams."""
     values = fields.values()
     if all(type(value) in _PLAIN for value in values):
-        _try_plain(tuple(fields), tuple(map(type, values)), tuple(values))
+        _validate_cached(tuple(fields), tuple(map(type, values)), tuple(values))
     else:
         SamplingParams(**fields)
 
 
 @lru_cache(maxsize=1024)
-def _try_plain(
+def _validate_cached(
     names: tuple[str, ...],
     types: tuple[type, ...],  # noqa: ARG001 - 1, 1.0 and True are one key else
     values: tuple[Any, ...],
 ) -> None:
-    """The requests of a caller mostly ask for the same."""
+    """Remembered, since the requests of a caller mostly ask for the same."""
     SamplingParams(**dict(zip(names, values, strict=True)))
 
 
@@ -355,13 +355,13 @@ def bounded(source: str | None, param: str) -> str | None:
     return source
 
 
-def _stops(stop: str | list[str] | None) -> tuple[str, ...] | None:
+def _stop_texts(stop: str | list[str] | None) -> tuple[str, ...] | None:
     if not stop:
         return None
     return (stop,) if isinstance(stop, str) else tuple(text for text in stop if text)
 
 
-def _biases(biases: Mapping[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+def _logit_bias(biases: Mapping[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     """Raises: BadRequest: a key is no token id."""
     if not biases:
         return None

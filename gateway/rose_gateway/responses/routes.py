@@ -16,6 +16,7 @@ from rose_gateway.access.authentication import Caller, CallerDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.http.sse import EventStream, while_connected
 from rose_gateway.jobs.jobs import JobGroup
+from rose_gateway.listing import Limit
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.http_request import (
@@ -152,7 +153,7 @@ async def list_input_items(
     after: Annotated[
         str | None, Query(max_length=256, description="the id of an item: those that follow it")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Limit = 20,
     order: Annotated[Literal["asc", "desc"], Query(description="desc: the newest first")] = "desc",
     include: _Include = None,
     include_brackets: _BracketInclude = None,

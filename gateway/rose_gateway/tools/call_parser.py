@@ -187,10 +187,10 @@ class CallsParser:
 
     def _in_text(self, text: str) -> Iterator[Part | str]:
         data = self._take_raw() + text
-        found = data.find(self._open)
-        if found >= 0:
-            certain = _space_start(data, found)
-            end = found + len(self._open)
+        tag = data.find(self._open)
+        if tag >= 0:
+            certain = _space_start(data, tag)
+            end = tag + len(self._open)
             self._raw = [data[certain:end]]
             self._begin_call()
             self._state = _State.HEAD
@@ -255,12 +255,12 @@ class CallsParser:
 
     def _in_whole(self, text: str) -> Iterator[Part | str]:
         known = len(self._recent)
-        found = (self._recent + text).find(self._close)
-        if found < 0:
+        tag = (self._recent + text).find(self._close)
+        if tag < 0:
             self._raw.append(text)
             self._recent = (self._recent + text)[1 - len(self._close) :]
             return
-        end = found + len(self._close) - known
+        end = tag + len(self._close) - known
         self._raw.append(text[:end])
         raw = self._take_raw()
         yield from self._whole_call(raw) or [Text(raw)]

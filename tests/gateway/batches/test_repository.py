@@ -51,7 +51,7 @@ async def create(repository: BatchRepository, owner: str = OWNER, **fields: Any)
 async def claimed(
     repository: BatchRepository, runner: str = "a", lease_s: float = LEASE_S
 ) -> Lease:
-    (lease,) = await repository.claim(runner, lease_s=lease_s, most=1)
+    (lease,) = await repository.claim(runner, lease_s=lease_s, limit=1)
     return lease
 
 
@@ -88,7 +88,7 @@ async def test_one_runner_at_a_time_has_a_batch(repository: BatchRepository) -> 
     lease = await claimed(repository)
     # then
     assert lease == Lease(batch.id, 1)
-    assert await repository.claim("b", lease_s=LEASE_S, most=9) == []
+    assert await repository.claim("b", lease_s=LEASE_S, limit=9) == []
     assert await repository.renew(lease, lease_s=LEASE_S) == "validating"
     # when: it leaves
     assert await repository.release(lease) == 0
@@ -98,8 +98,8 @@ async def test_one_runner_at_a_time_has_a_batch(repository: BatchRepository) -> 
 
 async def test_a_runner_gets_no_more_batches_than_it_asks_for(repository: BatchRepository) -> None:
     batches = [await create(repository) for _ in range(3)]
-    some = await repository.claim("a", lease_s=LEASE_S, most=2)
-    rest = await repository.claim("b", lease_s=LEASE_S, most=2)
+    some = await repository.claim("a", lease_s=LEASE_S, limit=2)
+    rest = await repository.claim("b", lease_s=LEASE_S, limit=2)
     assert (len(some), len(rest)) == (2, 1)
     assert {lease.batch_id for lease in (*some, *rest)} == {batch.id for batch in batches}
 
@@ -110,7 +110,7 @@ async def test_a_batch_whose_runner_is_silent_is_taken_over(repository: BatchRep
     lost = await claimed(repository, lease_s=0.05)
     # when
     async with asyncio.timeout(30):
-        while not (found := await repository.claim("b", lease_s=LEASE_S, most=1)):
+        while not (found := await repository.claim("b", lease_s=LEASE_S, limit=1)):
             await asyncio.sleep(0.01)
     # then: whatever the first one does comes to nothing
     calls: list[Callable[[], Awaitable[Any]]] = [
@@ -215,7 +215,7 @@ async def test_an_ended_batch_keeps_its_counts_and_nothing_else(
     assert 0 < own_raw.ttl(BulkKeys.batch(batch.id)) <= 1000
     assert await repository.unfinished() == 0
     # and: it comes to nobody any more
-    assert await repository.claim("b", lease_s=LEASE_S, most=9) == []
+    assert await repository.claim("b", lease_s=LEASE_S, limit=9) == []
     assert (await repository.cancel(OWNER, batch.id)).status == "failed"
 
 
@@ -228,7 +228,7 @@ async def test_a_batch_that_has_expired_holds_nobody_up(
     own_raw.delete(BulkKeys.batch(spoilt.id))
     own_raw.set(BulkKeys.batch(spoilt.id), "somebody else's")
     # then
-    (lease,) = await repository.claim("a", lease_s=LEASE_S, most=9)
+    (lease,) = await repository.claim("a", lease_s=LEASE_S, limit=9)
     assert lease.batch_id == good.id
     assert await repository.unfinished() == 1
     assert [batch.id for batch in (await repository.list(OWNER, limit=9))[0]] == [good.id]

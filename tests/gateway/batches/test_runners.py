@@ -76,7 +76,7 @@ async def test_a_gateway_that_stops_leaves_its_batches_at_once(
         batch = await created(services, [*asks(1), *asks(30, 5000)[1:]])
         async with running_batches(services):
             await reached(services, batch, lambda looked: looked.completed > 0)
-        assert await services.batches.claim("another", lease_s=1, most=9) == [Lease(batch.id, 2)]
+        assert await services.batches.claim("another", lease_s=1, limit=9) == [Lease(batch.id, 2)]
 
 
 async def test_a_gateway_that_is_not_to_run_batches_counts_them(
@@ -87,7 +87,7 @@ async def test_a_gateway_that_is_not_to_run_batches_counts_them(
         async with asyncio.timeout(60):
             while b"rose_gateway_unfinished_batches 1.0" not in exposed(services):
                 await asyncio.sleep(0.05)
-        assert len(await services.batches.claim("another", lease_s=1, most=9)) == 1
+        assert len(await services.batches.claim("another", lease_s=1, limit=9)) == 1
 
 
 def exposed(services: Services) -> bytes:
