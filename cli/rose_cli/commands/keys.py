@@ -62,19 +62,19 @@ def create(
 @keys.command(name="list")
 def list_keys(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """List the keys, the oldest first."""
-    found = _run(redis_url, lambda keys: keys.list())
+    listed = _run(redis_url, lambda keys: keys.list())
     if as_json:
-        for key in found:
+        for key in listed:
             print_json(_facts(key))
-    elif found:
+    elif listed:
         print_drawing(
             make_table(
                 [
-                    Column("key", [key.id for key in found]),
-                    Column("name", [printable(key.name) for key in found]),
-                    Column("tenant", [printable(key.tenant) or "-" for key in found]),
-                    Column("limits", [_limits(key) for key in found]),
-                    Column("created", [local_time(key.created * 1000) for key in found]),
+                    Column("key", [key.id for key in listed]),
+                    Column("name", [printable(key.name) for key in listed]),
+                    Column("tenant", [printable(key.tenant) or "-" for key in listed]),
+                    Column("limits", [_limits(key) for key in listed]),
+                    Column("created", [local_time(key.created * 1000) for key in listed]),
                 ],
                 terminal_width(),
             )

@@ -51,5 +51,5 @@ def two_workers(redis_url: str, **settings: Any) -> Iterator[list[WorkerProcess]
 
 def read_metrics(http_port: int) -> dict[str, float]:
     """Samples by name, added up over their labels; empty when the worker is dead."""
-    found = scrape(("127.0.0.1", http_port), _SCRAPE_S)
-    return found.samples if found else {}
+    sample = scrape(("127.0.0.1", http_port), _SCRAPE_S)
+    return sample.samples if sample else {}

@@ -125,8 +125,8 @@ def _text(value: Any) -> Any:
 
 
 def _info(server: redis.Redis) -> dict[str, Any]:
-    found = _ask(server, "INFO")
-    return found if isinstance(found, dict) else {}
+    info = _ask(server, "INFO")
+    return info if isinstance(info, dict) else {}
 
 
 def _settings(server: redis.Redis, info: dict[str, Any]) -> dict[str, str | None]:
@@ -189,15 +189,15 @@ def _durability(
 def _memory(info: dict[str, Any], where: str) -> Iterator[Finding]:
     if "used_memory" not in info:
         return
-    used, most = int(info["used_memory"]), int(info.get("maxmemory", 0))
-    says = f"{used >> 20} MiB used{f' of {most >> 20} MiB' if most else ', no limit'}{where}"
-    if most and used >= most:
+    used, limit = int(info["used_memory"]), int(info.get("maxmemory", 0))
+    says = f"{used >> 20} MiB used{f' of {limit >> 20} MiB' if limit else ', no limit'}{where}"
+    if limit and used >= limit:
         yield fail(
             "memory",
             f"{says}: it is full, and refuses new jobs; those that are there go on",
             "raise maxmemory, or lower ROSE_RESULT_TTL_S and ROSE_MAX_QUEUED_BYTES",
         )
-    elif most and used > _FULL * most:
+    elif limit and used > _FULL * limit:
         yield warn(
             "memory",
             says,

@@ -221,7 +221,7 @@ def addresses(places: Iterable[str]) -> list[Address]:
 
     Raises: ConfigurationError
     """
-    found: dict[Address, None] = {}
+    resolved: dict[Address, None] = {}
     for place in places:
         try:
             parts = urlsplit(f"//{place.removeprefix('http://')}")
@@ -234,14 +234,14 @@ def addresses(places: Iterable[str]) -> list[Address]:
             known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise ConfigurationError(f"--metrics {place!r}: no such host ({error})") from None
-        found |= dict.fromkeys((str(to[0]), int(to[1])) for *_, to in known)
-    return list(found)
+        resolved |= dict.fromkeys((str(to[0]), int(to[1])) for *_, to in known)
+    return list(resolved)
 
 
 def _scrape_all(places: Iterable[Address]) -> list[Scrape]:
     """Of those that answer."""
     with ThreadPoolExecutor(max_workers=16) as pool:
-        return [found for found in pool.map(scrape, places) if found is not None]
+        return [sample for sample in pool.map(scrape, places) if sample is not None]
 
 
 def scrape(place: Address, timeout_s: float = _TIMEOUT_S) -> Scrape | None:
@@ -259,10 +259,10 @@ def scrape(place: Address, timeout_s: float = _TIMEOUT_S) -> Scrape | None:
     if answer.status != 200:
         return None
     try:
-        found = _parse(body, address, answer.getheader("Rose-Worker"))
+        sample = _parse(body, address, answer.getheader("Rose-Worker"))
     except ValueError:
         return None  # cut off, or of something else
-    return found if found.worker is not None or _GATEWAY in found.samples else None
+    return sample if sample.worker is not None or _GATEWAY in sample.samples else None
 
 
 def _parse(text: str, address: str, worker: str | None) -> Scrape:
