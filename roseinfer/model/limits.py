@@ -45,7 +45,9 @@ def context_length(model: Any, max_context: int | None) -> int:
         return min(known)
     if max_context < _LEAST_CONTEXT or (known and max_context > min(known)):
         upper = f" and {min(known)}, the context of this model" if known else ""
-        raise ConfigurationError(f"max_context={max_context} must lie between {_LEAST_CONTEXT}{upper}")
+        raise ConfigurationError(
+            f"max_context={max_context} must lie between {_LEAST_CONTEXT}{upper}"
+        )
     return max_context
 
 
