@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rose.errors import InvalidParameter
+from roseinfer.text.special_text import cut_special, encode_cut
 from roseinfer.text.tokenization import require_tokenizer
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
@@ -25,7 +26,7 @@ def encode_chat(
 
     `messages` and `tools` are as in OpenAI's API for chats. A template that mentions no tools
     leaves them out. `template_kwargs` are variables of the template beside them, such as
-    `enable_thinking`.
+    `enable_thinking`. Names of special tokens in any of them stay text: see special_text.
 
     Raises InvalidParameter if the model has no chat template or its template refuses `messages`.
     """
@@ -52,21 +53,20 @@ def _render(
 ) -> list[int]:
     """Raises InvalidParameter for what the template refuses."""
     try:
-        ids: list[int] = tokenizer.apply_chat_template(
-            conversation,
-            tools=[dict(tool) for tool in tools] or None,
+        text = tokenizer.apply_chat_template(
+            cut_special(tokenizer, conversation),
+            tools=cut_special(tokenizer, [dict(tool) for tool in tools]) or None,
             add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **template_kwargs,
+            tokenize=False,
+            **cut_special(tokenizer, dict(template_kwargs)),
         )
+        return encode_cut(tokenizer, text)
     except Exception as error:
         # Templates are programs of the model's authors: whatever they raise is about the messages.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InvalidParameter(
             f"the chat template refused the messages: {reason}", param="prompt"
         ) from error
-    return ids
 
 
 def _check_variables(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
