@@ -8,6 +8,7 @@ UnsupportedModel with one line that says what to do.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ def load(
     weights: str | None = None,
 ) -> LoadedModel:
     """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`."""
+    if sys.flags.optimize > 1:
+        raise ConfigurationError(
+            "transformers reads its own docstrings when it loads a model, and python -OO or "
+            "PYTHONOPTIMIZE=2 leaves them out: use -O or PYTHONOPTIMIZE=1"
+        )
     if checkpoint_path is None:
         source, name = str(MODEL_PATH), "built-in"
     else:

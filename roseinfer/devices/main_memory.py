@@ -17,19 +17,28 @@ _FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.us
 def free_memory(root: Path = Path("/")) -> int:
     """Bytes that may be taken: what the machine has, or the tightest limit of a control group that
     this process is in leaves. `root`: the file system."""
-    return min([_of_machine(root), *_left_by_groups(root)])
+    available = _of_machine(root, "MemAvailable")
+    left = [max(0, most - used) for most, used in _limits(root)]
+    return min([_UNKNOWN if available is None else available, *left])
 
 
-def _of_machine(root: Path) -> int:
+def total_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that there would be if nothing took any; None where the system does not tell."""
+    machine = _of_machine(root, "MemTotal")
+    return None if machine is None else min([machine, *(most for most, _ in _limits(root))])
+
+
+def _of_machine(root: Path, name: str) -> int | None:
     try:
         lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-        kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        kib = next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
         return int(kib) * 1024
     except (OSError, StopIteration):
-        return _UNKNOWN
+        return None
 
 
-def _left_by_groups(root: Path) -> Iterator[int]:
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """The limit of each control group that has one, and how much of it is taken."""
     for group in _groups(root):
         for limit, usage in _FILES:
             try:
@@ -40,7 +49,7 @@ def _left_by_groups(root: Path) -> Iterator[int]:
                 continue
             # Pages of files that nobody uses are given back when memory is needed.
             files = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
-            yield max(0, most - used + int(files))
+            yield most, used - int(files)
 
 
 def _groups(root: Path) -> Iterator[Path]:

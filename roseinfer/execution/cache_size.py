@@ -8,7 +8,7 @@ from functools import partial
 
 from rose.errors import ConfigurationError
 from roseinfer.checkpoints.loading import LoadedModel
-from roseinfer.devices.main_memory import free_memory
+from roseinfer.devices.main_memory import free_memory, total_memory
 from roseinfer.execution.gpu_memory import CudaMeter, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache.cache import KVCache
@@ -65,6 +65,8 @@ def make_cache(
         tokens = size // bytes_per_token
     elif tokens is None:
         tokens = _default_tokens(bytes_per_token, context)
+    elif device.type == "cpu":
+        _check_fits(tokens, bytes_per_token)
     return make(_num_blocks(tokens, options.block_size))
 
 
@@ -81,3 +83,18 @@ def _default_tokens(bytes_per_token: int, context: int) -> int:
     """32 full contexts, or as much of them as a fair share of main memory allows."""
     fits = int(free_memory() * _MEMORY_SHARE // bytes_per_token)
     return max(min(_DEFAULT_CONTEXTS * context, fits), 1)
+
+
+def _check_fits(tokens: int, bytes_per_token: int) -> None:
+    """Whether main memory could ever hold such a cache: it is taken page by page as it fills, and
+    too large a one ends the process much later. Raises ConfigurationError."""
+    total, wanted = total_memory(), tokens * bytes_per_token
+    if total is not None and wanted > total:
+        raise ConfigurationError(
+            f"kv_cache_tokens={tokens} takes {_gib(wanted)} of memory, and there are {_gib(total)} "
+            f"in all: at most {total // bytes_per_token} tokens could fit"
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"

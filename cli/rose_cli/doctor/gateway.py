@@ -84,7 +84,7 @@ def _get(url: str) -> tuple[int, str, float]:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https alone
     began = time.monotonic()
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
+        with _opener(url).open(request, timeout=_TIMEOUT_S) as reply:
             body: bytes = reply.read(_MAX_BYTES)
             return reply.status, body.decode(errors="replace"), time.monotonic() - began
     except urllib.error.HTTPError as error:
@@ -92,6 +92,12 @@ def _get(url: str) -> tuple[int, str, float]:
             return error.code, error.read(_MAX_BYTES).decode(errors="replace"), 0.0
     except OSError as error:
         return 0, str(getattr(error, "reason", error)), 0.0
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """With the proxy that the environment names, but for loopback: a proxy's is another one."""
+    proxies = {} if is_loopback(urlsplit(url).hostname or "") else None
+    return urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
 
 
 def _message(body: str) -> str:

@@ -53,7 +53,9 @@ def _model(settings: WorkerSettings) -> Finding:
     began = time.monotonic()
     try:
         model = RoseEngine(settings).model
-    except (ModelError, ConfigurationError) as error:
+    except ConfigurationError as error:
+        return fail("model", str(error), "change what it names: docs/settings.md")
+    except ModelError as error:
         return fail("model", str(error), "set ROSE_MODEL to one that the engine supports")
     except torch.OutOfMemoryError as error:
         return fail(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.devices.main_memory import free_memory
+from roseinfer.devices.main_memory import free_memory, total_memory
 
 _GIB = 1024**3
 
 
 def write(root: Path, files: dict[str, str]) -> None:
     for name, text in (
-        {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {16 * 2**20} kB\n"} | files
+        {"proc/meminfo": f"MemTotal: {32 * 2**20} kB\nMemAvailable: {16 * 2**20} kB\n"} | files
     ).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +36,14 @@ def test_without_a_limit_the_machine_s_memory_counts(tmp_path: Path) -> None:
 def test_a_container_s_limit_counts_less_what_it_uses_and_cannot_give_back(tmp_path: Path) -> None:
     write(tmp_path, {"proc/self/cgroup": "0::/\n"} | group("", str(4 * _GIB), 2 * _GIB, _GIB))
     assert free_memory(tmp_path) == 3 * _GIB
+
+
+def test_what_there_is_in_all(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/cgroup": "0::/\n"} | group("", "max", 8 * _GIB, 0))
+    assert total_memory(tmp_path) == 32 * _GIB
+    write(tmp_path, group("", str(4 * _GIB), 3 * _GIB, _GIB))
+    assert total_memory(tmp_path) == 4 * _GIB
+    assert total_memory(tmp_path / "nothing") is None
 
 
 def test_the_tightest_of_the_groups_above_counts(tmp_path: Path) -> None:

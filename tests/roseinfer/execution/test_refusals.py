@@ -181,6 +181,13 @@ def test_impossible_cache(options: dict[str, int]) -> None:
         InferenceEngine.from_model(tiny_llama(), **options)  # type: ignore[arg-type]
 
 
+def test_a_cache_that_no_memory_of_this_machine_holds() -> None:
+    def build_engine() -> InferenceEngine:
+        return InferenceEngine.from_model(tiny_llama(), kv_cache_tokens=10**12)
+
+    assert "kv_cache_tokens=1000000000000 takes" in refusal(build_engine)
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     tiny_llama().save_pretrained(tmp_path)
