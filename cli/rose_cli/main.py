@@ -16,6 +16,8 @@ from rose_cli.output import print_error
 
 #: Where output goes has no room, or has failed.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+#: What Python and torch say where they get no memory, in errors that are no MemoryError.
+_OUT_OF_MEMORY = ("can't start new thread", "can't allocate memory", "out of memory")
 
 app = typer.Typer(
     name="rose",
@@ -56,8 +58,10 @@ def main() -> None:
         sys.exit(130)
     except (BrokenPipeError, ReaderGone):
         _end_as_by_sigpipe()
-    except OSError as error:
-        if error.errno not in _FULL:
+    except (MemoryError, OSError, RuntimeError) as error:
+        if _is_out_of_memory(error):
+            _end_without_memory(error)
+        if not isinstance(error, OSError) or error.errno not in _FULL:
             raise
         print(f"rose: cannot write: {error.strerror}", file=sys.stderr)
         os._exit(1)  # what is left in buffers cannot be written either, and would be a traceback
@@ -76,6 +80,22 @@ def _end_as_by_sigpipe() -> NoReturn:
     peer's end does not end it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left in buffers
     sys.exit(128 + signal.SIGPIPE)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _OUT_OF_MEMORY)
+
+
+def _end_without_memory(error: BaseException) -> NoReturn:
+    reason = str(error).splitlines()[0] if str(error) else "nothing is left"
+    print(
+        f"rose: out of memory ({reason}): free some, or raise the limit of this process "
+        "(ulimit -v, a container's)",
+        file=sys.stderr,
+    )
+    sys.exit(1)
 
 
 def _fail(error: RoseError) -> NoReturn:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
 
 import pytest
 
+from rose_cli import main
 from tests.support.command import Rose
 
 NO_REDIS = ("--redis-url=redis://:secret@127.0.0.1:1/0", "--redis-retries=1")
@@ -111,3 +113,39 @@ def test_a_picture_that_cannot_be_written_is_a_mistake(rose: Rose) -> None:
     ended = rose(*words, "--svg", "/no/such/folder/x.svg")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert "/no/such/folder/x.svg" in ended.stderr
+
+
+def test_an_interpreter_without_docstrings_is_a_mistake(rose_process: Rose) -> None:
+    ended = rose_process("generate", "hi", env={"PYTHONOPTIMIZE": "2"})
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.splitlines()[-1].startswith("rose: transformers reads its own docstrings")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "nothing is left"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
+        (RuntimeError("can't start new thread"), "new thread"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory:\nat"), "Default"),
+    ],
+)
+def test_a_machine_without_memory_is_told_in_one_line(
+    error: Exception,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "_run", fail)
+    # when
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    # then
+    said = capsys.readouterr().err
+    assert (ended.value.code, said.count("\n")) == (1, 1)
+    assert said.startswith("rose: out of memory (")
+    assert says in said

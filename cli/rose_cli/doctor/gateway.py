@@ -17,6 +17,7 @@ from rose.transport import broker_errors
 from rose.transport.connection import connect
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_gateway.access.keys import KEYS
+from rose_gateway.access.loopback import is_loopback
 from rose_producer import ProducerSettings
 
 _TIMEOUT_S = 10.0
@@ -96,7 +97,7 @@ def _get(url: str) -> tuple[int, str, float]:
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
     """With the proxy that the environment names, but for loopback: a proxy's is another one."""
-    proxies = {} if is_loopback(urlsplit(url).hostname or "") else None
+    proxies: dict[str, str] | None = {} if is_loopback(urlsplit(url).hostname or "") else None
     return urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rose.errors import RoseError
 from rose_gateway.access.caller import Caller as Caller
 from rose_gateway.access.keys import Keys
+from rose_gateway.access.loopback import is_loopback
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.http.request_context import RequestContext
 from rose_gateway.settings import GatewaySettings
@@ -66,16 +66,6 @@ async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) ->
         type="authentication_error",
         headers={"www-authenticate": "Bearer"},
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Of an address to listen on: whether only this machine can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_local(headers: Headers) -> None:

@@ -40,6 +40,24 @@ def test_a_gateway_is_asked_as_its_clients_do(
         found("127.0.0.1:8080")
 
 
+def test_a_proxy_is_not_asked_for_a_gateway_on_loopback(
+    broker: EmbeddedBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: a proxy that nobody runs
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with running_gateway(broker.url, queue) as gateway:
+        # when
+        (finding,) = gateway_checks.examine_gateway(gateway.url)
+    # then
+    assert finding.verdict is Verdict.WARN
+    # but for others it is
+    (finding,) = gateway_checks.examine_gateway("http://gateway.invalid")
+    assert "refused" in finding.says
+
+
 def test_a_gateway_that_asks_for_a_key(
     own_redis: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
