@@ -112,7 +112,7 @@ INLINE std::uint64_t mix(std::uint64_t bits) {
     return bits ^ bits >> 31;
 }
 
-// The number in [0, 1) of a seed and a position: the same as `uniform` in sampling/sampler.py.
+// The number in [0, 1) of a seed and a position: the same as `uniform` in sampling/random_numbers.py.
 INLINE double uniform(std::int64_t seed, std::int64_t position) {
     constexpr std::uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
     const std::uint64_t state = mix(static_cast<std::uint64_t>(seed) + GOLDEN) +

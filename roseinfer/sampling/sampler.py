@@ -14,15 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rose.sampling import SamplingParams
 from roseinfer import native
 from roseinfer.devices.transfer import to_device
 from roseinfer.gpu import backends
 from roseinfer.logits_processors.batch import process_logits
+from roseinfer.sampling.filters import filter_logits
+from roseinfer.sampling.random_numbers import uniform
 from roseinfer.sessions.session import SamplingRequest
-
-# Up to this top-k, only a row's largest scores are sorted, not the whole vocabulary.
-_MAX_SHORT_TOP_K = 1024
 
 
 def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
@@ -116,75 +114,6 @@ def _argmax(logits: Tensor) -> Tensor:
     return logits.float().argmax(dim=-1)
 
 
-def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Temperature, top-k, top-p and min-p, in that order; filtered entries become -inf.
-
-    `scores` is [B, V] float64. The semantics are those of transformers' logits warpers: ties with
-    the k-th score stay in, the token that crosses `top_p` stays in, `min_p` is relative to the
-    most probable token, and at least one token always remains. What is as likely as the token that
-    crosses `top_p` stays in as well, so that no order of ties decides.
-    """
-    vocab = scores.shape[1]
-    table = torch.tensor(
-        [
-            [p.temperature for p in params],
-            [min(p.top_k or vocab, vocab) for p in params],
-            [p.top_p for p in params],
-            [p.min_p for p in params],
-        ],
-        dtype=torch.float64,
-    )
-    columns = to_device(table, scores.device).unsqueeze(2)
-    temperature, top_k, top_p, min_p = columns
-    scores = scores / temperature
-    # Skipping a filter that a row does not ask for changes nothing: it would keep every entry.
-    for rows, width in _by_width(params, vocab):
-        index = to_device(torch.tensor(rows), scores.device)
-        chosen = scores[index]
-        floor = _floor(chosen, top_k[index].long(), top_p[index], width)
-        scores[index] = chosen.masked_fill(chosen < floor, -torch.inf)
-    if any(p.min_p > 0 for p in params):
-        probs = scores.softmax(dim=-1)
-        floor = min_p * probs.amax(dim=-1, keepdim=True)
-        scores = scores.masked_fill(probs < floor, -torch.inf)
-    return scores
-
-
-def _by_width(params: Sequence[SamplingParams], vocab: int) -> list[tuple[list[int], int]]:
-    """Rows with a top-k or top-p, grouped by how many of their largest scores are sorted.
-
-    A row's width depends on its own parameters alone, so its result is the same in any batch.
-    """
-    short = [i for i, p in enumerate(params) if p.top_k is not None and p.top_k <= _MAX_SHORT_TOP_K]
-    known = set(short)
-    long = [
-        i for i, p in enumerate(params) if i not in known and (p.top_k is not None or p.top_p < 1)
-    ]
-    return [(rows, width) for rows, width in ((short, _MAX_SHORT_TOP_K), (long, vocab)) if rows]
-
-
-def _floor(scores: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
-    """The smallest score [B, 1] of each row that passes `top_k` and `top_p` [B, 1].
-
-    Only the `width` largest scores are sorted. Where that is not the whole vocabulary, `top_k` is
-    at most `width`.
-    """
-    if width < scores.shape[1]:
-        ascending = scores.topk(width, dim=-1).values.flip(-1)
-    else:
-        ascending = scores.sort(dim=-1).values
-    kth = ascending.gather(1, ascending.shape[1] - top_k)
-    top = ascending[:, -1:]
-    cut = ascending < kth
-    # Scores that tie with the k-th but are not among the `width` largest.
-    hidden = (scores >= kth).sum(dim=-1, keepdim=True) - (~cut).sum(dim=-1, keepdim=True)
-    mass = (ascending - top).exp().masked_fill(cut, 0).cumsum(dim=-1)
-    mass = mass + hidden * (kth - top).exp()
-    below = (mass <= (1 - top_p) * mass[:, -1:]) & (top_p < 1)
-    below[:, -1] = False
-    return ascending.masked_fill(below | cut, torch.inf).amin(dim=-1, keepdim=True)
-
-
 def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
     """The id [B] at which the cumulative probability of `scores` [B, V] passes `draws` [B]."""
     cdf = scores.softmax(dim=-1).cumsum(dim=-1)
@@ -195,27 +124,3 @@ def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
     last = torch.searchsorted(cdf, total)
     # Where a grammar allows nothing the row is nan; the result must be a valid id all the same.
     return torch.minimum(picked, last).squeeze(1).clamp_(max=scores.shape[1] - 1)
-
-
-# splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), its
-# constants written as the signed 64-bit integers that torch's wrapping arithmetic wants.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_MIX1 = 0xBF58476D1CE4E5B9 - 2**64
-_MIX2 = 0x94D049BB133111EB - 2**64
-
-
-def _shift_right(bits: Tensor, count: int) -> Tensor:
-    """Logical shift right: torch's `>>` on int64 copies the sign bit."""
-    return (bits >> count) & ((1 << (64 - count)) - 1)
-
-
-def _mix(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shift_right(bits, 30)) * _MIX1
-    bits = (bits ^ _shift_right(bits, 27)) * _MIX2
-    return bits ^ _shift_right(bits, 31)
-
-
-def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """One float64 in [0, 1) for each (seed, position) pair of the int64 tensors [B]."""
-    state = _mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN
-    return _shift_right(_mix(state), 11).double() * 2.0**-53

@@ -10,7 +10,7 @@ on. A binary search finds the floor: float bits, read as integers, have the orde
 import triton
 import triton.language as tl
 
-# As in sampling/sampler.py: splitmix64.
+# As in sampling/random_numbers.py: splitmix64.
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX2 = tl.constexpr(0x94D049BB133111EB)

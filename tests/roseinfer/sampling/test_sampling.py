@@ -16,8 +16,9 @@ from transformers import (
 )
 
 from roseinfer import SamplingParams
-from roseinfer.sampling import sampler as sampling
-from roseinfer.sampling.sampler import filter_logits, uniform
+from roseinfer.sampling import filters
+from roseinfer.sampling.filters import filter_logits
+from roseinfer.sampling.random_numbers import uniform
 from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import WAYS, drawing, sample
 
@@ -61,9 +62,9 @@ def test_the_largest_scores_decide_as_the_whole_vocabulary_does(
     logits = (random_logits(len(rows), vocab=400, seed=seed) / 4).round().double()
     params = [SamplingParams(**row) for row in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "_MAX_SHORT_TOP_K", 60)
+        patch.setattr(filters, "_MAX_SHORT_TOP_K", 60)
         short = filter_logits(logits, params)
-        patch.setattr(sampling, "_MAX_SHORT_TOP_K", 0)
+        patch.setattr(filters, "_MAX_SHORT_TOP_K", 0)
         assert torch.equal(short, filter_logits(logits, params))
 
 
