@@ -1,4 +1,4 @@
-"""Where transformers finds a model, and what it must be told to read it."""
+"""Where transformers finds a model, and the arguments with which it reads it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from roseinfer.checkpoints.sources import gguf_file
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where transformers finds a model, and what it must be told to read it."""
+    """`folder` may be a name on the hub; `arguments` are transformers' own."""
 
     source: str
-    """as whoever loads it calls it"""
+    """as the caller names it"""
     folder: str
-    """or the name on the hub"""
     arguments: dict[str, str]
     header: Header | None = None
     """of a GGUF file"""

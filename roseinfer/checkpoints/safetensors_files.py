@@ -37,7 +37,7 @@ def parameters_of_files(source: str) -> Iterator[tuple[str, Tensor]]:
     """The parameters of the model at `source` by the names that transformers gives them, each once.
     Where that is not how they are stored, everything by its name in the files.
 
-    A tensor is mapped from its file: who looks at some of it reads only that.
+    A tensor is mapped from its file, so only the parts that are used are read.
     """
     with ExitStack() as stack:
         where = {}
@@ -70,8 +70,8 @@ def _files(source: str) -> list[Path]:
         file = stored_file(source, _FILE)
         return [] if file is None else [file]
     names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    found = [stored_file(source, name) for name in names]
-    return [path for path in found if path is not None]
+    paths = [stored_file(source, name) for name in names]
+    return [path for path in paths if path is not None]
 
 
 def _names(source: str, keys: AbstractSet[str]) -> dict[str, str] | None:

@@ -73,7 +73,7 @@ def cache_bytes(
     `make_cache` makes a cache of so many blocks. Raises ConfigurationError if nothing is left.
     """
     peak = profile(meter, runner, make_cache, options, context)
-    runner.bind(make_cache(2))  # lets go of the cache of the profile
+    runner.bind(make_cache(2))  # frees the cache of the profile
     memory = meter.now()
     used = memory.total - memory.free
     graphs = GRAPH_BYTES if options.cuda_graphs else 0

@@ -27,7 +27,7 @@ _Runner = TypeVar("_Runner", bound=Runner, covariant=True)
 
 
 class ChosenRunner(NamedTuple, Generic[_Runner]):
-    """A runner, and which decoder it is in words: for the log, and for whoever asks the engine."""
+    """A runner, and a description of its decoder, for the log and the engine's users."""
 
     runner: _Runner
     description: str

@@ -8,7 +8,7 @@ from typing import Any
 from rose.errors import ConfigurationError, UnsupportedModel
 
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
-# context: beyond it, a request's result would depend on its batch-mates.
+# context: beyond it, a request's result would depend on the rest of its batch.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 _LEAST_CONTEXT = 2

@@ -137,8 +137,8 @@ def take_stored(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     taken: dict[Any, QuantizedWeight] = {}
     for linears in parts.fused_linears:
-        found = [stored.get(names[id(linear.weight)]) for linear in linears]
-        weights = [weight for weight in found if weight is not None]
+        stored_weights = [stored.get(names[id(linear.weight)]) for linear in linears]
+        weights = [weight for weight in stored_weights if weight is not None]
         if len(weights) == len(linears):
             taken.update(zip(linears, weights, strict=True))
     if not taken:

@@ -113,8 +113,8 @@ class _ScoredPrompt:
         self._parts = [_Scored(logits[part], ids[part], params[part]) for part in parts]
 
     def wait(self) -> None:
-        found = [token.logprob for part in self._parts for token in part.wait()]
-        self._session.score(self._first, [score for score in found if score is not None])
+        scores = [token.logprob for part in self._parts for token in part.wait()]
+        self._session.score(self._first, [score for score in scores if score is not None])
 
 
 class _Scored:

@@ -1,4 +1,4 @@
-"""A scheduler's options: their limits, and what they are where nobody sets them."""
+"""A scheduler's options: their limits and defaults."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def overlaps(engine: EngineCore, wanted: bool | None) -> bool:
 
 
 def itl_target_s(engine: EngineCore, target_ms: float | None, *, streams: bool) -> float | None:
-    """See `PrefillPace`; 0, which is no target, where none was set and nobody waits for each token,
-    and on a GPU, where it was not measured."""
+    """See `PrefillPace`. Where none is set it is 0, no target, without a stream of tokens, and on a
+    GPU, where it was not measured."""
     if target_ms is None:
         return None if streams and engine.device.type == "cpu" else 0.0
     return target_ms / 1e3

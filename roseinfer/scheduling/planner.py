@@ -101,7 +101,7 @@ class Planner:
         return [Chunk(session, min(session.num_pending, self.max_step_tokens))]
 
     def shrink(self, tokens: int) -> None:
-        """Steps of at most `tokens` tokens from now on, and nobody beyond them in the batch."""
+        """Steps of at most `tokens` tokens from now on, and at most as many running sessions."""
         self.max_step_tokens = tokens
         while len(self.running) > tokens:
             self._preempt_youngest()

@@ -64,7 +64,7 @@ class Scheduler:
     """
 
     _streams: ClassVar[bool]
-    """Somebody waits for each token."""
+    """Tokens are awaited one by one, so their latency matters."""
 
     def __init__(
         self,

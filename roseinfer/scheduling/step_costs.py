@@ -26,7 +26,7 @@ from torch import Tensor
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
 
-_KEPT = 32  # steps of each kind
+_WINDOW = 32  # steps of each kind
 _RECENT = 5
 _FITTING_PASSES = 5
 _MAX_PATIENCE = 500  # steps
@@ -79,8 +79,8 @@ class StepCosts:
     """Before the first step is measured, everything costs nothing."""
 
     def __init__(self) -> None:
-        self._decodes: deque[_Measurement] = deque(maxlen=_KEPT)
-        self._prefills: deque[_Measurement] = deque(maxlen=_KEPT)
+        self._decodes: deque[_Measurement] = deque(maxlen=_WINDOW)
+        self._prefills: deque[_Measurement] = deque(maxlen=_WINDOW)
         self._recent: deque[_Measurement] = deque(maxlen=_RECENT)
         self._fitted = Costs()
         self._recorded = 0
@@ -118,8 +118,8 @@ class StepCosts:
         return int(2 * max(seconds, 0.0) / divisor) if divisor > 0 else sys.maxsize
 
     def without_slowdown(self) -> Costs:
-        """What a row costs beside the rest of a step, for whoever does not ask how busy the machine
-        is. The fit may be as old as the steps before it were many."""
+        """What a row costs relative to the rest of a step, however busy the machine is now. After
+        many steps the fit is renewed seldom."""
         self._fit(patience=min(self._recorded // 2, _MAX_PATIENCE))
         return self._fitted
 
@@ -129,9 +129,9 @@ class StepCosts:
             self._fitted, self._unfitted = _fit([*self._decodes, *self._prefills]), 0
 
     def _costs(self) -> Costs:
-        """As fitted, times the slowdown. While steps are few they are fitted after each, later
-        after every sixteenth."""
-        self._fit(patience=_KEPT // 2 - 1 if len(self._prefills) > _KEPT // 2 else 0)
+        """As fitted, times the slowdown. The first steps are fitted one by one, later ones after
+        every sixteenth."""
+        self._fit(patience=_WINDOW // 2 - 1 if len(self._prefills) > _WINDOW // 2 else 0)
         if not self._recent:
             return self._fitted
         slowdowns = [step.seconds / self._fitted.of(step.size) for step in self._recent]

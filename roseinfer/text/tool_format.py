@@ -40,12 +40,12 @@ def tool_format(tokenizer: Any | None) -> str:
     if not template_of(tokenizer, [_TOOL]):
         return ""
     try:
-        told = _render(tokenizer, [_USER], [_TOOL])
+        with_tools = _render(tokenizer, [_USER], [_TOOL])
         called = _render(tokenizer, [_USER, _ASSISTANT], [_TOOL])
         plain = _render(tokenizer, [_USER], None)
     except Exception:  # noqa: BLE001 - templates are programs: this one refuses tools
         return ""
-    if told == plain:
+    if with_tools == plain:
         return ""
     for name, pattern in _FORMATS.items():
         if re.search(pattern, called):

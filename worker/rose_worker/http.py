@@ -26,8 +26,8 @@ Check = Callable[[], str | None]
 
 _Routes = dict[str, Callable[[], tuple[int, str, bytes]]]
 
-#: Connections at once, each with a thread. One more closes the one that has been open longest: who
-#: holds connections open keeps no probe out.
+#: Connections at once, each with a thread. One more closes the oldest: a client that holds
+#: connections open does not keep probes out.
 MAX_CONNECTIONS = 16
 #: A request comes, and its response goes, within this time.
 MAX_CONNECTION_S = 10.0
@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Twice a second: hang up on those who have had their time."""
+        """Twice a second: close the connections that have been open for too long."""
         began_before = time.monotonic() - MAX_CONNECTION_S
         with self._lock:
             late = sum(since < began_before for since in self._since.values())

@@ -30,7 +30,7 @@ class Claim:
     grant: Taken | None = None
     """set once it has been taken"""
     logged: int = 0
-    """tokens in its log, as far as its take has told"""
+    """tokens in its log, by the reply to its take"""
     suspect: bool = False
     """The lease of the last take has lapsed without a new token: take it alone."""
     take_id: str = field(default_factory=new_take_id)

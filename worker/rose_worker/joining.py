@@ -1,7 +1,7 @@
 """Joins a queue: all of its workers serve one model.
 
 A worker of another model waits until those that live have left, or have been silent for so long
-that they count as dead. Unless it is told to replace their model: then they take no new jobs.
+that they count as dead. With `replace` it does not wait, and they take no new jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def join(
     """
     mode: Literal["join", "replace"] = "replace" if replace else "join"
     give_up_at = time.monotonic() + patience_s
-    told = False
+    warned = False
     while True:
         try:
             return await at_least_one(
@@ -44,9 +44,9 @@ async def join(
         except ModelConflict as error:
             if time.monotonic() > give_up_at:
                 raise
-            if not told:
+            if not warned:
                 log.warning("waiting for up to %.0f s: %s", patience_s, error)
-                told = True
+                warned = True
         await asyncio.sleep(_AGAIN_S)
 
 

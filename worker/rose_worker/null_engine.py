@@ -18,8 +18,8 @@ from rose_worker.settings import WorkerSettings
 
 #: Where no setting limits it.
 _CONTEXT = 1 << 20
-#: Tokens for who asks for all that such a context holds, as a gateway does for a request without a
-#: limit: nobody waits for a million.
+#: Tokens of a request for all that such a context holds, as a gateway sends one without a limit: a
+#: million would never end.
 _UNLIMITED = 8192
 
 

@@ -161,7 +161,7 @@ class Publisher:
 
     def _accept(self, output: StepOutput) -> None:
         job = self._table.get(output.request_id)
-        # A step that ran when the job was cancelled or lost brings tokens that nobody wants.
+        # A step that ran when the job was cancelled or lost brings tokens that are dropped.
         if job is None or output.index != job.logged:
             return
         lane = self._lanes[job.lease.partition.index]

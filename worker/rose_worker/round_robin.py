@@ -1,9 +1,9 @@
 """Round robin of the partitions over the slots that become free.
 
-Several partitions want them at once, and whoever happens to wake first would take them all. So the
-partition that has had none for longest asks first, and each gets its part: of `n` free slots that
-`k` partitions want, `n / k`. So a job that comes to a partition waits for no more jobs of the
-others than there are slots, and one for each of them.
+Several partitions want free slots at the same time, and the one that wakes first would take them
+all. So the partition that has waited longest comes first, and each gets its share: of `n` free
+slots that `k` partitions want, `n / k`. A job that arrives at a partition therefore waits for at
+most as many jobs of the others as there are slots, and one for each of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gauges of tenants: a bounded number of them, whoever names however many.
+"""The gauges of tenants: a bounded number of them, however many tenants there are.
 
 A worker exports them while it reads the queue for all (`rose_worker.watch`).
 """
@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from rose.protocol.status import QueueStatus
 from rose.protocol.tenants import TenantsStatus, TenantStatus
 
-#: So many tenants have series of their own, and as many of those that have waited longest: who is
-#: forgotten has few jobs.
+#: So many tenants have series of their own, and as many of those that have waited longest: the
+#: others have few jobs.
 TOP_TENANTS = 20
 #: The label of all others together, and of the jobs without a tenant. No tenant can have this name.
 REST = "(rest)"

@@ -1,4 +1,4 @@
-"""A job's spans: waiting, prefill, decode, below the span of whoever submitted it.
+"""A job's spans: waiting, prefill, decode, below the span of its producer.
 
 The spans are made when the job leaves this worker, from times that the worker keeps anyway, so
 tracing costs the engine nothing. A killed worker leaves no spans; the spans of the worker that

@@ -59,7 +59,7 @@ class VocabularyKeeper:
     async def _store(self, partition: Partition, packed: bytes) -> None:
         try:
             await self._broker.store_vocabulary(partition, packed)
-            # It is announced at once: who asks for texts of tokens in between would get none.
+            # Announced at once: until then a request for the texts of tokens gets none.
             await self._broker.announce(partition, self._engine.model, "keep")
         except (*BROKER_ERRORS, MalformedMessage) as error:
             log.warning(

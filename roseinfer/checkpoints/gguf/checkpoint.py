@@ -24,7 +24,7 @@ MODEL_ARGUMENTS: dict[str, Any] = {"quantization_config": GgufConfig(dequantize=
 
 @contextmanager
 def alone(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """A folder with nothing but a link to the file, and how transformers is told its name.
+    """A folder with nothing but a link to the file, and the argument that names it to transformers.
 
     In the file's own folder transformers would prefer the tokenizer.json of another model.
     """
