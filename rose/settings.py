@@ -32,8 +32,8 @@ class QueueSettings(BaseSettings):
     max_queued_jobs: int | None = Field(
         default=None,
         ge=1,
-        description="jobs of a partition not yet ended above which submit is refused; workers hold "
-        "the limit of the queue (100,000 if not given), a producer may be stricter",
+        description="submit refuses above this many unfinished jobs of a partition; workers set "
+        "the queue's limit (100,000 if not given), a producer may set a lower one",
     )
     max_queued_tokens: int | None = Field(
         default=None, ge=1, description="the same in estimated tokens (prompt and output)"

@@ -26,31 +26,29 @@ class GatewaySettings(ProducerSettings):
     )
     host: str = Field(
         default="127.0.0.1",
-        description="address; beyond loopback the gateway starts only where there are API keys",
+        description="address; beyond loopback the gateway starts only if there are API keys",
     )
     port: int = Field(default=8080, ge=0, le=65535, description="its port; 0 for a free one")
     open: bool = Field(
         default=False,
-        description="serve without API keys beyond loopback: everybody who reaches it may use it",
+        description="serve beyond loopback without API keys, to everybody who can reach it",
     )
-    page: bool = Field(
-        default=True, description="serve the page at /, where a person talks to the model"
-    )
+    page: bool = Field(default=True, description="serve the chat page at /")
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, description="longest body of a request"
     )
     max_bodies_bytes: int = Field(
         default=256 * 1024 * 1024,
         ge=1024,
-        description="bytes of all bodies held at one time; more are refused for the moment",
+        description="bytes of all request bodies in memory; above it requests get a 503",
     )
     max_nesting: int = Field(
         default=100, ge=1, le=500, description="deepest nesting of a request's JSON"
     )
     storage: str | None = Field(
         default=None,
-        description="where files are kept: a folder, or an fsspec URL such as s3://bucket/prefix; "
-        "all gateways of a Redis must share it (a folder of the user's data if not given)",
+        description="where files are stored: a folder or an fsspec URL such as s3://bucket/prefix, "
+        "shared by all gateways of a Redis (a folder in the user's data folder if not given)",
     )
     max_file_bytes: int = Field(
         default=200_000_000, ge=1, description="largest file that can be uploaded"
@@ -59,54 +57,58 @@ class GatewaySettings(ProducerSettings):
         default=True, description="run batches; false leaves them to other gateways"
     )
     max_batches: int = Field(
-        default=4, ge=1, description="batches that this gateway runs at one time; others wait"
+        default=4, ge=1, description="batches that this gateway runs at a time; others wait"
     )
     batch_window: int = Field(
         default=128,
         ge=1,
         le=10_000,
-        description="lines of one batch that are in the queue at one time",
+        description="lines of one batch that are in the queue at a time",
     )
     batch_lease_s: float = Field(
         default=15.0,
         ge=1,
         le=600,
-        description="a batch is taken over after this long without a word from its gateway",
+        description="a batch is taken over after this silence of its gateway",
     )
     max_batch_lines: int = Field(
-        default=50_000, ge=1, le=1_000_000, description="most lines of a batch's input"
+        default=50_000, ge=1, le=1_000_000, description="maximum number of lines of a batch"
     )
     batch_ttl_s: int = Field(
-        default=30 * 86_400, ge=60, description="how long a batch is known after its end"
+        default=30 * 86_400, ge=60, description="how long a batch can be found after its end"
     )
     max_connections: int = Field(
         default=10_000,
         ge=1,
-        description="open connections; one more closes the idle one that has been silent longest",
+        description="open connections; another one closes the longest idle one",
     )
     header_timeout_s: float = Field(
-        default=10.0, gt=0, description="a request's headers must come within this time"
+        default=10.0, gt=0, description="a request's headers must arrive within this time"
     )
     body_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="longest silence within a request's body; the whole has ten times as long, and "
-        "a second more for each 100 kB",
+        description="longest silence within a request's body; the whole body may take ten times as "
+        "long, and a second more for each 100 kB",
     )
     keep_alive_s: float = Field(
-        default=75.0, gt=0, description="how long an idle connection is kept for a next request"
+        default=75.0,
+        gt=0,
+        description="how long an idle connection is kept open for the next request",
     )
     heartbeat_s: float = Field(
-        default=15.0, gt=0, description="a silent stream carries a comment this often"
+        default=15.0, gt=0, description="interval of comments in a silent stream"
     )
     write_timeout_s: float = Field(
         default=60.0,
         gt=0,
-        description="a client that takes nothing of its stream for so long, and a heartbeat, is "
-        "hung up on",
+        description="a client that reads nothing of its stream for this time plus a heartbeat is "
+        "disconnected",
     )
     grace_s: float = Field(
-        default=30.0, ge=0, description="at SIGTERM: time for open streams before they are closed"
+        default=30.0,
+        ge=0,
+        description="at SIGTERM: time for open streams to end before they are closed",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error; info has a line a request"

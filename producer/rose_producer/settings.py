@@ -11,17 +11,17 @@ class ProducerSettings(QueueSettings):
     tenant: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9_.-]{0,64}$",
-        description="whose jobs these are where a call does not say it: tenants share the slots",
+        description="tenant of the jobs unless a call names one; tenants share the slots",
     )
     reconnect_timeout_s: float = Field(
-        default=60.0, gt=0, description="how long a stream rides out a Redis that is away"
+        default=60.0, gt=0, description="how long a stream waits for an unreachable Redis"
     )
     poll_interval_s: float = Field(
         default=5.0,
         gt=0,
-        description="how soon a silent stream looks into the log in case a message was lost; "
-        "doubled each time that nothing was",
+        description="after this silence a stream reads the log in case a message was lost; "
+        "doubled each time that none was",
     )
     max_poll_interval_s: float = Field(
-        default=60.0, gt=0, description="the longest time between two such looks"
+        default=60.0, gt=0, description="longest time between two such reads"
     )

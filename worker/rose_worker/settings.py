@@ -12,8 +12,8 @@ from rose.settings import QueueSettings
 class WorkerSettings(QueueSettings):
     engine: Literal["rose", "vllm", "null"] = Field(
         default="rose",
-        description="rose; vllm, for what needs several devices; or null: no model, echoes the "
-        "prompt's tokens",
+        description="rose; vllm, for models that need several devices; or null, which has no model "
+        "and echoes the prompt's tokens",
     )
     model: str | None = Field(
         default=None,
@@ -21,19 +21,19 @@ class WorkerSettings(QueueSettings):
     )
     vllm_args: str = Field(
         default="",
-        description="with the engine vllm, more arguments for it, as `vllm serve` takes them, such "
-        'as "--tensor-parallel-size 2"; "--help" lists them',
+        description="further arguments of vLLM, in the form of `vllm serve`, such as "
+        '"--tensor-parallel-size 2"; "--help" lists them',
     )
     adapters: str = Field(
         default="",
-        description="with the engine vllm, LoRA adapters that jobs may name: NAME=SOURCE, with "
-        "commas between them; a source is a folder or a name on the hub",
+        description="with vLLM, LoRA adapters that jobs may name: NAME=SOURCE, separated by "
+        "commas; a source is a folder or a name on the hub",
     )
-    tokenizer: str | None = Field(default=None, description="tokenizer, where not the model's own")
+    tokenizer: str | None = Field(default=None, description="tokenizer; the model's if not given")
     replace_model: bool = Field(
         default=False,
-        description="join though other workers of the queue serve another model: from then on they "
-        "take no new jobs",
+        description="join even if other workers of the queue serve another model; these then take "
+        "no new jobs",
     )
     device: str | None = Field(default=None, description="cpu, cuda, cuda:1; the best if not given")
     dtype: str | None = Field(
@@ -41,9 +41,9 @@ class WorkerSettings(QueueSettings):
     )
     weights: Literal["int8", "int4", "file"] | None = Field(
         default=None,
-        description="int8 or int4: weights of 8 or 4 bits in groups of 32, made at load; file: "
-        "those of a quantized checkpoint as they lie in its file; all for the compiled decoder on "
-        "a CPU, with bfloat16 beside them; the checkpoint's own in `dtype` if not given",
+        description="int8 or int4: quantised at load to 8 or 4 bits in groups of 32; file: a "
+        "quantised checkpoint's blocks as stored in its file; only with the compiled decoder on a "
+        "CPU, the rest in bfloat16; the checkpoint's weights in `dtype` if not given",
     )
     torch_threads: int | None = Field(
         default=None,
@@ -64,8 +64,8 @@ class WorkerSettings(QueueSettings):
     )
     speculation: bool = Field(
         default=False,
-        description="guess tokens of texts that repeat, and verify several in a step: the same "
-        "tokens, sooner; with the compiled decoder only",
+        description="speculative decoding by prompt lookup: the same tokens, sooner if the text "
+        "repeats; with the compiled decoder only",
     )
     max_context: int | None = Field(
         default=None, ge=2, description="context limit in tokens, below the model's own"
@@ -75,17 +75,17 @@ class WorkerSettings(QueueSettings):
     )
     attention: Literal["triton", "sdpa"] | None = Field(
         default=None,
-        description="triton or sdpa; on a GPU triton if not given; on a CPU sdpa leaves the "
-        "compiled decoder on, which ROSEINFER_NATIVE=0 turns off",
+        description="triton or sdpa; on a GPU triton if not given; on a CPU sdpa does not turn the "
+        "compiled decoder off, ROSEINFER_NATIVE=0 does",
     )
     cuda_graphs: bool = Field(
-        default=True, description="decode steps on a GPU are captured at the start and replayed"
+        default=True, description="capture decode steps on a GPU at the start, and replay them"
     )
     gpu_memory_utilization: float = Field(
         default=0.9,
         gt=0,
         le=1,
-        description="share of a GPU's memory to use, KV cache and all",
+        description="share of a GPU's memory to use, KV cache included",
     )
     lease_s: float = Field(
         default=10.0, ge=0.5, description="after this silence another worker takes a job over"
@@ -94,33 +94,39 @@ class WorkerSettings(QueueSettings):
         default=60.0, gt=0, description="a step longer than this counts as hung: leases lapse"
     )
     reclaim_interval_s: float = Field(
-        default=1.0, gt=0, description="how often jobs of lost or drained workers are looked for"
+        default=1.0, gt=0, description="how often to look for jobs of lost or drained workers"
     )
     max_attempts: int = Field(
-        default=3, ge=1, description="takes without a new token before a job is a dead letter"
+        default=3,
+        ge=1,
+        description="attempts without a new token before a job becomes a dead letter",
     )
     ageing_s: float = Field(
         default=60.0,
         ge=0,
-        description="a waiting job gains a level of priority per so many seconds",
+        description="a waiting job gains a level of priority each time this passes",
     )
     dead_letters_kept: int = Field(default=10_000, ge=1, description="dead letters per partition")
     dead_letters_max_bytes: int = Field(
         default=2**28,
         ge=1,
-        description="bytes of dead letters per partition: more of them drop the oldest",
+        description="bytes of dead letters per partition; above it the oldest are deleted",
     )
     dead_letter_ttl_s: int = Field(
         default=7 * 86_400, ge=1, description="how long a dead letter is kept"
     )
     grace_s: float = Field(
-        default=30.0, ge=0, description="at SIGTERM: time to finish before jobs are handed back"
+        default=30.0,
+        ge=0,
+        description="at SIGTERM: time to finish jobs before the rest are handed back",
     )
     min_step_s: float = Field(
         default=0.0, ge=0, description="slow motion: a step takes at least this long"
     )
     max_buffered_steps: int = Field(
-        default=1000, ge=1, description="steps kept while Redis is away before decoding pauses"
+        default=1000,
+        ge=1,
+        description="steps buffered while Redis is unreachable before decoding pauses",
     )
     http_host: str = Field(
         default="127.0.0.1", description="address of /metrics, /healthz and /readyz"
@@ -133,8 +139,8 @@ class WorkerSettings(QueueSettings):
         default="text", description="text, or json: a JSON object a line, with job and consumer"
     )
     tracing: bool = Field(
-        default=False, description="spans by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT"
+        default=False, description="send spans by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT"
     )
     name: str | None = Field(
-        default=None, description="consumer name; must be unique; made up if not given"
+        default=None, description="consumer name; must be unique; generated if not given"
     )
