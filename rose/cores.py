@@ -1,7 +1,7 @@
 """How many processor cores this process may use: its affinity, and the limits of its cgroups.
 
-OpenMP and torch know the affinity only. A container that may use two cores' time of a machine with
-64 would get 64 threads, of which 62 wait for their turn while the others wait for them.
+OpenMP and torch know the affinity only. A container limited to two cores of a machine with 64
+would get 64 threads, of which 62 wait for a core while the others wait for them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ A message says what was wrong, with which value, and what to do about it.
     ├── JobFailed                  the job ended with an error
     │   ├── JobCancelled
     │   └── DeadlineExceeded
-    ├── ResultTimeout              the caller's own timeout ran out; the job goes on
+    ├── ResultTimeout              the caller's own timeout ran out; the job continues
     ├── BrokerUnavailable          Redis cannot be reached, or refuses us
     │   └── RedisFull              Redis is at its memory limit: try again later
     ├── ConfigurationError         a setting is wrong
@@ -43,9 +43,9 @@ class RoseError(Exception):
     `--json` output.
 
     Submitting fills two more. `accepted` holds the ids of jobs that the failing call had enqueued
-    before. `in_doubt` holds those that it has sent without learning whether they are enqueued:
-    they are the requests after the accepted ones, in order. Who submits them again with these ids
-    as `job_id` enqueues none twice.
+    before. `in_doubt` holds those that it has sent without learning whether they are enqueued, the
+    requests after the accepted ones, in order. Submit them again with these ids as `job_id`, and
+    none is enqueued twice.
     """
 
     code = "error"
@@ -55,7 +55,7 @@ class RoseError(Exception):
 
 class InvalidRequest(RoseError, ValueError):
     """`param` is the field of the job that is wrong, such as `prompt` or `logit_bias`; None where
-    it is none alone, or where only the message says it."""
+    it is not a single one, or where only the message says it."""
 
     code = "invalid_request"
     param: str | None = None
@@ -76,8 +76,8 @@ class PromptTooLong(InvalidRequest):
 
     @classmethod
     def of(cls, tokens: int | str, context: int) -> PromptTooLong:
-        """In the words by which clients of OpenAI's API know it: those that compact a conversation
-        or ask a larger model look for them."""
+        """In words that clients of OpenAI's API recognise: those that compact a conversation or
+        ask a larger model look for them."""
         return cls(
             f"the prompt is too long: it has {tokens} tokens, and this model's maximum context "
             f"length is {context} tokens: send at most {context - 1}"
@@ -171,7 +171,7 @@ class BatchNotFound(RoseError):
 
 
 class StorageUnavailable(RoseError):
-    """The disk is full, the object store is away, or it refuses us: try again later."""
+    """The disk is full, the object store is unreachable, or it refuses us: try again later."""
 
     code = "storage_unavailable"
 
@@ -205,8 +205,8 @@ class BrokerUnavailable(RoseError):
 
 
 class RedisFull(BrokerUnavailable):
-    """Redis has reached `maxmemory`; nothing was enqueued. Jobs that run or wait go on, and give
-    memory back."""
+    """Redis has reached `maxmemory`; nothing was enqueued. Running and waiting jobs continue,
+    and give memory back."""
 
     code = "redis_full"
 

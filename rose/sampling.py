@@ -49,7 +49,7 @@ _MAX_GRAMMAR_BYTES = 64 * 1024
 
 #: How JSON that must fit a schema is written: in one form, as llguidance's options. What else may
 #: stand between its pieces differs between versions of llguidance, and a worker that has another
-#: one could not go on with such a text. A schema's own "x-guidance" goes before it.
+#: one could not continue with such a text. A schema's own "x-guidance" goes before it.
 JSON_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 

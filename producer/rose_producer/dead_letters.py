@@ -87,8 +87,8 @@ class DeadLetters(AllPartitions):
     def retry(self, handle: str) -> Retried:
         """Enqueue the job again, where and as it was, as a new job; the letter is gone then.
 
-        The old id has had its terminal event, and an id has only one. A deadline that has passed
-        is dropped: who asks for a retry still wants the answer.
+        The old id has had its terminal event, and an id has only one. A passed deadline is
+        dropped, because whoever retries still wants the answer.
 
         Raises:
             MalformedMessage, InvalidParameter, JobTooLarge: the job cannot be read; it stays.

@@ -57,7 +57,7 @@ class Tenants(AllPartitions):
 
     def remove(self, name: str) -> bool:
         """Forget the limits of a tenant: from then on it has weight 1 and none. False if it had
-        none. Its jobs go on.
+        none. Its jobs continue.
 
         Raises: InvalidParameter, BrokerUnavailable
         """

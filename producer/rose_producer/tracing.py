@@ -1,6 +1,6 @@
 """Trace context for jobs, where the application traces with OpenTelemetry.
 
-Nothing is imported for it, and nothing is done unless the application has set up a provider.
+It imports nothing and does nothing unless the application has set up a provider.
 """
 
 from __future__ import annotations

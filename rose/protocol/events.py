@@ -129,7 +129,7 @@ class FailedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="failed"):
     code: str
     message: str
     param: str | None = None
-    """The field of the job that is wrong; None if it is none alone. Older workers say none."""
+    """The wrong field of the job; None if it is not a single one. Older workers name none."""
 
     @classmethod
     def of(cls, error: RoseError, index: int) -> FailedEvent:

@@ -62,7 +62,7 @@ class JobSpec(BaseModel):
     """Unix time in milliseconds after which nobody wants the answer any more."""
     metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
-    """W3C trace context of whoever submitted it; left out where nobody traces."""
+    """W3C trace context of whoever submitted it; left out without tracing."""
     tools: Tools = ()
     """What the chat template tells the model that it can call."""
     adapter: str | None = Field(default=None, pattern=ADAPTER_PATTERN)

@@ -70,7 +70,7 @@ class Partition:
 
     @property
     def tenant_jobs(self) -> str:
-        """The stream of tenants' jobs. Those that wait for their turn are pending with nobody."""
+        """The stream of tenants' jobs. Those that wait for their turn are in no pending list."""
         return self._key("jobs:tenants")
 
     @property
@@ -112,7 +112,7 @@ class Partition:
 
     @property
     def running(self) -> str:
-        """Sorted set: the ids of jobs that workers have begun, by when the sweep last saw them."""
+        """Sorted set: the ids of jobs that workers have started, by when the sweep saw them."""
         return self._key("running")
 
     @property

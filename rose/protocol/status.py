@@ -30,7 +30,7 @@ class JobStatus:
     """queued, running, finished, failed or cancelled"""
     tokens: int
     epoch: int
-    """how often a worker has begun on it or handed it back"""
+    """how often a worker has started it or handed it back"""
     attempts: int
     """takes since it last got further"""
     worker: str | None
@@ -129,7 +129,7 @@ class ServedModel(AnnouncedModel):
     """What the workers of a queue serve, as they have announced it."""
 
     workers: int
-    """that have been heard of lately, or hold jobs"""
+    """that have been seen lately, or hold jobs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class WorkerStatus:
     slots: int | None
     """jobs that it decodes at once; None where it has not said so"""
     silent_ms: int
-    """since it was last heard of: one that lives speaks every 5 s at least"""
+    """since it was last seen: one that lives speaks every 5 s at least"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Connections to a name that has several addresses. One of them may take no connection and refuse
-none, such as that of a machine that is gone."""
+"""Connections to a name with several addresses. One of them may neither accept nor refuse
+connections, such as that of a machine that is gone."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def open_slots_async(settings: QueueSettings, timeout_s: float) -> AsyncSlots:
 
 
 class AsyncSlots:
-    """Knows which node to ask, and learns it anew when there is doubt."""
+    """Knows which node to ask, and refreshes it when in doubt."""
 
     def __init__(self, startup: Sequence[Node], connector: NodeConnector, timeout_s: float) -> None:
         self.table = SlotTable(startup)
@@ -59,7 +59,7 @@ class AsyncSlots:
         return node
 
     def doubt(self) -> None:
-        """Begin to learn anew, and wait for nothing."""
+        """Start a refresh, and wait for nothing."""
         if not self._learned_lately:
             self._learning.start()
 

@@ -194,7 +194,7 @@ class AsyncServer(Closable):
         """It takes no more round trips."""
         self._connections.remove(connection)
         self._limit.give_back()
-        if isinstance(error, redis.TimeoutError):  # the others would wait in vain, too
+        if isinstance(error, redis.TimeoutError):  # the others would wait in vain too
             self._fail_waiting(error)
         self._dispatch()
 

@@ -1,6 +1,6 @@
 """What the threads of a blocking client share: turns, and connections that wait for their next use.
 
-A forked process leaves both to its parent and begins anew.
+A forked process leaves both to its parent and starts again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Turns:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         with self._lock:
-            if isinstance(error, redis.TimeoutError):  # the others would wait in vain, too
+            if isinstance(error, redis.TimeoutError):  # the others would wait in vain too
                 while self._waiting:
                     self._waiting.popleft().refuse(error)
             self._pass_on()

@@ -1,7 +1,7 @@
 """A Redis Cluster, for a blocking client: one pool of connections for each node.
 
 Commands go straight to the node that has their slot. The thread whose call has failed learns which
-one that is now, on connections of its own; the other threads go on with what they know.
+one that is now, on connections of its own; the other threads continue with what they know.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_slots(settings: QueueSettings, timeout_s: float) -> Slots:
 
 
 class Slots:
-    """Thread-safe. Knows which node to ask, and learns it anew when there is doubt."""
+    """Thread-safe. Knows which node to ask, and refreshes it when in doubt."""
 
     def __init__(self, startup: Sequence[Node], client: NodeClient, timeout_s: float) -> None:
         self.table = SlotTable(startup)
@@ -71,7 +71,7 @@ class Slots:
         return client
 
     def doubt(self) -> None:
-        """Learn anew, unless another thread is about it. Raises nothing: the old table stays."""
+        """Refresh, unless another thread does it. Raises nothing: the old table stays."""
         if self._learned_lately or not self._learning.acquire(blocking=False):
             return
         try:

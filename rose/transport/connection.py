@@ -60,7 +60,7 @@ def connect(
         return client
     options = {**_options(redis, settings, reply_timeout_s), **address.options}
     options["retry"] = redis.retry.Retry(NoBackoff(), retries)
-    # If one node is away, the partitions of the others go on.
+    # If one node is unreachable, the partitions of the others continue.
     options["require_full_coverage"] = False
     with _valid_options():
         nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]

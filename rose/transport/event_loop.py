@@ -14,7 +14,7 @@ class Home:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check(self) -> None:
-        """In another loop a reply would be waited for in vain.
+        """In another loop the reply would never arrive.
 
         Raises: WrongEventLoop
         """

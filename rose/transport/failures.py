@@ -42,8 +42,8 @@ def named(error: Exception) -> Exception:
 #: primary; or its cluster is being repaired. ClusterDownError includes MASTERDOWN.
 _ANSWERED = (CannotServe, BusyLoadingError, ReadOnlyError, ClusterDownError, TryAgainError)
 
-#: Failures after which a reader connects again and goes on from its cursor, and after which a call
-#: is repeated. RedisClusterException is no RedisError.
+#: Failures after which a reader reconnects and continues from its cursor, and after which a call is
+#: repeated. RedisClusterException is no RedisError.
 CONNECTION_LOST = (
     redis.ConnectionError,
     redis.TimeoutError,

@@ -21,7 +21,7 @@ class Inbox:
         self._overflowed = False
         self._lost: str | None = None
         self._waiter: asyncio.Future[None] | None = None
-        # Set anew only when it has fired: a message comes much earlier than it, nearly always.
+        # Set again only when it has fired: nearly always a message comes much earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
 

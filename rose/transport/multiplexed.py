@@ -211,7 +211,7 @@ class MultiplexedConnection:
         lost = list(self._channels.values())
         unanswered = (*self._due, *self._outgoing)
         self._connection, self._open_reads = None, 0
-        # A proxy may hang up on a command that it does not know.
+        # A proxy may close the connection at a command that it does not know.
         self._greets = self._greeted is None or self._greeted.done()
         if self._timer is not None:
             self._timer.cancel()

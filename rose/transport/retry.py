@@ -37,7 +37,7 @@ SUBSCRIPTION = Backoff(first_s=0.05, longest_s=0.5)
 #: For a connection for round trips. Many callers may wait for it, and each has pauses of its own.
 CONNECTION = Backoff(first_s=0.02, longest_s=0.2)
 
-#: For a worker's loops, which go on until Redis is back.
+#: For a worker's loops, which continue until Redis is back.
 WORKER = Backoff(first_s=0.1, longest_s=1.0)
 
 #: For a line of a batch, which has hours: until Redis is back, or the queue has room.

@@ -1,8 +1,9 @@
 """Turns a claim into a job in a slot: decode it, take it, read its log, prepare it, start it.
 
-A claim remembers which steps are done. If Redis goes away in between, admission continues where it
-stopped and takes no job twice. A job that the engine refuses from its beginning fails, as its
-caller is told. Whatever else cannot run becomes a dead letter with the reason.
+A claim remembers which steps are done. If Redis becomes unreachable in between, admission
+continues where it stopped and takes no job twice. A job that the engine refuses at the start
+fails with an event for its caller. Whatever else cannot run becomes a dead letter with the
+reason.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.admission")
 
-#: Jobs that are tokenized together. The first of them waits for the last.
+#: Jobs that are tokenized together; the first waits for the last.
 _MAX_PREPARED_TOGETHER = 16
 
-#: Tokenizing so many bytes takes less time than waking a thread.
+#: Tokenizing this many bytes takes less time than waking a thread.
 _MAX_INLINE_BYTES = 2048
 
 
@@ -210,8 +211,8 @@ class Admission:
             )
 
     def _fail(self, job: HeldJob, grant: Taken, error: InvalidRequest) -> None:
-        """End a job that its caller has to change. It is no dead letter: nobody here can mend it,
-        and one careless caller would fill their list."""
+        """End a job that only its caller can correct. It becomes no dead letter: the operator
+        cannot fix it, and one careless caller would fill the list."""
         self._table.add(job)
         self._metrics.observe_take(job)
         # The message of a chat template may quote the prompt: log the code alone.
@@ -224,7 +225,7 @@ class Admission:
     def _set_deadline(self, job: HeldJob, deadline_ms: int, grant: Taken) -> bool:
         """Start the timer of the deadline. False if it has passed already.
 
-        Redis' clock decides, at the submit as at the take. `deadline_ms`, which the producer wrote
+        Redis' clock decides, at submit and at take. `deadline_ms`, which the producer wrote
         by its own clock, counts for jobs that came without `submit`.
         """
         left_s = grant.seconds_until(grant.deadline_ms or deadline_ms)

@@ -70,34 +70,35 @@ _SCRIPTS = (
     "tenant_status",
 )
 
-#: What may wait and run in a partition where the settings do not say.
+#: Default limits of what may wait and run in a partition.
 _MAX_QUEUED_JOBS = 100_000
 _MAX_QUEUED_BYTES = 2**30
 
 #: Log entries per read. A log may hold a million tokens.
 _LOG_CHUNK = 1000
 
-#: Events per append call; the events of one job may exceed it. A step brings one event per slot,
-#: or two if its job ends: of 256 slots all fit. But after an outage there may be thousands, and
+#: Events per append call; the events of one job may exceed it. A step has one event per slot, or
+#: two if its job ends, so those of 256 slots fit. After an outage there may be thousands, and
 #: Redis serves nobody else while a script runs.
 _MAX_EVENTS = 512
 
-#: A call that is not answered within a third of a lease is given up, so that another follows while
-#: the lease lasts. Networks are not slower than this, however short the lease is.
+#: A call without an answer within a third of a lease is given up, so that another one fits into
+#: the lease. No network is slower than this minimum, however short the lease is.
 _MIN_REPLY_S = 1.0
 
 #: How long intake listens for new jobs before it looks for released ones.
 _LISTEN_MS = 500
 
-#: How long an idle worker waits for its turn to listen before it looks whether somebody listens. A
-#: listener that was killed is replaced within this and the second for which its name stands.
+#: How long an idle worker waits for its turn to listen before it checks whether anybody listens.
+#: A killed listener is replaced within this time plus the second for which its key lives.
 _MAX_WAIT_S = 1.0
 
-#: Of an interval: a worker that is alone calls as often, and must not come a moment too early.
+#: Share of an interval: a lone worker calls once an interval, and must not come a moment too
+#: early.
 _LOOK_AFTER = 0.8
 
-#: Of a lease: how long workers may renew after a time in which they could not. They renew three
-#: times a lease.
+#: Share of a lease: how long workers may renew after a time in which they could not. They renew
+#: three times a lease.
 _PATIENCE_PER_LEASE = 0.5
 
 
@@ -115,15 +116,15 @@ class Broker:
         self._dead_letters_kept = settings.dead_letters_kept
         self._dead_letters_max_bytes = settings.dead_letters_max_bytes
         self._dead_letter_ttl_s = settings.dead_letter_ttl_s
-        # Nothing is repeated in here: each loop of the worker has pauses and limits of its own, and
-        # must hear of a silent Redis while there is something left of its leases.
+        # No call is repeated here: each loop of the worker has its own pauses and limits, and
+        # must notice a silent Redis before its leases end.
         reply_s = min(settings.redis_timeout_s, max(_MIN_REPLY_S, settings.lease_s / 3))
         self._redis = AsyncRedisClient(settings, reply_timeout_s=reply_s, repeats=0)
         self._reader = AsyncRedisClient(
             settings, reply_timeout_s=reply_s + _MAX_WAIT_S, repeats=0, blocking=True
         )
         self.slots = settings.max_batch_size
-        """how many jobs this worker decodes at once, as it announces them"""
+        """the announced number of jobs that this worker decodes at once"""
         self.queue = QueueReader(self._redis, settings.queue, consumer, self._ttl_s)
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
@@ -156,8 +157,8 @@ class Broker:
     async def announce(
         self, partition: Partition, model: ModelInfo, mode: Literal["join", "replace", "keep"]
     ) -> Announced:
-        """Say that this worker lives and what it serves. Submitters learn what the model can hold,
-        so that submit refuses what it cannot.
+        """Announce that this worker lives and what it serves. Submit refuses what the announced
+        model cannot hold.
 
         Raises: RedisError, MalformedMessage
         """
@@ -176,8 +177,8 @@ class Broker:
         return calls.announced(await self._redis.run(call))
 
     async def store_vocabulary(self, partition: Partition, packed: bytes) -> None:
-        """Keep that of the announced model, unless it is there. A Redis at its memory limit refuses
-        it.
+        """Store the vocabulary of the announced model, unless it is stored. A Redis at its
+        memory limit refuses it.
 
         Raises: RedisError
         """
@@ -189,8 +190,8 @@ class Broker:
             await client.aclose()
 
     async def leave(self, partition: Partition) -> None:
-        """Let another worker read the queue, and leave the groups. What this worker owns without
-        knowing it, after a lost reply, is released."""
+        """Give up reading the queue's gauges, and leave the groups. Entries that this worker
+        owns without knowing it, after a lost reply, are released."""
         await self.queue.elect(partition, 0)
         await self._redis.run(calls.leave(partition, self.consumer))
 
@@ -206,7 +207,7 @@ class Broker:
         """Read at most `count` entries without waiting: released ones first, then new ones, the
         most urgent first. `wait`: none where another worker listens. `adopt`: after a lost reply,
         all entries that this worker knows of; those that it owns beside them come first.
-        `take_id`: with it new jobs are taken at once, on which nobody has begun before."""
+        `take_id`: with it new jobs that nobody has started before are taken at once."""
         call = calls.fetch(
             partition,
             self.consumer,
@@ -234,7 +235,8 @@ class Broker:
         return Fetched(entries, seen, redelivered, bool(more), bool(listens), begun)
 
     def _log_mended(self, partition: Partition, mended: bytes) -> None:
-        """Once of a key that somebody had written over. `mended`: when, and which; b"" for none."""
+        """Log once that a key was overwritten and rebuilt. `mended`: when, and which; b"" for
+        none."""
         if mended and self._logged.get(partition) != mended:
             self._logged[partition] = mended
             log.error(
@@ -248,8 +250,8 @@ class Broker:
         """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
         One of the bell, which has no job, says that a tenant's job may begin that came before.
 
-        Reads without a group, so nobody owns the entries that it returns: none is lost if the call
-        is cut off, and the caller needs no free slot for them.
+        Reads without a group, so nobody owns the returned entries: none is lost if the call is
+        interrupted, and the caller needs no free slot for them.
         """
         streams = (*partition.all_streams, partition.bell)
         reply = await self._reader.execute(
@@ -268,15 +270,15 @@ class Broker:
         return bool(await self._reader.execute(*command))
 
     async def somebody_listens(self, partition: Partition) -> bool:
-        """Whether another worker listens and will hand on to those that wait, as far as one can
-        tell by two short commands. A fetch tells for certain."""
+        """Whether another worker listens and will pass the turn on, as far as two short commands
+        can tell. Only a fetch is certain."""
         listener, _, waiting = partition.idle
         looks = [("PTTL", listener), ("PTTL", waiting)]
         listener_ms, waiting_ms = map(int, await self._redis.exchange(looks))
         return 0 < listener_ms <= LISTENER_MS and WAITING_MS / 2 < waiting_ms <= WAITING_MS
 
     async def hand_on(self, partition: Partition) -> None:
-        """Let the next idle worker listen: this one does something else."""
+        """Let the next idle worker listen, because this one does something else."""
         await self._redis.run(calls.hand_on(partition, self.consumer, leaves=True))
 
     async def take_unread(
@@ -308,7 +310,7 @@ class Broker:
     async def take(
         self, partition: Partition, takes: Sequence[Take], *, alone: bool = False
     ) -> list[Taken | NotTaken | OfOtherModel]:
-        """Begin on jobs. Returns an outcome for each, in order."""
+        """Start jobs. Returns an outcome for each, in order."""
         if not takes:
             return []
         mode: Literal["", "alone"] = "alone" if alone else ""
@@ -376,7 +378,7 @@ class Broker:
                 letter.entry.partition,
                 letter.entry.key,
                 self.consumer,
-                # Of a job over the limit only the beginning is kept. The error names its size.
+                # Only the beginning of an oversized job is kept. The error names its size.
                 raw=(letter.entry.raw or b"")[:MAX_JOB_BYTES],
                 job_id=letter.job_id,
                 event=letter.event,

@@ -48,7 +48,7 @@ class Control:
             while True:
                 message = await inbox.get(_LISTEN_S)
                 if message is not None:
-                    # Anybody may publish here. What means no job of this worker is ignored.
+                    # Anybody may publish here. Messages about jobs of other workers are ignored.
                     job_id = self._table.named_by(message.decode(errors="replace"))
                     if job_id is not None:
                         self._publisher.cancel(job_id)

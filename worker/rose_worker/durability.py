@@ -1,4 +1,4 @@
-"""At its start a worker looks whether Redis may lose anything, and says so."""
+"""At its start a worker checks whether Redis may lose anything, and logs it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAYS = {
 
 
 def check_in_background(settings: WorkerSettings) -> None:
-    """In a thread of its own: a Redis that does not answer holds nobody up."""
+    """In a thread of its own: a Redis that does not answer delays nobody."""
     threading.Thread(target=_check, args=(settings,), daemon=True, name="durability").start()
 
 
@@ -56,7 +56,7 @@ def _check(settings: WorkerSettings) -> None:
 def _keeps_log(server: redis.Redis) -> bool:
     """False: it keeps nothing for a restart. Where this user may not ask, that is not known."""
     try:
-        # A question that is refused stands in the server's log of what intruders tried.
+        # A refused query would appear in the server's ACL log, among what intruders tried.
         if server.execute_command("ACL DRYRUN", user_of(server), "INFO") not in ("OK", b"OK"):
             return True
         info: Any = server.info()

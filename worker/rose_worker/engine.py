@@ -1,7 +1,7 @@
 """The interface between the worker and its engine.
 
-Any thread calls `prepare`, which tokenizes and may take its time. Only the engine thread calls the
-other methods. What an engine reports are the records of `rose.engine_records`.
+Any thread may call `prepare`, which tokenizes and may be slow. Only the engine thread calls the
+other methods. An engine reports records of `rose.engine_records`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelInfo:
     decoder: str = "none"
     """which decoder computes the model, and why not the compiled one"""
     fingerprint: str = ""
-    """of weights and their format, tokenizer and dtype: workers with the same one may go on with
+    """of weights and their format, tokenizer and dtype: workers with the same one may continue with
     each other's texts; empty if it is not known"""
     chat: bool = True
     """It takes chat messages: there is a chat template."""
@@ -42,7 +42,7 @@ class ModelInfo:
 
     @property
     def announced(self) -> AnnouncedModel:
-        """What submitters and operators learn of it."""
+        """What is announced to submitters and operators."""
         return AnnouncedModel(**{name: getattr(self, name) for name in MODEL_FIELDS})
 
 
@@ -80,7 +80,8 @@ class Engine(Protocol):
     def add(self, prepared: Prepared) -> None: ...
 
     def abort(self, job_id: str) -> None:
-        """Free the slot of a job. Unknown ids are ignored: the job may just have finished."""
+        """Free the slot of a job. Unknown ids are ignored, because the job may just have
+        finished."""
 
     def step(self, only: str | None = None) -> list[StepOutput]:
         """Compute the next tokens of every job, or of `only` one while the others pause."""

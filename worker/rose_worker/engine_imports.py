@@ -2,9 +2,9 @@
 
 transformers' modules for models import `torch._dynamo` for a few decorators, and torch's sharded
 tensors wherever torch has them: half of the time in which a worker starts. This process neither
-compiles models nor shards them. So a placeholder stands for `torch._dynamo`, which loads it as soon
-as something else of it is asked for, transformers sees a torch without `torch.distributed`. And
-transformers looks for its models once, not twice.
+compiles nor shards models. So a placeholder replaces `torch._dynamo` and loads it when anything
+else of it is used, and transformers sees a torch without `torch.distributed`. transformers also
+searches for its models once, not twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from roseinfer.patching import patched
 
 _DYNAMO = "torch._dynamo"
 
-#: What transformers' masks need of it, and what this loads.
+#: What transformers' masks need of it, and what that loads.
 _NEEDED = "torch._dynamo._trace_wrapped_higher_order_op"
 
 #: Decorators that say how a function is to be compiled, and change nothing where none is.
@@ -42,9 +42,9 @@ def lean() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """For imports: they make a million objects and hardly any garbage. What is there afterwards
-    stays as long as the process, so the collector passes over it: looking through it takes tenths
-    of a second, in which no thread runs."""
+    """For imports: they create a million objects and hardly any garbage. These live as long as
+    the process, so they are frozen for the collector: scanning them takes tenths of a second, in
+    which no thread runs."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -72,7 +72,7 @@ def defer_dynamo() -> None:
 
 
 class _Deferred(ModuleType):
-    """A package that is loaded when it is asked for what it does not have yet."""
+    """A package that is loaded when a missing attribute is used."""
 
     _lock = threading.RLock()  # what it imports may ask for it again
 

@@ -2,8 +2,8 @@
 
     asyncio  -- commands -->  engine thread  -- reports -->  asyncio
 
-The queue of reports is bounded. While Redis is away, reports pile up; the thread pauses before its
-next step when `max_reports` of them wait. Nothing else makes it wait.
+The queue of reports is bounded. While Redis is unreachable, reports pile up; the thread pauses
+before its next step when `max_reports` of them wait. Nothing else makes it wait.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ class Fetched:
     redelivered: int
     """how many of the entries another worker has had before"""
     more: bool
-    """There may be more: it was as much as asked for, or as fits into one reply."""
+    """There may be more: the reply reached the requested count or its maximum size."""
     listens: bool
-    """This worker is the one of its partition that is to listen for new jobs."""
+    """This worker is the listener of its partition."""
     begun: Mapping[EntryKey, Taken]
     """those that were taken already"""
 

@@ -30,14 +30,14 @@ from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.intake")
 
-#: Whoever listens and takes longer to begin on what it has heard of lets another one listen.
+#: Whoever listens and takes longer to start what it was notified of lets another one listen.
 _MAX_DEAF_S = 0.005
 
-#: Jobs of one fetch. While this worker begins on them Redis can serve its appends: with a large
+#: Jobs of one fetch. While this worker starts them Redis can serve its appends: with a large
 #: batch in one call each of the two would wait for the other.
 _MAX_FETCHED = 128
 
-#: How long jobs that are heard of one by one may keep intake from a fetch, which also tells the
+#: How long jobs that are notified one by one may keep intake from a fetch, which also tells the
 #: other idle workers that this one listens.
 _MAX_UNFETCHED_S = 0.5
 
@@ -62,7 +62,7 @@ class Intake:
     _handing_on: asyncio.Task[None] | None = field(default=None, init=False)
     _hung: bool = field(default=False, init=False)
     _adopting: bool = field(default=False, init=False)
-    """A lost reply may have brought entries that this worker does not know of."""
+    """A lost reply may have contained entries that this worker does not know of."""
     _adopt_until: float = field(default=0.0, init=False)
     _lost_take: str | None = field(default=None, init=False)
     """of the fetch whose reply was lost, if one was"""
@@ -150,7 +150,7 @@ class Intake:
         self._waits = not fetched.listens and not fetched.more
 
     def _claim(self, fetched: Fetched, entry: Entry) -> Claim:
-        """One that the lost fetch has begun on is granted as in the reply that was lost."""
+        """One that the lost fetch has started is granted as in the reply that was lost."""
         claim = Claim(entry, grant=fetched.begun.get(entry.key))
         if claim.grant is None and self._lost_take and entry.key not in self._adopted:
             self._adopted.add(entry.key)
@@ -182,8 +182,8 @@ class Intake:
             await self._handing_on
 
     def _adopt_from_now_on(self) -> None:
-        """A call may have read entries and its reply was lost. It may even be carried out later, if
-        it waits in front of a Redis that is held up: so look for such entries for a while."""
+        """A call whose reply was lost may have read entries. It may even run later, if Redis is
+        blocked: so look for such entries for a while."""
         self._seen, self._waits, self._turn_came = None, False, False  # fetch
         self._adopting = True
         self._adopt_until = time.monotonic() + self._settings.redis_timeout_s
@@ -209,7 +209,7 @@ class Intake:
             await self._take_the_only_one(heard[0], seen)
 
     async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
-        """Take the only job that waits in any stream, in one call, since none is more urgent."""
+        """Take the only waiting job of all streams in one call: none is more urgent."""
         try:
             spec = decode_job(entry.raw or b"")
         except RoseError:  # the next fetch reads it, and admission gives it up
@@ -244,7 +244,7 @@ class Intake:
         return self._thread.stalled_s > min(settings.lease_s, settings.stall_timeout_s)
 
     async def _leave_to_others(self, claims: Sequence[Claim]) -> None:
-        """Hand back what has not begun, and take nothing new until the step is done."""
+        """Hand back what has not started, and take nothing new until the step is done."""
         if not self._hung:
             self._hung = True
             log.warning(
@@ -269,7 +269,7 @@ class Intake:
             return
 
     async def _reclaim_if_due(self) -> None:
-        """Have the jobs of lost workers released, whether this worker has slots for them or not."""
+        """Release the jobs of lost workers, whether or not this worker has slots for them."""
         now = time.monotonic()
         if now < self._reclaim_due:
             return

@@ -44,7 +44,7 @@ def loader(settings: WorkerSettings) -> Callable[[], Engine]:
 
 
 def _check_sources(settings: WorkerSettings) -> None:
-    """What is wrong at first sight is said before Redis hears of this worker."""
+    """Report obvious errors before the worker connects to Redis."""
     from roseinfer.checkpoints.sources import check
 
     for source in (settings.model, settings.tokenizer):

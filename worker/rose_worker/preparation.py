@@ -1,6 +1,6 @@
 """Prepares prompts beside the event loop, and gives up on one that never ends.
 
-The threads are daemons: a tokenizer that hangs holds up neither the worker's intake nor its end.
+The threads are daemons: a tokenizer that hangs delays neither the worker's intake nor its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 @dataclass(slots=True, eq=False)
 class Preparation:
     _began: dict[int, float] = field(default_factory=dict, init=False)
-    """when each thread has begun on what it does now"""
+    """when each thread has started what it does now"""
 
     @property
     def stalled_s(self) -> float:

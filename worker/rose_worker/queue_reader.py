@@ -1,4 +1,5 @@
-"""What one worker reads and tidies for all: how the queue stands, and what others have left."""
+"""What one worker reads and cleans up for all: the queue's status, and consumers of killed
+workers."""
 
 from __future__ import annotations
 
@@ -54,9 +55,10 @@ class QueueReader:
         return False
 
     async def lost_workers(self, partition: Partition) -> int:
-        """How many have been silent for so long that they must be dead, and are not yet forgotten.
+        """The number of workers that have been silent long enough to be dead, and are not yet
+        deleted.
 
-        One that drains takes its name with it; that of a killed one stays.
+        A draining worker deletes its name; that of a killed one stays.
         """
         stream = partition.jobs(Priority.NORMAL)
         consumers = await self._redis.execute("XINFO", "CONSUMERS", stream, GROUP)

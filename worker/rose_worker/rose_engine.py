@@ -98,8 +98,8 @@ def _model_info(engine: InferenceEngine) -> ModelInfo:
 
 
 def set_threads(count: int | None) -> None:
-    """Have `count` threads compute; None: as many as torch would, and no more than there are cores
-    for. Threads that wait for a core hold up those that wait for them."""
+    """Compute with `count` threads; None: torch's number, limited to the available cores.
+    Threads that wait for a core delay those that wait for them."""
     before, cores = torch.get_num_threads(), usable_cores()
     if count is None and before > cores:
         log.warning("%d threads instead of %d: there are no more cores to use", cores, before)

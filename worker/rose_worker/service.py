@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rose.worker")
 
-#: A drain waits so long for what a silent partition may hold up: for the intake of new jobs to end,
-#: for the last tokens to reach Redis, and for handing back. The other partitions take no time.
+#: How long a drain waits for a silent partition: for its intake to end, for the last tokens to
+#: reach Redis, and for handing back. Other partitions take no time.
 _INTAKE_S = 2.0
 _FLUSH_S = 3.0
 _HAND_BACK_S = 3.0
 
-#: And so long for the step that the device computes.
+#: How long a drain waits for the step that the device computes.
 _STEP_S = 30.0
 
 
@@ -116,8 +116,8 @@ def _on_signals(handler: Callable[[int], None]) -> None:
 
 
 def _end(signum: int) -> None:
-    """At once: a worker that does not serve yet holds nothing, and nobody can interrupt the thread
-    that loads a model."""
+    """Exit at once: a worker that does not serve yet holds nothing, and the thread that loads a
+    model cannot be interrupted."""
     log.info("%s: ended before it served", signal.Signals(signum).name)
     os._exit(128 + signum)
 
@@ -185,7 +185,7 @@ class _Service:
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take no new jobs, finish those that the grace period allows, hand back the rest.
 
-        A partition that does not answer holds up none of the others, and the end by a few seconds.
+        A partition that does not answer delays none of the others, and the end by a few seconds.
         """
         end = time.monotonic() + self._settings.grace_s
         for intake in self._intakes:
@@ -198,7 +198,7 @@ class _Service:
         await in_time(self._thread.stop(), _STEP_S, hurry)
         if not await in_time(self._publisher.flushed(), _FLUSH_S, hurry):
             log.warning("the last tokens did not reach Redis: another worker makes them again")
-        # From here on nothing may renew what is handed back or report that this worker lives.
+        # From here on nothing may renew leases of handed-back jobs or announce this worker.
         await cancel_all(self._tasks)
         await asyncio.gather(*(self._hand_back(p, hurry) for p in self._broker.partitions))
         log.info("drained")

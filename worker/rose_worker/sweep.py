@@ -1,7 +1,8 @@
-"""Finds what no worker would find: entries that no pending list holds, and jobs without an entry.
+"""Finds entries that are in no pending list, and jobs without an entry, which no worker would
+find.
 
-roseinfer leaves neither. A foreign command (XTRIM, XDEL, XGROUP DELCONSUMER), a restored backup or
-a failover may. The worker that reads the queue's gauges looks at a portion each time.
+roseinfer creates neither, but a foreign command (XTRIM, XDEL, XGROUP DELCONSUMER), a restored
+backup or a failover may. The worker that reads the queue's gauges checks a portion each time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from rose_worker.broker import Broker
 
 log = logging.getLogger("rose.sweep")
 
-#: A job that has its entry is not looked at again for so long. Most jobs end sooner, so the sweep
-#: of a healthy queue reads almost nothing.
+#: A job with an entry is not checked again for this time. Most jobs end sooner, so the sweep of
+#: a healthy queue reads almost nothing.
 _AGAIN_S = 60.0
 
 
@@ -51,6 +52,6 @@ class Sweep:
         ]
         for item, outcome in zip(ends, await self._broker.publish(partition, ends), strict=True):
             job_id = item.lease.job_id
-            # Otherwise it has grown meanwhile; the next look decides.
+            # Otherwise it has grown meanwhile; the next sweep decides.
             if outcome == "OK":
                 log.warning("job %s has no entry any more: failed", job_id, extra={"job": job_id})

@@ -1,4 +1,4 @@
-"""Runs tasks beside each other, with an end: when they are done, late or cancelled."""
+"""Runs tasks concurrently until they are done, late or cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rose.transport import CONNECTION_LOST
 
 _AGAIN_S = 0.1
 
-#: What is left to work that a second signal interrupts.
+#: Time left to work that a second signal interrupts.
 _HURRY_S = 0.5
 
 

@@ -1,4 +1,4 @@
-"""Gives Redis the model's vocabulary where it lacks it: the first worker of a model does so."""
+"""Stores the model's vocabulary in Redis if it is missing; the first worker of a model does so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = logging.getLogger("rose.vocabulary")
 
 
 class VocabularyKeeper:
-    """Whoever announces the model hears which partitions lack its vocabulary, and says so here."""
+    """The announcer of the model learns which partitions lack its vocabulary, and reports it
+    here."""
 
     def __init__(self, broker: Broker, engine: Engine) -> None:
         self._broker = broker
@@ -26,7 +27,7 @@ class VocabularyKeeper:
         self._has_one = True
 
     def lacks(self, partition: Partition) -> None:
-        """It is said again with every announcement, until it is stored."""
+        """Reported again with every announcement until it is stored."""
         if self._has_one:
             self._lacking.add(partition)
             self._wake.set()

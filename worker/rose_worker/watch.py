@@ -1,6 +1,8 @@
-"""Calls Redis every few seconds: to see whether it answers, and to say that this worker lives.
+"""Calls Redis every few seconds, to check that it answers and to announce that this worker
+lives.
 
-It does so for each partition on its own. A partition is well if it has answered its last call.
+It does so for each partition separately. A partition is healthy if it has answered its last
+call.
 
 One worker also reads the queue's gauges, which would be the same from any worker, and sweeps. It
 holds the key `reader` of the first partition that is well, which is a lease; the others only ask
@@ -29,7 +31,7 @@ from rose_worker.tenant_metrics import TOP_TENANTS
 
 log = logging.getLogger("rose.watch")
 
-#: Two calls in a row may fail before a live worker is missing from the queue's status.
+#: Two calls in a row may fail before a living worker is missing from the queue's status.
 _INTERVAL_S = ALIVE_S / 3
 #: A partition that does not answer within this is not well. With the interval: `/readyz` says so
 #: at most 8 s after a node went silent.

@@ -1,4 +1,4 @@
-"""What only asyncio can do at the same time; `_sync.concurrency` does it one after another."""
+"""What asyncio does concurrently and `_sync.concurrency` does one after another."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read_limits() -> defaultdict[int, asyncio.Semaphore]:
 
 
 class Once:
-    """Work that is done once for all who need it. After a failure, which all who wait are told, the
-    next one to come begins anew."""
+    """Work that is done once for all callers. After a failure all waiting callers get the error,
+    and the next caller starts again."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work = work

@@ -12,7 +12,7 @@ from rose.protocol.jobs import Priority
 from rose.protocol.keys import GROUP, RELEASED, Partition
 from rose.protocol.scripts import load
 
-#: A worker that holds no job counts as alive for so long after it was last heard of.
+#: A worker that holds no job counts as alive for so long after it was last seen.
 ALIVE_S = 15
 
 #: No entry comes after this id. (To XREADGROUP the largest possible id means ">".)

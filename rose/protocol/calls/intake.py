@@ -38,8 +38,8 @@ def fetch(
     """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
     that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
     reply, which the last one may exceed. `ttl_s`: of tenants' jobs whose deadline has passed while
-    they waited, which end without a slot. `take_id`: with it new jobs are begun at once, on which
-    nobody has begun before. `model`: as for `take`."""
+    they waited, which end without a slot. `take_id`: with it new jobs that
+    nobody has started before are started at once. `model`: as for `take`."""
     streams = partition.all_streams
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
     args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)

@@ -1,4 +1,4 @@
-"""A worker begins on a job."""
+"""A worker starts a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def take(
     model: str = "",
     mode: Literal["", "alone", "unread"] = "",
 ) -> Call:
-    """`model`: its fingerprint; a text that another one has begun is not taken.
+    """`model`: its fingerprint; a text that another one has started is not taken.
 
     `mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
     job, takes it if it is that job, or a tenant's that waits alone, and lets the next idle worker

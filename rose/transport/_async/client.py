@@ -83,7 +83,7 @@ class AsyncRedisClient:
             return await self.exchange([*whole, *after])
 
     async def load_scripts(self, names: Iterable[str]) -> None:
-        """Before the first pipeline: fakeredis hangs up on a pipeline that meets an unknown script.
+        """Before the first pipeline: fakeredis hangs up at an unknown script in one.
 
         Not on a cluster: a node that lacks a script says so, and gets it with the call. One that
         says nothing would hold up the start.

@@ -84,7 +84,7 @@ class RedisClient:
             return self.exchange([*whole, *after])
 
     def load_scripts(self, names: Iterable[str]) -> None:
-        """Before the first pipeline: fakeredis hangs up on a pipeline that meets an unknown script.
+        """Before the first pipeline: fakeredis hangs up at an unknown script in one.
 
         Not on a cluster: a node that lacks a script says so, and gets it with the call. One that
         says nothing would hold up the start.

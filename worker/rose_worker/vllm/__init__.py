@@ -2,7 +2,7 @@
 
 vLLM computes logits, and keeps the batch and its KV cache. Which token comes is decided by
 `roseinfer.sampling`, and when a request ends by `roseinfer.sessions`. So a request that one engine
-has begun goes on in the other.
+has started continues in the other.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def find_adapters(setting: str) -> dict[str, Adapter]:
 
 
 def with_adapters(fingerprint: str, adapters: Mapping[str, Adapter]) -> str:
-    """The fingerprint of a model with these adapters: a job that names one must not go on with
+    """The fingerprint of a model with these adapters: a job that names one must not continue with
     another of that name."""
     if not adapters:
         return fingerprint

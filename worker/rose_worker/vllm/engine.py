@@ -47,9 +47,9 @@ from roseinfer.sessions.session import InferenceSession
 
 log = logging.getLogger("rose.engine")
 
-#: For how long another thread may keep the interpreter. A step of vLLM is hundreds of calls of
-#: torch, and behind each the engine's thread asks for the interpreter: with Python's 5 ms it would
-#: wait for the event loop and the tokenizer.
+#: How long another thread may hold the interpreter lock. A step of vLLM is hundreds of calls of
+#: torch, and after each the engine's thread needs the lock: with Python's 5 ms it would wait for
+#: the event loop and the tokenizer.
 _SWITCH_S = 0.0005
 
 
@@ -80,7 +80,8 @@ class VllmEngine:
         )
         self._llm.model_executor.register_failure_callback(_end_process)
         atexit.register(self._close)
-        # vLLM has made the numbers of this process predictable: pauses must not be those of others.
+        # vLLM has seeded the random numbers of this process: its pauses must differ from other
+        # workers'.
         random.seed()
         self.capacity: int = config.scheduler_config.max_num_seqs
         self.model = model_info(settings, config, self._factory, adapters)
@@ -145,8 +146,8 @@ class VllmEngine:
         self._llm.engine_core.shutdown()
 
     def _try(self) -> None:
-        """Run what would be compiled or loaded when the first jobs come, and hold up their step:
-        each adapter, and several shapes."""
+        """Run what would otherwise be compiled or loaded during the first jobs' steps: each
+        adapter, and several shapes."""
         params = SamplingParams(max_new_tokens=2, temperature=1.0, seed=0, logprobs=True)
         for lora in (None, *self._loras.values()):
             for lengths in ((1,), (3, 5)):
@@ -198,7 +199,7 @@ class VllmEngine:
     def _arrange(self, only: str | None) -> None:
         """Withdraw all requests but `only` from vLLM, or bring them back.
 
-        What comes back is a request that resumes, and mostly finds its keys and values again.
+        A request that comes back resumes, and mostly finds its keys and values in the cache.
         """
         if only is None:
             for request in self._paused.values():
