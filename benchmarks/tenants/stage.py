@@ -20,8 +20,8 @@ from rose_producer.tenants import Tenants
 NO_LIMIT: dict[str, Any] = {"max_queued_jobs": 10**8, "max_queued_bytes": 10**12}
 
 _SIGMA = 0.7
-_LEAST_MEAN, _GREATEST_MEAN = 5, 100
-_LONGEST = 300
+_MIN_MEAN, _MAX_MEAN = 5, 100
+_MAX_TOKENS = 300
 
 
 def request(tenant: str, new_tokens: int = 1) -> Request:
@@ -46,7 +46,7 @@ class Users:
     def __init__(self, count: int, seed: int) -> None:
         draw = random.Random(f"{seed}:tenants")  # noqa: S311
         self.weights = {f"tenant-{n}": draw.randint(1, 10) for n in range(count)}
-        means = math.log(_LEAST_MEAN), math.log(_GREATEST_MEAN)
+        means = math.log(_MIN_MEAN), math.log(_MAX_MEAN)
         self._lengths = {
             name: _lengths(
                 random.Random(f"{seed}:{name}"),  # noqa: S311
@@ -61,4 +61,4 @@ class Users:
 
 def _lengths(draw: random.Random, mean: float) -> Iterator[int]:
     while True:
-        yield max(1, min(_LONGEST, round(draw.lognormvariate(mean, _SIGMA))))
+        yield max(1, min(_MAX_TOKENS, round(draw.lognormvariate(mean, _SIGMA))))

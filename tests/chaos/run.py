@@ -153,11 +153,7 @@ class ChaosRun:
         state = self._read_redis()
         notes = read_workers(self.folder)
         note_first_takes(state.tenants, notes.takes)
-        nodes = [self.topology.client(node) for node in self.topology.nodes]
-        a_partition = _OWN_KEYS + (_TENANT_KEYS if self.options.tenants else 0)
-        own_keys = a_partition * len(self.topology.partitions) + _SHARED_KEYS
-        await came_true(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
-        state.memory_after, state.nodes = self._memory(), len(nodes)
+        await self._measure_memory(state)
         return Evidence(
             plan=self.plan,
             drain_limit_s=DRAIN_LIMIT_S,
@@ -194,6 +190,14 @@ class ChaosRun:
             gauges=gauges,
             redis=state,
         )
+
+    async def _measure_memory(self, state: RedisState) -> None:
+        """Once no more keys are left than a queue has for good."""
+        nodes = [self.topology.client(node) for node in self.topology.nodes]
+        a_partition = _OWN_KEYS + (_TENANT_KEYS if self.options.tenants else 0)
+        own_keys = a_partition * len(self.topology.partitions) + _SHARED_KEYS
+        await came_true(lambda: sum(int(node.dbsize()) for node in nodes) <= own_keys, _SETTLE_S)
+        state.memory_after, state.nodes = self._memory(), len(nodes)
 
     def _read_redis(self) -> RedisState:
         """What is there, and then what is left once every result has expired."""

@@ -13,7 +13,7 @@ from tests.chaos.trouble import Trouble
 
 _WHAT = "waited for a core"
 #: Shorter waits are the machine's daily life.
-_LEAST_S = 0.005
+_MIN_WAIT_S = 0.005
 
 
 def waits_s(pid: int) -> dict[int, float]:
@@ -45,7 +45,7 @@ class Starvation:
         before, began, now = self._waits, self._looked_at, clock.now()
         self._waits, self._looked_at = waits, now
         longest = max((waits[t] - before[t] for t in waits.keys() & before.keys()), default=0.0)
-        if longest < _LEAST_S:
+        if longest < _MIN_WAIT_S:
             return
         longest = min(longest, now - began)
         # Whom all wait for waits after they have: those who wait for each other add up.

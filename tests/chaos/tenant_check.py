@@ -15,7 +15,7 @@ from tests.chaos.invariants import Invariant
 from tests.chaos.tenants import TenantPlan
 
 #: Tokens that are charged for the longest job.
-_LONGEST = 200
+_MAX_JOB_TOKENS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def leads(
         for job in own:
             by_tenant[job.tenant].append(job)
         slack = {
-            name: (2 + _running(of)) * _LONGEST / weights[name] for name, of in by_tenant.items()
+            name: (2 + _running(of)) * _MAX_JOB_TOKENS / weights[name]
+            for name, of in by_tenant.items()
         }
         for plan in plans:
             if plan.max_running is not None or plan.name not in by_tenant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2 as httpx
@@ -58,27 +59,11 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
     by_worker = url("worker", proxies["worker"].port)
     slow: dict[str, Any] = {"queue": QUEUE, **SLOW}
     with Client(by_producer) as client:
-        admin.hset(PARTITION.state("0-late"), "cancel", "1")
-        late = client.submit("z", job_id="0-late", max_new_tokens=1)
-        raw = encode_job(JobSpec(id="0-raw", prompt="x", sampling=SamplingParams(max_new_tokens=1)))
-        admin.xadd(PARTITION.jobs(Priority.NORMAL), {"job": raw})
-        waiting, spoilt = client.submit_many(["x", "y"])
-        for job in (waiting, spoilt):
-            admin.set(PARTITION.tokens(job.id), "not a log")
-        assert waiting.cancel()
-        with pytest.raises(JobCancelled):
-            waiting.result(90)
+        odd = submit_oddly(admin, client)
         with serving("first", by_worker, **slow) as victim:
-            wait_until(lambda: spoilt.status().status == "failed")
-            for job in (late, client.job("0-raw")):
-                assert job.result(90).finish_reason == "length"
-            with pytest.raises(JobFailed, match="somebody else"):
-                spoilt.result(90)
+            see_them_end(*odd)
             set_tenants(proxies["operator"])
-            for job_id, tenant in (("0-plain", ""), ("0-mail", "mail")):
-                admin.set(PARTITION.tokens(job_id), "not a log")
-                client.submit("z", job_id=job_id, max_new_tokens=5, tenant=tenant)
-                wait_until(lambda: client.job(job_id).status().status == "failed")  # noqa: B023
+            spoil_logs(admin, client)
             moving = client.submit("ab", max_new_tokens=100, idempotency_key="k")
             assert client.submit("cd", idempotency_key="k").id == moving.id
             listeners = Listeners(by_producer, moving.id)
@@ -100,19 +85,9 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
         ):
             wait_until(lambda: admin.exists(PARTITION.idle[2]))  # one of them waits for its turn
             assert_echo(listeners.events(), "ab", 100)
-            admin.script_flush()
-            running = client.submit("x", max_new_tokens=100_000)
-            wait_until(lambda: running.status().tokens > 2)
-            admin.script_flush()
-            assert running.cancel()
-            with pytest.raises(JobCancelled):
-                running.result(90)
+            flush_scripts(admin, client)
             use_tenants(client, proxies["operator"])
-            assert moving.delete()
-            assert not moving.delete()
-            unwanted = client.submit("x", idempotency_key="k", max_new_tokens=100_000, record=b"r")
-            assert unwanted.delete()
-            wait_until(lambda: unwanted.status().status == "cancelled")
+            delete_jobs(client, moving)
             asyncio.run(use_async(by_producer))
             secret = asyncio.run(look_after_keys(proxies["operator"]))
             ask_the_gateway(proxies["gateway"], secret)
@@ -120,6 +95,56 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             look_after_dead_letters(proxies["operator"])
             assert (last.terminate(), idle.terminate()) == (0, 0)
             return logs + last.log + idle.log
+
+
+def submit_oddly(admin: redis.Redis, client: Client) -> tuple[Sequence[Job], Job]:
+    """Before any worker comes. Returns jobs that will end well, and one whose log is spoilt."""
+    admin.hset(PARTITION.state("0-late"), "cancel", "1")
+    late = client.submit("z", job_id="0-late", max_new_tokens=1)
+    raw = encode_job(JobSpec(id="0-raw", prompt="x", sampling=SamplingParams(max_new_tokens=1)))
+    admin.xadd(PARTITION.jobs(Priority.NORMAL), {"job": raw})
+    waiting, spoilt = client.submit_many(["x", "y"])
+    for job in (waiting, spoilt):
+        admin.set(PARTITION.tokens(job.id), "not a log")
+    assert waiting.cancel()
+    with pytest.raises(JobCancelled):
+        waiting.result(90)
+    return (late, client.job("0-raw")), spoilt
+
+
+def see_them_end(well: Sequence[Job], spoilt: Job) -> None:
+    wait_until(lambda: spoilt.status().status == "failed")
+    for job in well:
+        assert job.result(90).finish_reason == "length"
+    with pytest.raises(JobFailed, match="somebody else"):
+        spoilt.result(90)
+
+
+def spoil_logs(admin: redis.Redis, client: Client) -> None:
+    for job_id, tenant in (("0-plain", ""), ("0-mail", "mail")):
+        admin.set(PARTITION.tokens(job_id), "not a log")
+        client.submit("z", job_id=job_id, max_new_tokens=5, tenant=tenant)
+        wait_until(lambda: client.job(job_id).status().status == "failed")  # noqa: B023
+
+
+def flush_scripts(admin: redis.Redis, client: Client) -> None:
+    """Before a job is submitted, and while it runs."""
+    admin.script_flush()
+    running = client.submit("x", max_new_tokens=100_000)
+    wait_until(lambda: running.status().tokens > 2)
+    admin.script_flush()
+    assert running.cancel()
+    with pytest.raises(JobCancelled):
+        running.result(90)
+
+
+def delete_jobs(client: Client, ended: Job) -> None:
+    """One that has ended, and one that runs."""
+    assert ended.delete()
+    assert not ended.delete()
+    unwanted = client.submit("x", idempotency_key="k", max_new_tokens=100_000, record=b"r")
+    assert unwanted.delete()
+    wait_until(lambda: unwanted.status().status == "cancelled")
 
 
 def set_tenants(through: Proxy) -> None:

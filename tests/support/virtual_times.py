@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 #: Tokens of an answer that are charged before it begins.
 _ADVANCE = 128
 #: A longer answer is charged in portions: a quarter of what it has, and so much at least.
-_LEAST_PORTION = 16
+_MIN_PORTION = 16
 #: Two ways to add the same numbers differ by less.
 _ROUNDING = 1e-6
 
@@ -62,7 +62,7 @@ class VirtualTimes:
     def log(self, name: str, job: str, tokens: int) -> None:
         if tokens <= self._charged[job]:
             return
-        upto = tokens + max(_LEAST_PORTION, tokens // 4)
+        upto = tokens + max(_MIN_PORTION, tokens // 4)
         self.tenants[name].time += (upto - self._charged[job]) / self.tenants[name].weight
         self._charged[job] = upto
 

@@ -19,7 +19,7 @@ P50 = "inter-token latency, prompts arriving: p50, ms"
 P99 = "inter-token latency, prompts arriving: p99, ms"
 FIRST = "time to first token of what arrives: p50, ms"
 FIRST_P99 = "time to first token of what arrives: p99, ms"
-_MAX_WAIT, _LEAST_RATE = 4.0, 0.95
+_MAX_WAIT, _MIN_RATE = 4.0, 0.95
 _PROMPT_TOKENS = 64
 _EVERY = 64  # tokens between two arrivals
 
@@ -54,7 +54,7 @@ class Interference(Case):
         what = f"{self.ours}: p99 while prompts arrive, to p50 while nothing does"
         board.check_ratio(what, p99, alone, at_most(_MAX_WAIT))
         what = f"{RATE}: {self.ours} to {self.base}"
-        board.check_ratio(what, (RATE, self.ours), (RATE, self.base), at_least(_LEAST_RATE))
+        board.check_ratio(what, (RATE, self.ours), (RATE, self.base), at_least(_MIN_RATE))
         for who in self.serve:
             if who not in (self.ours, self.base):
                 board.check_ratio(f"p99: {self.ours} to {who}", p99, (P99, who), at_most(1))

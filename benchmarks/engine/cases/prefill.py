@@ -17,7 +17,7 @@ from benchmarks.runner import Case, in_turn
 from roseinfer.native.weights import PackedMatrix, spread
 
 OURS, ONEDNN = "roseinfer", "oneDNN"
-_MOST = 1.1
+_MAX_RATIO = 1.1
 _TURNS = 5
 """of both in a round: the median of each counts"""
 
@@ -66,7 +66,7 @@ class Prefill(Case):
             for rows in self.scale.prefill_rows:
                 metric = _metric(product, rows)
                 what = f"{product.name}, {rows:,} rows: {OURS} to {ONEDNN}"
-                board.check_ratio(what, (metric, OURS), (metric, ONEDNN), at_most(_MOST))
+                board.check_ratio(what, (metric, OURS), (metric, ONEDNN), at_most(_MAX_RATIO))
 
 
 def _metric(product: Product, rows: int) -> str:

@@ -23,7 +23,7 @@ from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.batches.parts import PART_LINES
 from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots
-from tests.chaos.batch.lines import ENDPOINT, DrawnLine, draw
+from tests.chaos.batch.lines import ENDPOINT, draw
 from tests.chaos.findings import Finding
 
 QUEUE = "batch-chaos"
@@ -274,6 +274,3 @@ class BatchRun:
 
     def _finds(self, rule: Rule, detail: str) -> None:
         self.outcome.findings.append(Finding(rule, detail))
-
-
-__all__ = ["BatchOptions", "BatchRun", "DrawnLine", "Outcome"]

@@ -59,7 +59,7 @@ async def kill_listener(scene: Scene, fault: Fault) -> str:
         said = await kill(scene, "worker", replace(fault, target=index))
     finally:
         scene.holds = False
-    await scene.measure(str(fault.kind), _HEARD_S, least_per_s=_HEARD_PER_S)
+    await scene.measure(str(fault.kind), _HEARD_S, min_per_s=_HEARD_PER_S)
     whom = "the listener" if name else "one of the idle"
     return f"{said}, {whom}{'' if dry else ', though jobs waited'}"
 

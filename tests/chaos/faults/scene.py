@@ -34,7 +34,7 @@ BACK_S = 3.0
 #: touched any more.
 MAX_REPEATED = 20
 #: Events that a fleet which works delivers at the very least.
-LEAST_PER_S = 20.0
+MIN_PER_S = 20.0
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Scene:
         for_s: float,
         partitions: frozenset[int] | None = None,
         *,
-        least_per_s: float = LEAST_PER_S,
+        min_per_s: float = MIN_PER_S,
     ) -> None:
         """What is delivered in so many seconds, of these partitions, while something is wrong."""
 
@@ -133,7 +133,7 @@ class Scene:
             counts = self.progress.events.items()
             return sum(n for index, n in counts if partitions is None or index in partitions)
 
-        least = round(for_s * least_per_s)
+        least = round(for_s * min_per_s)
         began, before = clock.now(), delivered()
         await asyncio.sleep(for_s)
         self.stretches.append(Stretch(what, began, for_s, delivered() - before, least))
