@@ -108,34 +108,34 @@ class SamplingParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     max_new_tokens: int = Field(
-        default=256, ge=1, le=_MAX_INT32, description="the most tokens to generate"
+        default=256, ge=1, le=_MAX_INT32, description="maximum number of tokens to generate"
     )
     temperature: Number = Field(
         default=0.0,
         ge=0,
         le=1_000_000,
-        description="divides the logits; 0 takes the likeliest token",
+        description="divides the logits; 0 takes the most likely token",
     )
     top_k: int | None = Field(
-        default=None, ge=1, le=_MAX_INT64, description="draw from the k likeliest tokens"
+        default=None, ge=1, le=_MAX_INT64, description="sample from the k most likely tokens"
     )
     top_p: Number = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="draw from the likeliest tokens of this total probability",
+        description="sample from the most likely tokens with this total probability",
     )
     min_p: Number = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="draw from tokens of at least this share of the likeliest one's probability",
+        description="sample from tokens with at least this share of the highest probability",
     )
     seed: int | None = Field(
         default=None,
         ge=_MIN_INT64,
         le=_MAX_INT64,
-        description="makes drawing repeatable; by default random, in a worker from the job's id",
+        description="makes sampling repeatable; by default random, in a worker from the job's id",
     )
     # fail_fast, here and below: a million wrong items are one mistake, not a million reports,
     # which would take gigabytes.
@@ -144,7 +144,7 @@ class SamplingParams(BaseModel):
         max_length=_MAX_STOPS,
         strict=False,
         fail_fast=True,
-        description="texts that end the output and are cut from it: at most "
+        description="stop strings, which end the output and are cut from it: at most "
         f"{_MAX_STOPS}, of 1 to {_MAX_STOP_LENGTH} characters",
     )
     stop_token_ids: tuple[TokenId, ...] = Field(
@@ -152,15 +152,15 @@ class SamplingParams(BaseModel):
         max_length=_MAX_IDS,
         strict=False,
         fail_fast=True,
-        description=f"tokens that end the output as EOS does: at most {_MAX_IDS}",
+        description=f"tokens that end the output, as EOS does: at most {_MAX_IDS}",
     )
-    ignore_eos: bool = Field(default=False, description="EOS is a token like others")
+    ignore_eos: bool = Field(default=False, description="treat EOS as any other token")
     min_new_tokens: int = Field(
         default=0,
         ge=0,
         le=_MAX_INT32,
-        description="the first tokens, as many as this, never end the output: EOS and stop ids do "
-        "not come, stop strings do not count",
+        description="minimum number of tokens: up to it EOS and stop ids are not generated, and "
+        "stop strings do not count",
     )
     repetition_penalty: Number = Field(
         default=1.0,
@@ -179,13 +179,13 @@ class SamplingParams(BaseModel):
         default=0.0,
         ge=-2,
         le=2,
-        description="subtracted from the logits of tokens in the output, each time that one came",
+        description="subtracted from the logits of tokens in the output, once for each occurrence",
     )
     no_repeat_ngram_size: int = Field(
         default=0,
         ge=0,
         le=_MAX_NGRAM_SIZE,
-        description="no sequence of so many tokens comes twice in prompt and output; 0 allows all",
+        description="no sequence of this many tokens occurs twice in prompt and output; 0: off",
     )
     logit_bias: tuple[_Bias, ...] = Field(
         default=(),
@@ -195,15 +195,15 @@ class SamplingParams(BaseModel):
         description="pairs of a token id and a number from -100 to 100 that is added to its logit: "
         f"at most {_MAX_IDS}",
     )
-    logprobs: bool = Field(default=False, description="each token comes with its log-probability")
+    logprobs: bool = Field(default=False, description="return each token's log-probability")
     top_logprobs: int = Field(
         default=0,
         ge=0,
         le=MAX_TOP_LOGPROBS,
-        description="and with those of so many likeliest tokens; needs `logprobs`",
+        description="also those of this many most likely tokens; needs `logprobs`",
     )
     prompt_logprobs: bool = Field(
-        default=False, description="the prompt's tokens come with theirs, too; needs `logprobs`"
+        default=False, description="also those of the prompt's tokens; needs `logprobs`"
     )
     json_schema: _JsonText | None = Field(
         default=None, description="the text is JSON of this schema (JSON text, up to 64 KiB)"

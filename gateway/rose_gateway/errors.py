@@ -206,19 +206,19 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": description}
     for status, description in {
         400: "The request is wrong; `param` says where.",
-        401: "No API key, or one that is not known.",
+        401: "The API key is missing or unknown.",
         403: "The API key may not do this.",
-        404: "There is no such thing, or it is another key's.",
+        404: "It does not exist, or belongs to another key.",
         405: "The path has no such method.",
         408: "The request or its deadline took too long.",
-        409: "The same Idempotency-Key came with another body, the job was cancelled, or Redis has "
-        "lost tokens of the answer and others came.",
+        409: "The Idempotency-Key was used with another body, the job was cancelled, or Redis has "
+        "lost tokens of the answer and others were written.",
         413: "The request is too large.",
         415: "The request's body is compressed.",
         431: "The request's headers are too large.",
-        429: "A limit is reached, or the queue is full; `retry-after` says when to come again.",
+        429: "A limit is reached, or the queue is full; `retry-after` says when to retry.",
         500: "The server failed.",
-        503: "Redis or the files' storage is away or full; `retry-after` says when to come again.",
+        503: "Redis or the file storage is unavailable or full; `retry-after` says when to retry.",
         504: "The answer took too long.",
     }.items()
 }

@@ -44,7 +44,7 @@ class StatusAnswer(BaseModel):
     queues: list[QueueAnswer]
 
 
-@router.get("/v1/status", summary="How the queues stand")
+@router.get("/v1/status", summary="Retrieve the status of the queues")
 async def retrieve_status(
     request: Request, services: ServicesDependency, caller: CallerDependency
 ) -> StatusAnswer:

@@ -57,7 +57,7 @@ async def create_batch(
     return shown(await services.batches.create(parameters))
 
 
-@router.get("", summary="The caller's batches, the newest first")
+@router.get("", summary="List the caller's batches, newest first")
 async def list_batches(
     services: ServicesDependency,
     caller: CallerDependency,

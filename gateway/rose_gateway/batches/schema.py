@@ -27,13 +27,13 @@ class OutputExpiresAfter(RequestModel):
 
 class CreateBatch(RequestModel):
     input_file_id: str = Field(max_length=128, description="a file with the purpose batch")
-    endpoint: Endpoint = Field(description="that of each of its lines")
+    endpoint: Endpoint = Field(description="the endpoint of every line")
     completion_window: str = Field(
         max_length=8, description="24h, or any number of hours (h) or days (d) up to 7d"
     )
     metadata: Metadata | None = None
     output_expires_after: OutputExpiresAfter | None = Field(
-        default=None, description="when the output and error files are deleted; never if left out"
+        default=None, description="when the output and error files are deleted; never if omitted"
     )
 
 

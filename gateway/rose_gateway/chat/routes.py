@@ -15,7 +15,7 @@ router = APIRouter(tags=["chat"])
 
 @router.post(
     "/v1/chat/completions",
-    summary="Go on with a conversation",
+    summary="Create a chat completion",
     openapi_extra=body_of(ChatRequest),
     responses=answer_of(ChatAnswer, stream="chat.completion.chunk objects, then [DONE]"),
     response_model=None,

@@ -30,7 +30,7 @@ class ChatRequest(DetailedSamplingRequest):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: _TokenCount | None = Field(
         default=None,
-        description="the most tokens to generate; by default, and with -1, what the context holds",
+        description="maximum number of tokens; by default, and with -1, what the context holds",
     )
     max_tokens: _TokenCount | None = Field(
         default=None, description="the older name of max_completion_tokens"
@@ -57,7 +57,7 @@ class ChatRequest(DetailedSamplingRequest):
         description="vLLM's: variables of the model's chat template beside messages and tools, "
         'such as {"enable_thinking": false}; at most 16 KiB',
     )
-    metadata: Metadata | None = Field(default=None, description="comes back with the answer")
+    metadata: Metadata | None = Field(default=None, description="returned with the answer")
     store: bool | None = Field(
         default=None,
         description="false deletes the job once it is delivered, so it cannot be resumed; there "
@@ -71,7 +71,7 @@ class ChatRequest(DetailedSamplingRequest):
     user: str | None = Field(default=None, description="accepted, changes nothing")
     safety_identifier: str | None = Field(default=None, description="accepted, changes nothing")
     prompt_cache_key: str | None = Field(
-        default=None, description="accepted: equal beginnings share the cache without it"
+        default=None, description="accepted; equal prefixes share the cache without it"
     )
 
 

@@ -15,7 +15,7 @@ router = APIRouter(tags=["completions"])
 
 @router.post(
     "/v1/completions",
-    summary="Go on with a text",
+    summary="Create a completion",
     openapi_extra=body_of(CompletionRequest),
     responses=answer_of(CompletionAnswer, stream="text_completion objects, then [DONE]"),
     response_model=None,

@@ -37,29 +37,25 @@ class CompletionRequest(DetailedSamplingRequest):
     ) = Field(description="a text or its token ids, or several of one kind")
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | Literal[-1] | None = Field(
         default=None,
-        description=f"the most tokens to generate; {DEFAULT_MAX_TOKENS} by default, with -1 what "
-        "the context holds. 0 is for `echo`: the prompt alone comes back",
+        description=f"maximum number of tokens; {DEFAULT_MAX_TOKENS} by default, with -1 "
+        "what the context holds. With 0 `echo` returns the prompt alone",
     )
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         default=None, description="answers to each prompt"
     )
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
-        default=None, description="accepted where it is n: nothing is left out"
+        default=None, description="accepted if equal to n"
     )
-    echo: bool | None = Field(
-        default=None, description="the text begins with the prompt, and so do `logprobs`"
-    )
+    echo: bool | None = Field(default=None, description="text and `logprobs` start with the prompt")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
-        default=None, description="each token comes with its log-probability and those of so many"
+        default=None, description="return log-probabilities: each token's, and this many others"
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = Field(
-        default=None, description="as chat completions have it"
+        default=None, description="as for chat completions"
     )
-    service_tier: ServiceTier | None = Field(
-        default=None, description="as chat completions have it"
-    )
+    service_tier: ServiceTier | None = Field(default=None, description="as for chat completions")
     store: bool | None = Field(
         default=None, description="false deletes the job once it is delivered"
     )

@@ -93,7 +93,7 @@ async def list_files(
     return FileList.of(list(map(FileObject.of, page.records)), has_more=page.has_more)
 
 
-@router.get("/{file_id}", summary="What is known of a file")
+@router.get("/{file_id}", summary="Retrieve a file's metadata")
 async def retrieve_file(
     file_id: FileId, services: ServicesDependency, caller: CallerDependency
 ) -> FileObject:

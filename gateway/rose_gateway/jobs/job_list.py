@@ -24,7 +24,7 @@ class JobList(Page[JobAnswer]):
     """The newest first."""
 
 
-@router.get("/v1/jobs", summary="The caller's jobs, the newest first")
+@router.get("/v1/jobs", summary="List the caller's jobs, newest first")
 async def list_jobs(
     services: ServicesDependency,
     caller: CallerDependency,

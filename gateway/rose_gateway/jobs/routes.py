@@ -35,7 +35,7 @@ Events = AsyncGenerator[bytes, None]
 _JobId = Annotated[str, Path(description="as x-rose-job-id names it")]
 
 
-@router.get("/v1/jobs/{job_id}", summary="How a job stands")
+@router.get("/v1/jobs/{job_id}", summary="Retrieve the status of a job")
 async def retrieve_job(
     job_id: _JobId,
     services: ServicesDependency,
@@ -48,7 +48,7 @@ async def retrieve_job(
     return await job_answer(group, characters=characters)
 
 
-@router.post("/v1/jobs/{job_id}/cancel", summary="Stop a job")
+@router.post("/v1/jobs/{job_id}/cancel", summary="Cancel a job")
 async def cancel_job(
     job_id: _JobId, services: ServicesDependency, caller: CallerDependency
 ) -> JobAnswer:
@@ -60,7 +60,7 @@ async def cancel_job(
 
 @router.get(
     "/v1/jobs/{job_id}/events",
-    summary="Follow a job",
+    summary="Follow the events of a job",
     response_class=EventStream,
     status_code=200,  # FastAPI would read it from the class
     responses={

@@ -43,7 +43,7 @@ class ModelList(BaseModel):
 
 
 @router.head("/v1/models", include_in_schema=False)
-@router.get("/v1/models", summary="The models that the caller may use")
+@router.get("/v1/models", summary="List the models that the caller may use")
 async def list_models(services: ServicesDependency, caller: CallerDependency) -> ModelList:
     names = await services.catalogue.names()
     return ModelList(
@@ -55,7 +55,7 @@ async def list_models(services: ServicesDependency, caller: CallerDependency) ->
     )
 
 
-@router.get("/v1/models/{model:path}", summary="One model")
+@router.get("/v1/models/{model:path}", summary="Retrieve a model")
 async def retrieve_model(
     model: str,
     services: ServicesDependency,

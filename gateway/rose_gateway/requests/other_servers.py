@@ -11,11 +11,11 @@ _USE_MAX_TOKENS = "use max_tokens, or max_output_tokens of a response"
 _USE_REPETITION_PENALTY = "use repetition_penalty, which counts all tokens of prompt and output"
 _USE_STRUCTURED_OUTPUTS = 'use structured_outputs: {"json": ...}'
 _USE_TEMPLATE = 'use chat_template_kwargs of a chat completion: {"enable_thinking": false}'
-_NO_SUCH_SAMPLING = "this server does not sample so: use top_p, top_k or min_p"
+_NO_SUCH_SAMPLING = "this kind of sampling is not supported: use top_p, top_k or min_p"
 
 #: vLLM's, llama.cpp's, Ollama's, LM Studio's and SGLang's. Null asks for nothing anywhere.
 OF_OTHER_SERVERS: Unsupported = {
-    "cache_prompt": ((True,), "prefixes are cached by themselves, as long as there is room"),
+    "cache_prompt": ((True,), "prefixes are cached automatically while there is room"),
     "chat_template": ((), "the model's own chat template is used"),
     "dry_multiplier": ((0,), "use no_repeat_ngram_size or repetition_penalty"),
     "dynatemp_range": ((0,), "use temperature"),
@@ -30,9 +30,9 @@ OF_OTHER_SERVERS: Unsupported = {
     "lora_path": ((), "adapters are models of their own: use the model NAME:ADAPTER"),
     "mirostat": ((0,), _NO_SUCH_SAMPLING),
     "n_predict": ((-1,), _USE_MAX_TOKENS),
-    "num_ctx": ((), "the context is as long as the model's workers serve it: see GET /v1/models"),
+    "num_ctx": ((), "the workers set the context length: see GET /v1/models"),
     "num_predict": ((-1,), _USE_MAX_TOKENS),
-    "options": (({},), "Ollama's options have places of their own, beside model"),
+    "options": (({},), "send Ollama's options as parameters, beside model"),
     "penalty_last_n": ((), _USE_REPETITION_PENALTY),
     "priority": ((0,), "use service_tier"),
     "repeat_last_n": ((), _USE_REPETITION_PENALTY),

@@ -37,7 +37,7 @@ _Source = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(max_length=256)]
 
 _Choice = Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS)]
-_OLDER_NAME = "as `structured_outputs`, by its older name in vLLM"
+_OLDER_NAME = "vLLM's older name for a part of `structured_outputs`"
 
 
 class RequestModel(BaseModel):
@@ -70,36 +70,36 @@ class SamplingRequest(RequestModel):
     """The parameters that every endpoint which generates text knows."""
 
     temperature: Annotated[_Number, Field(ge=0, le=2)] | None = Field(
-        default=None, description="divides the logits, 1 by default; 0 takes the likeliest token"
+        default=None, description="divides the logits, 1 by default; 0 takes the most likely token"
     )
     top_p: Annotated[_Number, Field(ge=0, le=1)] | None = Field(
-        default=None, description="draw from the likeliest tokens of this total probability"
+        default=None, description="sample from the most likely tokens with this total probability"
     )
     presence_penalty: Annotated[_Number, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[_Number, Field(ge=-2, le=2)] | None = None
 
     # Not OpenAI's: what the engine can do beyond.
     top_k: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = Field(
-        default=None, description="draw from the k likeliest tokens; 0 and -1 mean all of them"
+        default=None, description="sample from the k most likely tokens; 0 and -1: from all"
     )
     min_p: Annotated[_Number, Field(ge=0, lt=1)] | None = Field(
         default=None,
-        description="draw from tokens of at least this share of the likeliest one's probability",
+        description="sample from tokens with at least this share of the highest probability",
     )
     repetition_penalty: Annotated[_Number, Field(gt=0, le=100)] | None = Field(
         default=None, description="above 1, makes tokens of prompt and output less likely"
     )
     no_repeat_ngram_size: Annotated[int, Field(ge=0, le=32)] | None = Field(
-        default=None, description="no sequence of so many tokens comes twice; 0 allows all"
+        default=None, description="no sequence of this many tokens occurs twice; 0: off"
     )
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
-        default=None, description="the first tokens, as many as this, never end the output"
+        default=None, description="minimum number of tokens"
     )
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=_MAX_IDS)] | None = Field(
-        default=None, description="tokens that end the output as the end of text does"
+        default=None, description="tokens that end the output, as the end of text does"
     )
     ignore_eos: bool | None = Field(
-        default=None, description="the end of text is a token like others"
+        default=None, description="treat the end of text as any other token"
     )
     regex: _Source | None = Field(
         default=None, description="the whole text matches this expression (Rust's dialect)"
@@ -118,8 +118,8 @@ class SamplingRequest(RequestModel):
     guided_grammar: _Source | None = Field(default=None, description=_OLDER_NAME)
     deadline_s: Annotated[_Number, Field(ge=0.001, le=1e8)] | None = Field(
         default=None,
-        description="seconds after which nobody wants the answer any more: whatever still waits "
-        "or runs then fails with deadline_exceeded",
+        description="seconds until the deadline: what still waits or runs then fails with "
+        "deadline_exceeded",
     )
 
 
@@ -127,15 +127,15 @@ class DetailedSamplingRequest(SamplingRequest):
     """What chat completions and completions know beyond."""
 
     seed: Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)] | None = Field(
-        default=None, description="makes drawing repeatable; choice i draws with seed + i"
+        default=None, description="makes sampling repeatable; choice i uses seed + i"
     )
     stop: _StopText | Annotated[list[_StopText], Field(max_length=16)] | None = Field(
         default=None,
-        description="texts that end the output and are cut from it: 16 at most; an empty one is "
-        "none",
+        description="stop strings, which end the output and are cut from it: 16 at most; an empty "
+        "one is ignored",
     )
     logit_bias: dict[str, Annotated[_Number, Field(ge=-100, le=100)]] | None = Field(
-        default=None, description="numbers that are added to the logits of tokens, by token id"
+        default=None, description="numbers added to the logits of tokens, by token id"
     )
 
 

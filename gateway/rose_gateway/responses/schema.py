@@ -177,7 +177,7 @@ class CreateResponse(DetailedSamplingRequest):
         default=None, description="a system message; not carried over to the next response"
     )
     previous_response_id: Annotated[str, Field(max_length=256)] | None = Field(
-        default=None, description="a response that has ended, to go on from"
+        default=None, description="an ended response to continue from"
     )
     max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
         default=None, description="by default as many as the model's context holds"
@@ -186,15 +186,15 @@ class CreateResponse(DetailedSamplingRequest):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
-        default=None, description="accepted; it limits tools that this server does not have"
+        default=None, description="accepted; it limits built-in tools, which do not exist here"
     )
     text: TextConfig | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
-        default=None, description="above 0, the text comes with log-probabilities"
+        default=None, description="above 0, return log-probabilities with the text"
     )
     include: Annotated[list[Includable], Field(max_length=64)] | None = Field(
         default=None,
-        description="message.output_text.logprobs; the others speak of what never comes here",
+        description="message.output_text.logprobs; other values concern what never occurs here",
     )
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = Field(
@@ -204,7 +204,7 @@ class CreateResponse(DetailedSamplingRequest):
         default=None, description="false: it cannot be retrieved, and is deleted once delivered"
     )
     background: bool | None = Field(
-        default=None, description="answer at once; it goes on whether or not anybody listens"
+        default=None, description="answer at once; the response continues without a client"
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
