@@ -130,15 +130,23 @@ def submit(
         keys.append(partition.state(job.job_id))
         if job.idempotency_key is not None:
             keys.append(partition.idempotency(job.idempotency_key, producer))
-        args += (
-            f"{job.priority.level} {job.cost} {value_or(job.prompt_tokens, '-')} "
-            f"{value_or(job.prompt_bytes, '-')} {0 if job.idempotency_key is None else 1} "
-            f"{ms_until(job.deadline_ms, now)} {job.owner or '-'} {job.tenant or '-'} "
-            f"{job.prompt_estimate} {job.adapter or '-'}",
-            job.raw,
-            job.record,
-        )
+        args += (f"{_header(job)}{_rarer(job, now)}", job.raw, job.record)
     return Call(load("submit"), keys, [*bounds, " ".join(sorted(tenants)), *args])
+
+
+def _header(job: Submission) -> str:
+    return (
+        f"{job.priority.level} {job.cost} {value_or(job.prompt_tokens, '-')} "
+        f"{value_or(job.prompt_bytes, '-')} {job.tenant or '-'} {job.prompt_estimate}"
+    )
+
+
+def _rarer(job: Submission, now: int) -> str:
+    """What most jobs have none of; submit.lua reads it only where it is."""
+    key, deadline, owner, adapter = job.idempotency_key, job.deadline_ms, job.owner, job.adapter
+    if key is None and deadline is None and not owner and adapter is None:
+        return ""
+    return f" {0 if key is None else 1} {ms_until(deadline, now)} {owner or '-'} {adapter or '-'}"
 
 
 def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:

@@ -16,7 +16,7 @@ local group, ttl_s = ARGV[1], ARGV[2]
 local now
 local generated, generated_tenants = 0, 0
 local prefix = prefix_of(load)
-local of_tenants = prefix .. 'jobs:tenants'
+local of_tenants, channels, id_at = prefix .. 'jobs:tenants', prefix .. 'channel:', #prefix + #'state:' + 1
 
 -- Of a job that ends also what `end_job` and `note_ended` have to know. A field that a state does not have costs most:
 -- it is compared with all that are there.
@@ -25,101 +25,6 @@ local function read(state, ends, moved)
   if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
   if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key') end
   return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'tenant', 'share')
-end
-
-local function field_of(state, field)
-  return (ask('HMGET', state, field) or {})[1]
-end
-
--- The accounts of tenants, opened where a job of theirs ends or has more tokens than were charged for it.
-local accounts
-local function open_accounts()
-  if accounts then return accounts end
-  --uses bucket_of, text, weight_of
-  accounts = {charge = nil, note_ended = nil, close = nil}
-  -- The names of the tenants whose jobs end, and by these what `settle_tenant` has to know.
-  local names, totals, book, charge, settle = {}, {}, nil, nil, nil
-
-  local function open_book()
-    if book then return end
-    --uses tenant_book, charge_more, settle_tenant
-    book, charge, settle = tenant_book(prefix), charge_more, settle_tenant
-  end
-
-  -- A job that runs has `logged` tokens.
-  function accounts.charge(state, charged, logged)
-    local name = field_of(state, 'tenant')
-    if not name then return end
-    open_book()
-    charge(book, state, name, charged, logged)
-  end
-
-  -- A job has ended with `logged` tokens.
-  function accounts.note_ended(state, name, share, cost, bytes, logged)
-    if not name or not share then return end
-    local own = totals[name]
-    if not own then
-      own = {jobs = 0, held = 0, charged = 0, shares = {}, cost = 0, bytes = 0, logged = 0}
-      totals[name], names[#names + 1] = own, name
-    end
-    -- More than the advance was charged only for what was logged beyond it.
-    local charged = logged > ADVANCE and tonumber(field_of(state, 'charged') or '') or ADVANCE
-    own.jobs, own.held, own.charged, own.shares[#own.shares + 1] = own.jobs + 1, own.held + 1, own.charged + charged, share
-    own.cost, own.bytes, own.logged = own.cost + cost, own.bytes + bytes, own.logged + logged
-  end
-
-  -- Where the jobs that end are all of one tenant, none of its jobs is parked and it has no limits a minute, only numbers
-  -- of its record change. Writing these costs less than the book alone. False if it is not so.
-  local function settle_alone(name, own)
-    local shares = prefix .. 'shares:'
-    local record = (ask('HMGET', shares .. 'tenants', name) or {})[1] or ''
-    local vtime, last, held_tokens, held_bytes, served, jobs, jobs_running =
-      string.match(record, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) 0 %- 0$')
-    if not tonumber(vtime or '') then return false end
-    local weight = weight_of((ask('HMGET', prefix .. 'tenants:limits', name) or {})[1])
-    local max, jobs_left = math.max, math.max(0, jobs - own.jobs)
-    redis.call('HSET', shares .. 'tenants', name, string.format('%s %s %d %d %d %d %d 0 - 0',
-      text(vtime + (own.logged - own.charged) / weight), last, max(0, held_tokens - own.cost), max(0, held_bytes - own.bytes),
-      served + own.logged, jobs_left, max(0, jobs_running - own.held)))
-    local score = jobs_left > 0 and bucket_of(jobs_left) or -math.floor(now / 1000)
-    if score ~= bucket_of(jobs + 0) then ask('ZADD', shares .. 'jobs', text(score), name) end
-    return true
-  end
-
-  function accounts.close()
-    if not book and #names == 1 and settle_alone(names[1], totals[names[1]]) then return end
-    open_book()
-    if #names > 0 then book.open_all(names) end
-    for _, name in ipairs(names) do settle(book, name, totals[name]) end
-    book.now = tonumber(now or '')
-    book.close(load)
-  end
-
-  return accounts
-end
-
-local function charge(state, charged, logged)
-  charged = tonumber(charged or '') or ADVANCE
-  if logged > charged then open_accounts().charge(state, charged, logged) end
-end
-
--- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
--- texts that they come as, which Redis would only make texts again.
-local channels, id_at = prefix .. 'channel:', #prefix + #'state:' + 1
-local function append_one(state, tokens, epoch, index, after, event, moved)
-  -- Nothing beyond what was charged before it began: no need to know how much was charged.
-  local charged = moved and tonumber(after) > ADVANCE
-  local known = read(state, false, charged) or {}
-  if known[1] ~= epoch then return 'FENCED' end
-  if (known[2] or '0') == index and not is_terminal(known[4]) and add_event(tokens, after .. '-0', event) then
-    redis.call('HSET', state, 'tokens', after)
-    publish(channels .. string.sub(state, id_at), event)
-    generated = generated + after - index
-    if moved then generated_tenants = generated_tenants + after - index end
-    if charged then charge(state, known[5], tonumber(after)) end
-    return known[3] and 'CANCEL'
-  end
-  return tonumber(after) <= (tonumber(known[2] or '0') or -1) and 'DUP' or 'GAP'
 end
 
 -- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
@@ -149,64 +54,143 @@ end
 
 -- What the jobs that end leave behind: their ids, and their entries by stream.
 local ended, entries = {}, {}
+-- Tenants' jobs that have more tokens than were charged for them. Who has jobs that end, and by his name what
+-- `settle_tenant` has to know.
+local charges, names, totals
 
--- Returns the outcome, and how many KEYS and ARGV the item has.
-local function append(key, arg)
-  local state, tokens = KEYS[key], KEYS[key + 1]
-  local epoch, index, after, plus = string.match(ARGV[arg], '^(%d+) (%d+) (%d+)(%+?)$')
-  if epoch then return append_one(state, tokens, epoch, index, after, ARGV[arg + 1], plus == '+'), 2, 2 end
-  local status, entry, counts
-  epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
-  local _, events = string.gsub(counts, '%d+', '')
-  local ends, moved = entry ~= '-', status == '+'
-  if ends then moved = KEYS[key + 2] == of_tenants end
-  local known = read(state, ends, moved) or {}
-  local outcome
-  if known[1] ~= epoch then
-    outcome = 'FENCED'
-  else
-    local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, arg + 1, ends)
-    if moved then generated_tenants = generated_tenants + more end
-    if not placed then
-      outcome = 'GAP'
-    elseif ends and not is_terminal(known[4]) and complete then
-      now = now or string.format('%d', now_ms())
-      -- Who deletes a job that runs cancels it, too.
-      local deleted = known[3] and field_of(state, 'deleted')
-      local held = {string.format('%d', complete), known[5], known[6], known[7], deleted}
-      local cost, bytes = end_job(state, tokens, held, status, ARGV[arg + 1 + events], now, ttl_s, 'tokens', held[1])
-      if moved then open_accounts().note_ended(state, known[8], known[9], cost, bytes, complete) end
-    elseif ends then
-      outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
-    elseif not grown then
-      outcome = 'DUP'
-    elseif known[3] then
-      outcome = 'CANCEL'
-    end
-    if moved and not ends and grown then charge(state, known[5], tonumber(known[2] or '0') + more) end
-    -- Repeats acknowledge too: the first call may have stopped before it did.
-    if ends and outcome ~= 'GAP' then
-      local stream = KEYS[key + 2]
-      entries[stream] = entries[stream] or {}
-      table.insert(entries[stream], entry)
-      ended[#ended + 1] = id_of(state)
-    end
+-- A tenant's job has ended.
+local function note_ended(name, share, cost, bytes, charged, logged)
+  if not names then names, totals = {}, {} end
+  local own = totals[name]
+  if not own then
+    totals[name] = {jobs = 1, held = 1, charged = charged, shares = {share}, cost = cost, bytes = bytes, logged = logged}
+    names[#names + 1] = name
+    return
   end
-  return outcome, ends and 3 or 2, 1 + events + (ends and 1 or 0)
+  own.jobs, own.held, own.charged, own.shares[#own.shares + 1] = own.jobs + 1, own.held + 1, own.charged + charged, share
+  own.cost, own.bytes, own.logged = own.cost + cost, own.bytes + bytes, own.logged + logged
 end
 
 local reply, item, key, arg = {}, 0, 3, 3
 while key < #KEYS do
-  local outcome, keys, args = append(key, arg)
+  local state, tokens, outcome = KEYS[key], KEYS[key + 1], nil
+  -- Of a tenant's job that goes on: its tokens, and those that were charged for it.
+  local logged, charged
+  local epoch, index, after, plus = string.match(ARGV[arg], '^(%d+) (%d+) (%d+)(%+?)$')
+  if epoch then
+    -- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
+    -- texts that they come as, which Redis would only make texts again.
+    local event, moved = ARGV[arg + 1], plus == '+'
+    -- Nothing beyond what was charged before it began: no need to know how much was charged.
+    local beyond = moved and tonumber(after) > ADVANCE
+    local known = read(state, false, beyond) or {}
+    if known[1] ~= epoch then
+      outcome = 'FENCED'
+    elseif (known[2] or '0') == index and not is_terminal(known[4]) and add_event(tokens, after .. '-0', event) then
+      redis.call('HSET', state, 'tokens', after)
+      publish(channels .. string.sub(state, id_at), event)
+      generated = generated + after - index
+      if moved then generated_tenants = generated_tenants + after - index end
+      if beyond then logged, charged = tonumber(after), known[5] end
+      outcome = known[3] and 'CANCEL'
+    else
+      outcome = tonumber(after) <= (tonumber(known[2] or '0') or -1) and 'DUP' or 'GAP'
+    end
+    key, arg = key + 2, arg + 2
+  else
+    local status, entry, counts
+    epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+    local ends, number, stream = entry ~= '-', arg + 1, nil
+    local _, events = string.gsub(counts, '%d+', '')
+    local moved = status == '+'
+    if ends then
+      stream = KEYS[key + 2]
+      moved = stream == of_tenants
+    end
+    local known = read(state, ends, moved) or {}
+    if known[1] ~= epoch then
+      outcome = 'FENCED'
+    else
+      local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, number, ends)
+      if moved then generated_tenants = generated_tenants + more end
+      if not placed then
+        outcome = 'GAP'
+      elseif ends and not is_terminal(known[4]) and complete then
+        now = now or string.format('%d', now_ms())
+        -- Who deletes a job that runs cancels it, too.
+        local deleted = known[3] and field_of(state, 'deleted')
+        local held = {string.format('%d', complete), known[5], known[6], known[7], deleted}
+        local cost, bytes = end_job(state, tokens, held, status, ARGV[number + events], now, ttl_s, 'tokens', held[1])
+        if moved and known[8] and known[9] then
+          -- More than the advance was charged only for what was logged beyond it.
+          local paid = complete > ADVANCE and tonumber(field_of(state, 'charged') or '') or ADVANCE
+          note_ended(known[8], known[9], cost, bytes, paid, complete)
+        end
+      elseif ends then
+        outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
+      elseif not grown then
+        outcome = 'DUP'
+      elseif known[3] then
+        outcome = 'CANCEL'
+      end
+      if moved and not ends and grown then logged, charged = tonumber(known[2] or '0') + more, known[5] end
+      -- Repeats acknowledge too: the first call may have stopped before it did.
+      if ends and outcome ~= 'GAP' then
+        entries[stream] = entries[stream] or {}
+        table.insert(entries[stream], entry)
+        ended[#ended + 1] = id_of(state)
+      end
+    end
+    key, arg = key + (ends and 3 or 2), number + events + (ends and 1 or 0)
+  end
+  if logged then
+    charged = tonumber(charged or '') or ADVANCE
+    if logged > charged then
+      charges = charges or {}
+      charges[#charges + 1] = {state = state, charged = charged, logged = logged}
+    end
+  end
   if outcome then
     reply[#reply + 1] = item
     reply[#reply + 1] = outcome
   end
-  item, key, arg = item + 1, key + keys, arg + args
+  item = item + 1
 end
 add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
-if accounts then accounts.close() end
+
+-- Where the jobs that end are all of one tenant, none of its jobs is parked and it has no limits a minute, only numbers of
+-- its record change. Writing these costs less than the book that others need.
+local settled = not charges and not names
+if not settled and not charges and #names == 1 then
+  --uses parse_record, format_record, bucket_of, weight_of
+  local name, records, max = names[1], prefix .. 'shares:tenants', math.max
+  local own = totals[name]
+  local vtime, last, held_tokens, held_bytes, served, jobs, jobs_running, parked, due, is_ready, minute =
+    parse_record(field_of(records, name))
+  settled = tonumber(vtime or '') and parked == '0' and due == '-' and is_ready == '0' and minute == ''
+  if settled then
+    local jobs_left = max(0, jobs - own.jobs)
+    vtime = vtime + (own.logged - own.charged) / weight_of(field_of(prefix .. 'tenants:limits', name))
+    redis.call('HSET', records, name, format_record(vtime, last, max(0, held_tokens - own.cost),
+      max(0, held_bytes - own.bytes), served + own.logged, jobs_left, max(0, jobs_running - own.held), 0, '-', '0', ''))
+    local score = jobs_left > 0 and bucket_of(jobs_left) or -math.floor(now / 1000)
+    if score ~= bucket_of(jobs + 0) then ask('ZADD', prefix .. 'shares:jobs', text(score), name) end
+  end
+end
+if not settled then
+  --uses tenant_book, charge_more, settle_tenant
+  local book = tenant_book(prefix)
+  for _, one in ipairs(charges or {}) do
+    local name = field_of(one.state, 'tenant')
+    if name then charge_more(book, one.state, name, one.charged, one.logged) end
+  end
+  book.open_all(names or {})
+  for _, name in ipairs(names or {}) do settle_tenant(book, name, totals[name]) end
+  book.now = tonumber(now or '')
+  book.close(load)
+end
+
 if #ended > 0 then
   give_back(load)
   ask('ZREM', running, unpack(ended))

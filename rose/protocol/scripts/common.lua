@@ -61,9 +61,16 @@ local function ask(...)
   if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
 end
 
+-- One field of a hash; nil or false without it.
+local function field_of(key, field)
+  return (ask('HMGET', key, field) or {})[1]
+end
+
 -- The keys of a job differ in one word. No part of them may hold a colon.
+-- These three are called for each job: finding a plain text costs a fraction of matching a pattern.
 local function channel_of(state)
-  return (string.gsub(state, ':state:', ':channel:', 1))
+  local first, last = string.find(state, ':state:', 1, true)
+  return string.sub(state, 1, first) .. 'channel' .. string.sub(state, last)
 end
 
 -- Redis' clock: the one that every time in the protocol is read from.
@@ -74,11 +81,13 @@ end
 
 -- What the names of all keys of a partition begin with.
 local function prefix_of(key)
-  return string.match(key, '^.*}:')
+  local _, last = string.find(key, '}:', 1, true)
+  return string.sub(key, 1, last)
 end
 
 local function id_of(state)
-  return string.match(state, ':state:(.*)$')
+  local _, last = string.find(state, ':state:', 1, true)
+  return string.sub(state, last + 1)
 end
 
 -- What a job that has not ended takes in Redis: itself, and about this much for its state.

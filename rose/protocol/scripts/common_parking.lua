@@ -74,23 +74,26 @@ local function accept(tenant, cost, size)
   if tenant.max_allowance and tenant.allowance then tenant.allowance = tenant.allowance - cost end
 end
 
--- When a job that comes now is due: behind all of its level, though Redis' clock was set back.
-local function next_due(book, tenant, level, earliest)
-  local last = tenant.last + 1
-  if last < earliest then last = earliest end
-  tenant.last = last
-  if level > 1 then
-    local ageing = book.ageing or redis.call('HMGET', book.prefix .. 'model', 'ageing_ms')[1]
-    book.ageing = tonumber(ageing or '') or 60000
-    last = last + (level - 1) * book.ageing * 1024
-  end
-  if book.passing ~= '' and string.find(book.passing, level, 1, true) then return last - PASSING end
-  return last
+-- What each level below the first waits longer, in ms, from what workers have announced.
+local function ageing_of(announced)
+  return tonumber(announced or '') or 60000
+end
+
+-- When a job that comes now is due: behind all of its level, though Redis' clock was set back. And the same before
+-- ageing, which is its tenant's `last` then.
+local function next_due(last, level, now, ageing)
+  last = math.max(last + 1, now * 1024)
+  return last + (level - 1) * ageing * 1024, last
 end
 
 -- Its entry has come already. `due`: its score, if it had one before.
 local function park(book, tenant, job_id, level, now, deadline_ms, due)
-  due = due and tonumber(due) or next_due(book, tenant, level, now * 1024)
+  due = due and tonumber(due)
+  if not due then
+    book.ageing = book.ageing or ageing_of(redis.call('HMGET', book.prefix .. 'model', 'ageing_ms')[1])
+    due, tenant.last = next_due(tenant.last, level, now, book.ageing)
+    if book.passing ~= '' and string.find(book.passing, level, 1, true) then due = due - PASSING end
+  end
   gather(tenant, 'comes', string.format('%d', due), job_id)
   tenant.parked, tenant.dirty = tenant.parked + 1, true
   if not tenant.due or due < tenant.due then tenant.due = due end

@@ -12,7 +12,7 @@
 --   tenants:limits       hash: by name "<weight> <running> <jobs> <bytes> <tokens> <requests a minute>
 --                        <tokens a minute>", "-" for no limit; by ":passes", which no tenant is called, the
 --                        numbers of the priorities that pass between tenants
---   shares:tenants       hash: by name the record of a tenant, see `read_record`
+--   shares:tenants       hash: by name the record of a tenant, see `parse_record`
 --   shares:parked:NAME   sorted set: ids of a tenant's parked jobs, by when they are due: the time of enqueueing
 --                        and `ageing` for each level below the first, in 1/1024 ms, so that none are equal;
 --                        PASSING less for a job of a class that passes, which so comes first
@@ -37,6 +37,9 @@ local PASSING = 2 ^ 52
 -- tenants in turn; and since it is the same for all, nobody gains by what he asks for.
 local ADVANCE = 128
 
+-- Fields of `load` that count parked jobs, by level.
+local PARKED = {'parked_high', 'parked_normal', 'parked_low'}
+
 -- What a state says of its share: tokens of the prompt, level, bytes.
 local function share_of(words)
   local prompt, level, bytes = string.match(words or '', '^(%d+) ([123]) (%d+)$')
@@ -58,7 +61,8 @@ end
 
 -- From what `rose tenants set` has written of a tenant, if anything.
 local function weight_of(limits)
-  local weight = tonumber(string.match(limits or '', '^%S+') or '')
+  if not limits then return 1 end
+  local weight = tonumber(string.match(limits, '^%S+') or '')
   return weight and weight > 0 and weight or 1
 end
 
@@ -117,9 +121,19 @@ end
 --   running        how many of its jobs workers have been given
 --   parked, due    how many are parked, and the score of the first
 --   requests, allowance, at   what is left of its limits a minute, and since when; "-" without such limits
+-- Returns these texts, and what is after them as `minute`; nothing if it is none.
+local function parse_record(record)
+  return string.match(record or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%S+) ([01])(.*)$')
+end
+
+-- `last`, `due`, `is_ready` and `minute` are texts.
+local function format_record(vtime, last, tokens, bytes, served, jobs, running, parked, due, is_ready, minute)
+  return text(vtime) .. ' ' .. last .. string.format(' %d %d %d %d %d %d ', tokens, bytes, served, jobs, running, parked)
+    .. due .. ' ' .. is_ready .. minute
+end
+
 local function read_record(shares, name, record)
-  local vtime, last, tokens, bytes, served, jobs, running, parked, due, is_ready, minute =
-    string.match(record or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%S+) ([01])(.*)$')
+  local vtime, last, tokens, bytes, served, jobs, running, parked, due, is_ready, minute = parse_record(record)
   local tenant
   if vtime then
     vtime, jobs, due, is_ready = tonumber(vtime) or 0, tonumber(jobs), tonumber(due), is_ready == '1'
@@ -256,12 +270,12 @@ local function tenant_book(prefix)
 
   local function save(tenant, all, due, is_ready)
     local jobs_now, had = tenant.jobs, tenant.had
-    local record = string.format('%s %d %d %d %d %d %d %d %s %s', text(tenant.vtime), tenant.last, tenant.tokens,
-      tenant.bytes, tenant.served, jobs_now, tenant.running, tenant.parked, due or '-', is_ready and '1' or '0')
+    local minute = ''
     if tenant.at then
-      record = string.format('%s %s %s %d', record, tenant.requests or '-', tenant.allowance or '-', tenant.at)
+      minute = string.format(' %s %s %d', tenant.requests or '-', tenant.allowance or '-', tenant.at)
     end
-    gather(all, 'records', tenant.name, record)
+    gather(all, 'records', tenant.name, format_record(tenant.vtime, text(tenant.last + 0), tenant.tokens, tenant.bytes,
+      tenant.served, jobs_now, tenant.running, tenant.parked, due or '-', is_ready and '1' or '0', minute))
     if jobs_now == had then return end
     local score = bucket_of(jobs_now)
     if had and jobs_now > 0 and score == bucket_of(had) then return end
@@ -288,9 +302,7 @@ local function tenant_book(prefix)
     write('ZREM', ready, all.unready)
     write('ZADD', jobs, all.jobs)
     write('ZREM', shares .. 'deadlines', book.undue)
-    for level, field in ipairs({'parked_high', 'parked_normal', 'parked_low'}) do
-      add_to(load, field, book.parked_levels[level])
-    end
+    for level = 1, 3 do add_to(load, PARKED[level], book.parked_levels[level]) end
     if book.made_anew then
       book.clock().changed = true
       clock.mended = string.format('%d %s', now_ms(), book.made_anew)

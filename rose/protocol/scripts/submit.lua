@@ -5,14 +5,15 @@
 --       one
 -- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; names of the tenants,
 --       with spaces between them; per job:
---       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <1: has a key> <ms to its
---       deadline> <owner> <tenant> <estimated tokens of the prompt> <adapter>", job, record or ""; "-" for
---       what is not known
+--       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <tenant> <estimated tokens of the prompt>",
+--       and unless it has none of them " <1: has a key> <ms to its deadline> <owner> <adapter>"; job, record or "";
+--       "-" for what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; NO_ADAPTER its name, the engine, those that are served;
 --        FULL unit depth limit; BLOCKED stream; LIMITED tenant limit count maximum ms
 local load, model = KEYS[1], KEYS[2]
-local streams, of_tenants = tonumber(ARGV[1]), prefix_of(load) .. 'jobs:tenants'
+local streams, prefix, now = tonumber(ARGV[1]), prefix_of(load), nil
+local of_tenants = prefix .. 'jobs:tenants'
 -- Where workers have announced no limits (none has come yet, or they are of an older version) and the
 -- caller gives none.
 local MAX_JOBS_UNKNOWN = 100000
@@ -36,14 +37,11 @@ for i = 3, streams + 2 do entries = entries + redis.call('XLEN', KEYS[i]) end
 local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelled_bytes', 'parked_high', 'parked_normal', 'parked_low')
 -- Where a tenant's job was ever parked.
 if held[5] or held[6] or held[7] then entries = entries + (ask('XLEN', of_tenants) or 0) end
--- Those that the version before has parked have no entry.
-local parked = 0
-for i = 5, entries == 0 and 7 or 0 do parked = parked + math.max(0, tonumber(held[i] or '0') or 0) end
-for i = 1, 4 do held[i] = tonumber(held[i] or '0') or 0 end
+for i = 1, 7 do held[i] = held[i] and tonumber(held[i]) or 0 end
 
--- A job has an entry until it has ended. Without one there is nothing to count, whatever a lost worker
--- or an older one has left in the counts.
-if entries == 0 and parked == 0 then
+-- A job has an entry until it has ended, but one that the version before has parked. Where there is none there is
+-- nothing to count, whatever a lost worker or an older one has left in the counts.
+if entries == 0 and held[5] <= 0 and held[6] <= 0 and held[7] <= 0 then
   for i, field in ipairs({'tokens', 'bytes', 'cancelled', 'cancelled_bytes'}) do add_to(load, field, -held[i]) end
   held = {0, 0, 0, 0}
 end
@@ -57,7 +55,6 @@ local tokens, bytes = held[1], held[2]
 -- Refuse prompts that are certainly too long, as far as one can tell without a tokenizer. The worker
 -- decides the rest.
 local function too_long(prompt_tokens, prompt_bytes)
-  if not context then return nil end
   local least = tonumber(prompt_tokens)
   if not least and bytes_per_token and prompt_bytes ~= '-' then
     least = math.ceil(tonumber(prompt_bytes) / bytes_per_token)
@@ -68,16 +65,13 @@ end
 -- Workers of a version without adapters have announced none, and not that there are none.
 local function no_adapter(adapter)
   local served = facts[7]
-  if adapter == '-' or not served then return nil end
-  if not string.find(' ' .. served .. ' ', ' ' .. adapter .. ' ', 1, true) then
+  if served and not string.find(' ' .. served .. ' ', ' ' .. adapter .. ' ', 1, true) then
     return {'NO_ADAPTER', adapter, facts[6] or '', served}
   end
 end
 
-local function full(unit, count, more, most)
-  if most and count + more > most then
-    return {'FULL', unit, string.format('%d', count), string.format('%d', most)}
-  end
+local function full(unit, count, most)
+  return {'FULL', unit, string.format('%d', count), string.format('%d', most)}
 end
 
 -- Whether a job has this state. A hash without a status is what a cancel has left there that came too
@@ -88,39 +82,26 @@ local function exists(state)
   return not known or known[1], known and known[2]
 end
 
--- What the jobs of tenants need, as soon as there is one: its book, whether they are parked, and functions.
-local tenants
-local MAX_UNPARKED = 100
-
-local function open_tenants()
-  --uses tenant_book, parks_tenants, refusal, accept, park
-  local prefix, now = prefix_of(load), now_ms()
-  local book, names = tenant_book(prefix), {}
-  book.now, book.ageing = now, facts[8] or ''
-  local parks = parks_tenants(prefix, KEYS[4])
-  if not parks then
-    --uses unpark
-    unpark(book, MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)})
-  end
-  for name in string.gmatch(ARGV[5], '%S+') do names[#names + 1] = name end
-  book.open_all(names)
-  tenants = {book = book, parks = parks, now = now, in_a_row = string.format('%d-*', now), id_at = #prefix + #'state:' + 1,
-    refusal = refusal, accept = accept, park = park}
-end
-
-local function append_to(words, field, value)
-  words[#words + 1], words[#words + 2] = field, value
+-- `id`: of the new entry, but that its last number may be a star. Returns it, or what is replied if there can be none.
+local function add_entry(stream, id, job)
+  local entry = redis.pcall('XADD', stream, id, 'job', job)
+  -- Redis' clock was set back.
+  if entry.err and string.find(entry.err, 'smaller') then entry = redis.pcall('XADD', stream, '*', 'job', job) end
+  if not entry.err then return entry end
+  -- Somebody has written an entry with the last possible id.
+  if string.find(entry.err, 'exhausted') then return nil, {'BLOCKED', stream} end
+  error(entry)
 end
 
 -- `share`: of a job that is parked. Its `attempts` and `tokens` are nil as long as they are 0.
 local function store(state, idempotency, stream, entry, cost, deadline_ms, size, owner, record, tenant, share)
-  local rest = share and {'tenant', tenant, 'share', share} or {'attempts', '0', 'tokens', '0'}
-  if deadline_ms then append_to(rest, 'deadline_ms', deadline_ms) end
-  if owner ~= '-' then append_to(rest, 'owner', owner) end
-  if tenant and not share then append_to(rest, 'tenant', tenant) end
-  if record ~= '' then append_to(rest, 'record', record) end
+  local rest, n = share and {'tenant', tenant, 'share', share} or {'attempts', '0', 'tokens', '0'}, 4
+  if deadline_ms then rest[n + 1], rest[n + 2], n = 'deadline_ms', deadline_ms, n + 2 end
+  if owner ~= '-' then rest[n + 1], rest[n + 2], n = 'owner', owner, n + 2 end
+  if tenant and not share then rest[n + 1], rest[n + 2], n = 'tenant', tenant, n + 2 end
+  if record ~= '' then rest[n + 1], rest[n + 2], n = 'record', record, n + 2 end
   if idempotency then
-    append_to(rest, 'key', string.match(idempotency, ':idempotency:(.*)$'))
+    rest[n + 1], rest[n + 2] = 'key', string.match(idempotency, ':idempotency:(.*)$')
     -- It expires with the job's result; this is for a worker of an older version, which leaves it.
     redis.call('SET', idempotency, id_of(state), 'EX', KEY_DAYS * 86400)
   end
@@ -128,65 +109,126 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
     'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+'), unpack(rest))
 end
 
-local function submit(level_text, state, idempotency, cost, prompt_tokens, prompt_bytes, deadline_in, owner, name, prompt,
-    adapter, job, record)
-  local earlier = idempotency and ask('GET', idempotency)
-  if earlier and exists(string.match(state, '^.*:state:') .. earlier) then return {'EXISTS', earlier} end
-  local known, cancelled = exists(state)
-  if known then return {'EXISTS', id_of(state)} end
-  local level = tonumber(level_text)
-  local size, stream, tenant = bytes_of(job) + #record, KEYS[level + 2], nil
-  if name == '-' then
-    name = nil
-  else
-    if not tenants then open_tenants() end
-    tenant = tenants.parks and tenants.book.open(name)
-    if tenant then stream = of_tenants end
+-- Where jobs have tenants: their book, whether they are parked, and what parks them.
+local book, parks, in_a_row, id_at, accept_job, park_job, refuse
+-- A single job of a tenant of whom nothing waits, and whom no limits hold, is parked `alone`: all that is written then costs
+-- less than the book that others need. What is known of the tenant:
+local alone, vtime, last, held_tokens, held_bytes, served, jobs, jobs_running, parked, due, is_ready, minute
+local shares, ARGUMENTS_OF_ONE = ARGV[5] ~= '' and prefix .. 'shares:', 8
+if shares and #ARGV == ARGUMENTS_OF_ONE then
+  --uses parse_record
+  local name = ARGV[5]
+  local records = ask('HMGET', shares .. 'tenants', name)
+  vtime, last, held_tokens, held_bytes, served, jobs, jobs_running, parked, due, is_ready, minute =
+    parse_record(records and records[1])
+  vtime = tonumber(vtime or '')
+  if vtime and parked == '0' and due == '-' and is_ready == '0' and minute == '' then
+    local limits, clock = ask('HMGET', prefix .. 'tenants:limits', ':passes', name), ask('HMGET', shares .. 'clock', 'vtime')
+    local passes, own = limits and limits[1] or '', limits and limits[2]
+    alone = limits and clock and passes == '' and not (own and string.find(own, ' %d'))
+      and redis.call('EXISTS', shares .. 'worker') == 1
+    if alone then vtime = math.max(vtime, tonumber(clock[1] or '') or 0) end
   end
-  local refused = too_long(prompt_tokens, prompt_bytes) or no_adapter(adapter) or full('jobs', depth, 1, max_jobs)
-    or full('tokens', tokens, cost, max_tokens) or full('bytes', bytes + surplus, size, max_bytes)
-    or tenant and tenant.limited and tenants.refusal(tenant, tonumber(cost), size, tenants.now)
-  if refused then return refused end
-
-  -- Tenants' jobs of one call have ids in a row, so that a fetch reads them at once. Not where Redis' clock was set
-  -- back.
-  local entry = redis.pcall('XADD', stream, tenant and tenants.in_a_row or '*', 'job', job)
-  if entry.err and string.find(entry.err, 'smaller') then entry = redis.pcall('XADD', stream, '*', 'job', job) end
-  if entry.err then
-    -- Somebody has written an entry with the last possible id.
-    if string.find(entry.err, 'exhausted') then return {'BLOCKED', stream} end
-    error(entry)
-  end
-  local deadline_ms = deadline_in ~= '-' and string.format('%d', now_ms() + deadline_in)
-  if tenant then
-    tenants.accept(tenant, cost, size)
-    tenants.park(tenants.book, tenant, string.sub(state, tenants.id_at), level, tenants.now, deadline_ms)
-  end
-  if cancelled then redis.call('DEL', state) end
-  local size_text = string.format('%d', size)
-  store(state, idempotency, stream, entry, cost, deadline_ms, size_text, owner, record, name,
-    tenant and prompt .. ' ' .. level_text .. ' ' .. size_text)
-  depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
 end
+if shares and not alone then
+  --uses tenant_book, parks_tenants, refusal, accept, park, ageing_of
+  local MAX_UNPARKED = 100
+  local names = {}
+  book, parks, now = tenant_book(prefix), parks_tenants(prefix, KEYS[4]), now_ms()
+  book.now, book.ageing = now, ageing_of(facts[8])
+  if not parks then
+    --uses unpark
+    unpark(book, MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)})
+  end
+  for name in string.gmatch(ARGV[5], '%S+') do names[#names + 1] = name end
+  book.open_all(names)
+  -- Jobs of one call have ids in a row, so that a fetch reads them at once.
+  in_a_row, id_at = string.format('%d-*', now), #prefix + #'state:' + 1
+  accept_job, park_job, refuse = accept, park, refusal
+end
+-- Sorted sets that somebody has written over, with what belongs there: key, score, member.
+local overwritten
 
 local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
 for i = 6, #ARGV, 3 do
-  local level, cost, prompt_tokens, prompt_bytes, has_key, deadline_in, owner, name, prompt, adapter =
-    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%d) (%S+) (%S+) (%S+) (%d+) (%S+)$')
-  local state, idempotency = KEYS[key], nil
+  local level_text, cost_text, prompt_tokens, prompt_bytes, name, prompt, more =
+    string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$')
+  local has_key, deadline_in, owner, adapter = '0', '-', '-', '-'
+  if more ~= '' then has_key, deadline_in, owner, adapter = string.match(more, '^ (%d) (%S+) (%S+) (%S+)$') end
+  local state, idempotency, job, record = KEYS[key], nil, ARGV[i + 1], ARGV[i + 2]
   key = key + 1
   if has_key == '1' then
     idempotency = KEYS[key]
     key = key + 1
   end
-  local outcome = submit(level, state, idempotency, cost, prompt_tokens,
-    prompt_bytes, deadline_in, owner, name, prompt, adapter, ARGV[i + 1], ARGV[i + 2])
-  if outcome then
+  local level, cost, size = level_text + 0, cost_text + 0, bytes_of(job) + #record
+  local stream, entry_id, tenant, entry = KEYS[level + 2], '*', nil, nil
+  if name == '-' then
+    name = nil
+  elseif alone then
+    stream = of_tenants
+  elseif parks then
+    tenant, stream, entry_id = book.open(name), of_tenants, in_a_row
+  end
+
+  local earlier = idempotency and ask('GET', idempotency)
+  local known, cancelled = exists(state)
+  local outcome
+  if earlier and exists(string.match(state, '^.*:state:') .. earlier) then
+    outcome = {'EXISTS', earlier}
+  elseif known then
+    outcome = {'EXISTS', id_of(state)}
+  else
+    outcome = context and too_long(prompt_tokens, prompt_bytes)
+      or adapter ~= '-' and no_adapter(adapter)
+      or max_jobs and depth + 1 > max_jobs and full('jobs', depth, max_jobs)
+      or max_tokens and tokens + cost > max_tokens and full('tokens', tokens, max_tokens)
+      or max_bytes and bytes + surplus + size > max_bytes and full('bytes', bytes + surplus, max_bytes)
+      or tenant and tenant.limited and refuse(tenant, cost, size, now)
+  end
+  if not outcome then entry, outcome = add_entry(stream, entry_id, job) end
+
+  if entry then
+    local deadline_ms, size_text = nil, string.format('%d', size)
+    if deadline_in ~= '-' or alone then now = now or now_ms() end
+    if deadline_in ~= '-' then deadline_ms = string.format('%d', now + deadline_in) end
+    if tenant then
+      accept_job(tenant, cost, size)
+      park_job(book, tenant, string.sub(state, id_at), level, now, deadline_ms)
+    elseif alone then
+      --uses next_due, ageing_of, format_record, bucket_of, PARKED
+      local job_id, bucket = id_of(state), bucket_of(jobs + 1)
+      due, last = next_due(last, level, now, ageing_of(facts[8]))
+      due = text(due)
+      redis.call('HSET', shares .. 'tenants', name, format_record(vtime, text(last), held_tokens + cost, held_bytes + size,
+        served, jobs + 1, jobs_running, 1, due, '1', ''))
+      local function place(order, score, member)
+        if ask('ZADD', shares .. order, score, member) then return end
+        overwritten = overwritten or {}
+        overwritten[#overwritten + 1] = {shares .. order, score, member}
+      end
+      place('parked:' .. name, due, job_id)
+      place('heads', due, name)
+      place('ready', text(math.floor(vtime * 1024)), name)
+      if bucket ~= bucket_of(jobs + 0) then place('jobs', text(bucket), name) end
+      if deadline_ms then place('deadlines', deadline_ms, job_id) end
+      add_to(load, PARKED[level], 1)
+    end
+    if cancelled then redis.call('DEL', state) end
+    store(state, idempotency, stream, entry, cost_text, deadline_ms, size_text, owner, record, name,
+      stream == of_tenants and prompt .. ' ' .. level_text .. ' ' .. size_text)
+    depth, tokens, bytes = depth + 1, tokens + cost, bytes + size
+  else
     table.insert(outcome, 1, (i - 6) / 3)
     reply[#reply + 1] = outcome
   end
 end
 add_to(load, 'tokens', tokens - before_tokens)
 add_to(load, 'bytes', bytes - before_bytes)
-if tenants then tenants.book.close(load) end
+if overwritten then
+  --uses tenant_book
+  book = tenant_book(prefix)
+  for _, place in ipairs(overwritten) do book.insist('ZADD', unpack(place)) end
+end
+if book then book.close(load) end
 return reply

@@ -23,18 +23,6 @@ local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
 local now, prefix = string.format('%d', now_ms()), prefix_of(running)
 local of_tenants = prefix .. 'jobs:tenants'
 
--- Of a text that many workers have had, the last ones are remembered.
-local MAX_HANDS_BYTES = 2048
-
--- Whose the text is from which token on: a line for each worker, "<tokens before> <its name>".
-local function hands_with(hands, logged)
-  local last = string.match(hands, '([^\n ]*)\n$')
-  if last == consumer then return hands end
-  hands = hands .. string.format('%d %s\n', logged, consumer)
-  while #hands > MAX_HANDS_BYTES do hands = string.gsub(hands, '^[^\n]*\n', '') end
-  return hands
-end
-
 local taker = {consumer = consumer, model = model, now = now, begun = {}}
 
 local function grant(known, epoch, attempts, logged)
@@ -46,8 +34,21 @@ local function read(state)
     'worker', 'take', 'deadline_ms', 'model', 'hands')
 end
 
--- `known` is what `read` returns. This consumer owns the entry.
+-- Whose the text is from which token on: a line for each worker, "<tokens before> <its name>".
+local function hands_with(hands, logged)
+  -- Of a text that many workers have had, the last ones are remembered.
+  local MAX_HANDS_BYTES = 2048
+  local last = string.match(hands, '([^\n ]*)\n$')
+  if last == consumer then return hands end
+  hands = hands .. string.format('%d %s\n', logged, consumer)
+  while #hands > MAX_HANDS_BYTES do hands = string.gsub(hands, '^[^\n]*\n', '') end
+  return hands
+end
+
+-- What `first_take` has not begun, because something has happened to the job before: seldom. `known` is what `read`
+-- returns. This consumer owns the entry.
 local function begin(stream, state, tokens, entry, take_id, known)
+  --uses is_terminal, bury, acknowledge, stands_at
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
     -- It was cancelled while it waited, or its worker died before the acknowledgement.
@@ -104,42 +105,46 @@ end
 -- whose turn it is. What that writes by a book of tenants is written here by hand, since it is less than the book itself
 -- would cost.
 local function take_alone(state, tokens, entry, take_id)
-  --uses is_parked, share_of, weight_of, text
+  --uses is_parked, share_of, weight_of, parse_record, format_record, field_of, PARKED, ADVANCE
   local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'entry', 'cancel', 'tenant', 'deadline_ms') or {}
-  local fresh = is_parked(unpack(known, 1, 4)) and known[5] == entry and not known[6] and known[7]
-    and nothing_logged(tokens)
+  local name, deadline, shares = known[7], known[8], prefix .. 'shares:'
+  local fresh = is_parked(unpack(known, 1, 4)) and known[5] == entry and not known[6] and name and nothing_logged(tokens)
   if not fresh then return nil end
-  local shares, name, job_id = prefix .. 'shares:', known[7], id_of(state)
   -- One job of this tenant is parked, it is ready, and no other tenant is.
-  local record = (ask('HMGET', shares .. 'tenants', name) or {})[1] or ''
-  local vtime, counts, jobs_running, due, minute = string.match(record, '^(%S+) (%d+ %d+ %d+ %d+ %d+) (%d+) 1 (%-?%d+) 1(.*)$')
-  if not tonumber(vtime or '') or ask('ZCARD', shares .. 'ready') ~= 1 then return nil end
-  local clock = ask('HMGET', shares .. 'clock', 'vtime', 'waits')
+  local records, ready, clock = shares .. 'tenants', shares .. 'ready', shares .. 'clock'
+  local vtime, last, held_tokens, held_bytes, served, jobs, jobs_running, parked, due, is_ready, minute =
+    parse_record(field_of(records, name))
+  vtime, due = tonumber(vtime or ''), tonumber(due or '')
+  if not vtime or parked ~= '1' or not due or is_ready ~= '1' or ask('ZCARD', ready) ~= 1 then return nil end
+  local reached = ask('HMGET', clock, 'vtime', 'waits')
   -- Before the first fetch that finds this stream there is no group.
-  local claimed = clock and redis.pcall('XCLAIM', of_tenants, group, consumer, 0, entry, 'FORCE', 'JUSTID')
+  local claimed = reached and redis.pcall('XCLAIM', of_tenants, group, consumer, '0', entry, 'FORCE', 'JUSTID')
   if not claimed or claimed.err or #claimed == 0 then return nil end
 
-  local weight = weight_of((ask('HMGET', prefix .. 'tenants:limits', name) or {})[1])
-  local prompt, level = share_of(known[2])
-  local reached = due + 0 < 0 and 0 or vtime - jobs_running * ADVANCE / weight
-  if reached > (tonumber(clock[1] or '') or 0) then
-    redis.call('HSET', shares .. 'clock', 'vtime', text(reached), 'waits', '')
-  elseif (clock[2] or '') ~= '' then
-    redis.call('HSET', shares .. 'clock', 'waits', '')
+  local weight, prompt, level = weight_of(field_of(prefix .. 'tenants:limits', name)), share_of(known[2])
+  local before = due < 0 and 0 or vtime - jobs_running * ADVANCE / weight
+  if before > (tonumber(reached[1] or '') or 0) then
+    redis.call('HSET', clock, 'vtime', text(before), 'waits', '')
+  elseif (reached[2] or '') ~= '' then
+    redis.call('HSET', clock, 'waits', '')
   end
-  redis.call('HSET', shares .. 'tenants', name, string.format('%s %s %d 0 - 0%s', text(vtime + (prompt + ADVANCE) / weight),
-    counts, jobs_running + 1, minute))
+  redis.call('HSET', records, name, format_record(vtime + (prompt + ADVANCE) / weight, last, held_tokens, held_bytes,
+    served, jobs, jobs_running + 1, 0, '-', '0', minute))
+  local job_id = id_of(state)
   ask('ZREM', shares .. 'parked:' .. name, job_id)
   ask('ZREM', shares .. 'heads', name)
-  ask('ZREM', shares .. 'ready', name)
-  if known[8] then ask('ZREM', shares .. 'deadlines', job_id) end
-  add_to(prefix .. 'load', ({'parked_high', 'parked_normal', 'parked_low'})[level], -1)
-  return first_take(taker, take_id, state, known[8])
+  ask('ZREM', ready, name)
+  if deadline then ask('ZREM', shares .. 'deadlines', job_id) end
+  add_to(prefix .. 'load', PARKED[level], -1)
+  return first_take(taker, take_id, state, deadline)
 end
 
 local function take_unread(stream, state, tokens, listener, turn, waiting, entry, take_id)
   local others = redis.call('EXISTS', waiting)
-  if others == 1 then hand_on(listener, turn, waiting, consumer) end
+  if others == 1 then
+    --uses hand_on
+    hand_on(listener, turn, waiting, consumer)
+  end
   if stream == of_tenants then
     local outcome = take_alone(state, tokens, entry, take_id)
     if outcome then return {others, entry, false, outcome} end

@@ -93,3 +93,24 @@ def test_records_that_somebody_has_written_over_are_made_anew_where_running_jobs
         floor.end_first(3)
     after = bench.client.tenants()
     assert (after.waiting, after.count) == (0, 0)
+
+
+@pytest.mark.parametrize("order", ["parked:ann", "heads", "ready", "jobs", "deadlines"])
+def test_a_lone_job_finds_its_place_where_somebody_has_written_over_an_order(
+    bench: Bench, floor: Floor, order: str
+) -> None:
+    # given: a worker that looks for parked jobs, an idle tenant, and a job of another
+    prefix = bench.partition.load.removesuffix("load")
+    bench.redis.set(prefix + "shares:worker", 1)
+    floor.submit("ann")
+    floor.begin(1)
+    floor.end_first(3)
+    (bob,) = floor.submit("bob")
+    bench.redis.set(prefix + f"shares:{order}", "somebody's")
+    # when
+    (ann,) = floor.submit("ann", deadline_s=1000)
+    # then
+    member = ann.id if order in ("parked:ann", "deadlines") else "ann"
+    assert bench.redis.zscore(prefix + f"shares:{order}", member) is not None
+    assert bench.client.tenants().mended == (prefix + f"shares:{order}",)
+    assert {job.job_id for job in bench.fetch("w", 9)} == {ann.id, bob.id}
