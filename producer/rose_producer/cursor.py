@@ -213,7 +213,7 @@ class Patience:
 
     A stream that receives nothing reads the log after `poll_interval_s`, in case a message was
     lost. Each read that finds nothing doubles that, up to `max_poll_interval_s`, so that thousands
-    of streams that wait cost nothing. An event begins anew.
+    of streams that wait cost nothing. An event resets that.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """/metrics, /healthz and /readyz, from threads of their own.
 
 A worker is healthy if its engine runs, and ready if it can reach Redis. So a worker whose Redis is
-away stays healthy: a restart would throw its work away and not bring Redis back.
+unreachable stays healthy: a restart would throw its work away and not bring Redis back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Routes = dict[str, Callable[[], tuple[int, str, bytes]]]
 #: Connections at once, each with a thread. One more closes the oldest: a client that holds
 #: connections open does not keep probes out.
 MAX_CONNECTIONS = 16
-#: A request comes, and its response goes, within this time.
+#: Time for a request to arrive and its response to be sent.
 MAX_CONNECTION_S = 10.0
 
 log = logging.getLogger("rose.worker")
@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
         self._hang_up(late)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """A client that has gone is its own business."""
+        """A client that disconnects is not an error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             log.exception("a request for metrics or health failed")
 

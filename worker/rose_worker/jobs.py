@@ -1,4 +1,4 @@
-"""The jobs that this worker holds, and the entries that it is about to begin on.
+"""The jobs that this worker holds, and the entries that it is about to start.
 
     Redis -- fetch, reclaim --> claims -- take --> jobs -- last token --> gone
 
@@ -58,11 +58,11 @@ class HeldJob:
     prompt_tokens: int
     enqueued_at: float
     resumed: bool
-    """This worker or another has begun on it before."""
+    """This worker or another has started it before."""
     first_index: int = 0
     """tokens in the log when it was taken"""
     alone: bool = False
-    """It is a suspect: the worker begins on nothing else until its log has a new token."""
+    """It is a suspect: the worker starts nothing else until its log has a new token."""
     taken_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
     """when this worker's first token was logged"""
@@ -71,7 +71,7 @@ class HeldJob:
 
 
 class JobTable:
-    """Every held job by id. The worker renews the leases and accepts the tokens of these alone."""
+    """Every held job by id. The worker renews leases and accepts tokens of these jobs only."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -118,7 +118,7 @@ class JobTable:
         return any(job.alone for job in self._jobs.values())
 
     def claim(self, claims: Iterable[Claim]) -> None:
-        """Add claims. An entry that is held already comes again when its renewal was late."""
+        """Add claims. An entry that is already held may come again if its renewal was late."""
         held = {job.lease.entry for job in self._jobs.values()}
         for claim in claims:
             key = claim.entry.key
@@ -148,7 +148,7 @@ class JobTable:
         return True
 
     def close(self, partition: Partition, *, closed: bool) -> None:
-        """While any partition is closed nothing new is taken. What is held goes on."""
+        """While any partition is closed nothing new is taken. What is held continues."""
         if closed:
             self._closed.add(partition)
         else:
@@ -206,7 +206,7 @@ class JobTable:
         return self._round_robin.waiting(partition)
 
     def _signal(self) -> None:
-        # This wakes the tasks that wait now. Later ones wait for the next change.
+        # This wakes the tasks that wait now; later ones wait for the next change.
         if self._change is not None:
             self._change.set()
             self._change = None

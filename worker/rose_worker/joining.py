@@ -20,7 +20,7 @@ from rose_worker.tasks import at_least_one
 
 log = logging.getLogger("rose.worker")
 
-#: A worker that was killed counts as alive for a while. Longer than that, somebody must act.
+#: A killed worker counts as alive for a while. After this time an operator must act.
 _PATIENCE_S = ALIVE_S + 5.0
 
 _AGAIN_S = 1.0

@@ -7,8 +7,8 @@ is away, only the lanes of its partitions wait. Lanes never hold the engine thre
 is away a lane repeats its call, which is harmless: every event names its place in its job's log.
 
 What waits is bounded. If all lanes that have jobs are blocked, reports stay with the engine thread,
-whose own bound makes decoding pause. If some go on, it must not pause: then the blocked ones may
-keep more, and beyond that give their jobs up. Another worker goes on with those from their logs.
+whose own bound makes decoding pause. If some continue, it must not pause: then the blocked ones may
+keep more, and beyond that give their jobs up. Another worker continues with those from their logs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger("rose.publisher")
 #: Events that may wait for the calls in flight.
 _MAX_PENDING = 2000
 
-#: Events that blocked lanes may keep together while others go on: some 10 MB. A full batch that
+#: Events that blocked lanes may keep together while others continue: some 10 MB. A full batch that
 #: decodes fast fills it in about a lease, after which its jobs are anybody's.
 _MAX_BLOCKED = 50_000
 
@@ -77,7 +77,7 @@ class Publisher:
         await asyncio.gather(self._collect_beside_blocked_lanes(), *lanes)
 
     async def _collect_beside_blocked_lanes(self) -> None:
-        """A lane becomes blocked without an event that could wake the collection."""
+        """A lane becomes blocked without an event that could wake this loop."""
         while True:
             await asyncio.sleep(_BLOCKED_S / 2)
             if self._waiting >= _MAX_PENDING:
@@ -87,8 +87,8 @@ class Publisher:
                     self._clear_suspects(lane)
 
     def _clear_suspects(self, lane: _Lane) -> None:
-        """One that has a token has not killed this worker. To wait until the token is logged would
-        hold up the jobs of all partitions."""
+        """A suspect that has a token has not killed this worker. Waiting until the token is
+        logged would delay the jobs of all partitions."""
         for job in self._table.jobs_of(lane.partition):
             if job.alone and job.logged > job.first_index:
                 self._table.progressed(job)
@@ -129,7 +129,7 @@ class Publisher:
         return sum(lane.waiting for lane in others) < _MAX_PENDING
 
     def _give_up_jobs(self, lane: _Lane) -> None:
-        """Their leases are not renewed any more, so another worker goes on with them."""
+        """Their leases are not renewed any more, so another worker continues with them."""
         jobs = self._table.jobs_of(lane.partition)
         lane.forget_waiting()
         for job in jobs:

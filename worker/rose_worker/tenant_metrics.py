@@ -41,7 +41,8 @@ _GAUGES: tuple[tuple[str, str, Callable[[TenantsStatus, TenantStatus], float]], 
 
 
 class TenantGauges(Collector):
-    """What was read last, whole: no scrape meets half of it. The event loop's thread writes."""
+    """The last complete reading, replaced at once so that no scrape sees half of it. The event
+    loop's thread writes."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -93,7 +94,7 @@ def _chosen(tenants: Sequence[TenantStatus]) -> tuple[TenantStatus, ...]:
 
 
 def _rest(name: str, queue: QueueStatus, tenants: TenantsStatus) -> float | None:
-    """What the rows do not show of what the whole queue has; None for what does not add up."""
+    """The part of the queue's totals that the rows do not show; None for inconsistent values."""
     if name == _WAITING[0]:
         return max(0, sum(queue.waiting.values()) - sum(row.waiting for row in tenants.top))
     if name == _RUNNING[0]:

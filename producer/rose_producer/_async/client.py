@@ -268,7 +268,7 @@ class AsyncJob:
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
             AnswerChanged: Redis has lost what was delivered, and the job's answer is another now.
-            ResultTimeout: `timeout_s` is over; the job goes on.
+            ResultTimeout: `timeout_s` is over; the job continues.
         """
         async with aclosing(self.bursts(cursor, timeout_s=timeout_s)) as bursts:
             async for burst in bursts:
@@ -298,10 +298,11 @@ class AsyncJob:
                             async for burst in log:
                                 outage.end()
                                 yield burst
-                        # It works again, though the job may have nothing to say for long.
+                        # The connection works again, though the job may be silent for long.
                         outage.end()
                         patience.restart()
-                        # Nearly all tokens come by here: each generator or call more costs each.
+                        # Nearly all tokens pass here: each additional generator or call adds to
+                        # the cost of each.
                         while not position.ended:
                             message = await inbox.get(patience.wait_s())
                             news, gap = position.judge_all_live(message, inbox.get_ready)
@@ -348,7 +349,7 @@ class AsyncJob:
         return read_status(self.id, fields)
 
     async def record(self) -> JobRecord:
-        """What the submitter keeps beside the job, and how the job stands.
+        """The submitter's record and owner of the job, and its status.
 
         Raises: JobNotFound, BrokerUnavailable
         """

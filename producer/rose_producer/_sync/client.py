@@ -268,7 +268,7 @@ class Job:
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
             AnswerChanged: Redis has lost what was delivered, and the job's answer is another now.
-            ResultTimeout: `timeout_s` is over; the job goes on.
+            ResultTimeout: `timeout_s` is over; the job continues.
         """
         with closing(self.bursts(cursor, timeout_s=timeout_s)) as bursts:
             for burst in bursts:
@@ -297,10 +297,11 @@ class Job:
                             for burst in log:
                                 outage.end()
                                 yield burst
-                        # It works again, though the job may have nothing to say for long.
+                        # The connection works again, though the job may be silent for long.
                         outage.end()
                         patience.restart()
-                        # Nearly all tokens come by here: each generator or call more costs each.
+                        # Nearly all tokens pass here: each additional generator or call adds to
+                        # the cost of each.
                         while not position.ended:
                             message = inbox.get(patience.wait_s())
                             news, gap = position.judge_all_live(message, inbox.get_ready)
@@ -347,7 +348,7 @@ class Job:
         return read_status(self.id, fields)
 
     def record(self) -> JobRecord:
-        """What the submitter keeps beside the job, and how the job stands.
+        """The submitter's record and owner of the job, and its status.
 
         Raises: JobNotFound, BrokerUnavailable
         """
