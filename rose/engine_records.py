@@ -35,14 +35,14 @@ class PromptLogprobs(NamedTuple):
 # Not frozen: making a frozen one takes 2.0 us instead of 0.5, and there is one for every token.
 @dataclass(slots=True)
 class StepOutput:
-    """What one step brought for one request.
+    """The result of one step for one request.
 
     `index` is the position of the first of `token_ids` among the request's generated tokens.
-    `text` is the text that became certain. `finish_reason` comes with the last tokens, or with
+    `text` is the text that has become certain. `finish_reason` comes with the last tokens, or with
     none. "error" means that the request's own parameters stop it, and `error` says why.
     `logprobs`, one for each of `token_ids`, are there for a request that asks for them.
-    `cached_tokens`, which comes with `finish_reason`, counts the prompt tokens that this engine did
-    not compute, since an earlier request had; None where it has no cache for them, or had no need.
+    `cached_tokens`, which comes with `finish_reason`, counts the prompt tokens that this engine
+    took from its cache; None if it has no cache, or did not use it.
     `prompt_logprobs` come with the first token, for a request that asks for them.
     `text_lengths` says how many characters of `text` each of several tokens brought.
     """

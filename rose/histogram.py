@@ -1,4 +1,4 @@
-"""A histogram for observations that are made for every token.
+"""A histogram that is fast enough for one observation a token.
 
 `prometheus_client.Histogram.observe` takes a lock and walks the buckets: 3.7 us against 0.7 us here
 (timeit, one core of the build machine, November 2026), and it counts one value a call. Only the

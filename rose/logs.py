@@ -1,8 +1,9 @@
 """The log of a service: lines for people, or JSON for machines. Neither holds prompts or outputs.
 
-A JSON line has `time`, `level`, `logger`, `message` and the fields of the service, `job` if it is
-about one (`extra={"job": id}`), and what else its call names (`extra={"fields": {...}}`).
-Of an exception it has the type and the traceback, but not the text, which may quote a prompt.
+A JSON line has `time`, `level`, `logger`, `message` and the fields of the service, `job` if it
+concerns one (`extra={"job": id}`), and the fields that the call adds (`extra={"fields":
+{...}}`). An exception is logged with its type and traceback, but without its text, which may
+quote a prompt.
 """
 
 from __future__ import annotations

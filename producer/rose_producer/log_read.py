@@ -11,8 +11,8 @@ from rose.protocol import Event, Partition, decode_event
 from rose.protocol.status import read_standing
 from rose_producer.cursor import LogCursor
 
-#: Events of a read. One that goes with a subscription asks for few: its replies are kept with the
-#: messages for all who listen.
+#: Events of a read. A read with a subscription asks for few, because its replies share a buffer
+#: with the messages of all listeners.
 CHUNK = 1000
 FIRST_CHUNK = 100
 

@@ -1,4 +1,4 @@
-"""What looks after a queue over all its partitions."""
+"""The base of classes that manage a queue over all its partitions."""
 
 from __future__ import annotations
 

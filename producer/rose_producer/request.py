@@ -1,4 +1,4 @@
-"""From a caller's words to a job on the wire: everything about submitting that needs no Redis."""
+"""From a caller's arguments to an encoded job: the parts of submitting that need no Redis."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Request:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: What can be iterated over, and is one prompt or one request all the same.
+#: Iterable types that are a single prompt or request.
 _ONE = (str, bytes, Mapping, Request)
 
 #: Of what is used where pydantic does not look: what it must be, and in words.
@@ -184,7 +184,7 @@ class Batch:
 
 
 def batches(jobs: Sequence[Submission], settings: ProducerSettings) -> Iterator[Batch]:
-    """Bounded, so that Redis serves others in between."""
+    """Calls are bounded in size, so that Redis serves others in between."""
     batch: list[Submission] = []
     size = 0
     for job in jobs:
@@ -328,7 +328,7 @@ def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_partition(idempotency_key: str | None, settings: ProducerSettings) -> int:
-    """Where a job goes whose id does not say it."""
+    """The partition of a job whose id names none."""
     if settings.partitions == 1:
         return 0
     if idempotency_key is None:

@@ -19,7 +19,7 @@ from rose.protocol import (
 #: Closed by a consumer that stops early.
 Events = Generator[Event, None, None]
 AsyncEvents = AsyncGenerator[Event, None]
-#: Events that were there together, in order.
+#: Events that were available together, in order.
 Bursts = Generator[list[Event], None, None]
 AsyncBursts = AsyncGenerator[list[Event], None]
 

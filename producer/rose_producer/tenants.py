@@ -1,4 +1,4 @@
-"""Tenants of a queue: set their shares and limits, and see how they stand.
+"""Tenants of a queue: set their shares and limits, and read their status.
 
     with Tenants(client.settings) as tenants:
         tenants.set("search", TenantLimits(weight=3, max_running_jobs=8))

@@ -1,4 +1,4 @@
-"""What the workers of a queue announce of their model: one record, the hash `model`."""
+"""What the workers of a queue announce about their model: one record, the hash `model`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedModel:
-    """Workers of an older version leave fields out: those have their defaults."""
+    """Workers of an older version omit fields; these have their defaults."""
 
     name: str
     fingerprint: str = ""
     """of weights, tokenizer and dtype; "" if it is not known"""
     context_tokens: int | None = None
     max_bytes_per_token: int | None = None
-    """the most bytes of prompt text that a token can stand for; None if that is not certain"""
+    """the maximum number of bytes of prompt text that a token can stand for; None if not certain"""
     chat: bool = True
     """False where it is certain that it has no chat template"""
     tool_format: str = ""

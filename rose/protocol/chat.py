@@ -1,5 +1,5 @@
-"""Chat messages, the tool calls in them, the tools that a model may call, and what else its chat
-template is told."""
+"""Chat messages, the tool calls in them, the tools that a model may call, and further variables
+of its chat template."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _MAX_DEPTH = 32
 _FUNCTION_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-#: What `apply_chat_template` of transformers calls its own arguments and what a job says elsewhere.
+#: Names that are transformers' own arguments of `apply_chat_template`, or that a job sets
+#: elsewhere.
 _TAKEN = frozenset(
     (
         *("add_generation_prompt", "chat_template", "continue_final_message", "conversation"),
@@ -62,7 +63,7 @@ def _no_json(constant: str) -> NoReturn:
 
 
 def _check_json(value: Any) -> None:
-    """Nothing but JSON, and not too deep: templates and serializers recurse."""
+    """JSON values only, and not too deep: templates and serializers recurse."""
     level, depth = [value], 0
     while level:
         if depth > _MAX_DEPTH:

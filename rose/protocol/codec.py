@@ -18,7 +18,7 @@ from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, job_from
 MAX_JOB_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 4 * 1024
 MAX_EVENT_BYTES = 1024 * 1024
-#: More fields than 4 KiB of metadata can hold: each wrong one costs a report.
+#: More fields than 4 KiB of metadata can hold, because each wrong one costs a report.
 _MAX_MAP_FIELDS = 2048
 
 #: At most, of a token's id and log-probability, and of one of the likeliest beside it.
@@ -26,7 +26,7 @@ _LOGPROB_BYTES, _TOP_LOGPROB_BYTES = 14, 11
 
 _EVENT: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _SAMPLING = {"sampling"}
-#: Writes what msgpack does, in a third of the time, but all numbers in double precision.
+#: Encodes as msgpack does, in a third of the time, but all numbers in double precision.
 _encode = msgspec.msgpack.Encoder().encode
 
 

@@ -18,7 +18,7 @@ from rose.errors import (
     RoseError,
 )
 
-#: Values of a job's `status` after which nothing more happens to it.
+#: Final values of a job's `status`.
 TERMINAL_STATUSES = frozenset({"finished", "failed", "cancelled"})
 
 _Count = Annotated[int, Meta(ge=0)]
@@ -34,7 +34,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="typ
 
     @property
     def cursor(self) -> int:
-        """How many tokens a subscriber has after this event: where to resume."""
+        """The number of tokens that a subscriber has after this event: where to resume."""
         return self.index
 
     @property

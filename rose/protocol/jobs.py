@@ -1,4 +1,4 @@
-"""What a producer asks for: the job schema, version 1."""
+"""The job schema, version 1."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class JobSpec(BaseModel):
     prompt: Prompt
     sampling: SamplingParams = SamplingParams()
     deadline_ms: int | None = Field(default=None, ge=0)
-    """Unix time in milliseconds after which nobody wants the answer any more."""
+    """Deadline: Unix time in milliseconds."""
     metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
     """W3C trace context of whoever submitted it; left out without tracing."""
     tools: Tools = ()
-    """What the chat template tells the model that it can call."""
+    """The tools that the chat template offers to the model."""
     adapter: str | None = Field(default=None, pattern=ADAPTER_PATTERN)
     """The LoRA adapter that answers; None for the model itself."""
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
@@ -82,7 +82,7 @@ class JobSpec(BaseModel):
 
     @property
     def token_estimate(self) -> int:
-        """What the job may cost, in tokens: exact for ids, else four bytes a token."""
+        """Estimated cost in tokens: exact for ids, else four bytes a token."""
         if isinstance(self.prompt, str):
             prompt = len(self.prompt.encode()) // 4 + 1
         elif isinstance(self.prompt[0], ChatMessage):

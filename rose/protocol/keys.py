@@ -31,7 +31,7 @@ _PARTITION_PREFIX = re.compile(r"(\d{1,4})-")
 
 
 class EntryKey(NamedTuple):
-    """Names an entry of a job stream. Ids are unique within a stream only."""
+    """Identifies an entry of a job stream. Entry ids are unique within a stream only."""
 
     stream: str
     id: str
@@ -117,8 +117,8 @@ class Partition:
 
     @property
     def idle(self) -> tuple[str, str, str]:
-        """Who listens for new jobs (string), whose turn it is next (sorted set), and whether others
-        wait for that (string). The turn stays until it is taken, the others expire."""
+        """The listener (string), whose turn it is next (sorted set), and whether others wait for
+        that (string). The turn stays until it is taken, the others expire."""
         return self._key("idle:listener"), self.turn, self.waiting
 
     @property
@@ -131,7 +131,7 @@ class Partition:
 
     @property
     def bell(self) -> str:
-        """Stream of at most one entry: it rings when a tenant's job may begin that came before."""
+        """Stream of at most one entry, added when a tenant's waiting job may start: the bell."""
         return self._key("idle:bell")
 
     @property

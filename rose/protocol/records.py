@@ -1,4 +1,4 @@
-"""The record of a job: what its submitter keeps beside it, for as long as the job is known."""
+"""The record of a job: data of its submitter, stored as long as the job."""
 
 from __future__ import annotations
 

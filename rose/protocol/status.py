@@ -15,7 +15,7 @@ from rose.protocol.keys import RELEASED
 
 
 class Hand(NamedTuple):
-    """Whose hand a text is in, from one of its tokens on."""
+    """Which worker wrote a text, from one of its tokens on."""
 
     from_token: int
     worker: str
@@ -32,14 +32,14 @@ class JobStatus:
     epoch: int
     """how often a worker has started it or handed it back"""
     attempts: int
-    """takes since it last got further"""
+    """takes since its last new token"""
     worker: str | None
     cancel_requested: bool
     enqueued_ms: int | None
     started_ms: int | None
     ended_ms: int | None
     retry_of: str | None
-    """the dead job that this one repeats"""
+    """the job whose dead letter this one retries"""
     hands: tuple[Hand, ...] = ()
     """the workers that have had it, the first one first; of very many the last"""
     tenant: str = ""
@@ -126,7 +126,7 @@ def int_or_none(value: str | bytes | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel(AnnouncedModel):
-    """What the workers of a queue serve, as they have announced it."""
+    """The announced model of a queue's workers."""
 
     workers: int
     """that have been seen lately, or hold jobs"""
@@ -160,7 +160,7 @@ class QueueStatus:
     """what the workers serve; None before the first one came"""
     context_tokens: int | None
     workers: dict[str, int]
-    """how many jobs each worker holds: of those that live, and of dead ones that hold some still"""
+    """the number of jobs of each worker: of living ones, and of dead ones that still hold some"""
     oldest_running_ms: int | None
     """when the oldest job that a worker holds was enqueued, Unix milliseconds"""
     now_ms: int = 0

@@ -1,4 +1,4 @@
-"""Tenants of a queue: their limits, and how they stand.
+"""Tenants of a queue: their limits and status.
 
 A job may name a tenant. Tenants share the slots of the workers by weight while several of them have
 work. Limits are kept in Redis, each partition its share of them.
@@ -21,7 +21,7 @@ MAX_WEIGHT = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """What a tenant may have of the whole queue. None: no limit of its own.
+    """The limits of a tenant in the whole queue. None: no limit.
 
     As with the queue's own limits, `queued` counts all that has not ended.
     """
@@ -29,7 +29,7 @@ class TenantLimits:
     weight: float = 1.0
     """its share of the slots beside other tenants', in tokens: above 0, up to 1000"""
     max_running_jobs: int | None = None
-    """the others wait, and other tenants use the slots"""
+    """further jobs wait, and other tenants use the slots"""
     max_queued_jobs: int | None = None
     max_queued_bytes: int | None = None
     max_queued_tokens: int | None = None
@@ -116,7 +116,7 @@ class TenantStatus:
     oldest_waiting_ms: int | None
     """when the job that is its next was enqueued, Unix milliseconds"""
     limited: bool
-    """it waits because it has as many jobs running as it may"""
+    """it waits because it has reached its limit of running jobs"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The bytes of each token of a model, kept in Redis for whoever shows single tokens."""
+"""The bytes of each token of a model, stored in Redis for programs that show single tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Redis Cluster, for an asyncio client: one `AsyncServer` for each node.
 
-Commands go straight to the node that has their slot. Which one that is, is learned on other
-connections, beside what goes on.
+Commands go straight to the node that has their slot. The slot table is refreshed concurrently,
+on other connections.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from rose.transport.retry import CONNECTION
 #: Connections of a client for round trips, over all nodes of a cluster.
 _MAX_CONNECTIONS = 16
 
-#: Round trips in flight on a connection. When it is lost, so many are repeated.
+#: Round trips in flight on a connection. If it is lost, this many are repeated.
 _MAX_IN_FLIGHT = 128
 
 

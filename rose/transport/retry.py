@@ -55,7 +55,7 @@ class Outage:
         self._since = 0.0
 
     def end(self) -> None:
-        """Call this after a success."""
+        """Reset after a success."""
         self._failures = 0
 
     def next_pause_s(self, error: BaseException) -> float:

@@ -1,4 +1,4 @@
-"""What a worker says of itself and its model."""
+"""What a worker announces about itself and its model."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Standing(StrEnum):
 
     SERVES = "SERVES"
     REFUSED = "REFUSED"
-    """The queue has another model, and workers that live."""
+    """The queue has another model, and living workers."""
     REPLACED = "REPLACED"
-    """The queue has another model since."""
+    """The queue has changed to another model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How entries of the job streams come to a worker."""
+"""How a worker gets entries of the job streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rose.protocol.events import FailedEvent
 from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
 from rose.protocol.scripts import load
 
-#: One fetch brings jobs of at most about so many bytes, so that it fits into the call's timeout.
+#: One fetch returns jobs of at most about this many bytes, so that it fits into the call's
+#: timeout.
 MAX_FETCH_BYTES = 4 * 2**20
 
 #: The end of a job whose deadline has passed before it began.

@@ -1,4 +1,4 @@
-"""What a worker holds while it works on jobs, and how it keeps or hands them back."""
+"""Leases: what a worker holds while it works on jobs, and how it renews or releases it."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from rose.protocol.calls.leases import Lease
 from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
 from rose.protocol.scripts import load
 
-#: What one look of the sweep reads: some milliseconds of Redis' time at the most.
+#: How much one call of the sweep reads: at most some milliseconds of Redis' time.
 _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS = 100, 2**20, 100
 
 
 def sweep(
     partition: Partition, positions: Sequence[bytes], *, again_s: float, ttl_s: int = 3600
 ) -> Call:
-    """Look for entries and jobs that nobody would find otherwise. `positions`: from the last look,
+    """Find entries and jobs that nobody would find otherwise. `positions`: from the last look,
     or empty. `again_s`: how long a job that has its entry is not looked at again. `ttl_s`:
     of parked jobs whose deadline has passed."""
     args: list[Arg] = [GROUP, RELEASED, _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS]

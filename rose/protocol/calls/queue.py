@@ -1,4 +1,4 @@
-"""How a partition is made, measured and tidied."""
+"""How a partition is created, measured and cleaned up."""
 
 from __future__ import annotations
 

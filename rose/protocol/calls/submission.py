@@ -22,10 +22,10 @@ from rose.protocol.scripts import load
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Back-pressure: how much of what has not ended a partition may hold.
+    """Back-pressure: limits of the unfinished jobs of a partition.
 
-    The workers announce those of the queue, where None means no limit. A caller of `submit` may be
-    stricter; None means that it is not.
+    The workers announce those of the queue, where None means no limit. A caller of `submit` may
+    set lower ones; None means that it does not.
     """
 
     max_jobs: int | None = None
@@ -99,7 +99,7 @@ class Submission:
 
     @property
     def size(self) -> int:
-        """Bytes on the way to Redis."""
+        """Bytes sent to Redis."""
         return len(self.raw) + len(self.record)
 
 

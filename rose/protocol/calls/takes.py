@@ -20,8 +20,8 @@ def new_take_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The wish to work on a job. A repeat with the same `take_id` answers what the first call did
-    and charges nothing, as long as the worker still has the job."""
+    """A request to work on a job. A repeat with the same `take_id` returns what the first call
+    did and charges nothing, as long as the worker still has the job."""
 
     entry: EntryKey
     job_id: str
@@ -73,7 +73,7 @@ class Taken:
     taken_at: float = field(default_factory=time.monotonic, compare=False)
 
     def seconds_until(self, time_ms: int) -> float:
-        """From now until a time by Redis' clock; the clock of this host does not count."""
+        """Seconds from now until a time by Redis' clock; this host's clock does not matter."""
         return (time_ms - self.now_ms) / 1000 - (time.monotonic() - self.taken_at)
 
 

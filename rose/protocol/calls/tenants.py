@@ -1,4 +1,4 @@
-"""The limits of tenants, and how they stand."""
+"""The limits of tenants, and their status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and ends of jobs on their way into the logs."""
+"""Calls that append tokens and ends of jobs to the logs."""
 
 from __future__ import annotations
 
