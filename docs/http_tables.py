@@ -20,12 +20,12 @@ from rose_gateway.settings import GatewaySettings
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 
-#: For whoever watches: no client needs them.
+#: For operators; clients do not need them.
 _UNDOCUMENTED = {"/healthz", "/readyz"}
 
 
 def tables() -> dict[str, str]:
-    """By the name of the marks between which each stands."""
+    """Each table by the name of its marks in the page."""
     shared = DetailedSamplingRequest.model_fields
     return {
         "routes": _routes(),
@@ -69,7 +69,7 @@ def _parameters(model: type[RequestModel], without: Iterable[str]) -> str:
         for name, shape in schema["properties"].items()
         if name not in without
     )
-    return _table("| parameter | values | beyond what OpenAI says |\n| --- | --- | --- |", rows)
+    return _table("| parameter | values | notes |\n| --- | --- | --- |", rows)
 
 
 def _refused(endpoints: Mapping[str, Unsupported]) -> str:
@@ -79,7 +79,7 @@ def _refused(endpoints: Mapping[str, Unsupported]) -> str:
         for name, (accepted, reason) in sorted(unsupported.items())
         if endpoint == "all" or name not in OF_OTHER_SERVERS
     )
-    head = "| endpoint | parameter | accepted | why nothing else |\n| --- | --- | --- | --- |"
+    head = "| endpoint | parameter | accepted | reason |\n| --- | --- | --- | --- |"
     return _table(head, rows)
 
 
@@ -112,7 +112,7 @@ def _values(shape: Mapping[str, Any]) -> str:
 
 
 def _plain(item: Mapping[str, Any]) -> str:
-    """Of the items of an array, which may be of many kinds."""
+    """The types of the items of an array."""
     options = item.get("anyOf") or item.get("oneOf") or [item]
     kinds = [str(option.get("type", "object")) for option in options]
     return " or ".join(dict.fromkeys(f"{kind}s" for kind in kinds))
@@ -124,7 +124,7 @@ def _most(shape: Mapping[str, Any], name: str) -> str:
 
 
 def _range(shape: Mapping[str, Any]) -> str:
-    """A bound that a machine's number has anyway is none."""
+    """Without bounds that only keep an integer within 32 or 64 bits."""
     low, high = shape.get("minimum"), shape.get("maximum", shape.get("exclusiveMaximum"))
     if high is not None and high < 2**31 - 1:
         return f" {low or 0:,} to {int(high):,}"
