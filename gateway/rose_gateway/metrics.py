@@ -116,7 +116,7 @@ class Metrics:
     def _add_batches(self) -> None:
         self.unfinished_batches = Gauge(
             "rose_gateway_unfinished_batches",
-            "Batches of all gateways that have not ended",
+            "Unfinished batches of all gateways",
             registry=self.registry,
         )
         self.running_batches = Gauge(

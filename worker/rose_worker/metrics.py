@@ -43,13 +43,11 @@ _DEAD_LETTER_REASONS = (
 _QUEUE_GAUGES = {
     "queue_lag_jobs": "Jobs that no worker has read yet",
     "queue_pending_jobs": "Jobs that workers hold",
-    "queue_oldest_pending_age_seconds": (
-        "Since the oldest job that a worker holds was enqueued; 0 if none"
-    ),
+    "queue_oldest_pending_age_seconds": ("Age of the oldest job that a worker holds; 0 if none"),
     "queue_oldest_waiting_age_seconds": (
-        "Since the oldest job that no worker has read was enqueued; 0 if none"
+        "Age of the oldest job that no worker has read; 0 if none"
     ),
-    "queue_tokens": "Estimated tokens of all jobs that have not ended",
+    "queue_tokens": "Estimated tokens of all unfinished jobs",
     "queue_lost_workers": "Workers that fell silent within the last hour and had not drained",
     "dead_letter_jobs": "Dead letters kept",
 }
@@ -84,7 +82,9 @@ class Metrics:
         )
 
     def _make_gauges(self) -> None:
-        self.ready = self._gauge("ready", "1 while Redis is reached and jobs can be taken, else 0")
+        self.ready = self._gauge(
+            "ready", "1 while Redis can be reached and jobs can be taken, else 0"
+        )
         self.redis_full = self._gauge(
             "redis_full", "1 while Redis is at its memory limit and refuses new jobs, else 0"
         )
@@ -115,12 +115,14 @@ class Metrics:
         )
         for reason in _DEAD_LETTER_REASONS:
             self._dead_letters.labels(self._model, reason)
-        self._invalid = self._counter("invalid_messages", "Jobs given up that could not begin")
+        self._invalid = self._counter("invalid_messages", "Jobs given up before they started")
         self.redelivered = self._counter(
             "jobs_redelivered", "Jobs taken over from workers that lost them or handed them back"
         )
-        self.fenced = self._counter("fenced_appends", "Appends refused: the job has moved on")
-        self._preemptions = self._counter("preemptions", "Requests that gave up their KV blocks")
+        self.fenced = self._counter(
+            "fenced_appends", "Appends rejected because another worker has the job"
+        )
+        self._preemptions = self._counter("preemptions", "Requests preempted for want of KV blocks")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of jobs taken")
         self.generated_tokens = self._counter("generated_tokens", "Tokens generated and logged")
         self._prefix_query = self._counter(
@@ -130,9 +132,9 @@ class Metrics:
             "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
         )
         self._drafted = self._counter(
-            "drafted_tokens", "Tokens guessed by speculation and verified"
+            "drafted_tokens", "Tokens drafted by speculation and verified"
         )
-        self._accepted = self._counter("accepted_tokens", "Drafted tokens that were right")
+        self._accepted = self._counter("accepted_tokens", "Drafted tokens that were accepted")
         self.redis_errors = self._counters("redis_errors", "Failed Redis calls", "op", _OPS)
 
     def _make_histograms(self) -> None:
