@@ -22,7 +22,7 @@ def refusal(kind: type[RoseError], use: Callable[[], Any]) -> str:
     return message
 
 
-def test_settings() -> None:
+def test_a_wrong_setting_and_an_unknown_one_are_named() -> None:
     message = refusal(ConfigurationError, lambda: Client(redis_timeout_s=-1, nosuch=3))
     assert "redis_timeout_s=-1" in message
     assert "nosuch: no such parameter" in message
@@ -52,7 +52,7 @@ def test_an_address_in_the_place_of_settings_is_not_shown() -> None:
         {"chat_template_kwargs": "x"},
     ],
 )
-def test_values_of_another_type(given: dict[str, Any]) -> None:
+def test_a_value_of_another_type_is_named(given: dict[str, Any]) -> None:
     request = Request(**{"prompt": "a", **given})
     with Client(redis_url=_NOWHERE) as client:
         message = refusal(InvalidParameter, lambda: client.submit_many([request]))
@@ -60,13 +60,13 @@ def test_values_of_another_type(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("requests", [None, 5, "a prompt", {"prompt": "a"}, Request("a")])
-def test_one_request_in_the_place_of_many(requests: Any) -> None:
+def test_one_request_in_the_place_of_many_is_refused(requests: Any) -> None:
     with Client(redis_url=_NOWHERE) as client:
         message = refusal(InvalidParameter, lambda: client.submit_many(requests))
         assert "in a list" in message
 
 
-def test_a_time_that_is_no_number() -> None:
+def test_a_time_that_is_no_number_is_shown() -> None:
     timeout_s: Any = "soon"
     with Client(redis_url=_NOWHERE) as client:
         message = refusal(InvalidParameter, lambda: client.job("a").result(timeout_s))
@@ -74,7 +74,7 @@ def test_a_time_that_is_no_number() -> None:
 
 
 @pytest.mark.parametrize("count", [None, "ten", -1, True, 2**70])
-def test_a_count_of_tenants_that_is_none(count: Any) -> None:
+def test_a_count_of_tenants_that_is_none_is_refused(count: Any) -> None:
     settings = ProducerSettings(redis_url=_NOWHERE)
     with Client(settings) as client, Tenants(settings) as tenants:
         assert "count" in refusal(InvalidParameter, lambda: client.tenants(count))
@@ -82,19 +82,19 @@ def test_a_count_of_tenants_that_is_none(count: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 3, "high", [None]])
-def test_limits_and_classes_of_tenants_that_are_none(odd: Any) -> None:
+def test_limits_and_classes_of_tenants_that_are_none_are_refused(odd: Any) -> None:
     with Tenants(ProducerSettings(redis_url=_NOWHERE)) as tenants:
         assert "limits" in refusal(InvalidParameter, lambda: tenants.set("a", odd))
         assert "classes" in refusal(InvalidParameter, lambda: tenants.set_passing(odd))
 
 
-def test_a_vocabulary_of_no_model() -> None:
+def test_a_vocabulary_is_of_a_model() -> None:
     model: Any = None
     with Client(redis_url=_NOWHERE) as client:
         assert "model" in refusal(InvalidParameter, lambda: client.vocabulary(model))
 
 
-def test_text_that_is_no_unicode() -> None:
+def test_text_that_is_no_unicode_is_refused() -> None:
     with Client(redis_url=_NOWHERE) as client:
         assert "prompt" in (message := refusal(InvalidParameter, lambda: client.submit(_HALF)))
         assert "surrogate pair at character 5" in message
@@ -103,13 +103,13 @@ def test_text_that_is_no_unicode() -> None:
 
 
 @pytest.mark.parametrize("job_id", ["", "a b", "a\n", "a" * 81, _HALF, "\0", 17])
-def test_ids_that_no_job_can_have(job_id: Any) -> None:
+def test_an_id_that_no_job_can_have_is_refused(job_id: Any) -> None:
     with Client(redis_url=_NOWHERE) as client:
         assert "an id has" in refusal(JobNotFound, lambda: client.job(job_id))
 
 
 @pytest.mark.parametrize("cursor", ["x", 2.5, -1, True])
-def test_cursors(cursor: Any) -> None:
+def test_a_cursor_that_is_none_is_refused(cursor: Any) -> None:
     with Client(redis_url=_NOWHERE) as client:
         message = refusal(InvalidCursor, lambda: list(client.job("a").stream(cursor)))
         assert repr(cursor) in message

@@ -44,7 +44,7 @@ def test_what_the_browser_has_is_not_sent_again(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Froutes.py", "__init__.py", "routes.py", ""])
-def test_there_is_nothing_else(deployment: Deployment, name: str) -> None:
+def test_no_other_file_is_served(deployment: Deployment, name: str) -> None:
     assert httpx.get(f"{deployment.origin}/page/{name}", timeout=90).status_code == 404
 
 

@@ -143,7 +143,7 @@ def test_the_response_alone_is_that_of_the_last_event(
     assert quiet.ended == parsed(replay(asked, log))[-1]["response"]
 
 
-def test_the_order_of_a_text() -> None:
+def test_the_events_of_a_text_come_in_their_order() -> None:
     frames = replay(parameters(), log_of(["Hel", "lo", ""]))
 
     assert names(frames) == [
@@ -175,7 +175,7 @@ def test_a_background_response_is_queued_until_something_is_logged() -> None:
     assert names(first)[0] == "in_progress"
 
 
-def test_the_order_of_a_call() -> None:
+def test_the_events_of_a_call_come_in_their_order() -> None:
     frames = replay(parameters(form=CallForm("named", ("weather",))), log_of(['{"a"', ": 1}"]))
 
     assert names(frames)[2:] == [
@@ -206,7 +206,7 @@ def test_the_order_of_a_call() -> None:
         ("crash_loop", "failed", "failed", "incomplete"),
     ],
 )
-def test_how_a_response_ends(end: str, last: str, status: str, item_status: str) -> None:
+def test_a_response_ends_as_its_job_did(end: str, last: str, status: str, item_status: str) -> None:
     frames = replay(parameters(), log_of(["a"], end))
 
     assert names(frames)[-1] == last

@@ -62,7 +62,7 @@ def _is_installed() -> bool:
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in _TESTS.glob("*.test.mjs")))
-def test_openai_node(node: str, deployment: Deployment, file: str) -> None:
+def test_openai_node_is_served(node: str, deployment: Deployment, file: str) -> None:
     models = {"chat": CHAT, "echo": ECHO, "slow": SLOW, "full": FULL}
     ended = subprocess.run(
         [node, "--test", "--test-reporter=tap", file],

@@ -102,7 +102,7 @@ def test_the_stream_helper_accumulates(client: OpenAI) -> None:
     assert final.usage is not None
 
 
-def test_several_choices(client: OpenAI) -> None:
+def test_several_choices_draw_with_seeds_of_their_own(client: OpenAI) -> None:
     completion = client.chat.completions.create(
         model=CHAT, messages=HI, n=3, seed=7, temperature=1, max_tokens=8
     )
@@ -129,7 +129,7 @@ def test_a_stop_text_ends_the_answer_and_is_cut_off(client: OpenAI) -> None:
     assert (choice.message.content, choice.finish_reason) == ("hello", "stop")
 
 
-def test_log_probabilities(client: OpenAI) -> None:
+def test_log_probabilities_come_with_every_token(client: OpenAI) -> None:
     completion = client.chat.completions.create(
         model=CHAT, messages=HI, logprobs=True, top_logprobs=2, extra_body=SAYS_HELLO
     )
@@ -178,7 +178,7 @@ def test_structured_output_streams(client: OpenAI) -> None:
     assert isinstance(final.choices[0].message.parsed, Weather)
 
 
-def test_any_json_object(client: OpenAI) -> None:
+def test_any_json_object_may_be_asked_for(client: OpenAI) -> None:
     completion = client.chat.completions.create(
         model=CHAT, messages=HI, response_format={"type": "json_object"}, max_tokens=2000
     )
@@ -348,7 +348,7 @@ def test_a_prompt_is_scored_as_evaluations_ask_for_it(
         assert all(tops[i][tokens[i]] == numbers[i] for i in range(1, len(tokens)))
 
 
-async def test_the_asyncio_client(deployment: Deployment) -> None:
+async def test_the_asyncio_client_does_the_same(deployment: Deployment) -> None:
     async with AsyncOpenAI(base_url=deployment.url, api_key="none") as client:
         async with client.chat.completions.stream(
             model=CHAT, messages=HI, response_format=Weather

@@ -136,7 +136,7 @@ def test_structured_output_streams(client: OpenAI) -> None:
     assert isinstance(final.output_parsed, Weather)
 
 
-def test_any_json_object(client: OpenAI) -> None:
+def test_any_json_object_may_be_asked_for(client: OpenAI) -> None:
     response = client.responses.create(
         model=CHAT,
         input="the weather?",
@@ -271,7 +271,7 @@ def test_without_a_limit_the_answer_may_fill_the_context(client: OpenAI) -> None
     assert response.usage.total_tokens == CONTEXT
 
 
-async def test_the_asyncio_client(deployment: Deployment) -> None:
+async def test_the_asyncio_client_does_the_same(deployment: Deployment) -> None:
     async with AsyncOpenAI(base_url=deployment.url, api_key="none") as client:
         stream = await client.responses.create(
             model=SLOW, input="abc", background=True, stream=True, max_output_tokens=20

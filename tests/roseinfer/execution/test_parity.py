@@ -49,13 +49,15 @@ Case = tuple[InferenceEngine, list[list[int]]]
     [(1, 512), (32, 512), (4, 7)],
     ids=["single", "batched", "chunked prefill"],
 )
-def test_prompts_together(case: Case, max_batch_size: int, max_step_tokens: int) -> None:
+def test_prompts_together_give_the_tokens_of_each_alone(
+    case: Case, max_batch_size: int, max_step_tokens: int
+) -> None:
     engine, expected = case
     limits = {"max_batch_size": max_batch_size, "max_step_tokens": max_step_tokens}
     assert answers(engine, PROMPTS, COUNT, **limits) == expected
 
 
-def test_late_joining(case: Case) -> None:
+def test_who_joins_late_changes_nobodys_tokens(case: Case) -> None:
     engine, expected = case
     scheduler = OnlineScheduler(engine, max_step_tokens=32)
     names, outputs = [], {}
@@ -68,7 +70,7 @@ def test_late_joining(case: Case) -> None:
     assert [tokens(outputs[name]) for name in names] == expected
 
 
-def test_the_models_say_something(case: Case) -> None:
+def test_the_models_do_not_repeat_one_token(case: Case) -> None:
     """A model that repeats one token would agree with anything."""
     _, expected = case
     assert len({token for ids in expected for token in ids}) >= 4

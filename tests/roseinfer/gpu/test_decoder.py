@@ -50,7 +50,7 @@ def test_greedy_tokens_are_those_of_transformers(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_logits_in_the_types_of_a_gpu(dtype: torch.dtype) -> None:
+def test_logits_are_right_in_the_types_of_a_gpu(dtype: torch.dtype) -> None:
     """The load probe holds the decoder to the model's own logits; what it refuses is not used."""
     for architecture in ("llama", "gpt2"):
         model = build(architecture, num_hidden_layers=1).to(dtype)

@@ -99,7 +99,7 @@ def test_on_a_gpu_graphs_say_what_transformers_says(architecture: str) -> None:
     assert answers(engine, asked, 6) == expected
 
 
-def test_what_runs_as_a_graph(engine: InferenceEngine) -> None:
+def test_steps_of_last_tokens_run_as_graphs(engine: InferenceEngine) -> None:
     runner = graphed(engine, Replayer(), [1, 2, 4])
     sessions = [engine.new_session(p) for p in prompts(5, 5, 5, 5, 5)]
     for session in sessions:

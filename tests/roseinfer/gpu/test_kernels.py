@@ -42,7 +42,7 @@ BF16, FP16 = torch.bfloat16, torch.float16
     ],
     ids=str,
 )
-def test_attention(case: Case) -> None:
+def test_attention_is_what_torch_computes(case: Case) -> None:
     check(case)
 
 

@@ -26,7 +26,7 @@ def rms(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("width", [64, 100, 3000])
-def test_a_norm_of_a_sum(width: int) -> None:
+def test_a_norm_of_a_sum_is_what_torch_computes(width: int) -> None:
     hidden, delta = random(3, width), random(3, width, dtype=BF16)
     norm = NormPart(random(width), EPSILON)
     total = hidden.double() + delta.double()
@@ -35,7 +35,7 @@ def test_a_norm_of_a_sum(width: int) -> None:
     close(found, rms(total, norm.weight), torch.float32)
 
 
-def test_a_layer_norm() -> None:
+def test_a_layer_norm_is_what_torch_computes() -> None:
     hidden, bias = random(3, 100) + 5, random(100, scale=2.0)
     norm = NormPart(random(100), EPSILON, bias)
     expected = F.layer_norm(
@@ -62,7 +62,9 @@ def test_a_norm_rounds_to_the_type_of_the_products() -> None:
     ("key_dim", "value_dim", "rotary", "normed"),
     [(64, 64, 64, False), (48, 48, 32, True), (80, 24, 80, True), (16, 16, 0, False)],
 )
-def test_place(tokens: int, key_dim: int, value_dim: int, rotary: int, normed: bool) -> None:
+def test_queries_are_rotated_and_keys_and_values_stored(
+    tokens: int, key_dim: int, value_dim: int, rotary: int, normed: bool
+) -> None:
     # given
     queries, kv_heads = 6, 2
     qkv = random(tokens, queries * key_dim + kv_heads * (key_dim + value_dim))
@@ -110,7 +112,7 @@ def turn(x: Tensor, angles: Tensor, rotary: int) -> Tensor:
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("activation", list(Activation))
-def test_activations(gated: bool, activation: Activation) -> None:
+def test_activations_are_what_torch_computes(gated: bool, activation: Activation) -> None:
     x = random(3, 2 * 1100 if gated else 1100, scale=20.0)
     gates, others = x.double().chunk(2, dim=1) if gated else (x.double(), 1.0)
     function = F.silu if activation == Activation.SILU else F.gelu

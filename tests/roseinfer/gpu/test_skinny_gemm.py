@@ -31,7 +31,9 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, FP16, BF16])
 @pytest.mark.parametrize("rows", [1, 5, MAX_ROWS])
 @pytest.mark.parametrize(("outputs", "inputs"), [(48, 128), (37, 200), (520, 24)])
-def test_product(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+def test_a_product_is_what_torch_computes(
+    rows: int, outputs: int, inputs: int, dtype: torch.dtype
+) -> None:
     x, weight = random(rows, inputs, dtype=dtype), random(outputs, inputs, dtype=dtype)
     found = skinny_gemm(x, Matrix(weight))
     assert found.shape == (rows, outputs)
@@ -44,7 +46,7 @@ def test_product(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> No
     [(None, False), *itertools.product(Activation, (False, True))],
 )
 @pytest.mark.parametrize("biased", [False, True])
-def test_what_goes_before_and_after(
+def test_norm_bias_activation_and_gate_are_part_of_a_product(
     gated: bool, activation: Activation | None, biased: bool
 ) -> None:
     # given: rows that need a norm, one of them far from 1

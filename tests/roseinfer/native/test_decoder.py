@@ -41,7 +41,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_odd_shapes(name: str, threads: int) -> None:
+def test_odd_shapes_give_the_tokens_of_transformers(name: str, threads: int) -> None:
     architecture, changes, block_size = ODD[name]
     model = build(architecture, **changes)
     for parameter in model.parameters():

@@ -191,7 +191,7 @@ def test_a_batch_job_has_no_target(engine: InferenceEngine, machine: Machine) ->
 
 
 @pytest.mark.parametrize("target", [-1.0, math.nan, math.inf])
-def test_impossible_targets(engine: InferenceEngine, target: float) -> None:
+def test_an_impossible_target_is_refused(engine: InferenceEngine, target: float) -> None:
     with pytest.raises(ConfigurationError, match="itl_target_ms"):
         OnlineScheduler(engine, itl_target_ms=target)
 

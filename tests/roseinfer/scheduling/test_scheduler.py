@@ -35,7 +35,7 @@ from tests.roseinfer.models import (
 )
 
 
-def test_a_token_ends_the_request(engine: InferenceEngine) -> None:
+def test_a_stop_token_ends_the_request(engine: InferenceEngine) -> None:
     prompt = prompts(10)[0]
     ids = tokens(run_alone(engine, prompt, greedy(12)))
     end = ids[6]
@@ -83,19 +83,19 @@ def test_an_end_in_the_prompt_ends_nothing(engine: InferenceEngine) -> None:
 
 
 @pytest.mark.parametrize("prompt", [[], "", [-1], [300]], ids=["none", "empty", "-1", "300"])
-def test_impossible_prompts(engine: InferenceEngine, prompt: Any) -> None:
+def test_an_impossible_prompt_is_refused(engine: InferenceEngine, prompt: Any) -> None:
     with pytest.raises(InvalidParameter):
         OnlineScheduler(engine).add_request(prompt)
 
 
-def test_impossible_settings(engine: InferenceEngine) -> None:
+def test_impossible_settings_are_refused(engine: InferenceEngine) -> None:
     with pytest.raises(ConfigurationError):
         OnlineScheduler(engine, 0)
     with pytest.raises(ConfigurationError):
         OnlineScheduler(engine, 1, 0)
 
 
-def test_first_come_first_served(engine: InferenceEngine) -> None:
+def test_who_comes_first_is_served_first(engine: InferenceEngine) -> None:
     scheduler = OnlineScheduler(engine, max_batch_size=2)
     names = [scheduler.add_request(p, params=greedy(3)) for p in prompts(5, 5, 5, 5, 5)]
     assert scheduler.free_slots == 0
@@ -143,7 +143,7 @@ def test_a_long_prefill_does_not_hold_up_decoding(engine: InferenceEngine) -> No
     assert slow in drain(scheduler)
 
 
-def test_stats(engine: InferenceEngine) -> None:
+def test_stats_count_what_runs_waits_and_is_used(engine: InferenceEngine) -> None:
     scheduler = OnlineScheduler(engine, max_batch_size=2)
     for prompt in prompts(20, 30, 40):
         scheduler.add_request(prompt, params=greedy(4))
@@ -159,7 +159,7 @@ def test_stats(engine: InferenceEngine) -> None:
     assert scheduler.stats().kv_blocks_used == 0
 
 
-def test_responses(engine: InferenceEngine) -> None:
+def test_a_response_is_there_once_when_its_request_has_finished(engine: InferenceEngine) -> None:
     scheduler = OnlineScheduler(engine)
     name = scheduler.add_request("the cat", request_id="a", params=greedy(6))
     with pytest.raises(InvalidParameter, match="already in use"):
@@ -209,7 +209,9 @@ def test_finished_requests_need_not_be_kept(engine: InferenceEngine) -> None:
     drain(scheduler)
 
 
-def test_offline_run(engine: InferenceEngine) -> None:
+def test_an_offline_run_gives_the_texts_in_the_order_of_the_requests(
+    engine: InferenceEngine,
+) -> None:
     scheduler = OfflineScheduler(engine, 2)
     for word in ("cat", "dog", "fox"):
         scheduler.add_request(f"the {word}", request_id=word, params=greedy(5))
@@ -218,7 +220,7 @@ def test_offline_run(engine: InferenceEngine) -> None:
     assert texts["fox"] == engine.generate("the fox", greedy(5))
 
 
-def test_generate_in_its_four_forms(engine: InferenceEngine) -> None:
+def test_the_four_forms_of_generate_say_the_same(engine: InferenceEngine) -> None:
     asked, params = ["the cat", "a", "the lazy dog"], greedy(8)
     alone = [engine.generate(prompt, params) for prompt in asked]
     assert ["".join(engine.stream_generate(prompt, params)) for prompt in asked] == alone

@@ -73,7 +73,7 @@ def test_a_long_prompt_primes_like_a_short_one(tokenizer: Any) -> None:
     assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + more)
 
 
-def test_no_half_characters(tokenizer: Any) -> None:
+def test_no_half_character_is_shown(tokenizer: Any) -> None:
     stream = Detokenizer(tokenizer).stream(ids_of(tokenizer, "so"))
     deltas = [stream.push(i) for i in ids_of(tokenizer, TEXT)]
     assert "".join(deltas).strip() == TEXT
@@ -176,7 +176,7 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
     assert Detokenizer(None).stream([1, 2]).push(3) == ""
 
 
-def test_a_stop_string_across_tokens() -> None:
+def test_a_stop_string_may_lie_across_tokens() -> None:
     stops = StopStrings(["END", "fin."])
     assert [stops.push(d) for d in ("abc E", "N", "x E", "ND and more", "!")] == [
         "abc ",

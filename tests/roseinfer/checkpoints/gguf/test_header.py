@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(path, tiny_llama(), byte_tokenizer(), Type.Q8_0)
 
 
-def written(path: Path, pairs: dict[str, str | int]) -> Path:
+def written(
+    path: Path,
+    pairs: dict[str, str | int],
+    architecture: str = "llama",
+    endianess: GGUFEndian = GGUFEndian.LITTLE,
+) -> Path:
     """A file without tensors."""
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture, endianess=endianess)
     for name, value in pairs.items():
         add = writer.add_string if isinstance(value, str) else writer.add_uint32
         add(name, value)
@@ -53,7 +59,7 @@ def reason(path: Path, error: type[RoseError] = UnsupportedModel) -> str:
     return message
 
 
-def test_what_the_header_says(whole: Path) -> None:
+def test_the_header_says_what_the_model_is(whole: Path) -> None:
     # when
     found = read_header(whole)
     # then
@@ -65,7 +71,7 @@ def test_what_the_header_says(whole: Path) -> None:
     assert 0 < found.data_start < whole.stat().st_size
 
 
-def test_no_torch_is_loaded_for_it(whole: Path) -> None:
+def test_a_file_is_checked_without_torch(whole: Path) -> None:
     program = (
         "import sys; from roseinfer.checkpoints.sources import check; check(sys.argv[1]);"
         "assert 'torch' not in sys.modules"
@@ -74,13 +80,13 @@ def test_no_torch_is_loaded_for_it(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [40, 5000])  # there are up to 31 zeros at the end
-def test_a_download_that_was_cut(whole: Path, tmp_path: Path, lost: int) -> None:
+def test_a_download_that_was_cut_is_refused(whole: Path, tmp_path: Path, lost: int) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(whole.read_bytes()[:-lost])
     assert re.search(r"ends [\d,]+ bytes too early", reason(cut))
 
 
-def test_no_header_that_was_cut_is_believed(whole: Path, tmp_path: Path) -> None:
+def test_a_header_that_was_cut_is_refused_wherever_it_ends(whole: Path, tmp_path: Path) -> None:
     content, cut = whole.read_bytes(), tmp_path / "cut.gguf"
     end = read_header(whole).data_start
     for length in [4, 5, 23, 24, 25, *range(30, end, end // 60)]:
@@ -109,37 +115,24 @@ def test_a_damaged_header_is_refused_or_harmless(whole: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("file", "says"),
     [
-        ({"general.type": "adapter"}, "no whole model"),
-        ({"split.count": 3}, "one of 3 parts"),
-        ({"llama.block_count": 4_000_000_000}, "block_count is 4000000000"),
-        ({}, "block_count is None"),
+        ({"pairs": {"general.type": "adapter"}}, "no whole model"),
+        ({"pairs": {"split.count": 3}}, "one of 3 parts"),
+        ({"pairs": {"llama.block_count": 4_000_000_000}}, "block_count is 4000000000"),
+        ({"pairs": {}}, "block_count is None"),
+        ({"pairs": {}, "architecture": "clip"}, "'clip'"),
+        ({"pairs": {}, "architecture": "clip"}, "llama, "),
+        ({"pairs": {}, "endianess": GGUFEndian.BIG}, "big-endian"),
     ],
 )
-def test_other_files_of_the_format(tmp_path: Path, pairs: dict[str, str | int], said: str) -> None:
-    assert said in reason(written(tmp_path / "other.gguf", pairs))
+def test_other_files_of_the_format_are_refused(
+    tmp_path: Path, file: dict[str, Any], says: str
+) -> None:
+    assert says in reason(written(tmp_path / "other.gguf", **file))
 
 
-def test_an_unknown_architecture(tmp_path: Path) -> None:
-    writer = GGUFWriter(path := tmp_path / "other.gguf", "clip")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    message = reason(path)
-    assert "'clip'" in message
-    assert "llama, " in message
-
-
-def test_another_byte_order(tmp_path: Path) -> None:
-    writer = GGUFWriter(path := tmp_path / "big.gguf", "llama", endianess=GGUFEndian.BIG)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    assert "big-endian" in reason(path)
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_what_is_no_gguf_file_is_refused(tmp_path: Path) -> None:
     pickled = tmp_path / "pytorch_model.bin"
     pickled.write_bytes(b"PK\x03\x04")
     empty = tmp_path / "empty.gguf"
@@ -149,7 +142,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert "no file" in reason(tmp_path / "absent.gguf", ModelNotFound)
 
 
-def test_without_the_packages(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_packages_the_extra_is_named(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(header, "find_spec", lambda name: find_spec(name.replace("gguf", "absent")))
     with pytest.raises(ConfigurationError, match=r"need gguf: install roseinfer\[gguf\]"):
         check(str(whole))

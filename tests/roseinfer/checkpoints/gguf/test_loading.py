@@ -68,7 +68,7 @@ def check_tokens(path: Path) -> InferenceEngine:
 @pytest.mark.parametrize(
     "kind", [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_1, Type.Q8_0]
 )
-def test_each_type_of_weights(write: Write, kind: Type) -> None:
+def test_weights_of_each_type_give_the_tokens_of_transformers(write: Write, kind: Type) -> None:
     model = tiny_llama(vocab_size=2048, num_key_value_heads=1)
     engine = check_tokens(write(model, kind))
     assert engine.model_name == "some model"
@@ -76,12 +76,14 @@ def test_each_type_of_weights(write: Write, kind: Type) -> None:
 
 
 @pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q5_K, Type.Q6_K])
-def test_blocks_of_256_weights(write: Write, kind: Type) -> None:
+def test_blocks_of_256_weights_give_the_tokens_of_transformers(write: Write, kind: Type) -> None:
     check_tokens(write(tiny_llama(vocab_size=2048, hidden_size=256, intermediate_size=256), kind))
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma2"])
-def test_other_architectures(write: Write, architecture: str) -> None:
+def test_other_architectures_give_the_tokens_of_transformers(
+    write: Write, architecture: str
+) -> None:
     changes: dict[str, Any] = {"vocab_size": 2048, "rms_norm_eps": 1e-6}
     if architecture == "qwen3":
         changes["head_dim"] = 128  # what transformers takes for granted
@@ -118,7 +120,7 @@ def test_what_lies_beside_the_file_is_left_alone(write: Write) -> None:
     assert load(path).encode("Once upon a time") == expected
 
 
-def test_its_fingerprint(write: Write, tmp_path: Path) -> None:
+def test_a_fingerprint_is_of_the_content_and_not_of_the_path(write: Write, tmp_path: Path) -> None:
     # given
     first = load(path := write(tiny_llama(vocab_size=2048))).fingerprint
     # when
@@ -131,19 +133,24 @@ def test_its_fingerprint(write: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("model", "file", "says"),
     [
-        ({"rope.scaling.type": "yarn"}, "rotary embedding is scaled"),
-        ({"attention.sliding_window": 8}, "sliding window of 8"),
+        # What transformers would pass over.
+        ({}, {"more": {"rope.scaling.type": "yarn"}}, "rotary embedding is scaled"),
+        ({}, {"more": {"attention.sliding_window": 8}}, "sliding window of 8"),
+        ({"attention_bias": True}, {}, "numbers, and a llama of this size has"),
+        ({}, {"leave_out": "ffn_down"}, "missing"),
     ],
 )
-def test_what_transformers_passes_over(write: Write, more: dict[str, Any], said: str) -> None:
-    path = write(tiny_llama(vocab_size=2048), more=more)
-    with pytest.raises(UnsupportedModel, match=said):
+def test_a_file_that_would_give_other_tokens_is_refused(
+    write: Write, model: dict[str, Any], file: dict[str, Any], says: str
+) -> None:
+    path = write(tiny_llama(vocab_size=2048, **model), **file)
+    with pytest.raises(UnsupportedModel, match=says):
         load(path)
 
 
-def test_a_base_frequency_that_is_not_read(write: Write) -> None:
+def test_a_base_frequency_that_would_not_be_read_is_refused(write: Write) -> None:
     """transformers reads none for this architecture."""
     rope = {"rope_type": "default", "rope_theta": 1e6}
     model = build("starcoder2", vocab_size=2048, sliding_window=None, rope_parameters=rope)
@@ -152,19 +159,7 @@ def test_a_base_frequency_that_is_not_read(write: Write) -> None:
         load(write(model))
 
 
-def test_biases_that_have_no_place(write: Write) -> None:
-    model = tiny_llama(vocab_size=2048, attention_bias=True)
-    with pytest.raises(UnsupportedModel, match="numbers, and a llama of this size has"):
-        load(write(model))
-
-
-def test_a_tensor_that_is_not_there(write: Write) -> None:
-    path = write(tiny_llama(vocab_size=2048), leave_out="ffn_down")
-    with pytest.raises(UnsupportedModel, match="missing"):
-        load(path)
-
-
-def test_half_precision(write: Write) -> None:
+def test_a_file_can_be_loaded_in_half_precision(write: Write) -> None:
     assert load(write(tiny_llama(vocab_size=2048)), dtype="bfloat16").model.dtype == torch.bfloat16
 
 

@@ -62,13 +62,13 @@ def check(path: Path, questions: tuple[str, ...], count: int) -> None:
     assert answers(engine, prompts, count, max_batch_size=8, max_step_tokens=64) == expected
 
 
-def test_a_few_words() -> None:
+def test_a_real_model_says_a_few_words() -> None:
     check(real_model(), QUESTIONS[:2], 12)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0])
-def test_eight_chats_of_200_tokens(kind: Type, tmp_path: Path) -> None:
+def test_eight_chats_of_200_tokens_are_those_of_transformers(kind: Type, tmp_path: Path) -> None:
     check(of_type(kind, tmp_path), QUESTIONS, 200)
 
 
