@@ -98,10 +98,17 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(tmp_path, topology, product)
 
 
-async def test_a_job_that_is_over_is_checked_and_its_result_expires(stage: Stage) -> None:
-    # given
+@pytest.fixture
+def over_id(stage: Stage) -> str:
+    """Of a job that is over, since a later one has ended too."""
     job_id = stage.run_job(NUMBER)
     stage.run_job(LATER)
+    return job_id
+
+
+async def test_a_job_that_is_over_is_checked_and_its_result_expires(
+    stage: Stage, over_id: str
+) -> None:
     # when
     found = await stage.settle()
     # then
@@ -110,74 +117,63 @@ async def test_a_job_that_is_over_is_checked_and_its_result_expires(stage: Stage
     assert list(progress.settled) == [NUMBER]
     assert list(progress.delivered) == [LATER]
     assert progress.settled[NUMBER].tokens == len(null_answer(PLAN.job(NUMBER)).tokens)
-    assert stage.is_gone(job_id, NUMBER)
+    assert stage.is_gone(over_id, NUMBER)
     assert stage.settler.state.logs == {}
 
 
-async def test_what_is_wrong_with_it_is_found(stage: Stage) -> None:
-    # given
-    job_id = stage.run_job(NUMBER)
-    stage.run_job(LATER)
+async def test_what_is_wrong_with_it_is_found(stage: Stage, over_id: str) -> None:
     # when
     event = TokenEvent(index=500, token_ids=(1,), text="1 ")
-    stage.redis.xadd(PARTITION.tokens(job_id), {"event": encode_event(event)}, id="501-0")
+    stage.redis.xadd(PARTITION.tokens(over_id), {"event": encode_event(event)}, id="501-0")
     # then
     assert await stage.settle() == [Invariant.LOG]
 
 
-async def test_what_comes_long_after_its_end_is_found(stage: Stage) -> None:
+async def test_what_comes_long_after_its_end_is_found(stage: Stage, over_id: str) -> None:
     # given
-    job_id = stage.run_job(NUMBER)
-    stage.run_job(LATER)
     assert await stage.settle() == []
     # when
-    stage.deliver(NUMBER, job_id, {"type": "tokens", "index": 0, "token_ids": [1], "text": "1 "})
+    stage.deliver(NUMBER, over_id, {"type": "tokens", "index": 0, "token_ids": [1], "text": "1 "})
     # then
     assert await stage.settle() == [Invariant.ENDS]
 
 
+@pytest.mark.usefixtures("over_id")
 async def test_a_key_that_would_stay_or_is_gone_is_found(stage: Stage) -> None:
-    # given
-    stage.run_job(NUMBER)
-    stage.run_job(LATER)
     # when
     stage.redis.persist(named(NUMBER))
     # then
     assert await stage.settle() == [Invariant.EXPIRY]
 
 
-async def test_what_is_there_after_it_has_expired_is_found(stage: Stage) -> None:
+async def test_what_is_there_after_it_has_expired_is_found(stage: Stage, over_id: str) -> None:
     # given
-    job_id = stage.run_job(NUMBER)
-    stage.run_job(LATER)
     assert await stage.settle() == []
-    assert stage.is_gone(job_id, NUMBER)
+    assert stage.is_gone(over_id, NUMBER)
     # when: a worker that knows nothing writes on
-    stage.redis.hset(PARTITION.state(job_id), "status", "running")
+    stage.redis.hset(PARTITION.state(over_id), "status", "running")
     next_one = LATER + MAX_REPEATED + 1
     stage.run_job(next_one)
     # then
     assert await stage.settle() == [Invariant.EXPIRY]
 
 
-async def test_a_job_whose_entry_still_stands_in_its_stream_waits(stage: Stage) -> None:
+async def test_a_job_whose_entry_still_stands_in_its_stream_waits(
+    stage: Stage, over_id: str
+) -> None:
     # given
-    job_id = stage.run_job(NUMBER)
-    stage.run_job(LATER)
-    stage.redis.persist(PARTITION.state(job_id))
+    stage.redis.persist(PARTITION.state(over_id))
     assert await stage.settle() == []
     assert NUMBER in stage.scene.progress.delivered
     # when
-    stage.redis.expire(PARTITION.state(job_id), 3600)
+    stage.redis.expire(PARTITION.state(over_id), 3600)
     # then
     assert await stage.settle() == []
     assert NUMBER in stage.scene.progress.settled
 
 
+@pytest.mark.usefixtures("over_id")
 async def test_what_somebody_may_ask_for_again_stays(stage: Stage) -> None:
-    # given
-    stage.run_job(NUMBER)
-    stage.run_job(LATER)
     # when
     stage.scene.crowd_from = NUMBER
     await stage.settle()
@@ -191,10 +187,9 @@ async def test_what_somebody_may_ask_for_again_stays(stage: Stage) -> None:
     assert stage.scene.progress.settled == {}
 
 
+@pytest.mark.usefixtures("over_id")
 async def test_a_result_that_expires_by_a_fault_is_settled_without_its_log(stage: Stage) -> None:
     # given
-    stage.run_job(NUMBER)
-    stage.run_job(LATER)
     stage.scene.progress.update()
     fault = Fault(0, FaultKind.EXPIRE, 0.5, target=0, amount=0.5, seed=1)
     # when

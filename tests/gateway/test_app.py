@@ -42,7 +42,7 @@ def test_without_redis_it_is_healthy_and_not_ready_and_says_when_to_come_again(
     # then
     assert httpx.get(f"{deployment.origin}/healthz", timeout=90).status_code == 200
     assert httpx.get(f"{deployment.origin}/readyz", timeout=90).status_code == 503
-    answer = httpx.get(f"{deployment.url}/responses/resp_0-x", timeout=90)
+    answer = deployment.get("/responses/resp_0-x")
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "broker_unavailable"
     assert answer.headers["x-should-retry"] == "true"
@@ -102,7 +102,7 @@ def test_a_path_that_is_not_there_is_refused_in_openais_shape(deployment: Deploy
 
 def test_a_query_is_refused_as_a_body_is(deployment: Deployment) -> None:
     query = {"stream": "true", "starting_after": "x"}
-    answer = httpx.get(f"{deployment.url}/responses/resp_0", params=query, timeout=90)
+    answer = deployment.get("/responses/resp_0", params=query)
 
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -122,11 +122,8 @@ def test_a_path_with_several_routes_names_all_of_its_methods(deployment: Deploym
 
 
 def test_a_compressed_body_is_refused_by_its_encoding(deployment: Deployment) -> None:
-    answer = httpx.post(
-        deployment.url + "/chat/completions",
-        content=gzip.compress(b"{}"),
-        headers={"content-encoding": "gzip"},
-        timeout=90,
+    answer = deployment.post(
+        "/chat/completions", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}
     )
     assert answer.status_code == 415
     assert "content-encoding 'gzip'" in answer.json()["error"]["message"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import httpx2 as httpx
-
 from rose_producer import Client
 from tests.support.api_keys import bearer, create_key
 from tests.support.bench import wait_until
@@ -17,7 +15,7 @@ StartDeployment = Callable[..., Deployment]
 
 def status(deployment: Deployment, secret: str = "") -> dict:
     headers = bearer(secret) if secret else {}
-    answer = httpx.get(f"{deployment.url}/status", headers=headers, timeout=90)
+    answer = deployment.get("/status", headers=headers)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -59,7 +57,7 @@ def test_tokens_and_time_between_two_looks_are_a_rate(deployment: Deployment) ->
 
 def test_it_is_no_trial_by_itself(deployment: Deployment) -> None:
     assert status(deployment)["demo"] is False
-    assert httpx.post(f"{deployment.url}/demo/kill-worker", timeout=90).status_code == 404
+    assert deployment.post("/demo/kill-worker").status_code == 404
 
 
 def test_a_key_sees_the_queues_of_its_models_and_nobody_else_any(
@@ -72,9 +70,9 @@ def test_a_key_sees_the_queues_of_its_models_and_nobody_else_any(
         for options in ((), ("--model", "null"), ("--model", "another"))
     )
     # then
-    wait_until(lambda: httpx.get(f"{deployment.url}/status", timeout=90).status_code == 401)
+    wait_until(lambda: deployment.get("/status").status_code == 401)
     assert [queue["queue"] for queue in status(deployment, free)["queues"]] == [deployment.queue]
     assert [queue["queue"] for queue in status(deployment, bound)["queues"]] == [deployment.queue]
     assert status(deployment, other)["queues"] == []
     for headers in ({}, bearer("rose-000000000000-" + 24 * "a")):
-        assert httpx.get(f"{deployment.url}/status", headers=headers, timeout=90).status_code == 401
+        assert deployment.get("/status", headers=headers).status_code == 401

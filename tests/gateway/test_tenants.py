@@ -55,7 +55,7 @@ def test_what_a_key_asks_for_is_its_tenants(guarded: Deployment) -> None:
 
         def asked(path: str, headers: dict[str, str], body: dict[str, object]) -> set[str]:
             """The tenants of the jobs of a request."""
-            answer = httpx.post(f"{guarded.url}/{path}", json=body, headers=headers, timeout=90)
+            answer = guarded.post(f"/{path}", json=body, headers=headers)
             assert answer.status_code == 200, answer.text
             first = answer.headers["x-rose-job-id"]
             ids = [first, *(f"{first}.{n}" for n in range(1, int(str(body.get("n", 1)))))]

@@ -38,6 +38,16 @@ class Deployment:
         """The base URL for OpenAI's SDKs."""
         return self.gateway.url
 
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """`path`: below /v1."""
+        return httpx.request(method, f"{self.url}{path}", **{"timeout": 90, **options})
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
     def openai(self, **options: Any) -> OpenAI:
         """OpenAI's own client. Close it, or use it as a context."""
         return OpenAI(base_url=self.url, **{"api_key": "none", "max_retries": 0, **options})

@@ -11,7 +11,7 @@ from tests.support.gateway import Deployment
 
 
 def models(deployment: Deployment, **headers: str) -> httpx2.Response:
-    return httpx2.get(f"{deployment.url}/models", headers=headers, timeout=60)
+    return deployment.get("/models", headers=headers)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,7 @@ def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: Deploym
 
 def test_what_a_key_may_not_use_is_403(guarded: Deployment) -> None:
     secret = create_key(guarded, "--model", "another", "--max-priority", "low")["secret"]
-    answer = httpx.post(
-        f"{guarded.url}/chat/completions", json=CHAT, headers=bearer(secret), timeout=90
-    )
+    answer = guarded.post("/chat/completions", json=CHAT, headers=bearer(secret))
     assert (answer.status_code, answer.json()["error"]["param"]) == (403, "model")
 
 
@@ -187,7 +185,7 @@ def test_nothing_in_the_log_is_a_secret_or_a_prompt(guarded: Deployment) -> None
         httpx.post(url, json=body, headers=bearer(secret), timeout=90)
     httpx.post(url, content=b'{"PROMPT', headers=bearer(secret), timeout=90)
     httpx.post(url, json=chat, headers=bearer(secret + "x"), timeout=90)
-    httpx.get(f"{guarded.url}/responses/PROMPT?key={secret}", headers=bearer(secret), timeout=90)
+    guarded.get(f"/responses/PROMPT?key={secret}", headers=bearer(secret))
     httpx.get(f"{guarded.origin}/{secret}/PROMPT", timeout=90)
     guarded.gateway.terminate()
     # then

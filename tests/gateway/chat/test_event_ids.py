@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx2
 import pytest
 
 from tests.support.gateway import Deployment
@@ -15,9 +14,7 @@ def lines_of(deployment: Deployment, **headers: str) -> list[str]:
         "max_tokens": 3,
         "stream": True,
     }
-    answer = httpx2.post(
-        f"{deployment.url}/chat/completions", json=body, headers=headers, timeout=60
-    )
+    answer = deployment.post("/chat/completions", json=body, headers=headers)
     return answer.text.splitlines()
 
 

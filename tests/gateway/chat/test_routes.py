@@ -23,7 +23,7 @@ HI: list[Any] = [{"role": "user", "content": "Hi"}]
 
 
 def post(deployment: Deployment, body: Any, **headers: str) -> httpx2.Response:
-    return httpx2.post(f"{deployment.url}/chat/completions", json=body, headers=headers, timeout=60)
+    return deployment.post("/chat/completions", json=body, headers=headers)
 
 
 def test_an_answer_has_all_that_openai_s_has(ai: OpenAI) -> None:
@@ -215,7 +215,7 @@ def test_what_is_not_stored_is_gone_when_it_is_delivered(deployment: Deployment)
 
             job_id = answer.headers["x-rose-job-id"]
             assert answer.status_code == 200
-            assert httpx2.get(f"{deployment.url}/jobs/{job_id}", timeout=90).status_code == 404
+            assert deployment.get(f"/jobs/{job_id}").status_code == 404
             wait_until(lambda job_id=job_id: _is_gone(client, job_id))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 import pytest
 from openai import OpenAI
 
@@ -115,7 +114,7 @@ def test_what_is_wrong_is_refused_by_its_name(
 ) -> None:
     body = {"model": "null", "prompt": "x", **more}
 
-    answer = httpx2.post(f"{deployment.url}/completions", json=body, timeout=90)
+    answer = deployment.post("/completions", json=body)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param

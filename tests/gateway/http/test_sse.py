@@ -110,13 +110,13 @@ def test_what_fails_before_a_stream_begins_is_answered_with_its_status(
         messages = [{"role": "user", "content": "ab"}]
         body = {"model": "null", "messages": messages, "stream": True, "logprobs": True}
     # when
-    answer = httpx.post(f"{deployment.url}/{path}", json=body, timeout=90)
+    answer = deployment.post(f"/{path}", json=body)
     # then: as one that is not streamed
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-should-retry"] == "false"
     assert answer.json()["error"]["code"] == "invalid_parameter"
-    whole = httpx.post(f"{deployment.url}/{path}", json={**body, "stream": False}, timeout=90)
+    whole = deployment.post(f"/{path}", json={**body, "stream": False})
     assert whole.status_code == 400
 
 
@@ -165,7 +165,7 @@ def test_a_job_that_fails_and_is_not_to_be_stored_is_deleted(
 ) -> None:
     # when
     body = {**REFUSED, "store": False, "stream": stream}
-    answer = httpx.post(f"{deployment.url}/completions", json=body, timeout=90)
+    answer = deployment.post("/completions", json=body)
     # then
     assert answer.status_code == 400
     with (
@@ -181,14 +181,14 @@ def test_a_client_that_goes_before_its_stream_begins_cancels_its_job(
     # given: a worker that has one slot, which is taken
     deployment = start_deployment(worker={"max_batch_size": 1, "min_step_s": 0.05})
     taken = {"model": "null", "input": "ab", "background": True}
-    long = httpx.post(f"{deployment.url}/responses", json=taken, timeout=90).json()["id"]
+    long = deployment.post("/responses", json=taken).json()["id"]
     body = json.dumps(BODY).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     )
 
     def newest() -> Any:
-        return httpx.get(f"{deployment.url}/jobs", timeout=90).json()["data"][0]
+        return deployment.get("/jobs").json()["data"][0]
 
     # when
     with socket.create_connection(("127.0.0.1", deployment.port), timeout=90) as client:
@@ -196,7 +196,7 @@ def test_a_client_that_goes_before_its_stream_begins_cancels_its_job(
         wait_until(lambda: newest()["face"] == "completion")
     # then
     wait_until(lambda: newest()["choices"][0]["status"] == "cancelled")
-    httpx.post(f"{deployment.url}/responses/{long}/cancel", timeout=90)
+    deployment.post(f"/responses/{long}/cancel")
 
 
 def test_nothing_between_may_keep_events_back(deployment: Deployment) -> None:
@@ -211,7 +211,7 @@ def test_nothing_between_may_keep_events_back(deployment: Deployment) -> None:
 def test_events_that_are_there_together_go_out_in_one_write(deployment: Deployment) -> None:
     # given: a job that has ended
     body = {"model": "null", "input": "ab", "max_output_tokens": 500}
-    made = httpx.post(f"{deployment.url}/responses", json=body, timeout=90).json()
+    made = deployment.post("/responses", json=body).json()
     # when
     url = f"{deployment.url}/responses/{made['id']}?stream=true"
     with httpx.stream("GET", url, timeout=90) as answer:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx2 as httpx
-
 from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, echoed, running, serving
@@ -16,7 +14,7 @@ StartDeployment = Callable[..., Deployment]
 
 
 def asked(deployment: Deployment, job_id: str, query: str = "") -> Any:
-    answer = httpx.get(f"{deployment.url}/jobs/{job_id}{query}", timeout=90)
+    answer = deployment.get(f"/jobs/{job_id}{query}")
     assert answer.status_code == 200, answer.text
     return answer.json()["choices"][0]
 

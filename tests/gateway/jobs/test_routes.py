@@ -100,7 +100,7 @@ def test_a_reader_who_has_the_failure_is_told_that_nothing_follows(
     ):
         job_id = response.headers["x-rose-job-id"]
         next(events)
-        httpx2.post(f"{deployment.url}/jobs/{job_id}/cancel", timeout=60)
+        deployment.post(f"/jobs/{job_id}/cancel")
         last = list(events)[-1]
 
     assert "error" in last.json
@@ -133,7 +133,7 @@ def _contents(events: list[SentEvent]) -> list[list[Any]]:
 
 
 def test_an_answer_that_nobody_streamed_can_be_streamed_later(deployment: Deployment) -> None:
-    answer = httpx2.post(f"{deployment.url}/chat/completions", json=CHAT, timeout=90)
+    answer = deployment.post("/chat/completions", json=CHAT)
 
     events = followed(deployment, answer.headers["x-rose-job-id"], None)
 
@@ -152,9 +152,7 @@ def test_a_job_of_anybody_s_comes_as_its_own_events(deployment: Deployment) -> N
     assert [event.json["type"] for event in events] == ["tokens"] * 3 + ["finished"]
     assert [event.json.get("token_ids") for event in events] == [[72], [105], [72], None]
     assert followed(deployment, job.id, "2-0") == events[2:]
-    done = httpx2.get(
-        f"{deployment.url}/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"}, timeout=90
-    )
+    done = deployment.get(f"/jobs/{job.id}/events", headers={"Last-Event-ID": "3-1"})
     assert done.status_code == 204
 
 
@@ -162,9 +160,7 @@ def test_a_job_of_anybody_s_comes_as_its_own_events(deployment: Deployment) -> N
 def test_what_is_no_position_is_refused(deployment: Deployment, last: str) -> None:
     job_id, _ = made(deployment, "chat/completions", CHAT)
 
-    answer = httpx2.get(
-        f"{deployment.url}/jobs/{job_id}/events", params={"last_event_id": last}, timeout=90
-    )
+    answer = deployment.get(f"/jobs/{job_id}/events", params={"last_event_id": last})
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "last_event_id"
@@ -175,7 +171,7 @@ def test_what_is_no_position_is_refused(deployment: Deployment, last: str) -> No
 def test_an_unknown_job_is_not_found(
     deployment: Deployment, job_id: str, method: str, tail: str
 ) -> None:
-    answer = httpx2.request(method, f"{deployment.url}/jobs/{job_id}{tail}", timeout=90)
+    answer = deployment.request(method, f"/jobs/{job_id}{tail}")
 
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] in ("not_found", "unknown_url")
@@ -184,7 +180,7 @@ def test_an_unknown_job_is_not_found(
 def test_a_job_says_how_it_stands(deployment: Deployment) -> None:
     job_id, _ = made(deployment, "chat/completions", {**CHAT, "n": 2})
 
-    job = httpx2.get(f"{deployment.url}/jobs/{job_id}", timeout=90).json()
+    job = deployment.get(f"/jobs/{job_id}").json()
 
     assert (job["id"], job["object"], job["face"], job["model"]) == (job_id, "job", "chat", "null")
     assert [choice["status"] for choice in job["choices"]] == ["finished"] * 2
@@ -202,19 +198,16 @@ def test_a_job_can_be_cancelled_while_others_follow_it(start_deployment: Any) ->
         job_id = response.headers["x-rose-job-id"]
         next(events)
 
-        answer = httpx2.post(f"{deployment.url}/jobs/{job_id}/cancel", timeout=60)
+        answer = deployment.post(f"/jobs/{job_id}/cancel")
         last = list(events)[-1]
 
     assert answer.json()["choices"][0]["cancel_requested"] is True
     assert last.json["error"]["code"] == "cancelled"
     wait_until(
-        lambda: (
-            httpx2.get(f"{deployment.url}/jobs/{job_id}", timeout=90).json()["choices"][0]["status"]
-            == "cancelled"
-        )
+        lambda: deployment.get(f"/jobs/{job_id}").json()["choices"][0]["status"] == "cancelled"
     )
     # Again does no harm, and whoever comes later hears the same.
-    assert httpx2.post(f"{deployment.url}/jobs/{job_id}/cancel", timeout=90).status_code == 200
+    assert deployment.post(f"/jobs/{job_id}/cancel").status_code == 200
     assert followed(deployment, job_id, None)[-1] == last
 
 

@@ -75,7 +75,7 @@ def test_a_key_follows_and_cancels_its_own_jobs_alone(
     deployment = start_own_deployment()
     mine, theirs = (bearer(create_key(deployment)["secret"]) for _ in range(2))
     body = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-    made = httpx2.post(f"{deployment.url}/chat/completions", json=body, headers=mine, timeout=90)
+    made = deployment.post("/chat/completions", json=body, headers=mine)
     url = f"{deployment.url}/jobs/{made.headers['x-rose-job-id']}"
 
     for method, tail in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):

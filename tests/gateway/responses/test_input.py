@@ -35,9 +35,7 @@ def test_a_response_goes_on_from_the_one_before(deployment: Deployment) -> None:
     conversation = "ab" + text_of(first) + "c"
     assert text_of(second).startswith("".join(f"{byte} " for byte in conversation.encode()))
     assert second["previous_response_id"] == first["id"]
-    listed = httpx.get(
-        f"{deployment.url}/responses/{third['id']}/input_items?order=asc", timeout=90
-    ).json()["data"]
+    listed = deployment.get(f"/responses/{third['id']}/input_items?order=asc").json()["data"]
     assert [(item["role"], item["content"][0]["text"]) for item in listed] == [
         ("user", "ab"),
         ("assistant", text_of(first)),
@@ -86,9 +84,7 @@ def test_items_without_an_id_get_one_that_stays(deployment: Deployment) -> None:
 def test_input_items_after_one_that_is_not_there(deployment: Deployment) -> None:
     response_id = created(deployment.url)["id"]
 
-    error = refused(
-        httpx.get(f"{deployment.url}/responses/{response_id}/input_items?after=msg_x", timeout=90)
-    )
+    error = refused(deployment.get(f"/responses/{response_id}/input_items?after=msg_x"))
 
     assert error["param"] == "after"
 
@@ -106,9 +102,7 @@ def test_what_a_program_got_it_may_send_back(deployment: Deployment) -> None:
 
 def test_items_of_earlier_responses_are_named_by_their_ids(deployment: Deployment) -> None:
     first = created(deployment.url, input="ab", max_output_tokens=1)
-    listed = httpx.get(f"{deployment.url}/responses/{first['id']}/input_items", timeout=90).json()[
-        "data"
-    ]
+    listed = deployment.get(f"/responses/{first['id']}/input_items").json()["data"]
     names = [listed[0]["id"], first["output"][0]["id"]]
 
     again = created(

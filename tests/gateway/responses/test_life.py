@@ -71,11 +71,8 @@ def test_a_client_that_leaves_without_its_answer_cancels_it(slow_deployment: Dep
         )
 
     # The same request again finds the job that was made.
-    again = httpx.post(
-        f"{slow_deployment.url}/responses",
-        json={**LONG, **metadata},
-        headers={"idempotency-key": "k"},
-        timeout=60,
+    again = slow_deployment.post(
+        "/responses", json={**LONG, **metadata}, headers={"idempotency-key": "k"}
     )
     assert again.json()["status"] == "cancelled"
 
@@ -93,11 +90,8 @@ def test_a_stream_may_go_on_without_its_client(slow_deployment: Deployment) -> N
 
 
 def test_what_is_not_stored_cannot_go_on_without_its_client(slow_deployment: Deployment) -> None:
-    answer = httpx.post(
-        f"{slow_deployment.url}/responses",
-        json={**LONG, "store": False},
-        headers={"x-rose-on-disconnect": "continue"},
-        timeout=90,
+    answer = slow_deployment.post(
+        "/responses", json={**LONG, "store": False}, headers={"x-rose-on-disconnect": "continue"}
     )
 
     assert refused(answer)["param"] == "store"
@@ -126,11 +120,7 @@ def test_a_response_that_goes_on_shows_its_output_so_far(slow_deployment: Deploy
 def test_a_response_that_goes_on_has_no_next_one(slow_deployment: Deployment) -> None:
     response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
 
-    answer = httpx.post(
-        f"{slow_deployment.url}/responses",
-        json={**LONG, "previous_response_id": response_id},
-        timeout=90,
-    )
+    answer = slow_deployment.post("/responses", json={**LONG, "previous_response_id": response_id})
 
     assert refused(answer)["param"] == "previous_response_id"
 
@@ -139,7 +129,7 @@ def test_a_cancelled_response_keeps_what_it_said(slow_deployment: Deployment) ->
     response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
     before = text_of(wait_for(slow_deployment.url, response_id, has_text))
 
-    answer = httpx.post(f"{slow_deployment.url}/responses/{response_id}/cancel", timeout=60)
+    answer = slow_deployment.post(f"/responses/{response_id}/cancel")
 
     cancelled = answer.json()
     assert (answer.status_code, cancelled["status"]) == (200, "cancelled")
@@ -155,12 +145,9 @@ def test_a_response_that_is_deleted_while_it_goes_on_is_gone_at_once(
     response_id = created(slow_deployment.url, background=True, **_without_model(LONG))["id"]
     wait_for(slow_deployment.url, response_id, has_text)
 
-    assert (
-        httpx.delete(f"{slow_deployment.url}/responses/{response_id}", timeout=90).status_code
-        == 200
-    )
+    assert slow_deployment.request("DELETE", f"/responses/{response_id}").status_code == 200
 
-    refused(httpx.get(f"{slow_deployment.url}/responses/{response_id}", timeout=90), 404)
+    refused(slow_deployment.get(f"/responses/{response_id}"), 404)
 
 
 def test_a_waiting_response_is_queued_and_is_cancelled_at_once(
@@ -224,7 +211,7 @@ def test_a_stream_that_breaks_off_says_so_and_is_resumed(
 
         assert (error["type"], error["code"]) == ("error", "broker_unavailable")
         assert error["sequence_number"] == last["sequence_number"]
-        answered = httpx.post(f"{deployment.url}/responses/{response_id}/cancel", timeout=90)
+        answered = deployment.post(f"/responses/{response_id}/cancel")
         assert answered.json()["status"] == "cancelled"
         rest = events_of(followed(deployment.url, response_id, error["sequence_number"]))
         assert rest[0]["sequence_number"] == last["sequence_number"] + 1

@@ -29,7 +29,7 @@ def new_key(guarded: Deployment) -> Callable[..., Ask]:
 
         def ask(**fields: Any) -> httpx.Response:
             body = {"model": "null", "input": "ab", "max_output_tokens": 2, **fields}
-            return httpx.post(f"{guarded.url}/responses", json=body, headers=headers, timeout=90)
+            return guarded.post("/responses", json=body, headers=headers)
 
         return ask
 

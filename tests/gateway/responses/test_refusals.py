@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2 as httpx
 import pytest
 
 from tests.gateway.responses.calls import ECHO, create, created, refused, text_of
@@ -14,7 +13,7 @@ from tests.support.gateway import Deployment
 def test_only_background_responses_can_be_cancelled(deployment: Deployment) -> None:
     response_id = created(deployment.url)["id"]
 
-    refused(httpx.post(f"{deployment.url}/responses/{response_id}/cancel", timeout=90))
+    refused(deployment.post(f"/responses/{response_id}/cancel"))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -23,7 +22,7 @@ def test_what_is_not_stored_cannot_be_retrieved(deployment: Deployment, stream: 
     job_id = answer.headers["x-rose-job-id"]
 
     for path in ("", "?stream=true", "/input_items"):
-        refused(httpx.get(f"{deployment.url}/responses/resp_{job_id}{path}", timeout=90), 404)
+        refused(deployment.get(f"/responses/resp_{job_id}{path}"), 404)
     refused(create(deployment.url, previous_response_id=f"resp_{job_id}"), 404)
 
 
@@ -34,9 +33,7 @@ def test_what_is_not_there_is_not_found(
 ) -> None:
     method = "POST" if path == "/cancel" else "GET"
 
-    error = refused(
-        httpx.request(method, f"{deployment.url}/responses/{response_id}{path}", timeout=90), 404
-    )
+    error = refused(deployment.request(method, f"/responses/{response_id}{path}"), 404)
 
     assert error["code"] == "not_found"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx2 as httpx
 import pytest
 from openai.types.responses import Response
 
@@ -48,10 +47,8 @@ def test_last_event_id_is_a_position_too(deployment: Deployment) -> None:
     stream = create(deployment.url, stream=True)
     whole = events_of(stream.content)
 
-    rest = httpx.get(
-        f"{deployment.url}/responses/{whole[0]['response']['id']}?stream=true",
-        headers={"last-event-id": "5"},
-        timeout=90,
+    rest = deployment.get(
+        f"/responses/{whole[0]['response']['id']}?stream=true", headers={"last-event-id": "5"}
     )
 
     assert events_of(rest.content) == whole[6:]
@@ -80,18 +77,18 @@ def test_a_cancellation_that_comes_too_late_gives_the_final_response(
     final = wait_for(deployment.url, response_id, has_ended)
 
     for _ in range(2):
-        answer = httpx.post(f"{deployment.url}/responses/{response_id}/cancel", timeout=90)
+        answer = deployment.post(f"/responses/{response_id}/cancel")
         assert (answer.status_code, answer.json()) == (200, final)
 
 
 def test_a_deleted_response_is_gone(deployment: Deployment) -> None:
     response_id = created(deployment.url)["id"]
 
-    answer = httpx.delete(f"{deployment.url}/responses/{response_id}", timeout=90)
+    answer = deployment.request("DELETE", f"/responses/{response_id}")
 
     assert answer.json() == {"id": response_id, "object": "response", "deleted": True}
-    refused(httpx.get(f"{deployment.url}/responses/{response_id}", timeout=90), 404)
-    refused(httpx.delete(f"{deployment.url}/responses/{response_id}", timeout=90), 404)
+    refused(deployment.get(f"/responses/{response_id}"), 404)
+    refused(deployment.request("DELETE", f"/responses/{response_id}"), 404)
 
 
 @pytest.mark.parametrize("stream", [False, True])
