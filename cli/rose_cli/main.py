@@ -12,7 +12,7 @@ import typer
 
 from rose.errors import ConfigurationError, InvalidRequest, RoseError
 from rose_cli.commands import CommandGroup, ReaderGone
-from rose_cli.output import print_error
+from rose_cli.output import accept_all_characters, print_error
 
 #: Where output goes has no room, or has failed.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -68,6 +68,7 @@ def main() -> None:
 
 
 def _run() -> None:
+    accept_all_characters(sys.stdout)
     try:
         app()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -12,13 +13,24 @@ from typing import Any, TextIO
 from rose.errors import RoseError
 
 
+def accept_all_characters(file: TextIO | None) -> None:
+    """What the encoding of `file` lacks, as in the C locale, becomes `?` and no traceback."""
+    if isinstance(file, io.TextIOWrapper) and not _is_unicode(file):
+        file.reconfigure(errors="replace")
+
+
+def _is_unicode(file: TextIO | None) -> bool:
+    return (getattr(file, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
 def print_text(text: str, end: str = "\n", *, file: TextIO | None = None) -> None:
     """Flushes: whoever reads a pipe sees each piece as it comes. `file`: stdout if not given."""
     print(text, end=end, file=file, flush=True)
 
 
 def print_json(value: Mapping[str, Any], *, file: TextIO | None = None) -> None:
-    print_text(json.dumps(value, ensure_ascii=False), file=file)
+    ascii_only = not _is_unicode(file or sys.stdout)
+    print_text(json.dumps(value, ensure_ascii=ascii_only), file=file)
 
 
 def print_result(

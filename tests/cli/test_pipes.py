@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,21 @@ def test_a_closed_stdin_is_a_mistake(place: dict[str, str]) -> None:
     ended = subprocess.run(closed, capture_output=True, env={**os.environ, **place}, timeout=240)
     assert (ended.returncode, ended.stderr.count(b"\n")) == (2, 1), ended.stderr
     assert b"stdin is closed" in ended.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "cp1252"])
+def test_characters_that_the_terminal_lacks(rose_process: Rose, encoding: str) -> None:
+    env = {"PYTHONIOENCODING": encoding}
+    ended = rose_process("top", "--once", text=False, env=env)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"dead letters" in ended.stdout
+    assert b"??" in ended.stdout
+
+
+def test_json_for_a_terminal_without_unicode_is_json(rose_process: Rose) -> None:
+    words = ("generate", "犬 🦊", "--json", "--max-new-tokens", "1")
+    ended = rose_process(*words, env={"PYTHONIOENCODING": "latin-1"})
+    assert json.loads(ended.stdout)["prompt"] == "犬 🦊"
 
 
 def ended_with_output(
