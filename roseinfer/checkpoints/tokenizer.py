@@ -29,4 +29,16 @@ def load_tokenizer(source: str) -> Any:
         raise UnsupportedModel(
             f"the tokenizer at {source!r} is not a fast one: the engine needs a tokenizer.json"
         )
+    _check_reads_text(source, tokenizer)
     return tokenizer
+
+
+def _check_reads_text(source: str, tokenizer: Any) -> None:
+    """Some wrong values are read when a text is. Raises UnsupportedModel."""
+    try:
+        tokenizer.encode("Hello", verbose=False)
+    except Exception as error:
+        raise UnsupportedModel(
+            f"the tokenizer at {source!r} reads no text ({first_line(error)}): mend tokenizer.json "
+            "and tokenizer_config.json"
+        ) from error

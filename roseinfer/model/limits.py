@@ -78,10 +78,10 @@ def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
         getattr(text_config(model), "eos_token_id", None),
         getattr(tokenizer, "eos_token_id", None),
     ]
-    ids: set[int] = set()
+    ids: list[Any] = []
     for source in sources:
         if source is not None:
-            ids.update(source if isinstance(source, list | tuple) else [source])
+            ids += source if isinstance(source, list | tuple) else [source]
     if wrong := [token_id for token_id in ids if type(token_id) is not int]:
         raise UnsupportedModel(
             f"{model_type(model)}: its eos_token_id {wrong[0]!r} is no token id: mend config.json "

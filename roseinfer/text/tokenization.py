@@ -15,11 +15,18 @@ _BYTE_ALPHABET_SIZE = 256
 def encode(tokenizer: Any | None, text: str) -> list[int]:
     """Token ids of a plain prompt, with the special tokens the tokenizer adds by itself.
 
-    Raises InvalidParameter for text that is no Unicode, and without a tokenizer.
+    Raises InvalidParameter for text that is no Unicode or that the tokenizer has no tokens for, and
+    without a tokenizer.
     """
     if (where := lone_surrogate(text)) is not None:
         raise InvalidParameter(f"prompt: {where}", param="prompt")
-    ids: list[int] = require_tokenizer(tokenizer).encode(text, verbose=False)
+    tokenizer = require_tokenizer(tokenizer)
+    try:
+        ids: list[int] = tokenizer.encode(text, verbose=False)
+    except Exception as error:  # the tokenizers library has no other
+        raise InvalidParameter(
+            f"the tokenizer cannot read the prompt: {error}", param="prompt"
+        ) from error
     return ids
 
 

@@ -241,9 +241,16 @@ def test_a_folder_with_something_else(tmp_path: Path, beside: str, reason: str) 
     assert reason in refusal(lambda: load(tmp_path))
 
 
-def test_an_end_of_text_that_is_no_token_id(checkpoint: Path) -> None:
-    (checkpoint / "generation_config.json").write_text('{"eos_token_id": "<eos>"}')
-    assert "'<eos>' is no token id" in refusal(lambda: load(checkpoint))
+@pytest.mark.parametrize("wrong", ["<eos>", {"id": 2}, [2, None]])
+def test_an_end_of_text_that_is_no_token_id(checkpoint: Path, wrong: Any) -> None:
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+    assert "is no token id" in refusal(lambda: load(checkpoint))
+
+
+def test_a_tokenizer_that_reads_no_text(checkpoint: Path) -> None:
+    path = checkpoint / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": {}}))
+    assert "reads no text" in refusal(lambda: load(checkpoint))
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
