@@ -20,7 +20,9 @@ def load_tokenizer(source: str) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(
                 location.folder, trust_remote_code=False, **location.arguments
             )
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the tokenizers library is no Exception
             raise ModelNotFound(
                 f"no tokenizer at {source!r}: {first_line(error)}; "
                 "name one with tokenizer_name (`rose worker --tokenizer`)"

@@ -88,9 +88,9 @@ def _check_config(model: Any) -> None:
     if getattr(config, "attention_chunk_size", None):
         raise refuse(model, "its attention is chunked")
     window = getattr(config, "sliding_window", None)
-    if window is not None and window < _LEAST_WINDOW:
+    if window is not None and not (isinstance(window, int) and window >= _LEAST_WINDOW):
         raise refuse(
-            model, f"its sliding_window {window} leaves a token none before it to attend to"
+            model, f"its sliding_window {window!r} leaves a token none before it to attend to"
         )
     for name in _EPSILONS:
         epsilon = getattr(config, name, None)

@@ -150,8 +150,14 @@ def _llama_like(model: Any) -> Parts | None:
         activation=_ACTIVATIONS[activation],
         angles=_angles(inner.rotary_emb),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
-        logit_softcap=getattr(config, "final_logit_softcapping", None) or 0.0,
+        logit_softcap=_logit_softcap(config),
     )
+
+
+def _logit_softcap(config: Any) -> float:
+    """Only Gemma's models read it; other configurations may have anything by this name."""
+    is_read = config.model_type.startswith("gemma")
+    return (getattr(config, "final_logit_softcapping", None) or 0.0) if is_read else 0.0
 
 
 def _llama_layer(layer: Any) -> LayerParts:

@@ -72,6 +72,13 @@ def test_a_window_without_a_token_before(window: int) -> None:
     assert f"sliding_window {window} leaves" in message
 
 
+def test_a_window_that_is_no_number() -> None:
+    # given: a family whose configuration has no such field, so nobody has checked it
+    model = build("gpt2", sliding_window="wide")
+    # then
+    assert "'wide'" in refusal(lambda: InferenceEngine.from_model(model))
+
+
 def test_a_window_that_is_turned_off_is_none() -> None:
     """As the model's layers say. transformers' generate drops what is behind the window from its
     cache all the same, and then differs from the model's own logits."""
@@ -251,6 +258,14 @@ def test_a_tokenizer_that_reads_no_text(checkpoint: Path) -> None:
     path = checkpoint / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": {}}))
     assert "reads no text" in refusal(lambda: load(checkpoint))
+
+
+def test_a_tokenizer_at_which_its_library_panics(checkpoint: Path) -> None:
+    path = checkpoint / "tokenizer.json"
+    damaged = json.loads(path.read_text())
+    damaged["model"]["continuing_subword_prefix"] = "longer than a piece"
+    path.write_text(json.dumps(damaged))
+    assert "no tokenizer" in refusal(lambda: load(checkpoint))
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_odd_shapes_give_the_tokens_of_transformers(name: str, threads: int) -> 
     assert answers(engine, asked, 8, max_batch_size=4) == expected
 
 
+def test_a_soft_cap_that_the_family_does_not_read() -> None:
+    # given
+    asked = prompts(5, 20)
+    expected = [reference(build("qwen3"), prompt, 8) for prompt in asked]
+    # when
+    engine = InferenceEngine.from_model(build("qwen3", final_logit_softcapping=0.01))
+    # then
+    assert is_compiled(engine)
+    assert answers(engine, asked, 8, max_batch_size=2) == expected
+
+
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen3", "gpt2", "gemma2"])
 def test_bfloat16_is_nearer_to_float32_than_transformers(
     architecture: str, monkeypatch: pytest.MonkeyPatch
