@@ -81,7 +81,7 @@ def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None
         def local(url: str) -> str:
             return url.replace("redis:6379", f"127.0.0.1:{ports['redis']}")
 
-        environment = {
+        own = {
             **paths,
             **{k: v for k, v in image()["env"].items() if k != "PATH"},
             **{k: local(str(v)) for k, v in services()["worker"]["environment"].items()},
@@ -93,9 +93,9 @@ def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None
         }
         words = [programs / image()["entrypoint"][0], *image()["entrypoint"][1:], *image()["cmd"]]
         log = tmp_path / "worker.log"
-        worker = stack.enter_context(process(words, environment, log))
+        worker = stack.enter_context(process(words, own, log))
         wait_until(lambda: answer(f"http://127.0.0.1:{ports['worker']}/readyz"), 240)
-        assert subprocess.run(image()["health"], env=environment).returncode == 0
+        assert subprocess.run(image()["health"], env=own).returncode == 0
 
         # when: the load of its service, and a job of ours, as a producer
         load = services()["load"]
@@ -123,5 +123,5 @@ def test_the_stack_serves_and_is_watched(programs: Path, tmp_path: Path) -> None
         # then: it drains
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(120) == 0
-        subprocess_health = subprocess.run(image()["health"], env=paths, capture_output=True)
-        assert subprocess_health.returncode != 0
+        health = subprocess.run(image()["health"], env=own, capture_output=True)
+        assert health.returncode != 0
