@@ -15,7 +15,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, cast
@@ -71,15 +71,22 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         self._server.close()
 
-    def fork(self, words: Sequence[str], log: Path, *, program: bool = False) -> Child:
-        """As `python -m WORDS` here and now: with these variables, in this folder, its output in
-        `log`. `program`: as WORDS, which need no Python."""
+    def fork(
+        self,
+        words: Sequence[str],
+        log: Path,
+        variables: Mapping[str, str] | None = None,
+        *,
+        program: bool = False,
+    ) -> Child:
+        """As `python -m WORDS` here and now: in this folder, its output in `log`, with this
+        process's variables if not given. `program`: as WORDS, which need no Python."""
         log.touch()  # it may be read at once
         return self._server.fork(
             {
                 "words": words,
                 "program": program,
-                "variables": dict(os.environ),
+                "variables": dict(os.environ if variables is None else variables),
                 "folder": str(Path.cwd()),
                 "log": str(log),
             }
@@ -93,20 +100,24 @@ class Nurseries:
         self._stack = stack
         self._begun: dict[tuple[str, ...], Nursery] = {}
 
-    def fork(self, command: Sequence[str], log: Path) -> Child | None:
-        """`command`: PYTHON -m MODULE ... None: it must be a fresh interpreter."""
+    def fork(
+        self, command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
+    ) -> Child:
+        """`command`: PYTHON -m MODULE ..."""
         _, _, *words = command
         if words[0] not in _PROGRAMS or "LD_PRELOAD" in os.environ:
-            return None
+            return self.execute(command, log, variables)  # as a fresh interpreter
         engine = next((word for word in words if word.startswith("--engine=")), "--engine=rose")
         modules: tuple[str, ...] = LIGHT
         if any(words[: len(worker)] == worker for worker in _WORKERS):
             modules = _ENGINES.get(engine.removeprefix("--engine="), LIGHT)
-        return self._with(modules).fork(words, log)
+        return self._with(modules).fork(words, log, variables)
 
-    def execute(self, command: Sequence[str], log: Path) -> Child:
-        """A program that is no Python. It ends with the tests, however those do."""
-        return self._with(()).fork(command, log, program=True)
+    def execute(
+        self, command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
+    ) -> Child:
+        """Any program. It ends with the tests, however those do."""
+        return self._with(()).fork(command, log, variables, program=True)
 
     def _with(self, modules: tuple[str, ...]) -> Nursery:
         if modules not in self._begun:
@@ -118,18 +129,15 @@ class Nurseries:
 def forking() -> Iterator[None]:
     """Meanwhile services, Redis and stand-ins for it are forked instead of started: they end with
     this process, even where a time limit kills it."""
-    start_service = ServiceProcess.start
 
     def start(service: ServiceProcess) -> None:
-        child = nurseries.fork(service._command, service._log)
-        if child is None:
-            start_service(service)
-        else:
-            service._process = cast("subprocess.Popen[bytes]", child)
+        child = nurseries.fork(service._command, service._log, service._environment)
+        service._process = cast("subprocess.Popen[bytes]", child)
 
     def begin(broker: EmbeddedBroker, command: Sequence[str], log: Path) -> Any:
-        child = nurseries.fork(command, log) if broker.kind == "fakeredis" else None
-        return child or nurseries.execute(command, log)
+        if broker.kind == "fakeredis":
+            return nurseries.fork(command, log)
+        return nurseries.execute(command, log)
 
     with ExitStack() as stack:
         nurseries = Nurseries(stack)

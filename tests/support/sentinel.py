@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -105,7 +104,7 @@ class LocalSentinel:
             f"sentinel failover-timeout {_SERVICE} 6000\n"
         )
         command = [find_redis_server() or "redis-server", str(config), "--sentinel"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = self.nodes[0].begin(command, Path(folder, "log"))
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,18 @@ from tests.support.bench import wait_until
 
 _STARTS = """
 import sys
-from rose_cli.demo.broker import EmbeddedBroker
+from tests.support.clocks import SKEWED_WORKER
+from tests.support.echo import serving
 from tests.support.gateway import running_deployment
 from tests.support.nursery import forking
-with forking(), EmbeddedBroker(fake=False) as broker, running_deployment(broker.url, "q") as one:
-    print(broker.pid, one.gateway.pid, one.workers[0].pid, flush=True)
+from tests.support.sentinel import LocalSentinel
+with (
+    forking(),
+    LocalSentinel({"repl-diskless-sync-delay": "0"}) as servers,
+    running_deployment(servers.url, "q"),
+    serving("late", servers.url, queue="q", program=SKEWED_WORKER),
+):
+    print("ready", flush=True)
     sys.stdin.read()
 """
 
@@ -25,18 +34,30 @@ with forking(), EmbeddedBroker(fake=False) as broker, running_deployment(broker.
 @needs_redis_server
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_services_end_with_the_tests_that_are_killed() -> None:
-    # given
-    pipe = subprocess.PIPE
-    tests = subprocess.Popen([sys.executable, "-c", _STARTS], stdin=pipe, stdout=pipe, text=True)
+    # given: of each kind, forked and executed
+    pipe, environment = subprocess.PIPE, {**os.environ, "SKEW_S": "60"}
+    tests = subprocess.Popen(
+        [sys.executable, "-c", _STARTS], stdin=pipe, stdout=pipe, text=True, env=environment
+    )
     assert tests.stdout is not None
-    services = [int(word) for word in tests.stdout.readline().split()]
-    assert len(services) == 3
-    assert all(_runs(pid) for pid in services)
+    assert tests.stdout.readline() == "ready\n"
+    # what forks, two servers and their Sentinel, a gateway and two workers
+    services = _children(tests.pid)
+    assert len(services) >= 7
     # when
     tests.kill()
     tests.communicate()
     # then
     wait_until(lambda: not any(_runs(pid) for pid in services))
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if f"\nPPid:\t{parent}\n" in status.read_text():
+                found.append(int(status.parent.name))
+    return found
 
 
 def _runs(pid: int) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import redis
@@ -176,12 +176,14 @@ async def test_a_proxy_that_hangs_up_on_the_newer_protocol_serves_listeners(
 
 
 @needs_redis_server
-def test_a_server_that_does_not_know_the_newer_protocol_serves_listeners() -> None:
+def test_a_server_that_does_not_know_the_newer_protocol_serves_listeners(
+    own_redis: EmbeddedBroker, tmp_path: Path
+) -> None:
     # given
     server, port = find_redis_server(), free_port()
     assert server is not None
     options = ("--port", str(port), "--save", "", "--rename-command", "HELLO", "unknown")
-    process = subprocess.Popen([server, *options], stdout=subprocess.DEVNULL)
+    process = own_redis.begin([server, *options], tmp_path / "log")
     try:
         wait_until(partial(is_open, port))
         # when / then

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,7 +33,7 @@ def watching(primary: EmbeddedBroker) -> Iterator[int]:
             "sentinel failover-timeout rose 2000\n"
         )
         command = [find_redis_server() or "redis-server", str(config), "--sentinel"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = primary.begin(command, Path(folder, "log"))
         try:
             wait_until(lambda: knows_a_replica(port))
             yield port
