@@ -72,6 +72,8 @@ class JobPlan:
                 return {"poison": self.act_at, "number": self.number}
             case Kind.PAUSE:
                 return {"pause": self.act_at}
+            case Kind.PLAIN if self.number % 3 == 0:
+                return {"portions": True}
             case _:
                 return {}
 

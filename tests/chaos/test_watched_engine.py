@@ -38,6 +38,25 @@ def said(engine: WatchedEngine) -> dict[str, list[int]]:
     return positions
 
 
+def test_a_job_in_portions_says_several_tokens_together_and_all_of_them(
+    engine: WatchedEngine,
+) -> None:
+    # given
+    begin(engine, "a", portions=1)
+    begin(engine, "b")
+    # when
+    outputs = [output for _ in range(6) for output in engine.step()]
+    # then
+    portions = [output for output in outputs if output.request_id == "a"]
+    assert "".join(output.text for output in portions) == "97 98 99 100 101 102 "
+    assert [output.index for output in portions] == [
+        0,
+        *(output.index + len(output.token_ids) for output in portions[:-1]),
+    ]
+    assert len(portions) < 6
+    assert len(outputs) - len(portions) == 6
+
+
 def test_a_pause_holds_one_job_back_and_loses_nothing_of_it(
     engine: WatchedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

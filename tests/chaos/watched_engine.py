@@ -1,12 +1,13 @@
 """An engine that keeps a journal of the jobs it begins on, and does what their metadata says.
 
 It kills its own process when it steps a job that is poison, holds the tokens of another back for a
-while, and hangs as long as a file says so.
+while, says those of a job in portions together, and hangs as long as a file says so.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import time
@@ -18,8 +19,12 @@ from rose_worker.engine import Engine, ModelInfo, Prepared
 from tests.chaos import clock
 from tests.chaos.context import PAUSE_S, Context, hang_file, healed_file
 from tests.chaos.journal import Journal
+from tests.support.rewriting import merged
 
 _HANG_POLL_S = 0.02
+
+#: Of a job in portions the tokens come so many together, at most.
+_MAX_PORTION = 4
 
 
 class _Pause:
@@ -48,6 +53,25 @@ class _Pause:
         return self._held.pop(0) if over and self._held else None
 
 
+class _Portions:
+    """What a job says comes in events of several tokens. How many depends on where it was taken, so
+    what is written again has other boundaries."""
+
+    def __init__(self, job_id: str, done: int) -> None:
+        self._random = random.Random(f"{job_id} {done}")
+        self._size = self._random.randint(1, _MAX_PORTION)
+        self._held: list[StepOutput] = []
+
+    def through(self, output: StepOutput) -> StepOutput | None:
+        """None: it is held back, for a step or some."""
+        self._held.append(output)
+        if len(self._held) < self._size and output.finish_reason is None:
+            return None
+        whole, self._held = merged(self._held), []
+        self._size = self._random.randint(1, _MAX_PORTION)
+        return whole
+
+
 class WatchedEngine:
     def __init__(self, engine: Engine, journal: Journal, context: Context) -> None:
         self._engine = engine
@@ -61,6 +85,7 @@ class WatchedEngine:
         """Tokens of each job in the engine."""
         self._die_at: dict[str, int] = {}
         self._pauses: dict[str, _Pause] = {}
+        self._portions: dict[str, _Portions] = {}
         self._prepared: dict[str, int] = {}
         self._serving = False
 
@@ -88,6 +113,8 @@ class WatchedEngine:
         prepared = self._engine.prepare(job, generated_ids)
         self._prepared[job.id] = len(generated_ids)
         number = job.metadata.get("number")
+        if "portions" in job.metadata:
+            self._portions[job.id] = _Portions(job.id, len(generated_ids))
         if "poison" in job.metadata and not healed_file(self._folder, number).exists():
             self._die_at[job.id] = int(job.metadata["poison"] or 0)
         if "pause" in job.metadata and not generated_ids:
@@ -103,6 +130,7 @@ class WatchedEngine:
     def abort(self, job_id: str) -> None:
         self._done.pop(job_id, None)
         self._pauses.pop(job_id, None)
+        self._portions.pop(job_id, None)
         self._engine.abort(job_id)
 
     def step(self, only: str | None = None) -> list[StepOutput]:
@@ -111,14 +139,24 @@ class WatchedEngine:
                 self._journal.write(clock.now(), "poisoned", job_id, self._done[job_id])
                 os.kill(os.getpid(), signal.SIGKILL)
         self._hang("step")
-        outputs = self._paused(self._engine.step(only))
+        outputs = self._in_portions(self._paused(self._engine.step(only)))
         for output in outputs:
             if output.finish_reason is not None:
                 self._done.pop(output.request_id, None)
                 self._pauses.pop(output.request_id, None)
+                self._portions.pop(output.request_id, None)
             elif output.request_id in self._done:
                 self._done[output.request_id] += len(output.token_ids)
         return outputs
+
+    def _in_portions(self, outputs: list[StepOutput]) -> list[StepOutput]:
+        passed = []
+        for output in outputs:
+            portions = self._portions.get(output.request_id)
+            whole = output if portions is None else portions.through(output)
+            if whole is not None:
+                passed.append(whole)
+        return passed
 
     def _paused(self, outputs: list[StepOutput]) -> list[StepOutput]:
         passed = [
