@@ -118,6 +118,6 @@ def _log(number: int, events: list[dict[str, Any]], log: Sequence[LogEntry]) -> 
 
 def _comparable(event: dict[str, Any]) -> dict[str, Any]:
     """JSON has made lists of tuples."""
-    if "token_ids" in event:
-        return event | {"token_ids": list(event["token_ids"])}
-    return event
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in event.items()
+    }
