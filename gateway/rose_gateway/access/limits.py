@@ -128,18 +128,18 @@ class Limits:
         members = zip(flat[::2], flat[1::2], strict=True)
         counted = [(QueuedJob.of(member.decode()), float(since)) for member, since in members]
         gone: list[QueuedJob] = []
-        for some in _portions(counted):
-            statuses = await asyncio.gather(*(self._status_of(job) for job, _ in some))
+        for page in _pages(counted):
+            statuses = await asyncio.gather(*(self._status_of(job) for job, _ in page))
             gone += (
                 job
-                for (job, since_ms), status in zip(some, statuses, strict=True)
+                for (job, since_ms), status in zip(page, statuses, strict=True)
                 if status in TERMINAL_STATUSES or (status is None and since_ms < newest_ms)
             )
         await self.give_back(caller.key_id, gone)
         return bool(gone)
 
 
-def _portions(jobs: list[tuple[QueuedJob, float]]) -> Iterator[list[tuple[QueuedJob, float]]]:
+def _pages(jobs: list[tuple[QueuedJob, float]]) -> Iterator[list[tuple[QueuedJob, float]]]:
     for start in range(0, len(jobs), _PAGE_SIZE):
         yield jobs[start : start + _PAGE_SIZE]
 
