@@ -64,3 +64,27 @@ def test_ctrl_c_is_no_traceback_though_it_still_imports(tmp_path: Path) -> None:
     # then
     _, told = started.communicate(timeout=120)
     assert (started.returncode, told) == (130, b"")
+
+
+def test_ctrl_c_is_no_traceback_though_a_library_in_c_makes_another_error_of_it(
+    tmp_path: Path,
+) -> None:
+    # given: as numpy, which torch loads, after an import that was interrupted
+    began = tmp_path / "began"
+    (tmp_path / "torch.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\n"
+        "try:\n    time.sleep(3600)\n"
+        "except KeyboardInterrupt:\n    raise ImportError('loaded twice') from None\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    started = subprocess.Popen(
+        [sys.executable, "-m", "rose_cli", "generate", "hi"],
+        env=os.environ | {"PYTHONPATH": paths},
+        stderr=subprocess.PIPE,
+    )
+    wait_until(began.exists)
+    # when
+    started.send_signal(signal.SIGINT)
+    # then
+    _, told = started.communicate(timeout=120)
+    assert (started.returncode, told) == (-signal.SIGINT, b"")

@@ -5,6 +5,8 @@ A command's module is imported when that command runs, so that `rose --help` loa
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -95,6 +97,21 @@ def import_command(name: str) -> Any:
         app.command(name)(target)
         target = app
     return typer.main.get_command(target)
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """For imports of libraries in C: interrupted in the middle they raise whatever comes to pass,
+    and no KeyboardInterrupt. While it lasts Ctrl-C ends the process at once."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not handled or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def missing(*modules: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rose_cli.commands import ENGINE, missing
+from rose_cli.commands import ENGINE, ended_by_ctrl_c, missing
 from rose_cli.doctor.findings import print_findings
 from rose_cli.doctor.gateway import examine_gateway, examine_keys
 from rose_cli.doctor.rights import Role
@@ -43,7 +43,8 @@ def doctor(
     if gateway is not None:
         findings = chain(findings, examine_gateway(gateway))
     if settings.engine == "rose" and role is not Role.GATEWAY and not missing(*ENGINE):
-        from rose_cli.doctor.machine import examine as examine_machine
+        with ended_by_ctrl_c():
+            from rose_cli.doctor.machine import examine as examine_machine
 
         findings = chain(findings, examine_machine(settings, load=load))
     if not print_findings(findings, as_json=as_json):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rose_cli.commands import ENGINE, require
+from rose_cli.commands import ENGINE, ended_by_ctrl_c, require
 from rose_cli.options import AsJson, Device, Model
 from rose_cli.output import print_json, print_text
 from rose_cli.sampling import with_sampling_options
@@ -32,7 +32,8 @@ def generate(
     params = SamplingParams(**sampling)
     if model is not None:
         check(model)
-    from roseinfer import InferenceEngine  # takes seconds to load: not before a mistake is found
+    with ended_by_ctrl_c():
+        from roseinfer import InferenceEngine  # takes seconds: not before a mistake is found
 
     engine = InferenceEngine(model, device=device, weights=weights)
     if as_json:
