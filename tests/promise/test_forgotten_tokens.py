@@ -3,8 +3,11 @@ to nobody twice. The workers here draw how many tokens each of their events has.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +18,16 @@ from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import CancelledEvent, Client, Job, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
-from tests.support.echo import serving
+from tests.support.echo import echoed_text, serving
+from tests.support.event_stream import event_stream
+from tests.support.gateway import running_gateway
 from tests.support.listeners import Listeners, assert_echo, assert_echo_until
 from tests.support.sentinel import LocalSentinel
 
 pytestmark = needs_redis_server
 
 PROMPT = "the quick brown fox"
+DELTA = "response.output_text.delta"
 PROGRAM = ("tests.support.portions",)
 WORKER: dict[str, Any] = {"program": PROGRAM, "min_step_s": 0.01, "redis_timeout_s": 1}
 
@@ -87,6 +93,53 @@ def test_a_client_resumes_at_every_token_of_a_log_in_portions(
         ids = [token_id for event in rest[:-1] for token_id in event.token_ids]
         assert "".join(event.text for event in rest[:-1]) == "".join(f"{i} " for i in ids)
         assert ids == [ord(PROMPT[n % len(PROMPT)]) for n in range(cursor, 60)]
+
+
+def streamed(url: str, path: str, body: dict[str, Any]) -> list[Any]:
+    """The events of a stream without its end, as JSON."""
+    whole = {"model": "null", "stream": True, **body}
+    with event_stream("POST", f"{url}/{path}", body=whole) as (_, events):
+        return [event.json for event in events if event.data != "[DONE]"]
+
+
+def test_streams_go_on_though_redis_comes_back_with_an_older_file(queue: str) -> None:
+    # given
+    options = {"appendfsync": "always", "auto-aof-rewrite-percentage": "0"}
+    with (
+        EmbeddedBroker(fake=False, options=options) as server,
+        Client(settings(server.url, queue)) as client,
+        serving("portions", server.url, queue=queue, lease_s=2, **WORKER),
+        running_gateway(server.url, queue) as gateway,
+        ThreadPoolExecutor(2) as background,
+    ):
+        listeners = Listeners(client.settings, client.submit(PROMPT, max_new_tokens=400).id)
+        messages = [{"role": "user", "content": PROMPT}]
+        chat = background.submit(
+            streamed, gateway.url, "chat/completions", {"messages": messages, "max_tokens": 400}
+        )
+        response = background.submit(
+            streamed, gateway.url, "responses", {"input": PROMPT, "max_output_tokens": 400}
+        )
+        wait_until(lambda: delivered(listeners) >= 50)
+        with redis.Redis(port=server.port, protocol=2) as admin:
+            folder = Path(str(admin.config_get("dir")["dir"]), "appendonlydir")
+        older = folder.with_name("older")
+        shutil.copytree(folder, older)
+        seen = delivered(listeners)
+        wait_until(lambda: delivered(listeners) >= seen + 50)
+        # when
+        server.stop()
+        shutil.rmtree(folder)
+        older.rename(folder)
+        server.start()
+        # then
+        assert_echo(listeners.events(), PROMPT, 400)
+        choices = [choice for event in chat.result(90) for choice in event["choices"]]
+        said = "".join(choice["delta"].get("content") or "" for choice in choices)
+        assert said == echoed_text(PROMPT, 400)
+        events = response.result(90)
+        assert "".join(e["delta"] for e in events if e["type"] == DELTA) == echoed_text(PROMPT, 400)
+        assert [e["sequence_number"] for e in events] == list(range(len(events)))
 
 
 @pytest.fixture(scope="module")
