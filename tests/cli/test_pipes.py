@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from io import FileIO, TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
+from rose_cli.console import Console
 from tests.support.command import Rose
 
 
@@ -77,3 +79,14 @@ def test_a_reader_who_is_gone_ends_a_command_without_a_word(
     os.close(writing)
     # then
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_drawing_for_a_reader_who_is_gone_is_an_error_for_main() -> None:
+    # given
+    reading, writing = os.pipe()
+    os.close(reading)
+    with FileIO(writing, "w") as pipe:
+        console = Console(file=TextIOWrapper(pipe, write_through=True))
+        # when / then
+        with pytest.raises(BrokenPipeError):
+            console.print("a line")

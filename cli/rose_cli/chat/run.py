@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from rose.errors import ConfigurationError
 from rose_cli.commands import ENGINE, GATEWAY, require
+from rose_cli.console import Console
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.processes import leave_at_signals
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from rose.protocol import Priority
+from rose_cli.console import Console
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.prompts import REQUESTS
 from rose_cli.demo.run import play, show, staged

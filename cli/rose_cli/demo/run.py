@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from rose.errors import ResultTimeout
 from rose_cli.commands import ENGINE, GATEWAY, missing, require
+from rose_cli.console import Console
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.http_check import HttpCheck, curl_lines, text_of
