@@ -34,6 +34,7 @@ from tests.chaos.invariants import Invariant
 from tests.chaos.losses import without_losses
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
+from tests.support.nursery import forking
 
 _BITE_JOBS, _BITE_TENANTS = 250, 4
 #: Streams of one client at once; in a short run fewer.
@@ -143,7 +144,8 @@ def _run(options: Options, *, keep: bool = True) -> Report:
     without = f", without {options.sabotage}" if options.sabotage else ""
     err.print(f"seed {options.seed}: {options.jobs} jobs, engine {options.engine}{without}")
     try:
-        report = asyncio.run(_carry_out(options, folder))
+        with forking():
+            report = asyncio.run(_carry_out(options, folder))
     except (KeyboardInterrupt, SystemExit):
         shutil.rmtree(folder)
         raise

@@ -18,6 +18,7 @@ from rose.errors import RoseError
 from tests.chaos.batch.check import Rule, Snapshot
 from tests.chaos.batch.run import BatchOptions, BatchRun, Outcome
 from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
+from tests.support.nursery import forking
 
 
 def _progress(snapshot: Snapshot) -> str:
@@ -40,9 +41,10 @@ def main() -> None:
     err.print(f"seed {seed}: {args.lines} lines")
     folder = Path(tempfile.mkdtemp(prefix="rose-batch-"))
     try:
-        outcome = BatchRun(
-            options, folder, lambda snapshot: ticker.tick(lambda: _progress(snapshot))
-        ).run()
+        with forking():
+            outcome = BatchRun(
+                options, folder, lambda snapshot: ticker.tick(lambda: _progress(snapshot))
+            ).run()
     except RoseError as error:
         err.print(f"chaos: {error}")
         sys.exit(2)

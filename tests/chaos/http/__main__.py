@@ -21,6 +21,7 @@ from rose.errors import RoseError
 from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
 from tests.chaos.http.check import Rule
 from tests.chaos.http.run import HttpOptions, HttpRun, Outcome
+from tests.support.nursery import forking
 
 
 def _progress(run: HttpRun) -> str:
@@ -48,7 +49,8 @@ def main() -> None:
         ticker.tick(lambda: _progress(run), run.injector.log)
 
     try:
-        outcome = asyncio.run(HttpRun(options, folder, on_tick).run())
+        with forking():
+            outcome = asyncio.run(HttpRun(options, folder, on_tick).run())
     except (RoseError, TimeoutError) as error:
         err.print(f"chaos: {error}")
         sys.exit(2)
