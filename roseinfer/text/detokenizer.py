@@ -1,6 +1,8 @@
 """Token ids in, text out: one stream per request.
 
-    ids -> characters (DecodeStream) -> cut before the first stop string -> deltas
+    ids -> characters -> cut before the first stop string -> deltas
+
+A token whose bytes are whole characters is looked up in a table; DecodeStream joins the others.
 
 The stream is a pure function of the prompt and the ids pushed so far, so replaying logged ids
 rebuilds the state that another process had, and the concatenated deltas do not depend on where a
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers.decoders import DecodeStream
+from tokenizers.decoders import ByteLevel, DecodeStream
 
 # Enough of the prompt's end for the decoder to know what the first generated token follows: a
 # letter it must be joined to, or a space that belongs between them.
@@ -20,6 +22,8 @@ _PRIMING_TOKENS = 16
 # Pieces that stand for a byte each are decoded together with their neighbours of the kind: a run of
 # them that lacks its beginning is no text at all. This is the longest that is looked back over.
 _LONGEST_BYTE_RUN = 1024
+# Decoders put it in the place of bytes that are no character, or not yet.
+_BROKEN = "\ufffd"
 
 
 class Detokenizer:
@@ -30,6 +34,8 @@ class Detokenizer:
         added = tokenizer.get_added_tokens_decoder() if tokenizer is not None else {}
         self._special = {i for i, token in added.items() if token.special}
         self._bytes = set() if tokenizer is None else _byte_tokens(tokenizer)
+        joins_bytes = tokenizer is not None and isinstance(tokenizer.decoder, ByteLevel)
+        self._texts = _TokenTexts(tokenizer) if joins_bytes else None
 
     def stream(self, prompt_ids: Sequence[int], stop: Sequence[str] = ()) -> TextStream:
         """The stream for a request whose generated tokens follow `prompt_ids`."""
@@ -38,7 +44,22 @@ class Detokenizer:
         least = max(0, begin - _LONGEST_BYTE_RUN)
         while begin > least and ordinary[begin - 1] in self._bytes:
             begin -= 1
-        return TextStream(self._tokenizer, ordinary[begin:], stop)
+        return TextStream(self._tokenizer, ordinary[begin:], stop, self._texts)
+
+
+class _TokenTexts(dict[int, str | None]):
+    """The text of each token by itself; None if its bytes are not whole characters.
+
+    For tokenizers whose text is the bytes of the tokens, joined. It is filled as tokens come.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> str | None:
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=True)
+        whole = self[token_id] = None if _BROKEN in text else text
+        return whole
 
 
 def _byte_tokens(tokenizer: Any) -> set[int | None]:
@@ -50,9 +71,14 @@ class TextStream:
     """The text of one request; `context` are the ordinary tokens just before the first one."""
 
     def __init__(
-        self, tokenizer: Any | None, context: Sequence[int] = (), stop: Sequence[str] = ()
+        self,
+        tokenizer: Any | None,
+        context: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        texts: _TokenTexts | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
+        """`texts`: where tokens can be read one by one."""
+        self._tokenizer, self._texts = tokenizer, texts
         self._stops = StopStrings(stop)
         self._stream = DecodeStream(skip_special_tokens=True)
         self._may_stop = True
@@ -83,6 +109,10 @@ class TextStream:
         return self._stops.push(delta) if may_stop else delta
 
     def _decode(self, tokenizer: Any, token_id: int) -> str:
+        if self._texts is not None and not self._pending:
+            text = self._texts[token_id]
+            if text is not None:
+                return text
         try:
             delta = self._stream.step(tokenizer, token_id)
         except Exception:  # noqa: BLE001 - tokenizers has no other
@@ -97,6 +127,8 @@ class TextStream:
             return ""
         self._shown = [*self._pending, token_id]
         self._pending.clear()
+        if self._texts is not None:
+            self._stream = DecodeStream(skip_special_tokens=True)
         return delta
 
     def finish(self) -> str:
@@ -111,8 +143,8 @@ class TextStream:
         if self._tokenizer is None or not self._pending:
             return ""
         decode = self._tokenizer.decode
-        shown = decode(self._shown, skip_special_tokens=True)
-        text = decode([*self._shown, *self._pending], skip_special_tokens=True)
+        shown: str = decode(self._shown, skip_special_tokens=True)
+        text: str = decode([*self._shown, *self._pending], skip_special_tokens=True)
         tail: str = text[len(shown) :]
         if not text.startswith(shown):  # together they are read in another way; what is shown stays
             tail = decode(self._pending, skip_special_tokens=True)
@@ -130,6 +162,8 @@ class StopStrings:
     def push(self, delta: str) -> str:
         if self.found:
             return ""
+        if not self._stops:
+            return delta
         text = self._held + delta
         cuts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
         if cuts:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from roseinfer.text.detokenizer import Detokenizer, StopStrings
+from roseinfer.text.detokenizer import Detokenizer, StopStrings, TextStream
 from tests.roseinfer.models import byte_tokenizer
 
 TEXT = "thé quick 🦊 über the lazy 犬, a\u0301!"
@@ -71,6 +71,20 @@ def test_a_long_prompt_primes_like_a_short_one(tokenizer: Any) -> None:
     stream = Detokenizer(tokenizer).stream(prompt)
     text = "".join(stream.push(i) for i in more)
     assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + more)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ids=st.lists(st.integers(0, 300), max_size=40), split=st.integers(0, 40))
+def test_tokens_read_one_by_one_give_the_deltas_of_all_read_together(
+    ids: list[int], split: int
+) -> None:
+    tokenizer = TOKENIZERS["bytes"]
+    context, generated = ids[:split], ids[split:]
+    one_by_one = Detokenizer(tokenizer).stream(context)
+    together = TextStream(tokenizer, context)
+
+    assert [one_by_one.push(i) for i in generated] == [together.push(i) for i in generated]
+    assert one_by_one.finish() == together.finish()
 
 
 def test_no_half_character_is_shown(tokenizer: Any) -> None:
