@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 #: With this seed 32 requests have 4,867 prompt tokens and ask for 2,302 new ones.
 _LENGTHS_SEED = 24
+_PROMPT_TOKENS = 32, 256
 _MAX_TOKENS = 128
+#: Tokens of the longest request.
+LONGEST = _PROMPT_TOKENS[1] + _MAX_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Workload:
         """
         lengths = random.Random(_LENGTHS_SEED)  # noqa: S311 - a workload, no secret
         sizes = [
-            (lengths.randint(32, 256), lengths.randint(16, _MAX_TOKENS)) for _ in range(requests)
+            (lengths.randint(*_PROMPT_TOKENS), lengths.randint(16, _MAX_TOKENS))
+            for _ in range(requests)
         ]
         prompts = [
             random_prompt(size, vocabulary, seed=f"{seed}/{n}") for n, (size, _) in enumerate(sizes)

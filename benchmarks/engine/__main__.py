@@ -42,6 +42,7 @@ from benchmarks.models import BUILT_IN, NAMES, gguf_file, model_folder
 from benchmarks.quality import windows_of
 from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
+from benchmarks.workload import LONGEST
 from roseinfer import native
 from roseinfer.model.quantization import FROM_FILE
 
@@ -100,6 +101,11 @@ class Suite:
         self._llama_cpp, self._gguf, self._folder = args.llama_cpp, args.gguf, folder
         self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
 
+    @property
+    def _cache_tokens(self) -> int:
+        """Enough for all requests of a workload."""
+        return self._scale.requests * LONGEST
+
     def run(self, only: Sequence[str]) -> None:
         """Only batch, single and prefill vary model and dtype, and quantized the model."""
         if {"batch", "single"} & set(only):
@@ -149,7 +155,11 @@ class Suite:
         kinds = _LLAMA_CPP.values() if self._llama_cpp else ()
         files = {kind: gguf_file(model, self._folder, kind) for kind in kinds}
         ours = [
-            Ours(folder, _PLAIN, *_LIMITS, weights, name=weights or _PLAIN)
+            Ours(
+                *(folder, _PLAIN, *_LIMITS, weights),
+                name=weights or _PLAIN,
+                cache_tokens=self._cache_tokens,
+            )
             for weights in (None, *_LLAMA_CPP)
         ]
         with ExitStack() as stack:
@@ -164,8 +174,9 @@ class Suite:
             self.runner.measure(f"quantized/{model}", case)
 
     def _same_file(self) -> None:
-        ours = Ours(self._gguf, _PLAIN, *_LIMITS, FROM_FILE, tokenizer=None)
-        plain = Ours(self._gguf, _PLAIN, *_LIMITS, name=_PLAIN, tokenizer=None)
+        own: dict[str, Any] = {"tokenizer": None, "cache_tokens": self._cache_tokens}
+        ours = Ours(self._gguf, _PLAIN, *_LIMITS, FROM_FILE, **own)
+        plain = Ours(self._gguf, _PLAIN, *_LIMITS, name=_PLAIN, **own)
         name, scale = self._gguf.name, self._scale
         with ExitStack() as stack:
             peer = self._start_llama_cpp(stack, _ASKED_SAME_FILE.base, self._gguf)

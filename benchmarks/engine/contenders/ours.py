@@ -27,10 +27,18 @@ class Ours(Streaming):
         *,
         name: str = name,
         tokenizer: str | None = str(MODEL_PATH),
+        cache_tokens: int | None = None,
     ) -> None:
-        """`tokenizer`: None is the model's own."""
+        """`tokenizer`: None is the model's own. `cache_tokens`: None is the engine's default, which
+        several engines on one machine have no memory for."""
         self.name = name
-        self.engine = InferenceEngine(model, tokenizer_name=tokenizer, dtype=dtype, weights=weights)
+        self.engine = InferenceEngine(
+            model,
+            tokenizer_name=tokenizer,
+            dtype=dtype,
+            weights=weights,
+            kv_cache_tokens=cache_tokens,
+        )
         self._limits = max_batch_size, max_step_tokens
 
     def scheduler(
