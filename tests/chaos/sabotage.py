@@ -14,17 +14,20 @@ from tests.chaos.context import Sabotage
 
 #: What a queue without fencing does with a worker that has lost its job: stores what it says
 #: where the log ends.
-_FENCED = re.compile(r"if known\[1\] ~= epoch then\s+outcome = 'FENCED'")
+_FENCED = re.compile(r"if known\[1\] ~= epoch then\s+outcome = 'FENCED'\s+else\s")
 _STORED = """if known[1] ~= epoch then index = tonumber(known[2] or '0') or 0 end
-  if false then
-    outcome = 'FENCED'"""
+    if false then
+      outcome = 'FENCED'
+    else
+"""
 
 #: The same for an item of one event.
-_ONE_FENCED = re.compile(r"if known\[1\] ~= epoch then return 'FENCED' end")
+_ONE_FENCED = re.compile(r"if known\[1\] ~= epoch then\s+outcome = 'FENCED'\s+elseif")
 _ONE_STORED = """if known[1] ~= epoch then
-    after = string.format('%d', after - index + (known[2] or 0))
-    index = known[2] or '0'
-  end"""
+      after = string.format('%d', after - index + (known[2] or 0))
+      index = known[2] or '0'
+    end
+    if"""
 
 #: No tenant has a limit of running jobs, wherever it is looked at.
 _CAPPED = re.compile(r"tenant\.max_bytes = words\[2\], ")
