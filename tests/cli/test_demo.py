@@ -182,29 +182,32 @@ def program(path: Path, does: str) -> Path:
 
 
 def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_among_them() -> None:
-    # given: no terminal
-    words = [*ROSE, "demo", "--full-speed", "--keep"]
-    demo = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert demo.stdout is not None
-    lines = []
-    for line in demo.stdout:
-        lines.append(line)
-        if "curl -N http://127.0.0.1:" in line:
-            break
-    lines.append(next(demo.stdout))
-    curl, request = lines[-2:]
-    command = curl.rstrip("\\\n") + request
-    # when
-    asked = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=120)
-    demo.send_signal(signal.SIGINT)
-    # then
-    assert "response.completed" in asked.stdout, asked.stderr
-    assert demo.wait(60) == 0
+    # given: no terminal; in slow motion, since at full speed its streams may end before the kill
+    words = [*ROSE, "demo", "--keep"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        lines = []
+        for line in demo.stdout:
+            lines.append(line)
+            if "curl -N http://127.0.0.1:" in line:
+                break
+        lines.append(next(demo.stdout))
+        curl, request = lines[-2:]
+        command = curl.rstrip("\\\n") + request
+        # when
+        asked = subprocess.run(
+            ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=120
+        )
+        demo.send_signal(signal.SIGINT)
+        # then
+        assert "response.completed" in asked.stdout, asked.stderr
+        assert demo.wait(60) == 0
     printed = "".join(lines)
     assert "\x1b" not in printed
     assert "compared with an undisturbed run" in printed
     assert max(len(curl), len(request)) <= 80  # with the end of the line
-    demo.stdout.close()
 
 
 def test_a_proxy_in_the_environment_is_not_asked_for_a_service_on_loopback(
