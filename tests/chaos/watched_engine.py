@@ -55,11 +55,12 @@ class _Pause:
 
 class _Portions:
     """What a job says comes in events of several tokens. How many depends on where it was taken, so
-    what is written again has other boundaries."""
+    what is written again has other boundaries. The first token comes alone and at once, as that of
+    any other job: without one each fault that hits its worker counts against the job."""
 
     def __init__(self, job_id: str, done: int) -> None:
         self._random = random.Random(f"{job_id} {done}")
-        self._size = self._random.randint(1, _MAX_PORTION)
+        self._size = 1
         self._held: list[StepOutput] = []
 
     def through(self, output: StepOutput) -> StepOutput | None:
