@@ -10,7 +10,6 @@ from collections.abc import Callable
 import httpx2 as httpx
 import pytest
 
-from rose import transport
 from rose.errors import ConfigurationError
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
@@ -63,17 +62,12 @@ async def test_a_gateway_beyond_loopback_stays_shut_whatever_becomes_of_the_keys
         # then
         for shown in (None, secret):
             with pytest.raises(ApiError, match="API key") as refused:
-                await identify(shown, fresh_keys(client), settings)
+                await identify(shown, Keys(client), settings)  # what it reads is fresh
             assert refused.value.status == 401
         await client.execute("FLUSHALL")
     on_loopback = settings.model_copy(update={"host": "127.0.0.1"})
-    assert await identify(None, fresh_keys(client), on_loopback) == Caller()
+    assert await identify(None, Keys(client), on_loopback) == Caller()
     await client.aclose()
-
-
-def fresh_keys(client: transport.AsyncRedisClient) -> Keys:
-    """What it reads is fresh."""
-    return Keys(client)
 
 
 def test_a_port_that_is_taken_is_named() -> None:

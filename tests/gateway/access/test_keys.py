@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 
 import httpx2 as httpx
 import pytest
@@ -18,6 +19,8 @@ from tests.support.api_keys import bearer, create_key
 from tests.support.bench import wait_until
 from tests.support.command import run_rose as rose
 from tests.support.gateway import Deployment
+
+NewClient = Callable[..., httpx.Client]
 
 CHAT = {"model": "null", "max_tokens": 3, "messages": [{"role": "user", "content": "ab"}]}
 
@@ -74,101 +77,119 @@ def guarded(start_own_deployment: Callable[..., Deployment]) -> Deployment:
     return start_own_deployment(log_level="debug", log_format="json", worker={"min_step_s": 0.02})
 
 
-def test_once_there_is_a_key_nobody_comes_in_without(guarded: Deployment) -> None:
+@pytest.fixture
+def new_client(guarded: Deployment) -> Iterator[NewClient]:
+    """Creates API keys, and clients that use them."""
+    with ExitStack() as stack:
+
+        def create(*options: str) -> httpx.Client:
+            headers = bearer(create_key(guarded, *options)["secret"])
+            client = httpx.Client(base_url=guarded.url, headers=headers, timeout=90)
+            return stack.enter_context(client)
+
+        yield create
+
+
+def test_once_there_is_a_key_nobody_comes_in_without(
+    guarded: Deployment, new_client: NewClient
+) -> None:
     # given: a gateway without keys
-    url = f"{guarded.url}/models"
-    assert httpx.get(url, timeout=90).status_code == 200
+    assert guarded.get("/models").status_code == 200
     # when
-    secret = create_key(guarded)["secret"]
+    client = new_client()
     # then
-    wait_until(lambda: httpx.get(url, timeout=90).status_code == 401)
-    missing = httpx.get(url, timeout=90)
+    wait_until(lambda: guarded.get("/models").status_code == 401)
+    missing = guarded.get("/models")
     assert missing.json()["error"]["code"] == "missing_api_key"
     assert missing.headers["www-authenticate"] == "Bearer"
     assert missing.headers["x-should-retry"] == "false"
     with guarded.openai(api_key="sk-wrong") as ai, pytest.raises(AuthenticationError) as wrong:
         ai.models.list()
     assert wrong.value.code == "invalid_api_key"
-    assert httpx.get(url, headers=bearer(secret), timeout=90).status_code == 200
+    assert client.get("/models").status_code == 200
     assert httpx.get(f"{guarded.origin}/healthz", timeout=90).status_code == 200
 
 
-def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(guarded: Deployment) -> None:
+def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(new_client: NewClient) -> None:
     # given
-    mine, theirs = create_key(guarded), create_key(guarded)
+    mine, theirs = new_client(), new_client()
     same = {"idempotency-key": "once"}
-    url = f"{guarded.url}/responses"
     body = {"model": "null", "input": "ab", "max_output_tokens": 3}
     # when
-    first = httpx.post(url, json=body, headers={**bearer(mine["secret"]), **same}, timeout=90)
-    second = httpx.post(url, json=body, headers={**bearer(theirs["secret"]), **same}, timeout=90)
+    first, second = (one.post("/responses", json=body, headers=same) for one in (mine, theirs))
     # then: the same Idempotency-Key is another's own
     assert first.status_code == second.status_code == 200, first.text
     response_id = first.json()["id"]
     assert response_id != second.json()["id"]
+    own, job = f"/responses/{response_id}", f"/jobs/{first.headers['x-rose-job-id']}"
     for method, path in [
-        ("GET", response_id),
-        ("GET", f"{response_id}?stream=true"),
-        ("GET", f"{response_id}/input_items"),
-        ("POST", f"{response_id}/cancel"),
-        ("DELETE", response_id),
+        ("GET", own),
+        ("GET", f"{own}?stream=true"),
+        ("GET", f"{own}/input_items"),
+        ("POST", f"{own}/cancel"),
+        ("DELETE", own),
+        ("GET", job),
+        ("GET", f"{job}/events"),
+        ("POST", f"{job}/cancel"),
     ]:
-        answer = httpx.request(
-            method, f"{url}/{path}", headers=bearer(theirs["secret"]), timeout=90
-        )
-        assert answer.status_code == 404, path
-    own = httpx.get(f"{url}/{response_id}", headers=bearer(mine["secret"]), timeout=90)
-    assert own.json()["id"] == response_id
+        assert theirs.request(method, path).status_code == 404, path
+    for path in (own, job, f"{job}/events"):
+        assert mine.get(path).status_code == 200, path
     # and: a repeat is the first again, another body is refused
-    again = httpx.post(url, json=body, headers={**bearer(mine["secret"]), **same}, timeout=90)
-    assert again.json()["id"] == response_id
-    other = httpx.post(
-        url, json={**body, "input": "x"}, headers={**bearer(mine["secret"]), **same}, timeout=90
-    )
+    assert mine.post("/responses", json=body, headers=same).json()["id"] == response_id
+    other = mine.post("/responses", json={**body, "input": "x"}, headers=same)
     assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_in_use")
     assert other.headers["x-should-retry"] == "false"
+    # and: nobody goes on from another's response
+    item = {"type": "item_reference", "id": first.json()["output"][0]["id"]}
+    for more, code in (
+        ({"previous_response_id": response_id}, "previous_response_not_found"),
+        ({"input": [item]}, "item_not_found"),
+    ):
+        chained = theirs.post("/responses", json={**body, **more})
+        assert (chained.status_code, chained.json()["error"]["code"]) == (404, code)
+        assert mine.post("/responses", json={**body, **more}).status_code == 200
 
 
-def test_what_a_key_may_not_use_is_403(guarded: Deployment) -> None:
-    secret = create_key(guarded, "--model", "another", "--max-priority", "low")["secret"]
-    answer = guarded.post("/chat/completions", json=CHAT, headers=bearer(secret))
-    assert (answer.status_code, answer.json()["error"]["param"]) == (403, "model")
+def test_a_key_of_low_priority_is_served_so_without_asking(new_client: NewClient) -> None:
+    low = new_client("--max-priority", "low")
+    body = {"model": "null", "input": "ab", "max_output_tokens": 2}
+    served = low.post("/responses", json=body)
+    urgent = low.post("/responses", json={**body, "service_tier": "priority"})
+    assert served.json()["service_tier"] == "flex"
+    assert (urgent.status_code, urgent.json()["error"]["code"]) == (403, "priority_not_allowed")
 
 
-def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(guarded: Deployment) -> None:
+def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(new_client: NewClient) -> None:
     # given
-    secret = create_key(guarded, "--requests-per-minute", "2", "--max-jobs", "1")["secret"]
-    url = f"{guarded.url}/responses"
+    client = new_client("--requests-per-minute", "2", "--max-jobs", "1")
     long = {"model": "null", "input": "ab", "max_output_tokens": 100_000, "background": True}
     # when: a job runs
-    running = httpx.post(url, json=long, headers=bearer(secret), timeout=90)
+    running = client.post("/responses", json=long)
     assert running.status_code == 200, running.text
     assert running.headers["x-ratelimit-limit-requests"] == "2"
     assert running.headers["x-ratelimit-remaining-requests"] == "1"
     # then: another is one too many, and does not count
-    refused = httpx.post(url, json=long, headers=bearer(secret), timeout=90)
+    refused = client.post("/responses", json=long)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "max_jobs")
     assert refused.headers["x-should-retry"] == "true"
     assert int(refused.headers["retry-after"]) >= 1
     # and: reading is free
-    response_id = running.json()["id"]
-    for _ in range(5):
-        assert (
-            httpx.get(f"{url}/{response_id}", headers=bearer(secret), timeout=90).status_code == 200
-        )
+    url = f"/responses/{running.json()['id']}"
+    assert [client.get(url).status_code for _ in range(5)] == [200] * 5
     # when: it has ended, though this gateway did not see it
-    httpx.post(f"{url}/{response_id}/cancel", headers=bearer(secret), timeout=90)
+    client.post(f"{url}/cancel")
     short = {**long, "max_output_tokens": 1, "background": False}
 
     def served() -> bool:
-        answer = httpx.post(url, json=short, headers=bearer(secret), timeout=90)
+        answer = client.post("/responses", json=short)
         assert answer.status_code == 200 or answer.json()["error"]["code"] == "max_jobs"
         return answer.status_code == 200
 
     wait_until(served)
     # then: requests are used up, but for those that come back in half a minute each
     for _ in range(5):
-        spent = httpx.post(url, json=short, headers=bearer(secret), timeout=90)
+        spent = client.post("/responses", json=short)
         if spent.status_code != 200:
             break
     assert (spent.status_code, spent.json()["error"]["code"]) == (429, "rate_limit_exceeded")

@@ -72,17 +72,6 @@ def all_keys(broker: EmbeddedBroker) -> list[bytes]:
         return list(raw.keys("*"))
 
 
-async def test_a_file_is_found_by_its_owner_alone(files: Files) -> None:
-    record = await uploaded(files, b"ab", filename="Café\n.jsonl", expires_at=2**40)
-
-    assert await files.repository.get(OWNER, record.id) == record
-    for owner, file_id in [(OTHER, record.id), ("", record.id), (OWNER, record.id[:-1] + "!")]:
-        with pytest.raises(FileNotFound):
-            await files.repository.get(owner, file_id)
-        with pytest.raises(FileNotFound):
-            await files.repository.remove(owner, file_id)
-
-
 async def test_parts_are_read_as_one(files: Files) -> None:
     record = await uploaded(files, b"abc", b"", b"defg")
 
@@ -97,29 +86,6 @@ async def test_adding_again_changes_nothing(files: Files, each_broker: EmbeddedB
 
     assert (await files.repository.list(OWNER)).records == [record]
     assert garbage(each_broker) == {}
-
-
-async def test_files_are_listed_by_age_and_owner_and_purpose(files: Files) -> None:
-    # given
-    records = [
-        await uploaded(files, b"ab", purpose="batch" if number % 3 else "user_data")
-        for number in range(7)
-    ]
-    records.sort(key=lambda record: record.id)  # those of one millisecond
-    await uploaded(files, b"ab", owner=OTHER)
-    list_ = files.repository.list
-    # then
-    assert (await list_(OWNER)).records == records[::-1]
-    assert (await list_(OWNER, order="asc")).records == records
-    of_purpose = [record for record in records if record.purpose == "batch"]
-    assert (await list_(OWNER, order="asc", purpose="batch")).records == of_purpose
-    assert (await list_(OWNER, purpose="vision")).records == []
-    page = await list_(OWNER, order="asc", limit=3)
-    assert (page.records, page.has_more) == (records[:3], True)
-    page = await list_(OWNER, order="asc", limit=4, after=records[2].id)
-    assert (page.records, page.has_more) == (records[3:], False)
-    page = await list_(OWNER, limit=2, after=records[2].id)
-    assert (page.records, page.has_more) == ([records[1], records[0]], False)
 
 
 async def test_a_deleted_file_leaves_nothing(

@@ -159,6 +159,7 @@ def test_files_are_listed_page_by_page(client: httpx.Client) -> None:
     assert page(purpose="user_data") == ([kept["id"]], False)
     assert kept["expires_at"] is None
     assert page(order="asc", limit=2) == (ids[:2], True)
+    assert page(limit=2, after=ids[2]) == ([ids[1], ids[0]], False)
     client.delete(f"/files/{ids[1]}")
     assert page(order="asc", limit=2, after=ids[1]) == (ids[2:], True)
 

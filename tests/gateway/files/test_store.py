@@ -43,6 +43,9 @@ async def test_what_was_written_is_read(store: FileStore) -> None:
     assert await content(store, PATH) == b"abcd"
     assert await content(store, PATH, offset=3) == b"d"
     assert await content(store, PATH, offset=9) == b""
+    # and nothing is content too, which replaces what was there
+    assert await store.write(PATH, chunks()) == 0
+    assert await content(store, PATH) == b""
 
 
 async def test_large_content_comes_in_chunks(store: FileStore) -> None:
@@ -54,18 +57,6 @@ async def test_large_content_comes_in_chunks(store: FileStore) -> None:
     read = [chunk async for chunk in store.read(PATH)]
     assert b"".join(read) == data
     assert max(map(len, read)) <= CHUNK_BYTES
-
-
-async def test_nothing_is_content_too(store: FileStore) -> None:
-    assert await store.write(PATH, chunks()) == 0
-    assert await content(store, PATH) == b""
-
-
-async def test_writing_again_replaces(store: FileStore) -> None:
-    await store.write(PATH, chunks(b"first"))
-    await store.write(PATH, chunks(b"2nd"))
-
-    assert await content(store, PATH) == b"2nd"
 
 
 async def test_what_is_deleted_is_gone(store: FileStore) -> None:

@@ -109,29 +109,6 @@ def test_a_reader_who_has_the_failure_is_told_that_nothing_follows(
     assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
 
 
-def test_several_choices_go_on_each_where_it_was(deployment: Deployment) -> None:
-    job_id, sent = made(deployment, "chat/completions", {**CHAT, **USAGE, "n": 3})
-    whole = _contents(sent)
-
-    for number, event in enumerate(sent[:-1]):
-        rest = followed(deployment, job_id, event.id)
-
-        before = _contents(sent[: number + 1])
-        after = _contents(rest)
-        assert [a + b for a, b in zip(before, after, strict=True)] == whole
-        assert rest[-1].data == "[DONE]"
-
-
-def _contents(events: list[SentEvent]) -> list[list[Any]]:
-    """Of three choices: the deltas with which they were told."""
-    deltas: list[list[Any]] = [[], [], []]
-    for event in events:
-        if event.data != "[DONE]":
-            for choice in event.json["choices"]:
-                deltas[choice["index"]].append((choice["delta"], choice["finish_reason"]))
-    return deltas
-
-
 def test_an_answer_that_nobody_streamed_can_be_streamed_later(deployment: Deployment) -> None:
     answer = deployment.post("/chat/completions", json=CHAT)
 

@@ -66,6 +66,7 @@ def test_a_background_response_goes_its_way(deployment: Deployment) -> None:
         "response.queued",
         "response.in_progress",
     ]
+    assert [event["response"]["status"] for event in events[:2]] == ["queued", "queued"]
     assert events[-1]["response"] == final
     assert text_of(final) == ECHO
 

@@ -90,18 +90,6 @@ def test_a_chat_streams(client: OpenAI) -> None:
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
 
 
-def test_the_stream_helper_accumulates(client: OpenAI) -> None:
-    with client.chat.completions.stream(
-        model=CHAT, messages=HI, stream_options={"include_usage": True}, extra_body=SAYS_HELLO
-    ) as stream:
-        kinds = [event.type for event in stream]
-        final = stream.get_final_completion()
-
-    assert {"chunk", "content.delta", "content.done"} <= set(kinds)
-    assert final.choices[0].message.content == "hello, world"
-    assert final.usage is not None
-
-
 def test_several_choices_draw_with_seeds_of_their_own(client: OpenAI) -> None:
     completion = client.chat.completions.create(
         model=CHAT, messages=HI, n=3, seed=7, temperature=1, max_tokens=8
@@ -169,13 +157,6 @@ def test_structured_output_is_parsed(client: OpenAI) -> None:
     completion = client.chat.completions.parse(model=CHAT, messages=HI, response_format=Weather)
 
     assert isinstance(completion.choices[0].message.parsed, Weather)
-
-
-def test_structured_output_streams(client: OpenAI) -> None:
-    with client.chat.completions.stream(model=CHAT, messages=HI, response_format=Weather) as stream:
-        final = stream.get_final_completion()
-
-    assert isinstance(final.choices[0].message.parsed, Weather)
 
 
 def test_any_json_object_may_be_asked_for(client: OpenAI) -> None:

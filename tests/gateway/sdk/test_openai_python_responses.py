@@ -127,13 +127,8 @@ def test_structured_output_is_parsed(client: OpenAI) -> None:
     assert response.text is not None
     assert response.text.format is not None
     assert response.text.format.type == "json_schema"
-
-
-def test_structured_output_streams(client: OpenAI) -> None:
     with client.responses.stream(model=CHAT, input="the weather?", text_format=Weather) as stream:
-        final = stream.get_final_response()
-
-    assert isinstance(final.output_parsed, Weather)
+        assert isinstance(stream.get_final_response().output_parsed, Weather)
 
 
 def test_any_json_object_may_be_asked_for(client: OpenAI) -> None:
@@ -221,14 +216,6 @@ def test_a_model_may_call_a_function_by_itself(client: OpenAI) -> None:
     (call,) = response.output
     assert call.type == "function_call"
     assert Weather.model_validate_json(call.arguments) == Weather(city="Oslo", degrees=3)
-
-
-def test_a_model_need_not_call_a_function(client: OpenAI) -> None:
-    response = client.responses.create(
-        model=CHAT, input="hi", tools=[TOOL], tool_choice="none", extra_body=SAYS_HELLO
-    )
-
-    assert response.output_text == "hello, world"
 
 
 def test_log_probabilities_come_with_the_text(client: OpenAI) -> None:

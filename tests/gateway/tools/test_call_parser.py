@@ -12,15 +12,11 @@ from rose_gateway.tools.call_parser import (
     Arguments,
     CallBegun,
     CallEnded,
-    CallsParser,
-    NamedParser,
-    Parser,
     Part,
     Text,
-    TextParser,
     joined,
 )
-from rose_gateway.tools.tools import FORMATS, CallForm
+from rose_gateway.tools.tools import CallForm
 
 NAMES = frozenset({"weather", "f-2"})
 FORMS = [
@@ -32,13 +28,13 @@ FORMS = [
 ]
 
 
-def run(parser: Parser, *pieces: str) -> list[Part]:
+BY_KIND = {form.kind: form for form in FORMS}
+
+
+def run(form: CallForm, *pieces: str) -> list[Part]:
+    parser = form.parser()
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return joined(parts + parser.finish())
-
-
-def hermes() -> CallsParser:
-    return CallsParser(NAMES, FORMATS["hermes"])
 
 
 def call(index: int, name: str, arguments: str) -> list[Part]:
@@ -49,68 +45,107 @@ def text_of(parts: list[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
-def test_text_without_tools_is_text() -> None:
-    said = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+REQUIRED = '{"name": "f-2", "arguments": {}}'
+LLAMA = '{"name": "f-2", "parameters": {}}'
+TAGGED = f"<tool_call>{REQUIRED}</tool_call>"
+F_2 = call(0, "f-2", "{}")
+PLACE = '{"place": "</tool_call> \\" {"}'
 
-    parts = run(TextParser(), said[:9], said[9:])
 
-    assert parts == [Text(said)]
+@pytest.mark.parametrize(
+    ("kind", "said", "parts"),
+    [
+        ("text", TAGGED, [Text(TAGGED)]),
+        # the whole text is its arguments
+        ("named", '{"place": "Oslo}"}', call(0, "weather", '{"place": "Oslo}"}')),
+        # calls stand on lines, and text after them is kept
+        (
+            "required",
+            '{"name": "weather", "arguments": {"a": [1, {}]}}\n' + REQUIRED,
+            call(0, "weather", '{"a": [1, {}]}') + call(1, "f-2", "{}"),
+        ),
+        ("required", REQUIRED + " and more", [*F_2, Text(" and more")]),
+        # a further one that was cut off is no text
+        ("required", REQUIRED + "\n", F_2),
+        ("required", REQUIRED + '\n{"na', F_2),
+        ("required", REQUIRED + '\n{"name": "weather", "argum', F_2),
+        # calls stand among text
+        (
+            "hermes",
+            'I look. \n<tool_call>\n{"name": "weather", "arguments": '
+            + PLACE
+            + f"}}\n</tool_call>\n{TAGGED}\n",
+            [Text("I look."), *call(0, "weather", PLACE), *call(1, "f-2", "{}")],
+        ),
+        ("hermes", TAGGED + "\nThat is all.", [*F_2, Text("\nThat is all.")]),
+        # its end may be missing
+        *(
+            ("hermes", '<tool_call>{"name": "f-2", "arguments": {"a": 1}' + end, found)
+            for found in [call(0, "f-2", '{"a": 1}')]
+            for end in ("", "}", "}\n", "}\n</tool", "</tool_call>")
+        ),
+        # in another order, as text, by another name, without arguments
+        *(
+            ("hermes", "<tool_call>" + body + end, call(0, "f-2", arguments))
+            for body, arguments in (
+                ('{"arguments": {"a": "ä"}, "name": "f-2"}', '{"a": "ä"}'),
+                ('{"name": "f-2", "arguments": "{\\"a\\":1}"}', '{"a":1}'),
+                ('{"name": "f-2", "parameters": {"a": 1}}', '{"a": 1}'),
+                ('{"name": "f-2"}', "{}"),
+            )
+            for end in ("</tool_call>", "\n</tool_call>", "")
+        ),
+        *(
+            (
+                "llama3_json",
+                '{"name": "weather", "parameters": {"a": 1}}' + between + LLAMA,
+                call(0, "weather", '{"a": 1}') + call(1, "f-2", "{}"),
+            )
+            for between in ("", "\n", "; ", " ;")
+        ),
+    ],
+)
+def test_calls_are_read_out_of_what_a_model_writes(kind: str, said: str, parts: list[Part]) -> None:
+    assert run(BY_KIND[kind], said) == parts
 
 
-def test_a_named_function_gets_the_whole_text_as_its_arguments() -> None:
-    parts = run(NamedParser("weather"), '{"place": "Os', 'lo}"}')
-
-    assert parts == call(0, "weather", '{"place": "Oslo}"}')
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("required", "Hello"),
+        ("required", '{"name": "other", "arguments": {}}'),
+        ("required", '{"name": "weather", "arg'),
+        ("required", '{"name": "weather", "arguments": 3}'),
+        ("required", "[]"),
+        ("required", "  "),
+        ("hermes", "1 < 2 <tool <tool_cal"),
+        ("hermes", " \n "),
+        ("hermes", "<tool_call>"),
+        ("hermes", "a <tool_call> no call </tool_call> b"),
+        ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f-2", "arguments": [</tool_call>'),
+        ("hermes", '<tool_call>{"name": "wea'),
+        ("hermes", "<tool_call></tool_call>"),
+        ("llama3_json", "Rain."),
+        ("llama3_json", '{"a": 1}'),
+        ("llama3_json", ";" + LLAMA),
+        ("llama3_json", '{"name": "f-2"}'),
+    ],
+)
+def test_what_is_no_call_is_text(kind: str, said: str) -> None:
+    assert run(BY_KIND[kind], said) == [Text(said)]
 
 
 @pytest.mark.parametrize("said", ["", '{"place": "Os'])
 def test_arguments_that_were_cut_off_are_not_complete(said: str) -> None:
-    parts = run(NamedParser("weather"), said)
+    parts = run(BY_KIND["named"], said)
 
     assert parts[0] == CallBegun(0, "weather")
     assert parts[-1] == CallEnded(0, complete=False)
 
 
-def test_required_calls_stand_on_lines() -> None:
-    said = '{"name": "weather", "arguments": {"a": [1, {}]}}\n{"name": "f-2", "arguments": {}}'
-
-    parts = run(CallsParser(NAMES), said)
-
-    assert parts == call(0, "weather", '{"a": [1, {}]}') + call(1, "f-2", "{}")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Hello",
-        '{"name": "other", "arguments": {}}',
-        '{"name": "weather", "arg',
-        '{"name": "weather", "arguments": 3}',
-        "[]",
-        "  ",
-    ],
-)
-def test_what_is_no_required_call_is_text(said: str) -> None:
-    assert run(CallsParser(NAMES), said) == [Text(said)]
-
-
-def test_text_after_a_required_call_is_kept() -> None:
-    said = '{"name": "f-2", "arguments": {}} and more'
-
-    parts = run(CallsParser(NAMES), said)
-
-    assert parts == [*call(0, "f-2", "{}"), Text(" and more")]
-
-
-@pytest.mark.parametrize("rest", ["\n", '\n{"na', '\n{"name": "weather", "argum'])
-def test_a_further_required_call_that_was_cut_off_is_no_text(rest: str) -> None:
-    parts = run(CallsParser(NAMES), '{"name": "f-2", "arguments": {}}' + rest)
-
-    assert parts == call(0, "f-2", "{}")
-
-
 def test_a_required_call_is_told_while_its_arguments_are_written() -> None:
-    parser = CallsParser(NAMES)
+    parser = BY_KIND["required"].parser()
 
     first = parser.feed('{"name": "f-2", "arguments": {"a"')
     second = parser.feed(": 1")
@@ -119,82 +154,8 @@ def test_a_required_call_is_told_while_its_arguments_are_written() -> None:
     assert second == [Arguments(0, ": 1")]
 
 
-def test_hermes_calls_stand_among_text() -> None:
-    said = (
-        "I look. \n<tool_call>\n"
-        '{"name": "weather", "arguments": {"place": "</tool_call> \\" {"}}\n</tool_call>\n'
-        '<tool_call>{"name": "f-2", "arguments": {}}</tool_call>\n'
-    )
-
-    parts = run(hermes(), said)
-
-    place = '{"place": "</tool_call> \\" {"}'
-    assert parts == [Text("I look."), *call(0, "weather", place), *call(1, "f-2", "{}")]
-
-
-def test_hermes_text_after_a_call_is_kept() -> None:
-    said = '<tool_call>{"name": "f-2", "arguments": {}}</tool_call>\nThat is all.'
-
-    assert run(hermes(), said) == [*call(0, "f-2", "{}"), Text("\nThat is all.")]
-
-
-@pytest.mark.parametrize(
-    ("body", "arguments"),
-    [
-        ('{"arguments": {"a": "ä"}, "name": "f-2"}', '{"a": "ä"}'),
-        ('{"name": "f-2", "arguments": "{\\"a\\":1}"}', '{"a":1}'),
-        ('{"name": "f-2", "parameters": {"a": 1}}', '{"a": 1}'),
-        ('{"name": "f-2"}', "{}"),
-    ],
-)
-@pytest.mark.parametrize("end", ["</tool_call>", "\n</tool_call>", ""])
-def test_hermes_calls_in_another_order_are_calls(body: str, arguments: str, end: str) -> None:
-    assert run(hermes(), "<tool_call>" + body + end) == call(0, "f-2", arguments)
-
-
-@pytest.mark.parametrize("end", ["", "}", "}\n", "}\n</tool", "</tool_call>"])
-def test_a_hermes_call_may_lack_its_end(end: str) -> None:
-    said = '<tool_call>{"name": "f-2", "arguments": {"a": 1}' + end
-
-    assert run(hermes(), said) == call(0, "f-2", '{"a": 1}')
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "1 < 2 <tool <tool_cal",
-        " \n ",
-        "<tool_call>",
-        "a <tool_call> no call </tool_call> b",
-        '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "f-2", "arguments": [</tool_call>',
-        '<tool_call>{"name": "wea',
-        "<tool_call></tool_call>",
-    ],
-)
-def test_what_is_no_hermes_call_is_text(said: str) -> None:
-    assert run(hermes(), said) == [Text(said)]
-
-
-@pytest.mark.parametrize("between", ["", "\n", "; ", " ;"])
-def test_llama_s_calls_have_parameters(between: str) -> None:
-    said = '{"name": "weather", "parameters": {"a": 1}}' + between
-    said += '{"name": "f-2", "parameters": {}}'
-
-    parts = run(CallsParser(NAMES, FORMATS["llama3_json"]), said)
-
-    assert parts == call(0, "weather", '{"a": 1}') + call(1, "f-2", "{}")
-
-
-@pytest.mark.parametrize(
-    "said", ["Rain.", '{"a": 1}', ';{"name": "f-2", "parameters": {}}', '{"name": "f-2"}']
-)
-def test_what_is_no_call_of_llama_s_is_text(said: str) -> None:
-    assert run(CallsParser(NAMES, FORMATS["llama3_json"]), said) == [Text(said)]
-
-
 def test_text_is_not_held_back_for_long() -> None:
-    parser = hermes()
+    parser = BY_KIND["hermes"].parser()
 
     assert parser.feed("Once upon ") == [Text("Once upon")]
     assert parser.feed("a") == [Text(" a")]
@@ -246,9 +207,7 @@ def test_where_the_text_is_cut_changes_nothing(
     )
     cut = [said[a:b] for a, b in zip([0, *cuts], [*cuts, len(said)], strict=True)]
 
-    whole, in_pieces, by_letters = (
-        run(form.parser(), *given) for given in ([said], cut, list(said))
-    )
+    whole, in_pieces, by_letters = (run(form, *given) for given in ([said], cut, list(said)))
 
     assert whole == in_pieces == by_letters
 
@@ -256,7 +215,7 @@ def test_where_the_text_is_cut_changes_nothing(
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
 @given(said=pieces)
 def test_text_and_arguments_are_the_model_s_own_words_in_order(form: CallForm, said: str) -> None:
-    parts = run(form.parser(), said)
+    parts = run(form, said)
 
     position = 0
     for part in parts:
@@ -268,7 +227,7 @@ def test_text_and_arguments_are_the_model_s_own_words_in_order(form: CallForm, s
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
 @given(said=pieces)
 def test_what_is_left_out_only_wraps_calls(form: CallForm, said: str) -> None:
-    parts = run(form.parser(), said)
+    parts = run(form, said)
     calls = [part for part in parts if isinstance(part, CallBegun)]
 
     if not calls:
@@ -307,4 +266,4 @@ def test_any_hermes_output_is_read_back(turns: list[tuple[str, dict[str, object]
         said += '{"name": "f-2", "arguments": ' + source + "}\n</tool_call>"
         expected += ([Text(before)] if before else []) + call(index, "f-2", source)
 
-    assert run(hermes(), said) == expected
+    assert run(BY_KIND["hermes"], said) == expected

@@ -46,6 +46,11 @@ def functions(*tools: dict[str, Any]) -> list[Function]:
     return chat_functions(parse(Request, json.dumps({"tools": tools}).encode()).tools)
 
 
+def chosen(choice: dict[str, Any] | None) -> Choice:
+    given = json.dumps({"tools": [], "tool_choice": choice}).encode()
+    return chat_choice(parse(Request, given).tool_choice, has_tools=True)
+
+
 @pytest.fixture(scope="module")
 def alphabet() -> LLTokenizer:
     return LLTokenizer("byte")
@@ -109,18 +114,9 @@ def test_what_fits_the_grammar_is_read_as_calls() -> None:
 
 
 def test_a_named_function_is_its_schema() -> None:
-    choice = parse(
-        Request,
-        json.dumps(
-            {"tools": [], "tool_choice": {"type": "function", "function": {"name": "weather"}}}
-        ).encode(),
-    ).tool_choice
+    choice = chosen({"type": "function", "function": {"name": "weather"}})
 
-    plan = plan_tools(
-        functions(tool("other"), tool(parameters=WEATHER)),
-        chat_choice(choice, has_tools=True),
-        tool_format="",
-    )
+    plan = plan_tools(functions(tool("other"), tool(parameters=WEATHER)), choice, tool_format="")
 
     assert plan.form == CallForm("named", ("weather",))
     assert json.loads(plan.sampling["json_schema"]) == WEATHER
@@ -175,22 +171,10 @@ def test_no_choice_means_auto_with_tools_and_none_without() -> None:
 
 
 def test_allowed_tools_are_the_only_ones() -> None:
-    allowed = parse(
-        Request,
-        json.dumps(
-            {
-                "tools": [],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "allowed_tools": {"mode": "required", "tools": [tool("b")]},
-                },
-            }
-        ).encode(),
-    ).tool_choice
+    allowed = {"mode": "required", "tools": [tool("b")]}
+    choice = chosen({"type": "allowed_tools", "allowed_tools": allowed})
 
-    plan = plan_tools(
-        functions(tool("a"), tool("b")), chat_choice(allowed, has_tools=True), tool_format=""
-    )
+    plan = plan_tools(functions(tool("a"), tool("b")), choice, tool_format="")
 
     assert plan.form == CallForm("required", ("b",))
 
