@@ -27,6 +27,7 @@ from tests.support.redis_users import guarded_server
 from tests.support.users_at_work import QUEUE, url
 
 Batch = Callable[..., subprocess.CompletedProcess[str]]
+Begin = Callable[..., subprocess.Popen[bytes]]
 
 #: What differs from job to job, and from run to run.
 _OWN = ("id", "request_id", "created", "created_at", "completed_at", "prompt_tokens_details")
@@ -49,6 +50,19 @@ def batch(broker: EmbeddedBroker, queue: str, folder: Path) -> Batch:
         return run_rose("batch", "run", *files, *where, *options)
 
     return run
+
+
+@pytest.fixture
+def begin(broker: EmbeddedBroker, queue: str, folder: Path) -> Begin:
+    """Begins the command as a process in that folder. It says what it says to pipes."""
+
+    def started(*options: str, output: str = "out.jsonl") -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "rose_cli", "batch", "run", "in.jsonl", "-o", output]
+        command += ["--redis-url", broker.url, "--queue", queue, *options]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder)
+
+    return started
 
 
 def records(path: Path) -> list[Any]:
@@ -119,7 +133,7 @@ def test_bad_lines_are_in_the_error_file_with_their_numbers(
 def test_what_is_interrupted_goes_on_as_if_it_had_not_been(
     folder: Path,
     batch: Batch,
-    broker: EmbeddedBroker,
+    begin: Begin,
     queue: str,
     raw: redis.Redis,
     start_worker: Callable[..., WorkerProcess],
@@ -137,9 +151,6 @@ def test_what_is_interrupted_goes_on_as_if_it_had_not_been(
         lines[number] = b"bad" * number
     (folder / "in.jsonl").write_bytes(b"\n".join(lines))
     written = folder / "out.jsonl"
-    command = [sys.executable, "-m", "rose_cli", "batch", "run", str(folder / "in.jsonl")]
-    command += ["-o", str(written), "--redis-url", broker.url, "--queue", queue]
-    command += ["--window", "24"]
 
     def size() -> int:
         return written.stat().st_size if written.exists() else 0
@@ -148,7 +159,7 @@ def test_what_is_interrupted_goes_on_as_if_it_had_not_been(
     for _ in range(interruptions):
         signum = dice.choice([signal.SIGINT, signal.SIGKILL])
         enough = size() + dice.randrange(-4000, 8_000)
-        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        process = begin("--window", "24")
         wait_until(lambda p=process, e=enough: size() > e or p.poll() is not None)
         process.send_signal(signum)
         process.communicate()
@@ -168,40 +179,28 @@ def test_what_is_interrupted_goes_on_as_if_it_had_not_been(
 
 
 def test_ctrl_c_says_how_to_go_on(
-    folder: Path, broker: EmbeddedBroker, queue: str, batch: Batch, start_worker: Any
+    folder: Path, begin: Begin, batch: Batch, start_worker: Any
 ) -> None:
     # given: nobody answers
-    command = [sys.executable, "-m", "rose_cli", "batch", "run", str(folder / "in.jsonl")]
-    command += ["-o", str(folder / "out.jsonl"), "--redis-url", broker.url, "--queue", queue]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = begin()
     wait_until(lambda: (folder / "out.jsonl.progress").exists())
     # when
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     # then
     assert process.returncode == 128 + signal.SIGINT
-    assert "the same command goes on" in said
+    assert b"the same command goes on" in said
     start_worker()
     assert batch().returncode == 0
 
 
-def to_stdout(folder: Path, broker: EmbeddedBroker, queue: str) -> subprocess.Popen[bytes]:
-    """`-o -`, in the folder of `in.jsonl`."""
-    command = [sys.executable, "-m", "rose_cli", "batch", "run", "in.jsonl", "-o", "-"]
-    command += ["-e", "errors.jsonl", "--redis-url", broker.url, "--queue", queue]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder)
-
-
-def test_answers_may_go_to_stdout(
-    folder: Path, broker: EmbeddedBroker, queue: str, start_worker: Any
-) -> None:
+def test_answers_may_go_to_stdout(folder: Path, begin: Begin, start_worker: Any) -> None:
     # given
     start_worker()
     with (folder / "in.jsonl").open("ab") as lines:
         lines.write(b"\nno JSON\n")
     # when
-    answers, said = to_stdout(folder, broker, queue).communicate()
+    answers, said = begin("-e", "errors.jsonl", output="-").communicate()
     # then
     ids = [json.loads(line)["custom_id"] for line in answers.splitlines()]
     assert ids == [f"c{number}" for number in range(1, 9)]
@@ -210,11 +209,9 @@ def test_answers_may_go_to_stdout(
     assert {path.name for path in folder.iterdir()} == {"in.jsonl", "errors.jsonl"}
 
 
-def test_a_reader_of_stdout_may_leave_early(
-    folder: Path, broker: EmbeddedBroker, queue: str, start_worker: Any
-) -> None:
+def test_a_reader_of_stdout_may_leave_early(begin: Begin, start_worker: Any) -> None:
     # given: nobody answers, and nobody reads
-    process = to_stdout(folder, broker, queue)
+    process = begin("-e", "errors.jsonl", output="-")
     assert process.stdout is not None
     process.stdout.close()
     # when

@@ -13,7 +13,6 @@ from rose.engine_records import TokenLogprob, text_lengths
 from rose.errors import (
     AnswerChanged,
     InvalidCursor,
-    JobNotFound,
     MalformedMessage,
     ResultTimeout,
 )
@@ -65,23 +64,6 @@ def end(index: int) -> FinishedEvent:
     return FinishedEvent(index=index, reason="eos", prompt_tokens=1)
 
 
-def test_news_repeats_and_gaps_are_told_apart() -> None:
-    cursor = LogCursor()
-    assert cursor.judge(token(0)) is Verdict.NEWS
-    assert cursor.judge(token(0)) is Verdict.REPEAT
-    assert cursor.judge(token(2)) is Verdict.GAP
-    assert cursor.judge(end(2)) is Verdict.GAP
-    assert cursor.judge(token(1)) is Verdict.NEWS
-    assert cursor.judge(end(2)) is Verdict.NEWS
-    assert cursor.judge(end(2)) is Verdict.REPEAT
-    assert cursor.ended
-
-
-def test_a_cursor_is_a_count() -> None:
-    with pytest.raises(InvalidCursor, match="-1"):
-        LogCursor(-1)
-
-
 def test_who_comes_with_a_cursor_inside_an_event_gets_the_rest_of_it() -> None:
     # given: tokens of different lengths, one without text
     event = TokenEvent(
@@ -106,11 +88,6 @@ def test_who_comes_with_a_cursor_inside_an_event_gets_the_rest_of_it() -> None:
 def test_who_comes_with_a_cursor_where_text_cannot_be_cut_is_told_where_to_begin() -> None:
     with pytest.raises(InvalidCursor, match="read the job again from cursor 0"):
         LogCursor(4).judge_all_logged([old_token(3, count=3)])
-
-
-def test_a_cursor_behind_the_end_of_the_answer_is_refused() -> None:
-    with pytest.raises(InvalidCursor, match=r"cursor 9: the answer ends after 3: .* cursor 0"):
-        LogCursor(9).judge_all_logged([end(3)])
 
 
 @pytest.mark.parametrize(
@@ -157,18 +134,6 @@ def test_what_is_published_again_with_other_tokens_is_read_in_the_log() -> None:
         read(cursor, [token(0), other_token(1), token(2)])
 
 
-def test_tokens_that_a_failover_has_forgotten_are_waited_for() -> None:
-    # given: three tokens were delivered
-    cursor = delivered(token(0), token(1), token(2))
-    # when: the heir knows of one
-    assert read(cursor, []) == []
-    cursor.check_silence("running", 1, "0-a")
-    assert read(cursor, [token(0)]) == []
-    # then: what is written again comes to nobody twice
-    assert read(cursor, [token(0), token(1), token(2)]) == []
-    assert read(cursor, [token(0), token(1), token(2), token(3)]) == [token(3)]
-
-
 @pytest.mark.parametrize("make", [token, old_token])
 def test_what_is_written_again_in_other_portions_is_cut_where_the_stream_stands(
     make: Callable[..., TokenEvent],
@@ -212,26 +177,6 @@ def test_messages_that_are_there_together_are_judged_together_up_to_a_gap() -> N
     assert news == [token(0), token(1)]
     assert gap
     assert cursor.judge_all_live(encode_event(token(2)), lambda: None) == ([token(2)], False)
-
-
-@pytest.mark.parametrize(
-    ("position", "status", "logged", "error"),
-    [(0, None, 0, "no job 0-a"), (0, "finished", 3, "expired")],
-)
-def test_silence_of_the_log_is_explained(
-    position: int, status: str | None, logged: int, error: str
-) -> None:
-    with pytest.raises(JobNotFound, match=error):
-        LogCursor(position).check_silence(status, logged, "0-a")
-
-
-def test_who_has_more_than_the_log_waits_while_the_job_goes_on() -> None:
-    # given: a cursor of an earlier stream, before a failover
-    cursor = LogCursor(9)
-    # when
-    cursor.check_silence("running", 3, "0-a")
-    # then
-    assert read(cursor, [token(n) for n in range(11)]) == [token(9), token(10)]
 
 
 def test_who_has_more_than_the_log_gets_the_end_that_came_before_it() -> None:

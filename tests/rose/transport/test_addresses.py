@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -92,26 +92,46 @@ def test_a_blocking_client_does_not_wait_for_those_that_are_dead(
     assert answer == echoed(b"hi", 5)
 
 
-def test_a_thread_loses_no_time_with_one_that_refuses(
-    addresses: Addresses, refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+def in_a_thread() -> socket.socket:
+    connected = connected_blocking_socket(NAME, 6379, 7200)
+    assert connected.getblocking()
+    return connected
+
+
+def in_a_task() -> socket.socket:
+    async def connect() -> socket.socket:
+        return await asyncio.wait_for(connected_socket(NAME, 6379), 60)
+
+    return asyncio.run(connect())
+
+
+Connect = Callable[[], socket.socket]
+
+
+@pytest.mark.parametrize("connect", [in_a_thread, in_a_task])
+def test_one_that_refuses_costs_no_time(
+    connect: Connect,
+    addresses: Addresses,
+    refusing: tuple[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # given
     monkeypatch.setattr("rose.transport.addresses._HEAD_START_S", 3600)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         addresses += [refusing, listener.getsockname()]
-        # when
-        connected = connected_blocking_socket(NAME, 6379, 7200)
-        # then
-        with connected:
+        # when / then
+        with connect() as connected:
             assert connected.getpeername() == listener.getsockname()
-            assert connected.getblocking()
 
 
-def test_a_thread_is_told_the_first_error(addresses: Addresses, refusing: tuple[str, int]) -> None:
+@pytest.mark.parametrize("connect", [in_a_thread, in_a_task])
+def test_where_none_answers_the_first_error_is_told(
+    connect: Connect, addresses: Addresses, refusing: tuple[str, int]
+) -> None:
     addresses += [refusing, refusing]
 
     with pytest.raises(ConnectionRefusedError):
-        connected_blocking_socket(NAME, 6379, 60)
+        connect()
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
@@ -128,29 +148,6 @@ def test_a_thread_waits_for_all_of_them_together_no_longer_than_it_may(
 def test_a_name_without_an_address_says_so(addresses: Addresses) -> None:
     with pytest.raises(OSError, match=f"{NAME} has no address"):
         connected_blocking_socket(NAME, 6379, 60)
-
-
-async def test_one_that_refuses_costs_no_time(
-    addresses: Addresses, refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # given
-    monkeypatch.setattr("rose.transport.addresses._HEAD_START_S", 3600)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        addresses += [refusing, listener.getsockname()]
-        # when
-        connected = await asyncio.wait_for(connected_socket(NAME, 6379), 60)
-        # then
-        with connected:
-            assert connected.getpeername() == listener.getsockname()
-
-
-async def test_where_none_answers_the_first_error_is_told(
-    addresses: Addresses, refusing: tuple[str, int]
-) -> None:
-    addresses += [refusing, refusing]
-
-    with pytest.raises(ConnectionRefusedError):
-        await connected_socket(NAME, 6379)
 
 
 async def test_whoever_waits_no_longer_leaves_no_attempt_behind(

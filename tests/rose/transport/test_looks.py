@@ -40,6 +40,16 @@ async def subscriptions(any_broker: EmbeddedBroker) -> AsyncIterator[AsyncSubscr
     await subscriptions.aclose()
 
 
+@pytest.fixture
+async def own_subscriptions(own_redis: EmbeddedBroker) -> AsyncIterator[AsyncSubscriptions]:
+    """As `subscriptions`, of a server that takes commands from listeners."""
+    subscriptions = subscriptions_at(own_redis.url)
+    async with subscriptions.listen("first"):
+        pass
+    yield subscriptions
+    await subscriptions.aclose()
+
+
 def subscriptions_at(url: str) -> AsyncSubscriptions:
     return AsyncSubscriptions(ProducerSettings(redis_url=url))  # type: ignore[arg-type]
 
@@ -64,39 +74,33 @@ async def test_it_is_looked_for_after_the_subscription(
 
 @needs_redis_server
 async def test_what_is_found_may_look_like_a_message(
-    own_redis: EmbeddedBroker, admin: redis.Redis, key: str
+    own_subscriptions: AsyncSubscriptions, admin: redis.Redis, key: str
 ) -> None:
     # given: somebody has written what Redis says of messages
-    subscriptions = subscriptions_at(own_redis.url)
-    async with subscriptions.listen("first"):
-        pass
     admin.hset(key, mapping={"a": "message", "b": "first", "c": "text"})
     # when
-    async with subscriptions.listen(key, [("HMGET", key, "a", "b", "c")]) as inbox:
+    async with own_subscriptions.listen(key, [("HMGET", key, "a", "b", "c")]) as inbox:
         # then
         assert inbox.found == [[b"message", b"first", b"text"]]
         assert inbox.get_ready() is None
-    await subscriptions.aclose()
 
 
 @needs_redis_server
 async def test_a_look_that_is_refused_concerns_no_other(
-    own_redis: EmbeddedBroker, admin: redis.Redis, key: str
+    own_subscriptions: AsyncSubscriptions, admin: redis.Redis, key: str
 ) -> None:
     # given
-    subscriptions = subscriptions_at(own_redis.url)
     admin.set(key, "text")
-    async with subscriptions.listen("other") as other:
+    async with own_subscriptions.listen("other") as other:
         # when
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            async with subscriptions.listen(key, [("HGET", key, "a"), ("GET", key)]):
+            async with own_subscriptions.listen(key, [("HGET", key, "a"), ("GET", key)]):
                 pass
         # then: the replies behind it are nobody else's
-        async with subscriptions.listen(key, [("GET", key)]) as inbox:
+        async with own_subscriptions.listen(key, [("GET", key)]) as inbox:
             assert inbox.found == [b"text"]
         admin.publish("other", "x")
         assert await other.get(60) == b"x"
-    await subscriptions.aclose()
 
 
 async def test_hundreds_at_once_look_no_more_than_redis_has_room_for(
@@ -117,15 +121,11 @@ async def test_hundreds_at_once_look_no_more_than_redis_has_room_for(
 
 @needs_redis_server
 async def test_one_who_gives_up_leaves_the_replies_in_their_order(
-    own_redis: EmbeddedBroker, key: str
+    own_subscriptions: AsyncSubscriptions, key: str
 ) -> None:
     # given
-    subscriptions = subscriptions_at(own_redis.url)
-    async with subscriptions.listen("first"):
-        pass
-
     async def listen() -> None:
-        async with subscriptions.listen(f"{key}-mine", [("ECHO", "mine")]):
+        async with own_subscriptions.listen(f"{key}-mine", [("ECHO", "mine")]):
             await asyncio.sleep(3600)
 
     for loop_turns in range(1, 8):
@@ -136,9 +136,8 @@ async def test_one_who_gives_up_leaves_the_replies_in_their_order(
         task.cancel()
         await asyncio.wait([task])
         # then
-        async with subscriptions.listen(key, [("ECHO", "yours")]) as inbox:
+        async with own_subscriptions.listen(key, [("ECHO", "yours")]) as inbox:
             assert inbox.found == [b"yours"]
-    await subscriptions.aclose()
 
 
 @needs_redis_server
