@@ -28,14 +28,36 @@ def group(place: str, limit: str, used: int, files: int) -> dict[str, str]:
     }
 
 
-def test_without_a_limit_the_machine_s_memory_counts(tmp_path: Path) -> None:
-    write(tmp_path, {"proc/self/cgroup": "0::/\n"} | group("", "max", _GIB, 0))
-    assert free_memory(tmp_path) == 16 * _GIB
+NESTED = group("pods/", str(8 * _GIB), 6 * _GIB, 0) | group("pods/one/", str(4 * _GIB), 0, 0)
+OLDER = "sys/fs/cgroup/memory/box/"
 
 
-def test_a_container_s_limit_counts_less_what_it_uses_and_cannot_give_back(tmp_path: Path) -> None:
-    write(tmp_path, {"proc/self/cgroup": "0::/\n"} | group("", str(4 * _GIB), 2 * _GIB, _GIB))
-    assert free_memory(tmp_path) == 3 * _GIB
+@pytest.mark.parametrize(
+    ("membership", "files", "gibs"),
+    [
+        # without a limit the machine's memory counts
+        ("0::/\n", group("", "max", _GIB, 0), 16),
+        # a container's limit, less what it uses and cannot give back
+        ("0::/\n", group("", str(4 * _GIB), 2 * _GIB, _GIB), 3),
+        # the tightest of the groups above
+        ("0::/pods/one\n", NESTED, 2),
+        (
+            "4:cpu:/box\n3:memory:/box\n",
+            {
+                f"{OLDER}memory.limit_in_bytes": f"{_GIB}",
+                f"{OLDER}memory.usage_in_bytes": "0",
+                f"{OLDER}memory.stat": "cache 0\n",
+            },
+            1,
+        ),
+    ],
+    ids=["no limit", "a limit", "nested limits", "the older kind of control groups"],
+)
+def test_limits_of_control_groups_count(
+    tmp_path: Path, membership: str, files: dict[str, str], gibs: int
+) -> None:
+    write(tmp_path, {"proc/self/cgroup": membership} | files)
+    assert free_memory(tmp_path) == gibs * _GIB
 
 
 def test_what_there_is_in_all(tmp_path: Path) -> None:
@@ -44,26 +66,6 @@ def test_what_there_is_in_all(tmp_path: Path) -> None:
     write(tmp_path, group("", str(4 * _GIB), 3 * _GIB, _GIB))
     assert total_memory(tmp_path) == 4 * _GIB
     assert total_memory(tmp_path / "nothing") is None
-
-
-def test_the_tightest_of_the_groups_above_counts(tmp_path: Path) -> None:
-    groups = group("pods/", str(8 * _GIB), 6 * _GIB, 0) | group("pods/one/", str(4 * _GIB), 0, 0)
-    write(tmp_path, {"proc/self/cgroup": "0::/pods/one\n"} | groups)
-    assert free_memory(tmp_path) == 2 * _GIB
-
-
-def test_the_older_kind_of_control_groups(tmp_path: Path) -> None:
-    folder = "sys/fs/cgroup/memory/box/"
-    write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:cpu:/box\n3:memory:/box\n",
-            f"{folder}memory.limit_in_bytes": f"{_GIB}",
-            f"{folder}memory.usage_in_bytes": "0",
-            f"{folder}memory.stat": "cache 0\n",
-        },
-    )
-    assert free_memory(tmp_path) == _GIB
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/gone\n"}])

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer import InferenceEngine
 from tests.roseinfer.models import (
     CASES,
     answers,
     build,
-    drain,
     engine_run_by,
-    greedy,
     prompts,
     reference,
-    tokens,
 )
 
 COUNT = 10
@@ -55,19 +52,6 @@ def test_prompts_together_give_the_tokens_of_each_alone(
     engine, expected = case
     limits = {"max_batch_size": max_batch_size, "max_step_tokens": max_step_tokens}
     assert answers(engine, PROMPTS, COUNT, **limits) == expected
-
-
-def test_who_joins_late_changes_nobodys_tokens(case: Case) -> None:
-    engine, expected = case
-    scheduler = OnlineScheduler(engine, max_step_tokens=32)
-    names, outputs = [], {}
-    for prompt in PROMPTS:
-        names.append(scheduler.add_request(prompt, params=greedy(COUNT)))
-        for output in [*scheduler.step(), *scheduler.step()]:
-            outputs.setdefault(output.request_id, []).append(output)
-    for name, more in drain(scheduler).items():
-        outputs.setdefault(name, []).extend(more)
-    assert [tokens(outputs[name]) for name in names] == expected
 
 
 def test_the_models_do_not_repeat_one_token(case: Case) -> None:

@@ -59,24 +59,39 @@ def test_architectures(config: str, model: str, extra: dict[str, Any], reason: s
     assert "model type" in message
 
 
-def test_a_window_that_the_calls_do_not_carry() -> None:
+def unread_window() -> Any:
     model = tiny_llama()
     model.config.sliding_window = 4  # llama's layers know nothing of windows
-    message = refusal(lambda: InferenceEngine.from_model(model))
-    assert "sliding window of 4" in message
+    return model
 
 
-@pytest.mark.parametrize("window", [1, 0, -3])
-def test_a_window_without_a_token_before(window: int) -> None:
-    message = refusal(lambda: InferenceEngine.from_model(build("mistral", sliding_window=window)))
-    assert f"sliding_window {window} leaves" in message
+_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 
-def test_a_window_that_is_no_number() -> None:
-    # given: a family whose configuration has no such field, so nobody has checked it
-    model = build("gpt2", sliding_window="wide")
-    # then
-    assert "'wide'" in refusal(lambda: InferenceEngine.from_model(model))
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (unread_window, "sliding window of 4"),
+        # a window without a token before
+        *(
+            (lambda window=window: build("mistral", sliding_window=window), f"{window} leaves")
+            for window in (1, 0, -3)
+        ),
+        # a family whose configuration has no such field, so nobody has checked it
+        (lambda: build("gpt2", sliding_window="wide"), "'wide'"),
+        # a norm that may divide by zero
+        (lambda: build("llama", rms_norm_eps=0.0), "its rms_norm_eps 0.0"),
+        (lambda: build("gpt2", layer_norm_epsilon=0.0), "its layer_norm_epsilon 0.0"),
+        # a rope that changes before the probe ends
+        (
+            lambda: tiny_llama(rope_parameters={**_ROPE, "original_max_position_embeddings": 16}),
+            "another one for more than 16 tokens",
+        ),
+        (lambda: tiny_llama(max_position_embeddings=1), "no room for a prompt and a token"),
+    ],
+)
+def test_configurations(make: Callable[[], Any], reason: str) -> None:
+    assert reason in refusal(lambda: InferenceEngine.from_model(make()))
 
 
 def test_a_window_that_is_turned_off_is_none() -> None:
@@ -90,14 +105,6 @@ def test_a_window_that_is_turned_off_is_none() -> None:
     engine = InferenceEngine.from_model(model)
     # then
     assert tokens(run_alone(engine, prompt, greedy(10))) == ids
-
-
-@pytest.mark.parametrize(
-    ("architecture", "name"), [("llama", "rms_norm_eps"), ("gpt2", "layer_norm_epsilon")]
-)
-def test_a_norm_that_may_divide_by_zero(architecture: str, name: str) -> None:
-    message = refusal(lambda: InferenceEngine.from_model(build(architecture, **{name: 0.0})))
-    assert f"its {name} 0.0" in message
 
 
 def test_attention_that_differs_from_the_models_own() -> None:
@@ -163,18 +170,6 @@ def test_length_dependent_rope_caps_the_context() -> None:
         }
     )
     assert InferenceEngine.from_model(model).context_length == 64
-
-
-def test_a_length_that_changes_the_rope_before_the_probe_ends() -> None:
-    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    model = tiny_llama(rope_parameters={**rope, "original_max_position_embeddings": 16})
-    message = refusal(lambda: InferenceEngine.from_model(model))
-    assert "another one for more than 16 tokens" in message
-
-
-def test_a_context_of_one_token() -> None:
-    message = refusal(lambda: InferenceEngine.from_model(tiny_llama(max_position_embeddings=1)))
-    assert "no room for a prompt and a token" in message
 
 
 def test_max_context_beyond_the_model() -> None:
