@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from deploy.grafana.panels import Panel, Query, Row
-from deploy.grafana.promql import rate
+from deploy.grafana.worker_queries import MODELS, rate_of
 
-_M = '{model=~"$model"}'
 _BY = "queue, tenant"
 
 
 def _gauge(metric: str) -> Query:
-    return Query(f"max by ({_BY}) ({metric}{_M})", "{{tenant}}")
+    return Query(f"max by ({_BY}) ({metric}{MODELS})", "{{tenant}}")
 
 
 TENANTS = Row(
@@ -19,7 +18,7 @@ TENANTS = Row(
         "Tokens per second by tenant",
         "Of jobs that have ended, of the tenants with the most jobs. While several wait, each has "
         "its weight's share, unless a limit of its own holds it back.",
-        [Query(rate("rose_tenant_served_tokens_total", _BY, _M), "{{tenant}}")],
+        [Query(rate_of("rose_tenant_served_tokens_total", _BY), "{{tenant}}")],
         stacked=True,
     ),
     Panel(
@@ -52,7 +51,7 @@ TENANTS = Row(
         "Tenants",
         "How many tenants have jobs, and the estimated tokens that the largest have queued.",
         [
-            Query(f"max by (queue) (rose_queue_tenants{_M})", "{{queue}} tenants"),
+            Query(f"max by (queue) (rose_queue_tenants{MODELS})", "{{queue}} tenants"),
             _gauge("rose_tenant_queued_tokens"),
         ],
     ),

@@ -15,13 +15,7 @@ from typing import Literal
 
 from redis.exceptions import AuthenticationError
 
-from rose.protocol import (
-    MAX_JOB_BYTES,
-    EntryKey,
-    JobEntry,
-    Partition,
-    calls,
-)
+from rose.protocol import MAX_JOB_BYTES, EntryKey, JobEntry, Partition, calls
 from rose.protocol.calls import (
     LISTENER_MS,
     WAITING_MS,

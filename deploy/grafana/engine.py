@@ -1,0 +1,117 @@
+"""Where a step's time and the KV cache go."""
+
+from __future__ import annotations
+
+from deploy.grafana.panels import Dashboard, Panel, Query, Row
+from deploy.grafana.worker_queries import MODELS, heat_map_of, mean, quantiles_of, rate_of, share
+
+_HITS = "rose_prefix_cache_hit_tokens_total"
+_ACCEPTED = "rose_accepted_tokens_total"
+_QUERIES = "rose_prefix_cache_query_tokens_total"
+
+ENGINE = Dashboard(
+    "engine",
+    "roseinfer / Engine",
+    "Where a step's time and the KV cache go.",
+    Row(
+        "Steps",
+        Panel(
+            "Time of a step by phase",
+            "Mean seconds of each phase. On CUDA the forward pass is asynchronous: what of "
+            "it still runs when the sampler asks counts as sample.",
+            [Query(mean("rose_step_duration_seconds", "phase"), "{{phase}}")],
+            "s",
+            stacked=True,
+        ),
+        Panel(
+            "Slow steps",
+            "99th percentile of each phase: prefill of long prompts shows in forward.",
+            quantiles_of("rose_step_duration_seconds", "phase", [0.99]),
+            "s",
+        ),
+        Panel(
+            "Forward pass",
+            "How long it took, step by step.",
+            heat_map_of("rose_step_duration_seconds", '{model=~"$model", phase="forward"}'),
+            "s",
+            kind="heatmap",
+        ),
+        Panel(
+            "Steps per second",
+            "By worker. 0 with jobs in the batch: the device hangs, or decoding pauses "
+            "because Redis is away.",
+            [Query(rate_of("rose_batch_size_sequences_count", "instance"), "{{instance}}")],
+        ),
+        Panel(
+            "Requests in a step",
+            "Mean number of requests computed together, by worker.",
+            [Query(mean("rose_batch_size_sequences", "instance"), "{{instance}}")],
+        ),
+        Panel(
+            "Batch size",
+            "Requests computed in a step, step by step.",
+            heat_map_of("rose_batch_size_sequences"),
+            kind="heatmap",
+        ),
+    ),
+    Row(
+        "KV cache",
+        Panel(
+            "KV cache in use",
+            "Share of the blocks that requests hold, by worker. Full is no error: the "
+            "youngest requests give way.",
+            [Query(f"rose_kv_cache_usage_ratio{MODELS}", "{{instance}}")],
+            "percentunit",
+            max=1,
+        ),
+        Panel(
+            "Prefix cache hits",
+            "Share of prompt tokens whose keys and values were there already.",
+            [Query(share(_HITS, _QUERIES, "model"), "{{model}}")],
+            "percentunit",
+            max=1,
+        ),
+        Panel(
+            "Preemptions",
+            "Requests per second that gave up their blocks and are computed again. Few are "
+            "harmless; many mean that the cache is too small for the slots.",
+            [Query(rate_of("rose_preemptions_total", "instance"), "{{instance}}")],
+        ),
+    ),
+    Row(
+        "Speculation",
+        Panel(
+            "Tokens from drafts",
+            "Share of generated tokens that were guessed and then verified, beside others, in a "
+            "step: 0 where nothing repeats or the batch keeps the processor busy.",
+            [Query(share(_ACCEPTED, "rose_generated_tokens_total", "model"), "{{model}}")],
+            "percentunit",
+            width=12,
+            max=1,
+        ),
+        Panel(
+            "Drafts that were right",
+            "Share of the guessed tokens that were right.",
+            [Query(share(_ACCEPTED, "rose_drafted_tokens_total", "model"), "{{model}}")],
+            "percentunit",
+            width=12,
+            max=1,
+        ),
+    ),
+    Row(
+        "What runs",
+        Panel(
+            "Models",
+            "What each worker serves, on which device, in which data type.",
+            [Query(f"rose_model_info{MODELS}")],
+            kind="table",
+            width=16,
+        ),
+        Panel(
+            "Versions",
+            "Of roseinfer, by worker.",
+            [Query("rose_build_info")],
+            kind="table",
+        ),
+    ),
+)
