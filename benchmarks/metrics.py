@@ -63,7 +63,7 @@ def _step_s(engine: InferenceEngine, batch: int) -> float:
 def _metrics_s(batch: int) -> float:
     """All that a worker observes for one step: as `rose_worker.publisher` does."""
     metrics = Metrics(ModelInfo("m", 512, None, "cpu", "float32"), batch)
-    lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", 1)
+    lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", "a")
     jobs = [
         HeldJob(JobSpec(id=f"0-{n}", prompt="x"), lease, 0, 1, 0.0, resumed=False)
         for n in range(batch)

@@ -92,10 +92,10 @@ class SteppedWorker:
         replies = self.redis.run(
             calls.take(partition, takes, self.name, ttl_s=_TTL_S, mode="alone")
         )
-        for (entry, job), reply in zip(jobs.items(), replies, strict=True):
-            taken = calls.taken(reply)
+        for take, job, reply in zip(takes, jobs.values(), replies, strict=True):
+            taken = calls.taken(reply, take.take_id)
             if isinstance(taken, Taken):
-                lease = Lease(partition, entry, job.id, taken.epoch)
+                lease = Lease(partition, take.entry, job.id, take.take_id)
                 length = job.sampling.max_new_tokens
                 prompt = job.token_estimate - length
                 self.running.append(Running(lease, self.tenant_of(job.id), prompt, length))

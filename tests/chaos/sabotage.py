@@ -14,16 +14,16 @@ from tests.chaos.context import Sabotage
 
 #: What a queue without fencing does with a worker that has lost its job: stores what it says
 #: where the log ends.
-_FENCED = re.compile(r"if known\[1\] ~= epoch then\s+outcome = 'FENCED'\s+else\s")
-_STORED = """if known[1] ~= epoch then index = tonumber(known[2] or '0') or 0 end
+_FENCED = re.compile(r"if known\[1\] ~= take_id then\s+outcome = 'FENCED'\s+else\s")
+_STORED = """if known[1] ~= take_id then index = tonumber(known[2] or '0') or 0 end
     if false then
       outcome = 'FENCED'
     else
 """
 
 #: The same for an item of one event.
-_ONE_FENCED = re.compile(r"if known\[1\] ~= epoch then\s+outcome = 'FENCED'\s+elseif")
-_ONE_STORED = """if known[1] ~= epoch then
+_ONE_FENCED = re.compile(r"if known\[1\] ~= take_id then\s+outcome = 'FENCED'\s+elseif")
+_ONE_STORED = """if known[1] ~= take_id then
       after = string.format('%d', after - index + (known[2] or 0))
       index = known[2] or '0'
     end

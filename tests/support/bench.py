@@ -70,14 +70,14 @@ class Bench:
         take = Take(*job, take_id) if take_id else Take(*job)
         call = calls.take(self.partition, [take], worker, ttl_s=60, mode="alone" if alone else "")
         (reply,) = self.call(call)
-        return calls.taken(reply)
+        return calls.taken(reply, take.take_id)
 
     def start(self, worker: str) -> Lease:
         """Fetch one job and take it."""
         (job,) = self.fetch(worker)
         taken = self.take(worker, job)
         assert isinstance(taken, Taken)
-        return Lease(self.partition, *job, taken.epoch)
+        return Lease(self.partition, *job, taken.take_id)
 
     def begin(self, worker: str = "w") -> tuple[Job, Lease]:
         """A job that this worker has taken."""

@@ -28,7 +28,7 @@ class Floor:
         for job in self._bench.fetch("w", slots):
             taken = self._bench.take("w", job)
             assert isinstance(taken, Taken)
-            lease = Lease(self._bench.partition, *job, taken.epoch)
+            lease = Lease(self._bench.partition, *job, taken.take_id)
             begun.append((self._tenants[job.job_id], lease))
         self.leases += begun
         return sorted(tenant for tenant, _ in begun)

@@ -209,10 +209,10 @@ class TenantQueue:
             self.partition, [Take(*entry, take_id)], worker, ttl_s=_TTL_S, mode="alone"
         )
         (reply,) = self.redis.run(call)
-        taken = calls.taken(reply)
+        taken = calls.taken(reply, take_id)
         assert isinstance(taken, Taken), taken if isinstance(taken, NotTaken) else reply
         assert taken.logged == job.said
-        job.lease = Lease(self.partition, entry.entry, job.job_id, taken.epoch)
+        job.lease = Lease(self.partition, entry.entry, job.job_id, take_id)
         self._owners[job.job_id] = worker
         return job
 

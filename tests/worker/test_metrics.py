@@ -33,7 +33,7 @@ def of(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 def held(*, logged: int = 0, resumed: bool = False, enqueued_at: float = 0.0) -> HeldJob:
-    lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", 1)
+    lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", "a")
     spec = JobSpec(id="0-a", prompt="x")
     return HeldJob(spec, lease, logged, 1, enqueued_at, resumed, first_index=logged, taken_at=1.0)
 

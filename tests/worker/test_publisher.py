@@ -67,7 +67,7 @@ class Scene:
 
     def hold(self, partition: Partition, *, alone: bool = False) -> HeldJob:
         job_id = f"{partition.index}-job"
-        lease = Lease(partition, EntryKey("jobs", f"1-{partition.index}"), job_id, 1)
+        lease = Lease(partition, EntryKey("jobs", f"1-{partition.index}"), job_id, "a")
         spec = JobSpec(id=job_id, prompt="x")
         job = HeldJob(spec, lease, 0, 1, 0.0, resumed=False, alone=alone)
         self.table.add(job)

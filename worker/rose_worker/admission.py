@@ -285,11 +285,12 @@ def _held(claim: Claim, spec: JobSpec, grant: Taken, prompt_tokens: int, *, alon
     waited_s = max(0.0, -grant.seconds_until(entry.enqueued_ms))
     return HeldJob(
         spec=spec,
-        lease=Lease(entry.partition, entry.key, spec.id, grant.epoch),
+        lease=Lease(entry.partition, entry.key, spec.id, grant.take_id),
         logged=grant.logged,
         prompt_tokens=prompt_tokens,
         enqueued_at=time.monotonic() - waited_s,
         resumed=grant.logged > 0 or grant.epoch > 1,
+        epoch=grant.epoch,
         first_index=grant.logged,
         alone=alone,
     )

@@ -224,7 +224,7 @@ class Broker:
         begun = {
             entry.key: taken
             for entry, outcome in zip(entries, outcomes, strict=True)
-            if outcome and isinstance(taken := calls.taken(outcome), Taken)
+            if outcome and isinstance(taken := calls.taken(outcome, take_id), Taken)
         }
         return Fetched(entries, seen, redelivered, bool(more), bool(listens), begun)
 
@@ -285,7 +285,7 @@ class Broker:
         if not read:
             return None, None, bool(others)
         entry_id, raw, outcome = read
-        taken = calls.taken(outcome)
+        taken = calls.taken(outcome, take.take_id)
         entry = Entry(partition, EntryKey(take.entry.stream, entry_id.decode()), raw)
         return entry, taken if isinstance(taken, Taken) else None, bool(others)
 
@@ -309,7 +309,7 @@ class Broker:
             return []
         mode: Literal["", "alone"] = "alone" if alone else ""
         reply = await self._redis.run(self._take(partition, takes, mode))
-        return [calls.taken(item) for item in reply]
+        return [calls.taken(item, take.take_id) for item, take in zip(reply, takes, strict=True)]
 
     def _take(
         self, partition: Partition, takes: Sequence[Take], mode: Literal["", "alone", "unread"]

@@ -2,8 +2,8 @@
 
     Redis -- fetch, reclaim --> claims -- take --> jobs -- last token --> gone
 
-A claim and a job each fill a slot, and the worker renews the leases of both. Only a job has an
-epoch and may append.
+A claim and a job each fill a slot, and the worker renews the leases of both. Only a job, which has
+been taken, may append.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class HeldJob:
     enqueued_at: float
     resumed: bool
     """This worker or another has started it before."""
+    epoch: int = 1
+    """takes and hand-backs of the job up to its take"""
     first_index: int = 0
     """tokens in the log when it was taken"""
     alone: bool = False

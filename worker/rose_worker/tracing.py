@@ -107,7 +107,7 @@ class Tracing:
             "messaging.client.id": self._consumer,
             "rose.outcome": outcome,
             "rose.resumed": job.resumed,
-            "rose.epoch": job.lease.epoch,
+            "rose.epoch": job.epoch,
         }
         return {name: value for name, value in attributes.items() if value is not None}
 

@@ -18,7 +18,8 @@ class Lease:
     partition: Partition
     entry: EntryKey
     job_id: str
-    epoch: int
+    take_id: str
+    """of the take by which the worker got it: no append counts without it"""
     of_tenant: bool = field(init=False)
     state: bytes = field(init=False)
     tokens: bytes = field(init=False)

@@ -48,9 +48,9 @@ def swept(partition: Partition, reply: Sequence[Any]) -> Swept:
     released, positions, jobs = reply
     lost, tokens = [], []
     try:
-        for job_id, epoch, logged, stream, entry in jobs:
+        for job_id, take_id, logged, stream, entry in jobs:
             place = EntryKey(stream.decode(), entry.decode())
-            lost.append(Lease(partition, place, job_id.decode(), int(epoch)))
+            lost.append(Lease(partition, place, job_id.decode(), take_id.decode()))
             tokens.append(int(logged))
     except ValueError as error:
         raise malformed("sweep", error) from None

@@ -59,7 +59,7 @@ def take(
 
 @dataclass(slots=True)
 class Taken:
-    """The worker owns the job until somebody raises `epoch` again."""
+    """The worker owns the job until somebody else takes it."""
 
     epoch: int
     attempts: int
@@ -71,6 +71,8 @@ class Taken:
     now_ms: int = field(default=0, compare=False)
     """Redis' clock at the take"""
     taken_at: float = field(default_factory=time.monotonic, compare=False)
+    take_id: str = field(default="", compare=False)
+    """names this take in every append"""
 
     def seconds_until(self, time_ms: int) -> float:
         """Seconds from now until a time by Redis' clock; this host's clock does not matter."""
@@ -94,8 +96,8 @@ class OfOtherModel:
     """tokens in its log"""
 
 
-def taken(reply: bytes) -> Taken | NotTaken | OfOtherModel:
-    """Reads one item of the reply to `take`.
+def taken(reply: bytes, take_id: str) -> Taken | NotTaken | OfOtherModel:
+    """Reads one item of the reply to a `take` with this id.
 
     Raises:
         MalformedMessage: take.lua does not reply so.
@@ -115,4 +117,4 @@ def taken(reply: bytes) -> Taken | NotTaken | OfOtherModel:
         deadline_ms = None if deadline == b"-" else int(deadline)
     except ValueError as error:
         raise malformed("take", error) from None
-    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now)
+    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, take_id=take_id)

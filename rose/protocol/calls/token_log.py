@@ -43,12 +43,13 @@ def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call
             args += item.events
         else:
             plus = "+" if lease.of_tenant else ""
-            args += (f"{lease.epoch} {item.index} {item.index + counts[0]}{plus}", item.events[0])
+            args += (f"{lease.take_id} {item.index} {item.index + counts[0]}{plus}", item.events[0])
     return Call(load("append"), keys, args)
 
 
 def _header(item: Append, status: str, entry: str) -> str:
-    return f"{item.lease.epoch} {item.index} {status} {entry} {' '.join(map(str, item.counts))}"
+    counts = " ".join(map(str, item.counts))
+    return f"{item.lease.take_id} {item.index} {status} {entry} {counts}"
 
 
 def outcomes(reply: Sequence[Any], count: int) -> list[str]:

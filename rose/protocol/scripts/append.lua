@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Log and publish the new tokens and the ends of jobs. One call serves a whole batch.
 -- KEYS  load, running; per item: state, tokens, and the job's stream if it ends
--- ARGV  group, ttl s; per item: "<epoch> <index of the first token> <status> <entry> <tokens
+-- ARGV  group, ttl s; per item: "<take id> <index of the first token> <status> <entry> <tokens
 --       in each event>", its events, and the terminal event if it ends; else entry is "-" and status "-", or
 --       "+" for a tenant's job. Where nothing but one event comes, it is
---       "<epoch> <index of the first token> <tokens after the event>", "+" behind it for a tenant's job, and
+--       "<take id> <index of the first token> <tokens after the event>", "+" behind it for a tenant's job, and
 --       the event
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply stored:
 --        CANCEL  stored, and somebody has asked to cancel the job
@@ -21,10 +21,10 @@ local of_tenants, channels, id_at = prefix .. 'jobs:tenants', prefix .. 'channel
 -- Of a job that ends also what `end_job` and `note_ended` have to know. A field that a state does not have costs most:
 -- it is compared with all that are there.
 local function read(state, ends, moved)
-  if not ends and moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'charged') end
-  if not ends then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status') end
-  if not moved then return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key') end
-  return ask('HMGET', state, 'epoch', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'tenant', 'share')
+  if not ends and moved then return ask('HMGET', state, 'take', 'tokens', 'cancel', 'status', 'charged') end
+  if not ends then return ask('HMGET', state, 'take', 'tokens', 'cancel', 'status') end
+  if not moved then return ask('HMGET', state, 'take', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key') end
+  return ask('HMGET', state, 'take', 'tokens', 'cancel', 'status', 'cost', 'bytes', 'key', 'tenant', 'share')
 end
 
 -- Log and publish the events from ARGV[number] on that the log does not have yet. Returns whether all
@@ -76,15 +76,15 @@ while key < #KEYS do
   local state, tokens, outcome = KEYS[key], KEYS[key + 1], nil
   -- Of a tenant's job that goes on: its tokens, and those that were charged for it.
   local logged, charged
-  local epoch, index, after, plus = string.match(ARGV[arg], '^(%d+) (%d+) (%d+)(%+?)$')
-  if epoch then
+  local take_id, index, after, plus = string.match(ARGV[arg], '^(%S+) (%d+) (%d+)(%+?)$')
+  if take_id then
     -- Nearly all items are one event. So nothing is done for it that could be left out: its numbers stay the
     -- texts that they come as, which Redis would only make texts again.
     local event, moved = ARGV[arg + 1], plus == '+'
     -- Nothing beyond what was charged before it began: no need to know how much was charged.
     local beyond = moved and tonumber(after) > ADVANCE
     local known = read(state, false, beyond) or {}
-    if known[1] ~= epoch then
+    if known[1] ~= take_id then
       outcome = 'FENCED'
     elseif (known[2] or '0') == index and not is_terminal(known[4]) and add_event(tokens, after .. '-0', event) then
       redis.call('HSET', state, 'tokens', after)
@@ -99,7 +99,7 @@ while key < #KEYS do
     key, arg = key + 2, arg + 2
   else
     local status, entry, counts
-    epoch, index, status, entry, counts = string.match(ARGV[arg], '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+    take_id, index, status, entry, counts = string.match(ARGV[arg], '^(%S+) (%d+) (%S+) (%S+) (.*)$')
     local ends, number, stream = entry ~= '-', arg + 1, nil
     local _, events = string.gsub(counts, '%d+', '')
     local moved = status == '+'
@@ -108,7 +108,7 @@ while key < #KEYS do
       moved = stream == of_tenants
     end
     local known = read(state, ends, moved) or {}
-    if known[1] ~= epoch then
+    if known[1] ~= take_id then
       outcome = 'FENCED'
     else
       local placed, grown, complete, more = log_events(state, tokens, known, tonumber(index), counts, number, ends)

@@ -4,10 +4,10 @@
 -- State of a job (hash state:ID):
 --   status    queued | running | finished | failed | cancelled
 --   stream    the job stream it waits in        entry   its entry there
---   epoch     fencing token, raised by every take and release
+--   epoch     how many takes and releases there were
 --   attempts  takes since the log last grew     taken_at  tokens in the log at the last take
 --   tokens    tokens in the log                 cost    its share of load.tokens
---   worker    who took it last                  take    the id of that take
+--   worker    who took it last                  take    the id of that take, by which an append knows it
 --   hands     who wrote it from which token on: lines of "<tokens before> <worker>"
 --   cancel    "1" once asked for                bytes   its share of load.bytes
 --   key       its idempotency key               deadline_ms, enqueued_ms, started_ms, ended_ms

@@ -9,7 +9,7 @@
 -- ARGV  group, consumer that owns released entries, entries to look at in each stream, bytes to read in
 --       each, jobs to look at, ms for which a job is not looked at again, ttl s, event (failed at token 0, its
 --       deadline has passed); per stream: the entry after which to look, or "" for its beginning
--- Reply: {entries that were released, {entry after which the next call looks, ...}, {{job id, epoch,
+-- Reply: {entries that were released, {entry after which the next call looks, ...}, {{job id, take id,
 --        tokens in its log, stream, entry}, ...}}
 local running, load = KEYS[1], KEYS[2]
 local group, released_to = ARGV[1], ARGV[2]
@@ -61,16 +61,22 @@ end
 
 -- A job that runs without an entry: nobody would ever take it over or end it.
 local function look_at(job_id, now)
-  local known = ask('HMGET', string.gsub(running, 'running$', 'state:', 1) .. job_id,
-    'status', 'epoch', 'tokens', 'stream', 'entry') or {}
-  local status, epoch, tokens, stream, entry = known[1], known[2], known[3] or '0', known[4], known[5]
+  local state = prefix .. 'state:' .. job_id
+  local known = ask('HMGET', state, 'status', 'epoch', 'tokens', 'stream', 'entry', 'take') or {}
+  local status, epoch, tokens, stream, entry, take_id = known[1], known[2], known[3] or '0', unpack(known, 4, 6)
   local begun = status and not is_terminal(status) and is_count(epoch) and is_count(tokens) and stream and entry
   if not begun then
     redis.call('ZREM', running, job_id)
     return nil
   end
   redis.call('ZADD', running, now, job_id)
-  if not stands_at(KEYS[3], stream, entry) then return {job_id, epoch, tokens, stream, entry} end
+  if stands_at(KEYS[3], stream, entry) then return nil end
+  if not take_id or not string.find(take_id, '^%w+$') then
+    -- It was handed back, and who ends it must name a take.
+    take_id = 'none'
+    redis.call('HSET', state, 'take', take_id)
+  end
+  return {job_id, take_id, tokens, stream, entry}
 end
 
 local count, positions, lost = 0, {}, {}

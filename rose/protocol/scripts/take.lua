@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Begin to work on entries that this consumer owns. Raising a job's epoch fences the worker that had it
--- before. From then on nobody else appends to its log. A repeat with the same take id, while this
--- consumer still has the job, answers what the first call did and changes nothing.
+-- Begin to work on entries that this consumer owns. The id of the take, which no other has, fences the worker
+-- that had the job before. From then on nobody else appends to its log. A repeat with the same take id, while
+-- this consumer still has the job, answers what the first call did and changes nothing.
 -- KEYS  running; per entry: stream, state, tokens; in mode "unread" listener, turn and waiting come last
 -- ARGV  group, consumer, ttl s, mode, fingerprint of the model or ""; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry

@@ -22,7 +22,7 @@ def fetch(bench: Bench, take_id: str, worker: str = "w") -> Begun:
     ]
     granted: Begun = []
     for entry, outcome in zip(entries, reply[6], strict=True):
-        taken = calls.taken(outcome) if outcome else None
+        taken = calls.taken(outcome, take_id) if outcome else None
         assert not isinstance(taken, NotTaken | calls.OfOtherModel)
         granted.append((entry, taken))
     return granted

@@ -149,7 +149,7 @@ def test_any_reply_to_submit_is_an_id_or_an_error(reply: list[bytes]) -> None:
 @given(st.binary(max_size=40) | st.from_regex(rb"TAKEN( [0-9]{1,3}| x){0,5}", fullmatch=True))
 def test_any_reply_to_take_is_an_outcome_or_an_error(reply: bytes) -> None:
     with contextlib.suppress(MalformedMessage):
-        assert isinstance(taken(reply), Taken | NotTaken)
+        assert isinstance(taken(reply, "take"), Taken | NotTaken)
 
 
 _values = (

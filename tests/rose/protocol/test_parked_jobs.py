@@ -182,10 +182,10 @@ def test_a_tenants_lone_job_is_taken_as_it_is_heard_of_and_others_are_left_to_a_
     lone = floor.submit("t")[0]
     others, _, _, outcome = take_last(lone.id)
     # then
-    taken = calls.taken(outcome)
+    taken = calls.taken(outcome, "take")
     assert (others, isinstance(taken, calls.Taken), lone.status().status) == (0, True, "running")
     # and a repeat after a lost reply is granted the same
-    assert calls.taken(take_last(lone.id)[3]) == taken
+    assert calls.taken(take_last(lone.id)[3], "take") == taken
     # and where another tenant waits, it takes none
     floor.submit("other")
     late = floor.submit("t")[0]

@@ -16,7 +16,18 @@ from tests.support.bench import Bench, dead_letter, to_append, token
 # fakeredis answers differently where a call inside a script fails.
 pytestmark = needs_redis_server
 
-FIELDS = ("status", "stream", "entry", "tokens", "taken_at", "cancel", "attempts", "epoch", "cost")
+FIELDS = (
+    "status",
+    "stream",
+    "entry",
+    "tokens",
+    "taken_at",
+    "cancel",
+    "attempts",
+    "epoch",
+    "cost",
+    "take",
+)
 VALUES = ("", "x", "-1", "7", "1.5", "1e9", "a b", b"\xff", "9" * 20, "9" * 20 + "-0", "5-0")
 
 
@@ -32,7 +43,7 @@ def check_that_a_job_ends(bench: Bench) -> None:
     (job,) = bench.fetch("w")
     outcome = bench.take("w", job)
     if isinstance(outcome, Taken):
-        lease = Lease(bench.partition, *job, outcome.epoch)
+        lease = Lease(bench.partition, *job, outcome.take_id)
         assert bench.finish(lease, outcome.logged) == "OK"
     elif outcome is NotTaken.MALFORMED:
         failed = FailedEvent(index=0, code="malformed_message", message="m")

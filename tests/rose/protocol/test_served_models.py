@@ -14,9 +14,10 @@ def announce(bench: Bench, worker: str, model: str, mode: str = "join", **facts:
 
 
 def take(bench: Bench, worker: str, job: JobEntry, model: str) -> object:
-    call = calls.take(bench.partition, [Take(*job)], worker, ttl_s=60, model=model, mode="alone")
+    take = Take(*job)
+    call = calls.take(bench.partition, [take], worker, ttl_s=60, model=model, mode="alone")
     (reply,) = bench.call(call)
-    return calls.taken(reply)
+    return calls.taken(reply, take.take_id)
 
 
 def move(bench: Bench, job: JobEntry, worker: str) -> None:
@@ -87,7 +88,7 @@ def test_a_text_is_not_continued_by_another_model(bench: Bench) -> None:
     (job,) = bench.fetch("w1")
     first = take(bench, "w1", job, "a")
     assert isinstance(first, Taken)
-    lease = calls.Lease(bench.partition, *job, first.epoch)
+    lease = calls.Lease(bench.partition, *job, first.take_id)
     bench.append(lease, token(0), token(1))
     # when
     move(bench, job, "w2")
@@ -107,8 +108,9 @@ def test_a_job_without_a_token_begins_with_any_model(bench: Bench) -> None:
     move(bench, job, "w2")
     taken = take(bench, "w2", job, "b")
     # then: and it is the second one's from then on
+    assert isinstance(taken, Taken)
     assert taken == Taken(2, 2, False, 0)
-    bench.append(calls.Lease(bench.partition, *job, 2), token(0))
+    bench.append(calls.Lease(bench.partition, *job, taken.take_id), token(0))
     move(bench, job, "w1")
     assert take(bench, "w1", job, "a") == OfOtherModel(1)
 

@@ -37,10 +37,10 @@ def test_a_job_that_was_heard_of_is_read_and_taken_at_once(bench: Bench) -> None
     # then: the second reads the next one, whose id it cannot know yet, and nothing is left
     assert first[1].decode() == entries[0]
     assert decode_job(first[2]).id == jobs[0].id
-    assert calls.taken(first[3]) == Taken(1, 1, False, 0)
+    assert calls.taken(first[3], "") == Taken(1, 1, False, 0)
     assert second[1].decode() == entries[1]
     assert decode_job(second[2]).id == jobs[1].id
-    assert calls.taken(second[3]) is NotTaken.NOTHING_TO_DO
+    assert calls.taken(second[3], "") is NotTaken.NOTHING_TO_DO
     assert third == [0]
     assert isinstance(bench.take("w2", JobEntry(EntryKey(stream, entries[1]), jobs[1].id)), Taken)
 
@@ -69,7 +69,7 @@ def test_a_repeated_take_is_refused_once_another_worker_has_the_job(bench: Bench
     first = bench.take("w1", job, take_id="a")
     assert isinstance(first, Taken)
     # when
-    stolen = bench.steal(Lease(bench.partition, *job, first.epoch), "w2")
+    stolen = bench.steal(Lease(bench.partition, *job, "a"), "w2")
     # then
     assert bench.take("w1", job, take_id="a") is NotTaken.NOTHING_TO_DO
     assert stolen.epoch == 2
@@ -90,7 +90,7 @@ def test_a_repeated_reading_take_reads_no_second_entry(bench: Bench) -> None:
     # then
     assert answers[0][1] == entry
     assert decode_job(answers[0][2]).id == first.id
-    assert [calls.taken(answer[3]) for answer in answers] == [Taken(1, 1, False, 0)] * 3
+    assert [calls.taken(answer[3], "") for answer in answers] == [Taken(1, 1, False, 0)] * 3
     assert [answer[:3] for answer in answers] == [answers[0][:3]] * 3
     assert bench.redis.xpending(stream, GROUP)["pending"] == 1
 
@@ -103,7 +103,7 @@ def test_attempts_count_takes_without_progress_only(bench: Bench) -> None:
     for n in range(1, 4):
         taken = bench.steal(lease, f"w{n}")
         attempts.append(taken.attempts)
-        lease = replace(lease, epoch=taken.epoch)
+        lease = replace(lease, take_id=taken.take_id)
     bench.append(lease, token(0))
     after = bench.steal(lease, "w9")
     # then

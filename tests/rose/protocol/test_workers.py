@@ -104,7 +104,7 @@ def test_of_very_many_workers_the_last_are_remembered(bench: Bench) -> None:
     for number in range(1, 200):
         bench.append(lease, token(number - 1))
         taken = bench.steal(lease, f"worker-{number:03}")
-        lease.epoch = taken.epoch
+        lease.take_id = taken.take_id
     # then
     hands = job.status().hands
     assert hands[-1] == Hand(199, "worker-199")

@@ -48,6 +48,6 @@ def test_a_repeat_changes_and_says_nothing(bench: Bench, name: str) -> None:
         assert contents(bench) == after
         assert channels.get_message(timeout=0.05) is None
     if name == "take":  # in terms of what it grants: it tells Redis' time, too
-        reply, repeated = ([calls.taken(item) for item in each] for each in (reply, repeated))
+        reply, repeated = ([calls.taken(item, "") for item in each] for each in (reply, repeated))
     if name in SAY_THE_SAME:
         assert repeated == reply
