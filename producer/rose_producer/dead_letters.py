@@ -99,21 +99,16 @@ class DeadLetters(AllPartitions):
         if letter.stream not in partition.all_streams:
             raise MalformedMessage(f"dead letter {handle} is of no job stream of this queue")
         try:
-            old, now = letter.decode(), now_ms()
+            old = letter.decode()
         except RoseError as error:
             raise type(error)(f"dead letter {handle} cannot run again, it stays: {error}") from None
-        passed = old.deadline_ms is not None and old.deadline_ms <= now
-        job = old.model_copy(
-            update={
-                "id": new_job_id(partition.index),
-                "deadline_ms": None if passed else old.deadline_ms,
-            }
-        )
-        stream = partition.jobs(list(Priority)[letter.level - 1])
+        job, stream = _as_new(old, partition), letter.stream
+        if letter.tenant:
+            stream = partition.jobs(list(Priority)[letter.level - 1])
         call = calls.retry(
             partition,
             entry,
-            letter.stream if not letter.tenant else stream,
+            stream,
             job,
             encode_job(job),
             retry_of=old.id,
@@ -172,6 +167,13 @@ class DeadLetters(AllPartitions):
             if len(found) < _CHUNK:
                 return
             end = f"({found[-1][0].decode()}"
+
+
+def _as_new(job: JobSpec, partition: Partition) -> JobSpec:
+    """With an id of its own, and without a deadline that has passed."""
+    passed = job.deadline_ms is not None and job.deadline_ms <= now_ms()
+    deadline_ms = None if passed else job.deadline_ms
+    return job.model_copy(update={"id": new_job_id(partition.index), "deadline_ms": deadline_ms})
 
 
 def _letter(partition: Partition, entry: bytes, fields: Any) -> DeadLetter:

@@ -197,7 +197,7 @@ class MultiplexedConnection:
                 self._greeted = self._read([_HELLO])
             self._received = True
             self._left_at = asyncio.get_running_loop().time()
-            self._check_alive(connection)
+            self._check_alive()
 
     def _end(self, reason: str) -> None:
         """Nobody gets it any more."""
@@ -302,7 +302,7 @@ class MultiplexedConnection:
             self._due.extend(batch)
             self._connection.send([words for sent in batch for words in sent.commands])
 
-    def _check_alive(self, connection: PipelinedConnection, *, pinged: bool = False) -> None:
+    def _check_alive(self, *, pinged: bool = False) -> None:
         """Ping a silent connection: it may be dead. Close one that nobody needs."""
         loop = asyncio.get_running_loop()
         if pinged and not self._received:
@@ -314,9 +314,7 @@ class MultiplexedConnection:
         silent, self._received = not self._received, False
         if silent:
             self._send(_SubscriptionCommand("PING"))
-        self._timer = loop.call_later(
-            self._timeout_s, partial(self._check_alive, connection, pinged=silent)
-        )
+        self._timer = loop.call_later(self._timeout_s, partial(self._check_alive, pinged=silent))
 
 
 def _answers(kind: bytes, channel: bytes, due: _SubscriptionCommand) -> bool:

@@ -1,4 +1,4 @@
-"""How many requests may do at a time what takes memory for each."""
+"""How many downloads there may be at a time: each takes memory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from rose_gateway.metrics import Metrics
 class ConcurrencyLimit:
     """Belongs to one event loop."""
 
-    def __init__(self, slots: int, name: str) -> None:
-        """`name`: in the metrics."""
+    def __init__(self, slots: int) -> None:
         self._free = slots
-        self._name = name
 
     @contextmanager
     def slot(self, metrics: Metrics) -> Iterator[None]:
         """Raises: ApiError: 503: all are taken."""
         if not self._free:
-            metrics.limit_hit(self._name)
+            metrics.limit_hit("downloads")
             raise ApiError(
                 503,
-                f"the server has as many {self._name} as it can: try again",
+                "the server has as many downloads as it can: try again",
                 type="server_error",
                 code="server_busy",
                 retry_after_s=1.0,

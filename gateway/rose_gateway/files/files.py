@@ -27,9 +27,7 @@ _MAX_DOWNLOADS = 64
 class Files:
     repository: FileRepository
     store: FileStore
-    downloads: ConcurrencyLimit = field(
-        default_factory=lambda: ConcurrencyLimit(_MAX_DOWNLOADS, "downloads")
-    )
+    downloads: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(_MAX_DOWNLOADS))
 
     async def content(self, record: FileRecord, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         """Chunks of at most 1 MiB. An offset is cheap where the file has one part, as uploads do.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
-from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.calls import Call, cancel, delete, queue_status
 from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
@@ -31,14 +31,7 @@ from rose_producer._async.concurrency import Home, Once, read_limits, sent_ahead
 from rose_producer._async.tenants import top_tenants
 from rose_producer.cursor import LogCursor, Patience
 from rose_producer.log_read import CHUNK, FIRST_CHUNK, LogRead
-from rose_producer.request import (
-    Batch,
-    Enqueued,
-    PromptLike,
-    Request,
-    batches,
-    prepare_all,
-)
+from rose_producer.request import Batch, Enqueued, PromptLike, Request, batches, prepare_all
 from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilder
 
 if TYPE_CHECKING:
@@ -343,20 +336,14 @@ class AsyncJob:
 
     async def status(self) -> JobStatus:
         """Raises: JobNotFound, BrokerUnavailable"""
-        with transport.broker_errors():
-            state = self._client._partition(self.id).state(self.id)
-            fields = await self._client._redis.execute("HMGET", state, *STATUS_FIELDS)
-        return read_status(self.id, fields)
+        return read_status(self.id, await self._state(STATUS_FIELDS))
 
     async def record(self) -> JobRecord:
         """The submitter's record and owner of the job, and its status.
 
         Raises: JobNotFound, BrokerUnavailable
         """
-        with transport.broker_errors():
-            state = self._client._partition(self.id).state(self.id)
-            fields = await self._client._redis.execute("HMGET", state, *RECORD_FIELDS)
-        return read_record(self.id, fields)
+        return read_record(self.id, await self._state(RECORD_FIELDS))
 
     async def cancel(self) -> bool:
         """Ask for the job to stop; False when it had ended already.
@@ -366,10 +353,7 @@ class AsyncJob:
         Raises:
             JobNotFound, BrokerUnavailable
         """
-        ttl_s = self._client.settings.result_ttl_s
-        call = cancel(self._client._partition(self.id), self.id, ttl_s=ttl_s)
-        with transport.broker_errors():
-            outcome = await self._client._redis.run(call)
+        outcome = await self._run(cancel)
         if outcome == b"UNKNOWN":
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
@@ -382,11 +366,21 @@ class AsyncJob:
 
         Raises: BrokerUnavailable
         """
-        ttl_s = self._client.settings.result_ttl_s
-        call = delete(self._client._partition(self.id), self.id, ttl_s=ttl_s)
+        return bool(await self._run(delete) != b"UNKNOWN")
+
+    async def _state(self, names: Sequence[str]) -> list[Any]:
+        """These fields of its state."""
         with transport.broker_errors():
-            outcome = await self._client._redis.run(call)
-        return bool(outcome != b"UNKNOWN")
+            key = self._client._partition(self.id).state(self.id)
+            fields: list[Any] = await self._client._redis.execute("HMGET", key, *names)
+            return fields
+
+    async def _run(self, script: Callable[..., Call]) -> Any:
+        """`cancel` or `delete`."""
+        ttl_s = self._client.settings.result_ttl_s
+        call = script(self._client._partition(self.id), self.id, ttl_s=ttl_s)
+        with transport.broker_errors():
+            return await self._client._redis.run(call)
 
     async def _replay(self, read: LogRead, found: list[Any] | None = None) -> AsyncBursts:
         """What the log has after the cursor. `found`: the replies for its first chunk, where

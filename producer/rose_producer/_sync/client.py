@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
-from rose.protocol.calls import cancel, delete, queue_status
+from rose.protocol.calls import Call, cancel, delete, queue_status
 from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
@@ -32,14 +32,7 @@ from rose_producer._sync.concurrency import Home, Once, read_limits, sent_ahead
 from rose_producer._sync.tenants import top_tenants
 from rose_producer.cursor import LogCursor, Patience
 from rose_producer.log_read import CHUNK, FIRST_CHUNK, LogRead
-from rose_producer.request import (
-    Batch,
-    Enqueued,
-    PromptLike,
-    Request,
-    batches,
-    prepare_all,
-)
+from rose_producer.request import Batch, Enqueued, PromptLike, Request, batches, prepare_all
 from rose_producer.results import Bursts, Events, Result, ResultBuilder
 
 if TYPE_CHECKING:
@@ -342,20 +335,14 @@ class Job:
 
     def status(self) -> JobStatus:
         """Raises: JobNotFound, BrokerUnavailable"""
-        with transport.broker_errors():
-            state = self._client._partition(self.id).state(self.id)
-            fields = self._client._redis.execute("HMGET", state, *STATUS_FIELDS)
-        return read_status(self.id, fields)
+        return read_status(self.id, self._state(STATUS_FIELDS))
 
     def record(self) -> JobRecord:
         """The submitter's record and owner of the job, and its status.
 
         Raises: JobNotFound, BrokerUnavailable
         """
-        with transport.broker_errors():
-            state = self._client._partition(self.id).state(self.id)
-            fields = self._client._redis.execute("HMGET", state, *RECORD_FIELDS)
-        return read_record(self.id, fields)
+        return read_record(self.id, self._state(RECORD_FIELDS))
 
     def cancel(self) -> bool:
         """Ask for the job to stop; False when it had ended already.
@@ -365,10 +352,7 @@ class Job:
         Raises:
             JobNotFound, BrokerUnavailable
         """
-        ttl_s = self._client.settings.result_ttl_s
-        call = cancel(self._client._partition(self.id), self.id, ttl_s=ttl_s)
-        with transport.broker_errors():
-            outcome = self._client._redis.run(call)
+        outcome = self._run(cancel)
         if outcome == b"UNKNOWN":
             raise job_not_found(self.id)
         return bool(outcome != b"ENDED")
@@ -381,11 +365,21 @@ class Job:
 
         Raises: BrokerUnavailable
         """
-        ttl_s = self._client.settings.result_ttl_s
-        call = delete(self._client._partition(self.id), self.id, ttl_s=ttl_s)
+        return bool(self._run(delete) != b"UNKNOWN")
+
+    def _state(self, names: Sequence[str]) -> list[Any]:
+        """These fields of its state."""
         with transport.broker_errors():
-            outcome = self._client._redis.run(call)
-        return bool(outcome != b"UNKNOWN")
+            key = self._client._partition(self.id).state(self.id)
+            fields: list[Any] = self._client._redis.execute("HMGET", key, *names)
+            return fields
+
+    def _run(self, script: Callable[..., Call]) -> Any:
+        """`cancel` or `delete`."""
+        ttl_s = self._client.settings.result_ttl_s
+        call = script(self._client._partition(self.id), self.id, ttl_s=ttl_s)
+        with transport.broker_errors():
+            return self._client._redis.run(call)
 
     def _replay(self, read: LogRead, found: list[Any] | None = None) -> Bursts:
         """What the log has after the cursor. `found`: the replies for its first chunk, where

@@ -10,7 +10,7 @@ from rose_gateway.metrics import Metrics
 
 
 def test_whoever_finds_no_place_is_told_to_come_again() -> None:
-    limit, metrics = ConcurrencyLimit(2, "downloads"), Metrics()
+    limit, metrics = ConcurrencyLimit(2), Metrics()
     with (
         # given
         limit.slot(metrics),
@@ -29,7 +29,7 @@ def test_whoever_finds_no_place_is_told_to_come_again() -> None:
 
 
 def test_a_place_is_free_again_whatever_became_of_who_had_it() -> None:
-    limit, metrics = ConcurrencyLimit(1, "downloads"), Metrics()
+    limit, metrics = ConcurrencyLimit(1), Metrics()
     with pytest.raises(LookupError), limit.slot(metrics):
         raise LookupError
 
