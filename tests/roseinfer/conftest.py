@@ -7,7 +7,7 @@ import torch
 
 from roseinfer import InferenceEngine
 from roseinfer.native import library
-from tests.roseinfer.models import WAYS, byte_tokenizer, drawing, forget_prefixes, tiny_llama
+from tests.roseinfer.models import WAYS, byte_tokenizer, check_left_in_order, drawing, tiny_llama
 from tests.roseinfer.native import builds
 
 if builds.INSTEAD:
@@ -45,7 +45,4 @@ def shared_engine() -> InferenceEngine:
 def engine(shared_engine: InferenceEngine) -> Iterator[InferenceEngine]:
     """A tiny llama with a byte-level tokenizer; every scenario must leave its cache in order."""
     yield shared_engine
-    pool = shared_engine.cache.pool
-    pool.check_integrity()
-    assert pool.used == 0, "the scenario leaked blocks"
-    forget_prefixes(shared_engine)
+    check_left_in_order(shared_engine)

@@ -232,6 +232,14 @@ def forget_prefixes(engine: InferenceEngine) -> None:
     pool.release(pool.allocate(pool.available))
 
 
+def check_left_in_order(engine: InferenceEngine) -> None:
+    """No block of its cache is held or lost any more. It forgets what they hold."""
+    pool = engine.cache.pool
+    pool.check_integrity()
+    assert pool.used == 0, "blocks were leaked"
+    forget_prefixes(engine)
+
+
 def greedy(count: int, **changes: Any) -> SamplingParams:
     return SamplingParams(**{"max_new_tokens": count, "ignore_eos": True, **changes})
 

@@ -8,12 +8,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric, UntypedMetricFamily
+from prometheus_client.registry import Collector
 
 from rose_worker import http
 from rose_worker.http import HttpServer
@@ -37,16 +38,23 @@ def slow() -> Slow:
     return Slow()
 
 
+@contextmanager
+def serving(collector: Collector | None = None, host: str = "127.0.0.1") -> Iterator[HttpServer]:
+    registry = CollectorRegistry(auto_describe=False)
+    if collector is not None:
+        registry.register(collector)
+    server = HttpServer(host, 0, registry, name="w", healthy=lambda: None, ready=lambda: "no Redis")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.fixture
 def server(slow: Slow) -> Iterator[HttpServer]:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(slow)
-    made = HttpServer(
-        "127.0.0.1", 0, registry, name="w", healthy=lambda: None, ready=lambda: "no Redis"
-    )
-    yield made
-    slow.go.set()
-    made.close()
+    with serving(slow) as server:
+        yield server
+        slow.go.set()
 
 
 def connected(server: HttpServer, stack: ExitStack) -> socket.socket:
@@ -71,20 +79,15 @@ def test_it_serves_ipv6(host: str, asked: list[str]) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    # given
-    registry = CollectorRegistry()
-    made = HttpServer(host, 0, registry, name="w", healthy=lambda: None, ready=lambda: None)
-    # when
-    try:
+    with serving(host=host) as made:
         for address in asked:
+            # when
             connection = HTTPConnection(address, made.port, timeout=90)
             connection.request("GET", "/healthz")
             status = connection.getresponse().status
             connection.close()
             # then
             assert status == 200
-    finally:
-        made.close()
 
 
 def test_silent_clients_keep_no_probe_out_and_cost_a_bounded_number_of_threads(
@@ -106,14 +109,11 @@ def test_silent_clients_keep_no_probe_out_and_cost_a_bounded_number_of_threads(
 
 
 def test_a_client_that_trickles_has_its_time_and_no_more(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # given
     monkeypatch.setattr(http, "MAX_CONNECTION_S", 0.5)
-    server = HttpServer(
-        "127.0.0.1", 0, CollectorRegistry(), name="w", healthy=lambda: None, ready=lambda: None
-    )
-    with ExitStack() as stack:
+    with serving() as server, ExitStack() as stack:
         client = connected(server, stack)
         client.settimeout(0.1)
         gone = False
@@ -129,7 +129,6 @@ def test_a_client_that_trickles_has_its_time_and_no_more(
                 gone = True
         # then
         assert gone
-    server.close()
 
 
 def test_a_client_that_is_gone_leaves_no_traceback(
@@ -149,23 +148,17 @@ def test_a_client_that_is_gone_leaves_no_traceback(
     assert healthz(server) == 200
 
 
-def test_what_really_fails_is_logged(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_really_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     # given
     class Broken:
         def collect(self) -> Iterator[Metric]:
             raise ValueError("no such figure")
             yield
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Broken())
-    broken = HttpServer(
-        "127.0.0.1", 0, registry, name="w", healthy=lambda: None, ready=lambda: None
-    )
     # when
-    with ExitStack() as stack:
+    with serving(Broken()) as broken, ExitStack() as stack:
         client = connected(broken, stack)
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert closed(client)
-    broken.close()
     # then
     assert "no such figure" in caplog.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 import redis
 
@@ -93,8 +92,7 @@ def test_a_place_inside_of_an_older_worker_s_event_is_refused_and_nothing_comes_
     log = list(in_portions(log_of(raw, partition, job_id), (4, 1)))
     write_log(raw, partition, job_id, log, with_lengths=False)
     # when
-    url = f"{deployment.url}/jobs/{job_id}/events"
-    answer = httpx2.get(url, headers={"Last-Event-ID": "3-0"}, timeout=90)
+    answer = deployment.get(f"/jobs/{job_id}/events", headers={"Last-Event-ID": "3-0"})
     # then
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -106,8 +104,7 @@ def test_a_place_inside_of_an_older_worker_s_event_is_refused_and_nothing_comes_
 def test_a_reader_who_has_more_than_the_answer_is_refused(deployment: Deployment) -> None:
     job_id, _ = made(deployment, "chat/completions", CHAT)
 
-    url = f"{deployment.url}/jobs/{job_id}/events"
-    answer = httpx2.get(url, headers={"Last-Event-ID": "9-0"}, timeout=90)
+    answer = deployment.get(f"/jobs/{job_id}/events", headers={"Last-Event-ID": "9-0"})
 
     assert answer.status_code == 400
     assert "the answer ends after 5 tokens" in answer.json()["error"]["message"]
@@ -127,4 +124,4 @@ def test_a_reader_hears_of_the_end_of_a_job_that_came_before_his_tokens_came_aga
         (last,) = events
     assert last.json["error"]["code"] == "cancelled"
     headers = {"Last-Event-ID": str(last.id)}
-    assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
+    assert deployment.get(f"/jobs/{job_id}/events", headers=headers).status_code == 204

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 import pytest
 
 from rose_producer import Client
@@ -80,13 +79,13 @@ def test_a_reader_who_has_the_end_is_told_that_nothing_follows(
     deployment: Deployment, path: str, body: Any
 ) -> None:
     job_id, sent = made(deployment, path, body)
-    urls = [f"{deployment.url}/jobs/{job_id}/events"]
+    places = [f"/jobs/{job_id}/events"]
     if path == "responses":
-        urls.append(f"{deployment.url}/responses/resp_{job_id}?stream=true")
+        places.append(f"/responses/resp_{job_id}?stream=true")
 
-    for url in urls:
+    for place in places:
         headers = {"Last-Event-ID": str(sent[-1].id)}
-        assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
+        assert deployment.get(place, headers=headers).status_code == 204
 
 
 def test_a_reader_who_has_the_failure_is_told_that_nothing_follows(
@@ -104,9 +103,8 @@ def test_a_reader_who_has_the_failure_is_told_that_nothing_follows(
         last = list(events)[-1]
 
     assert "error" in last.json
-    url = f"{deployment.url}/jobs/{job_id}/events"
     headers = {"Last-Event-ID": str(last.id)}
-    assert httpx2.get(url, headers=headers, timeout=90).status_code == 204
+    assert deployment.get(f"/jobs/{job_id}/events", headers=headers).status_code == 204
 
 
 def test_an_answer_that_nobody_streamed_can_be_streamed_later(deployment: Deployment) -> None:

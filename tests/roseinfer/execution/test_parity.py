@@ -12,6 +12,7 @@ from tests.roseinfer.models import (
     CASES,
     answers,
     build,
+    check_left_in_order,
     engine_run_by,
     prompts,
     reference,
@@ -33,9 +34,7 @@ def prepared(architecture: str, run_by: str) -> tuple[InferenceEngine, list[list
 def case(request: pytest.FixtureRequest) -> Any:
     engine, expected = prepared(*request.param)
     yield engine, expected
-    engine.cache.pool.check_integrity()
-    assert engine.cache.pool.used == 0
-    engine.cache.pool.release(engine.cache.pool.allocate(engine.cache.pool.available))
+    check_left_in_order(engine)
 
 
 Case = tuple[InferenceEngine, list[list[int]]]

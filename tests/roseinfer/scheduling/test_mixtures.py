@@ -23,6 +23,7 @@ from tests.roseinfer.models import (
     CASES,
     build,
     engine_run_by,
+    forget_prefixes,
     greedy,
     prompts,
     reference,
@@ -113,7 +114,7 @@ class Play:
     ) -> None:
         """`params` gives a request's parameters for its prompt's number and its length."""
         self.pool = engine.cache.pool
-        self.pool.release(self.pool.allocate(self.pool.available))  # forget what it holds
+        forget_prefixes(engine)
         self.held = self.pool.allocate(self.pool.total - mixture.room)
         self.mixture, self.params, self.overlap = mixture, params, overlap
         limits = mixture.max_batch_size, mixture.max_step_tokens

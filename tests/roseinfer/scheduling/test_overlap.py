@@ -12,7 +12,15 @@ from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.native import library
 from roseinfer.sampling.sampled_tokens import SampledToken, SampledTokens
 from roseinfer.sessions.session import InferenceSession
-from tests.roseinfer.models import byte_tokenizer, drain, greedy, prompts, run_together, tiny_llama
+from tests.roseinfer.models import (
+    byte_tokenizer,
+    check_left_in_order,
+    drain,
+    greedy,
+    prompts,
+    run_together,
+    tiny_llama,
+)
 from tests.roseinfer.sessions.test_resume import PARAMS, fields, with_stop
 
 PROMPTS = prompts(30, 5, 18)
@@ -31,9 +39,7 @@ def run(
 ) -> list[list[tuple[object, ...]]]:
     scheduler = OnlineScheduler(engine, max_batch_size=3, max_step_tokens=16, overlap=overlap)
     outputs = run_together(scheduler, PROMPTS, params)
-    engine.cache.pool.check_integrity()
-    assert engine.cache.pool.used == 0
-    engine.cache.pool.release(engine.cache.pool.allocate(engine.cache.pool.available))
+    check_left_in_order(engine)
     return [[fields(output) for output in own] for own in outputs]
 
 

@@ -23,11 +23,6 @@ def engine() -> InferenceEngine:
     return long_engine()
 
 
-@pytest.fixture
-def machine(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(engine, monkeypatch)
-
-
 @dataclass
 class Served:
     """When each token of each request came, in the machine's seconds."""

@@ -32,12 +32,6 @@ def engine() -> InferenceEngine:
     return long_engine()
 
 
-@pytest.fixture
-def machine(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    forget_prefixes(engine)
-    return Machine(engine, monkeypatch)
-
-
 @dataclass
 class Course:
     """What befell the requests of one run, in the machine's seconds."""

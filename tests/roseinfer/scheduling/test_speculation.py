@@ -14,6 +14,7 @@ from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.clocks import ErraticClock, Machine
 from tests.roseinfer.models import (
     byte_tokenizer,
+    check_left_in_order,
     drain,
     engine_run_by,
     greedy,
@@ -46,11 +47,6 @@ def engine() -> InferenceEngine:
     return InferenceEngine.from_model(repeating_llama(), byte_tokenizer(), kv_cache_tokens=288)
 
 
-@pytest.fixture
-def machine(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(engine, monkeypatch)
-
-
 def mixed_requests() -> list[Request]:
     """Of all kinds: greedy and sampled, penalties, grammars, stop strings, log-probabilities."""
     source = random.Random(19)
@@ -77,10 +73,7 @@ def run(
         for prompt, params, done in requests
     ]
     outputs = drain(scheduler)
-    pool = scheduler.engine.cache.pool
-    pool.check_integrity()
-    assert pool.used == 0
-    pool.release(pool.allocate(pool.available))
+    check_left_in_order(scheduler.engine)
     brought = []
     for own in (outputs[name] for name in names):
         logprobs = [logprob for output in own for logprob in output.logprobs or ()]
