@@ -16,10 +16,12 @@ MAX_LEASE_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A runner's claim to a batch. Its epoch tells it from every runner before it."""
+    """A runner's claim to a batch. Epoch and runner together tell it from every other claim."""
 
     batch_id: str
     epoch: int
+    runner: str
+    """drawn for this claim"""
 
 
 def create(
@@ -39,24 +41,26 @@ def cancel(batch_id: str) -> Call:
 
 
 def claim(runner: str, *, lease_s: float, limit: int) -> Call:
+    """`runner`: one that no other claim names."""
     args: list[Arg] = [runner, _ms(lease_s), limit, MAX_LEASE_S * 1000, BulkKeys.batch("")]
     return Call(_script("claim"), [BulkKeys.UNFINISHED], args)
 
 
 def renew(lease: Lease, *, lease_s: float) -> Call:
-    args: list[Arg] = [lease.batch_id, lease.epoch, _ms(lease_s)]
+    args: list[Arg] = [lease.batch_id, lease.epoch, lease.runner, _ms(lease_s)]
     return Call(_script("renew"), [BulkKeys.batch(lease.batch_id), BulkKeys.UNFINISHED], args)
 
 
 def release(lease: Lease, *, pause_s: float = 0.0, failure: bool = False) -> Call:
-    args: list[Arg] = [lease.batch_id, lease.epoch, _ms(pause_s), int(failure)]
+    args: list[Arg] = [lease.batch_id, lease.epoch, lease.runner, _ms(pause_s), int(failure)]
     return Call(_script("release"), [BulkKeys.batch(lease.batch_id), BulkKeys.UNFINISHED], args)
 
 
 def count_lines(lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Call:
     """Numbers of lines, from 1."""
     id_ = lease.batch_id
-    args = [lease.epoch, *(line - 1 for line in successes), *(-line for line in failures)]
+    args: list[Arg] = [lease.epoch, lease.runner]
+    args += [*(line - 1 for line in successes), *(-line for line in failures)]
     return Call(_script("count_lines"), [BulkKeys.batch(id_), *_bitmaps(id_)], args)
 
 
@@ -65,20 +69,21 @@ def register(
 ) -> Call:
     """`kept_until_ms`: a batch that comes to no end leaves garbage after this."""
     id_ = lease.batch_id
-    args: list[Arg] = [lease.epoch, number, part, kept_until_ms, *paths]
+    args: list[Arg] = [lease.epoch, lease.runner, number, part, kept_until_ms, *paths]
     keys = [BulkKeys.batch(id_), BulkKeys.parts(id_), BulkKeys.GARBAGE]
     return Call(_script("register"), keys, args)
 
 
 def advance(lease: Lease, before: str, after: str, fields: Mapping[str, Arg]) -> Call:
-    args: list[Arg] = [lease.epoch, before, after, *_flat(fields)]
+    args: list[Arg] = [lease.epoch, lease.runner, before, after, *_flat(fields)]
     return Call(_script("advance"), [BulkKeys.batch(lease.batch_id)], args)
 
 
 def finish(lease: Lease, status: str, *, ttl_s: int) -> Call:
     id_ = lease.batch_id
     keys = [BulkKeys.batch(id_), BulkKeys.UNFINISHED, *_bitmaps(id_), BulkKeys.parts(id_)]
-    return Call(_script("finish"), keys, [id_, lease.epoch, status, ttl_s * 1000])
+    args: list[Arg] = [id_, lease.epoch, lease.runner, status, ttl_s * 1000]
+    return Call(_script("finish"), keys, args)
 
 
 def _bitmaps(batch_id: str) -> tuple[str, str]:

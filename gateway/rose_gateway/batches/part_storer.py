@@ -125,8 +125,9 @@ class PartStorer:
             self._changed.notify_all()
 
     async def _write(self, part: int, kind: Kind, piece: int, records: Sequence[bytes]) -> Piece:
-        """The epoch is in the name: a runner that has lost the batch may still be writing."""
-        name = f"{kind}-{part:06d}-{self._lease.epoch}-{piece}.jsonl"
+        """The claim is in the name: a runner that has lost the batch may still be writing."""
+        claim = f"{self._lease.epoch}-{self._lease.runner.rpartition('-')[2]}"
+        name = f"{kind}-{part:06d}-{claim}-{piece}.jsonl"
         path = f"batches/{self._lease.batch_id}/{name}"
         # Its part may be complete only when the batch is nearly over.
         reserve = partial(self._files.repository.reserve, path, until_ms=self._kept_until_ms)

@@ -182,10 +182,10 @@ class BatchRepository:
             return int(await self._redis.execute("ZCARD", BulkKeys.UNFINISHED))
 
     async def claim(self, runner: str, *, lease_s: float, limit: int) -> Sequence[Lease]:
-        """Batches that nobody else runs now."""
+        """Batches that nobody else runs now. `runner`: one that no other claim names."""
         reply = await self._run(calls.claim(runner, lease_s=lease_s, limit=limit))
         pairs = zip(reply[::2], reply[1::2], strict=True)
-        return [Lease(batch_id.decode(), int(epoch)) for batch_id, epoch in pairs]
+        return [Lease(batch_id.decode(), int(epoch), runner) for batch_id, epoch in pairs]
 
     async def renew(self, lease: Lease, *, lease_s: float) -> Status:
         """Returns its status. Raises: LeaseLost"""

@@ -32,7 +32,7 @@ class BatchRunner:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._repository: BatchRepository = services.batches
-        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._name = f"{socket.gethostname()}-{os.getpid()}"
         self._executions: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -61,9 +61,8 @@ class BatchRunner:
         room = settings.max_batches - len(self._executions)
         if not settings.run_batches or room <= 0:
             return
-        claimed = await self._repository.claim(
-            self._name, lease_s=settings.batch_lease_s, limit=room
-        )
+        runner = f"{self._name}-{secrets.token_hex(8)}"
+        claimed = await self._repository.claim(runner, lease_s=settings.batch_lease_s, limit=room)
         for lease in claimed:
             execution = asyncio.create_task(self._execute(lease))
             self._executions.add(execution)

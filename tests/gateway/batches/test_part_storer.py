@@ -23,7 +23,7 @@ async def test_a_piece_is_no_garbage_while_its_part_waits_for_a_line(
 ) -> None:
     async with opened_services(own_broker.url, queue, storage=str(tmp_path)) as services:
         # given: a part of two lines, the first of which is answered with more than is held
-        lease = Lease("batch_1", 1)
+        lease = Lease("batch_1", 1, "host-7-ab")
         counter = LineCounter(services.batches, lease, services.metrics, lambda _: None)
         storer = PartStorer(
             services.files,
@@ -40,4 +40,4 @@ async def test_a_piece_is_no_garbage_while_its_part_waits_for_a_line(
         # then: it is stored, and nobody may delete it before the batch must be over
         with redis.Redis(port=own_broker.port, protocol=2) as raw:
             garbage = raw.zrange(BulkKeys.GARBAGE, 0, -1, withscores=True)
-    assert garbage == [(b"batches/batch_1/output-000000-1-0.jsonl", FAR_MS)]
+    assert garbage == [(b"batches/batch_1/output-000000-1-ab-0.jsonl", FAR_MS)]

@@ -87,13 +87,13 @@ async def test_one_runner_at_a_time_has_a_batch(repository: BatchRepository) -> 
     batch = await create(repository)
     lease = await claimed(repository)
     # then
-    assert lease == Lease(batch.id, 1)
+    assert lease == Lease(batch.id, 1, "a")
     assert await repository.claim("b", lease_s=LEASE_S, limit=9) == []
     assert await repository.renew(lease, lease_s=LEASE_S) == "validating"
     # when: it leaves
     assert await repository.release(lease) == 0
     # then
-    assert await claimed(repository, "b") == Lease(batch.id, 2)
+    assert await claimed(repository, "b") == Lease(batch.id, 2, "b")
 
 
 async def test_a_runner_gets_no_more_batches_than_it_asks_for(repository: BatchRepository) -> None:
@@ -113,6 +113,34 @@ async def test_a_batch_whose_runner_is_silent_is_taken_over(repository: BatchRep
         while not (found := await repository.claim("b", lease_s=LEASE_S, limit=1)):
             await asyncio.sleep(0.01)
     # then: whatever the first one does comes to nothing
+    await assert_has_lost(repository, lost)
+    # and: the second one goes on
+    assert found[0].epoch == 2
+    assert (await repository.count_lines(found[0], [1], [])).completed == 1
+
+
+@pytest.mark.parametrize("next_runner", ["b", "a-again"])
+async def test_a_runner_whose_claim_a_failover_has_forgotten_changes_nothing(
+    repository: BatchRepository, own_raw: redis.Redis, next_runner: str
+) -> None:
+    # given: the heir of the primary knows the batch as it was before the claim
+    batch = await create(repository)
+    state = BulkKeys.batch(batch.id)
+    fields, until = own_raw.hgetall(state), own_raw.zscore(BulkKeys.UNFINISHED, batch.id)
+    lost = await claimed(repository)
+    own_raw.delete(state)
+    own_raw.hset(state, mapping=fields)
+    own_raw.zadd(BulkKeys.UNFINISHED, {batch.id: until})
+    # when: another one gets it by the same epoch
+    lease = await claimed(repository, next_runner)
+    # then
+    assert lease.epoch == lost.epoch
+    await assert_has_lost(repository, lost)
+    assert (await repository.count_lines(lease, [1], [])).completed == 1
+
+
+async def assert_has_lost(repository: BatchRepository, lost: Lease) -> None:
+    """Whatever the runner does comes to nothing."""
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: repository.renew(lost, lease_s=LEASE_S),
         lambda: repository.release(lost),
@@ -129,9 +157,6 @@ async def test_a_batch_whose_runner_is_silent_is_taken_over(repository: BatchRep
     assert after is not None
     assert (after.status, after.total, after.completed) == ("validating", None, 0)
     assert await repository.parts(lost.batch_id) == {}
-    # and: the second one goes on
-    assert found[0].epoch == 2
-    assert (await repository.count_lines(found[0], [1], [])).completed == 1
 
 
 async def test_a_lease_from_before_the_clock_was_set_back_ends(

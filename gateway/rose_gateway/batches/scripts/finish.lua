@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- End a batch. Its counts stay, its bitmaps and parts go: the files have what the parts say.
--- KEYS  state, unfinished, ended, failed, parts        ARGV  id, epoch, status, ttl ms
+-- KEYS  state, unfinished, ended, failed, parts        ARGV  id, epoch, runner, status, ttl ms
 -- Reply: 1; nil if another runner has it
 local state, unfinished, ended, failed, parts = unpack(KEYS)
-local known = redis.call('HMGET', state, 'epoch', 'completed')
-if known[1] ~= ARGV[2] then return false end
-if not known[2] then -- else it is a repeat
+local known = redis.call('HMGET', state, 'epoch', 'runner', 'completed')
+if known[1] ~= ARGV[2] or known[2] ~= ARGV[3] then return false end
+if not known[3] then -- else it is a repeat
   local failures = redis.call('BITCOUNT', failed)
   redis.call('HSET', state, 'completed', redis.call('BITCOUNT', ended) - failures, 'failed', failures,
-    'status', ARGV[3], ARGV[3] .. '_at', redis.call('TIME')[1])
+    'status', ARGV[4], ARGV[4] .. '_at', redis.call('TIME')[1])
 end
-redis.call('PEXPIRE', state, ARGV[4])
+redis.call('PEXPIRE', state, ARGV[5])
 redis.call('ZREM', unfinished, ARGV[1])
 for _, key in ipairs({ended, failed, parts}) do redis.call('DEL', key) end
 return 1
