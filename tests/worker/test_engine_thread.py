@@ -34,8 +34,8 @@ class GatedEngine(NullEngine):
         return super().step(only)
 
 
-def add(thread: EngineThread, engine: NullEngine, job_id: str, *, alone: bool = False) -> None:
-    thread.add(engine.prepare(JobSpec(id=job_id, prompt="a"), []), alone=alone)
+def add(thread: EngineThread, engine: NullEngine, job_id: str, *, alone: bool = False) -> int:
+    return thread.add(engine.prepare(JobSpec(id=job_id, prompt="a"), []), alone=alone)
 
 
 def make(engine: NullEngine, *, max_reports: int = 100, min_step_s: float = 0.0) -> EngineThread:
@@ -150,3 +150,21 @@ async def test_an_aborted_job_is_in_no_step_that_begins_afterwards() -> None:
     assert steps[1:] == [{"stays"}, {"stays"}]
     engine.gate.release(10_000)
     await thread.stop()
+
+
+async def test_a_report_says_which_jobs_had_been_added() -> None:
+    # given
+    engine = GatedEngine()
+    thread = make(engine)
+    assert add(thread, engine, "a") == 1
+    await until(lambda: engine.in_step)
+    # when: a job comes while the step of another one runs
+    assert add(thread, engine, "b") == 2
+    engine.gate.release(2)
+    # then
+    await until(lambda: len(engine.stepped_alone) == 2)
+    engine.gate.release(10_000)
+    await thread.stop()
+    reports = [report for _ in range(2) if (report := thread.take_report())]
+    assert [report.added for report in reports] == [1, 2]
+    assert [len(report.outputs) for report in reports] == [1, 2]

@@ -47,9 +47,9 @@ class Engine:
         self.reports: deque[StepReport] = deque()
         self.aborted: list[str] = []
 
-    def step(self, index: int, *job_ids: str) -> None:
+    def step(self, index: int, *job_ids: str, added: int = 0) -> None:
         outputs = [StepOutput(job_id, index, (1,), "x", None) for job_id in job_ids]
-        self.reports.append(StepReport(outputs, SchedulerStats()))
+        self.reports.append(StepReport(outputs, SchedulerStats(), added=added))
 
     def take_report(self) -> StepReport | None:
         return self.reports.popleft() if self.reports else None
@@ -65,11 +65,11 @@ class Scene:
         broker, engine = cast("Broker", self.redis), cast("EngineThread", self.engine)
         self.publisher = Publisher(broker, engine, self.table, metrics)
 
-    def hold(self, partition: Partition, *, alone: bool = False) -> HeldJob:
+    def hold(self, partition: Partition, *, alone: bool = False, added: int = 0) -> HeldJob:
         job_id = f"{partition.index}-job"
         lease = Lease(partition, EntryKey("jobs", f"1-{partition.index}"), job_id, "a")
         spec = JobSpec(id=job_id, prompt="x")
-        job = HeldJob(spec, lease, 0, 1, 0.0, resumed=False, alone=alone)
+        job = HeldJob(spec, lease, 0, 1, 0.0, resumed=False, alone=alone, added=added)
         self.table.add(job)
         return job
 
@@ -139,3 +139,19 @@ async def test_a_suspect_that_has_a_token_holds_up_no_other_partition() -> None:
         scene.publisher.collect()
         # then
         await until(lambda: not scene.table.replays_a_suspect)
+
+
+async def test_what_was_computed_before_a_job_was_taken_again_is_not_its_text() -> None:
+    async with publishing() as scene:
+        # given: steps whose reports nobody has taken when the lease was lost
+        earlier = scene.hold(WELL, added=1)
+        for index in range(3):
+            scene.engine.step(index, earlier.spec.id, added=1)
+        scene.table.pop(earlier.spec.id)
+        # when
+        again = scene.hold(WELL, added=2)
+        scene.engine.step(0, again.spec.id, added=2)
+        scene.publisher.collect()
+        # then
+        await until(lambda: scene.redis.stored == 1)
+        assert again.logged == 1

@@ -191,15 +191,14 @@ class Admission:
             )
 
     def _run(self, job: HeldJob, grant: Taken, prepared: Prepared) -> None:
-        self._table.add(job)
-        self._metrics.observe_take(job)
+        self._hold(job)
         deadline_ms = job.spec.deadline_ms
         if grant.cancel_requested:
             self._publisher.cancel(job.spec.id)
         elif deadline_ms is not None and not self._set_deadline(job, deadline_ms, grant):
             self._miss_deadline(job.spec.id)
         else:
-            self._thread.add(prepared, alone=job.alone)
+            job.added = self._thread.add(prepared, alone=job.alone)
             log.info(
                 "job %s taken: %d prompt tokens, %d logged, epoch %d%s",
                 job.spec.id,
@@ -210,11 +209,17 @@ class Admission:
                 extra={"job": job.spec.id},
             )
 
+    def _hold(self, job: HeldJob) -> None:
+        """A failover may have forgotten that this worker has the job, and given it to it again."""
+        if (earlier := self._table.get(job.spec.id)) is not None:
+            self._publisher.lose(earlier, "taken again")
+        self._table.add(job)
+        self._metrics.observe_take(job)
+
     def _fail(self, job: HeldJob, grant: Taken, error: InvalidRequest) -> None:
         """End a job that only its caller can correct. It becomes no dead letter: the operator
         cannot fix it, and one careless caller would fill the list."""
-        self._table.add(job)
-        self._metrics.observe_take(job)
+        self._hold(job)
         # The message of a chat template may quote the prompt: log the code alone.
         log.warning("job %s is refused: %s", job.spec.id, error.code, extra={"job": job.spec.id})
         if grant.cancel_requested:

@@ -77,7 +77,8 @@ class Engine(Protocol):
             InvalidRequest: this model cannot run the job.
         """
 
-    def add(self, prepared: Prepared) -> None: ...
+    def add(self, prepared: Prepared) -> None:
+        """No job of this id is in the engine."""
 
     def abort(self, job_id: str) -> None:
         """Free the slot of a job. Unknown ids are ignored, because the job may just have

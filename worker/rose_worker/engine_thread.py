@@ -29,6 +29,8 @@ class StepReport:
     stats: SchedulerStats
     stepped: bool = True
     """False: there was no step. Jobs were aborted, and the gauges must show it."""
+    added: int = 0
+    """how many jobs had been added before: the outputs are of none that came later"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class EngineThread:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._stopping = False
         self._alone: str | None = None
+        self._sent = self._added = 0
         self._progress_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -78,9 +81,12 @@ class EngineThread:
             self._has_room.notify()
         await asyncio.wait([self.ended])
 
-    def add(self, prepared: Prepared, *, alone: bool = False) -> None:
-        """`alone`: the other jobs pause until this one has a token or has ended."""
+    def add(self, prepared: Prepared, *, alone: bool = False) -> int:
+        """`alone`: the other jobs pause until this one has a token or has ended. Returns how many
+        jobs were added up to this one."""
+        self._sent += 1
         self._commands.put(_Add(prepared, alone))
+        return self._sent
 
     def abort(self, job_id: str) -> None:
         self._commands.put(_Abort(job_id))
@@ -112,7 +118,7 @@ class EngineThread:
                     outputs = self._engine.step(self._alone)
                     if any(output.request_id == self._alone for output in outputs):
                         self._alone = None
-                    self._report(StepReport(outputs, self._engine.stats()))
+                    self._report(StepReport(outputs, self._engine.stats(), added=self._added))
                     self._slow_down()
                 elif aborted:
                     self._report(StepReport([], self._engine.stats(), stepped=False))
@@ -149,6 +155,7 @@ class EngineThread:
                 return aborted
             match command:
                 case _Add(prepared, alone):
+                    self._added += 1
                     self._engine.add(prepared)
                     if alone:
                         self._alone = prepared.job_id

@@ -61,6 +61,8 @@ class HeldJob:
     """This worker or another has started it before."""
     epoch: int = 1
     """takes and hand-backs of the job up to its take"""
+    added: int = 0
+    """how many jobs the engine was given up to this one; its outputs come later"""
     first_index: int = 0
     """tokens in the log when it was taken"""
     alone: bool = False
@@ -120,12 +122,13 @@ class JobTable:
         return any(job.alone for job in self._jobs.values())
 
     def claim(self, claims: Iterable[Claim]) -> None:
-        """Add claims. An entry that is already held may come again if its renewal was late."""
+        """Add claims. An entry that is already held may come again if its renewal was late. If it
+        has been taken again, Redis has forgotten the earlier take."""
         held = {job.lease.entry for job in self._jobs.values()}
         for claim in claims:
             key = claim.entry.key
             self._abandoned.discard(key)
-            if key not in held:
+            if key not in held or claim.grant is not None:
                 self._claims.setdefault(key, claim)
 
     def hold(self, claim: Claim) -> None:

@@ -67,6 +67,8 @@ class NullEngine:
         return Prepared(job.id, len(prompt), echo)
 
     def add(self, prepared: Prepared) -> None:
+        if prepared.job_id in self._running:
+            raise InvalidParameter(f"the id {prepared.job_id!r} is in use")
         self._running[prepared.job_id] = prepared.handle
 
     def abort(self, job_id: str) -> None:

@@ -110,7 +110,7 @@ class Publisher:
             if report.stepped:
                 self._metrics.observe_step(report.stats)
             for output in report.outputs:
-                self._accept(output)
+                self._accept(output, report.added)
 
     @property
     def _waiting(self) -> int:
@@ -159,10 +159,11 @@ class Publisher:
             self._engine.abort(job_id)
         return job
 
-    def _accept(self, output: StepOutput) -> None:
+    def _accept(self, output: StepOutput, added: int) -> None:
         job = self._table.get(output.request_id)
-        # A step that ran when the job was cancelled or lost brings tokens that are dropped.
-        if job is None or output.index != job.logged:
+        # A step that ran when the job was cancelled or lost brings tokens that are dropped, also if
+        # this worker has taken the job again since.
+        if job is None or added < job.added or output.index != job.logged:
             return
         lane = self._lanes[job.lease.partition.index]
         if output.token_ids:
@@ -191,7 +192,7 @@ class Publisher:
     def settle(self, job: HeldJob, item: Append, outcome: str, now: float) -> int:
         """Act on the outcome of an append. Returns how many tokens it has added to the log."""
         if outcome in ("FENCED", "GAP"):
-            self._lose(job, outcome)
+            self.lose(job, outcome)
             return 0
         if tokens := sum(item.counts):
             self._metrics.observe_tokens(job, tokens, now)
@@ -219,7 +220,7 @@ class Publisher:
             extra={"job": job.spec.id},
         )
 
-    def _lose(self, job: HeldJob, outcome: str) -> None:
+    def lose(self, job: HeldJob, outcome: str) -> None:
         """Stop working on a job that another worker has, or whose log somebody has changed."""
         self._metrics.fenced.inc()
         if self._table.holds(job):
