@@ -1,7 +1,7 @@
 """Every state transition as a call of a Lua script: its keys, its arguments and its reply.
 
 A call knows no Redis client: `rose.transport` runs it. Any call may be repeated after a lost reply,
-since it carries what makes a repeat harmless (job id, token index, epoch, entry id, take id).
+since it carries what makes a repeat harmless (job id, token index, entry id, take id).
 """
 
 from rose.protocol.calls.announcement import ALIVE_S as ALIVE_S
