@@ -27,10 +27,10 @@ _MAX_HEADER_BYTES = 64 * 1024
 #: long: no line is slower than this.
 _BODY_PATIENCE = 10
 _MIN_BYTES_PER_S = 100_000
-#: After an answer that did not wait for the body: so long and so much is still taken from the
-#: client, so that it reads the answer and not a reset connection.
+#: After an answer that did not wait for the body: so long the client may read it. A connection that
+#: is reset while it still sends loses it for many clients. So this much is taken, then nothing.
 _LINGER_S = 2.0
-_LINGER_BYTES = 1024 * 1024
+_LINGER_BYTES = 8 * 1024 * 1024
 
 _NEVER = float("inf")
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
@@ -124,7 +124,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._lingering:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > _LINGER_BYTES:
-                self.abandon()
+                self.transport.pause_reading()
             return
         if self._http2 is not None:
             self._refuse_http2(data)
@@ -219,8 +219,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def close_lingering(self) -> None:
-        """Where the client still sends, take some of it, so that it can read its answer: a reset
-        connection would lose it."""
+        """Where the client still sends, take some of it, so that it can read its answer."""
         if not self._in_body or not self.transport.can_write_eof():
             self.transport.close()
         elif not self._lingering:

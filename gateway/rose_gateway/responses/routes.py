@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from rose.errors import JobNotFound
@@ -52,6 +53,22 @@ _BracketInclude = Annotated[
 ]
 
 
+async def _stream_wanted(
+    request: Request,
+    stream: Annotated[bool, Query(description="its events, from the first one on")] = False,
+) -> bool:
+    """OpenAI's library for Go says it in a body, `{"stream":true}`, and not in the query."""
+    if stream:
+        return True
+    with suppress(ValueError, RecursionError):  # the body of a GET may be anything
+        body = json.loads(await request.body())
+        return isinstance(body, dict) and body.get("stream") is True
+    return False
+
+
+_StreamDependency = Annotated[bool, Depends(_stream_wanted)]
+
+
 @router.post(
     "",
     summary="Create a response",
@@ -81,7 +98,7 @@ async def retrieve_response(
     response_id: ResponseId,
     services: ServicesDependency,
     caller: CallerDependency,
-    stream: Annotated[bool, Query(description="its events, from the first one on")] = False,
+    stream: _StreamDependency,
     starting_after: Annotated[
         int | None,
         Query(ge=0, le=2**53, description="with stream: only events with higher numbers"),

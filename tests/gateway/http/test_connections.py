@@ -213,6 +213,23 @@ def test_a_body_of_a_gigabyte_is_refused_early(
     assert metrics["rose_gateway_received_bytes_total"] - before < 1_000_000
 
 
+def test_a_client_that_is_refused_may_still_send_megabytes(gateway: GatewayProcess) -> None:
+    # given: many clients give up at a connection that breaks while they write
+    body = b"x" * 7 * 1024 * 1024
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+
+    def answered_at_the_end() -> bool:
+        with connect(gateway, head % len(body)) as client:
+            try:
+                client.sendall(body)
+            except OSError:
+                return False
+            return answer_of(client)[0] == 413
+
+    # then: where the machine does not stall for as long as the gateway waits
+    wait_until(answered_at_the_end)
+
+
 def test_what_is_too_deep_is_refused_before_it_is_parsed(gateway: GatewayProcess) -> None:
     deep = '{"model": "m", "input": ' + "[" * 21 + '"]]]"' + "]" * 21 + "}"
     answer = httpx.post(f"{gateway.url}/responses", content=deep, timeout=90)

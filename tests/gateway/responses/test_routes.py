@@ -131,3 +131,15 @@ def test_a_response_that_missed_its_deadline_failed(deployment: Deployment) -> N
 
     assert response["status"] == "failed"
     assert response["error"]["type"] == "deadline_exceeded"
+
+
+def test_a_stream_may_be_asked_for_as_openais_library_for_go_does(deployment: Deployment) -> None:
+    # given
+    whole = events_of(create(deployment.url, stream=True).content)
+    path = f"/responses/{whole[0]['response']['id']}?starting_after=5"
+    # when: the bytes of its GetStreaming (3.52.0), which has the wish in a body
+    answer = deployment.get(path, headers={"accept": "application/json"}, content='{"stream":true}')
+    # then
+    assert events_of(answer.content) == whole[6:]
+    for other in ('{"stream":false}', "[true]", "{", b"\xff"):
+        assert deployment.get(path, content=other).json()["error"]["param"] == "starting_after"
