@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rose.errors import UnsupportedModel
 from roseinfer.kv_cache.cache import LayerShape
 from roseinfer.model.attention import AttentionCall, bind_everywhere, unbind
-from roseinfer.model.limits import model_type, text_config, vocab_size
+from roseinfer.model.limits import model_type, position_limits, text_config, vocab_size
 
 #: Why a model is refused whose attention cannot be replaced.
 BYPASSED = "its layers bypass transformers' attention interface"
@@ -118,8 +118,8 @@ class _Recorder:
 def _record_calls(model: Any) -> list[LayerCall]:
     recorder = _Recorder()
     bind_everywhere(model, recorder)
-    ids = probe_ids(model, 3)
-    positions = torch.arange(3, device=model.device)
+    ids = probe_ids(model, min([3, *position_limits(model)]))
+    positions = torch.arange(len(ids), device=model.device)
     try:
         model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
     except Exception as error:

@@ -29,9 +29,7 @@ def context_length(model: Any, max_context: int | None) -> int:
     Raises ConfigurationError for a `max_context` above what the model can do, UnsupportedModel if
     neither says how much that is.
     """
-    config = text_config(model)
-    limits = [getattr(config, "max_position_embeddings", None), *length_limits(config)]
-    known = [int(limit) for limit in limits if limit]
+    known = position_limits(model)
     if known and min(known) < _LEAST_CONTEXT:
         raise UnsupportedModel(
             f"{model_type(model)}: a context of {min(known)} has no room for a prompt and a token"
@@ -49,6 +47,13 @@ def context_length(model: Any, max_context: int | None) -> int:
             f"max_context={max_context} must lie between {_LEAST_CONTEXT}{upper}"
         )
     return max_context
+
+
+def position_limits(model: Any) -> list[int]:
+    """Lengths that a sequence must not exceed, as far as the configuration says."""
+    config = text_config(model)
+    limits = [getattr(config, "max_position_embeddings", None), *length_limits(config)]
+    return [int(limit) for limit in limits if limit]
 
 
 def length_limits(config: Any) -> Iterator[int]:

@@ -7,6 +7,7 @@ each sequence alone. A wrong answer is worse than a refusal: what fails this is 
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -16,17 +17,17 @@ from rose.sampling import SamplingParams
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import IMPLEMENTATION
 from roseinfer.model.attention_layers import AttentionLayers, probe_ids, refuse, refuse_failure
-from roseinfer.model.limits import length_limits, text_config
+from roseinfer.model.limits import position_limits
 from roseinfer.model.runner import Runner
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
 from roseinfer.text.detokenizer import TextStream
 
 # Two sequences, and the chunk of each that every step computes. Between them: packing, a chunk
-# that continues another, a decode batch of two, contexts longer than a block.
+# that continues another, a decode batch of two, contexts longer than a block. A model with fewer
+# positions computes what fits.
 _CHUNKS = ((4, 1), (2, 17), (1, 1))
 _LENGTHS = tuple(sum(lengths) for lengths in zip(*_CHUNKS, strict=True))
-PROBE_TOKENS = max(_LENGTHS)  # of the longest sequence
 _BLOCK_SIZE = 8
 
 # The mean over all tokens of the relative error of their logits. Rounding stays below; attending
@@ -35,14 +36,20 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6, torch.float16: 3e-2}
 _DEFAULT_TOLERANCE = 0.1
 
 
+def probe_tokens(model: Any) -> int:
+    """Those of the longest sequence."""
+    return min([max(_LENGTHS), *position_limits(model)])
+
+
 class Reference:
     """Logits as the model's own code and attention give them, before anything is replaced."""
 
     def __init__(self, model: Any) -> None:
         """Raises UnsupportedModel if the model cannot be run at all."""
-        _check_length_limits(model)
         self._model = model
-        self._sequences = [probe_ids(model, length, salt=i) for i, length in enumerate(_LENGTHS)]
+        self._chunks = _chunks_within(probe_tokens(model))
+        lengths = [sum(counts) for counts in zip(*self._chunks, strict=True)]
+        self._sequences = [probe_ids(model, length, salt=i) for i, length in enumerate(lengths)]
         self.tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
         try:
             self._logits = _reference_logits(model, self._sequences)
@@ -62,25 +69,30 @@ class Reference:
         Raises UnsupportedModel if it fails altogether.
         """
         try:
-            ours = _packed_logits(self._model, runner, layers, self._sequences)
+            ours = _packed_logits(self._model, runner, layers, self._sequences, self._chunks)
         except Exception as error:
             raise refuse_failure(self._model, "the probe's forward pass", error) from error
         errors = (ours - self._logits).norm(dim=-1) / self._logits.norm(dim=-1).clamp_min(1e-6)
         return float(errors.mean())
 
 
-def _check_length_limits(model: Any) -> None:
-    limit = min(length_limits(text_config(model)), default=PROBE_TOKENS)
-    if limit < PROBE_TOKENS:
-        raise refuse(
-            model,
-            f"its rotary embedding is another one for more than {limit} tokens, and the load probe "
-            f"needs {PROBE_TOKENS}: original_max_position_embeddings is too small",
-        )
+def _chunks_within(limit: int) -> list[tuple[int, ...]]:
+    """_CHUNKS, without the tokens from `limit` on of each sequence."""
+    ends = [tuple(min(end, limit) for end in step) for step in accumulate(_CHUNKS, _sums)]
+    starts = [(0,) * len(ends[0]), *ends]
+    return [tuple(b - a for a, b in zip(*pair, strict=True)) for pair in pairwise(starts)]
+
+
+def _sums(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def _packed_logits(
-    model: Any, runner: Runner, layers: AttentionLayers, sequences: list[Tensor]
+    model: Any,
+    runner: Runner,
+    layers: AttentionLayers,
+    sequences: list[Tensor],
+    steps: list[tuple[int, ...]],
 ) -> Tensor:
     """Logits [sum of lengths, V] as the engine computes them, sequence after sequence."""
     num_blocks = 1 + sum(-(-length // _BLOCK_SIZE) for length in _LENGTHS)
@@ -95,8 +107,10 @@ def _packed_logits(
     runner.bind(cache)
     sessions = [_session(ids, cache) for ids in sequences]
     parts: list[list[Tensor]] = [[] for _ in sessions]
-    for counts in _CHUNKS:
-        chunks = [Chunk(s, count) for s, count in zip(sessions, counts, strict=True)]
+    for counts in steps:
+        chunks = [Chunk(s, count) for s, count in zip(sessions, counts, strict=True) if count]
+        if not chunks:
+            continue
         order, logits = runner.run(chunks, every_row=True)
         start = 0
         for chunk in order:

@@ -13,7 +13,7 @@ from roseinfer.kv_cache.cache import KVCache, LayerShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts, weight_of
 from roseinfer.model.limits import model_type
-from roseinfer.model.probe import PROBE_TOKENS
+from roseinfer.model.probe import probe_tokens
 from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
@@ -46,7 +46,7 @@ def build_decoder(
     if misfit is not None:
         return f"it does not hold this model: {misfit}"
     # The load probe's sequences may be longer than the requests that are allowed.
-    return NativeDecoder(parts, layers, max(context, PROBE_TOKENS), quantized or {})
+    return NativeDecoder(parts, layers, max(context, probe_tokens(model)), quantized or {})
 
 
 class NativeDecoder:

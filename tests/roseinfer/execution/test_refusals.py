@@ -65,7 +65,6 @@ def unread_window() -> Any:
     return model
 
 
-_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -82,11 +81,6 @@ _ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
         # a norm that may divide by zero
         (lambda: build("llama", rms_norm_eps=0.0), "its rms_norm_eps 0.0"),
         (lambda: build("gpt2", layer_norm_epsilon=0.0), "its layer_norm_epsilon 0.0"),
-        # a rope that changes before the probe ends
-        (
-            lambda: tiny_llama(rope_parameters={**_ROPE, "original_max_position_embeddings": 16}),
-            "another one for more than 16 tokens",
-        ),
         (lambda: tiny_llama(max_position_embeddings=1), "no room for a prompt and a token"),
     ],
 )
@@ -170,6 +164,23 @@ def test_length_dependent_rope_caps_the_context() -> None:
         }
     )
     assert InferenceEngine.from_model(model).context_length == 64
+
+
+def test_a_length_that_changes_the_rope_before_the_probe_ends() -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    model = tiny_llama(rope_parameters={**rope, "original_max_position_embeddings": 16})
+    assert InferenceEngine.from_model(model).context_length == 16
+
+
+@pytest.mark.parametrize("positions", [2, 3, 10])
+@pytest.mark.parametrize("architecture", ["gpt2", "opt"])
+def test_a_model_with_fewer_positions_than_the_probe_has(architecture: str, positions: int) -> None:
+    model = build(architecture, max_position_embeddings=positions, n_positions=positions)
+    prompt, count = [5] * (positions // 2), positions - positions // 2
+    wanted = reference(model, prompt, count)
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=64)
+    assert engine.context_length == positions
+    assert tokens(run_alone(engine, prompt, greedy(count))) == wanted
 
 
 def test_max_context_beyond_the_model() -> None:
