@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import urllib.parse
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import yaml
 from deploy.expressions import RULES
 from rose_cli.demo.broker import free_port
 from tests.deploy.files import services
+from tests.support.children import end_with
 
 SHIPPED = RULES.parent
 
@@ -45,7 +48,12 @@ class Prometheus:
 
     def __enter__(self) -> Prometheus:
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen(self._words, stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                self._words,
+                stdout=output,
+                stderr=output,
+                preexec_fn=partial(end_with, os.getpid()),
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

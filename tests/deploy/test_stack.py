@@ -15,6 +15,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from rose_cli.demo.broker import free_port
@@ -23,6 +24,7 @@ from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT, image, services
 from tests.deploy.prometheus import Prometheus
 from tests.support.bench import wait_until
+from tests.support.children import end_with
 
 pytestmark = needs_redis_server
 
@@ -38,7 +40,14 @@ def process(
     words: Sequence[str | Path], env: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
-        started = subprocess.Popen(words, env=dict(env), cwd="/", stdout=output, stderr=output)
+        started = subprocess.Popen(
+            words,
+            env=dict(env),
+            cwd="/",
+            stdout=output,
+            stderr=output,
+            preexec_fn=partial(end_with, os.getpid()),
+        )
         try:
             yield started
         finally:

@@ -85,6 +85,14 @@ def _end_with_the_next(parent: int) -> None:
         os._exit(1)  # it has died meanwhile
 
 
+def end_with(parent: int) -> None:
+    """Linux kills this process, of the program that it becomes too, when `parent` dies, which began
+    it: `preexec_fn=partial(end_with, os.getpid())`."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it has died meanwhile
+
+
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:

@@ -14,7 +14,9 @@ from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
 
 _STARTS = """
-import sys
+import os, subprocess, sys
+from functools import partial
+from tests.support.children import end_with
 from tests.support.clocks import SKEWED_WORKER
 from tests.support.echo import serving
 from tests.support.gateway import running_deployment
@@ -26,6 +28,7 @@ with (
     running_deployment(servers.url, "q"),
     serving("late", servers.url, queue="q", program=SKEWED_WORKER),
 ):
+    subprocess.Popen(["sleep", "600"], preexec_fn=partial(end_with, os.getpid()))
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -41,9 +44,9 @@ def test_services_end_with_the_tests_that_are_killed() -> None:
     )
     assert tests.stdout is not None
     assert tests.stdout.readline() == "ready\n"
-    # what forks, two servers and their Sentinel, a gateway and two workers
+    # what forks, two servers and their Sentinel, a gateway, two workers, and another program
     services = _children(tests.pid)
-    assert len(services) >= 7
+    assert len(services) >= 8
     # when
     tests.kill()
     tests.communicate()
