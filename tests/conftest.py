@@ -27,6 +27,11 @@ from tests.support.wheel import build_wheel, install, new_environment
 # Two cores, and processes beside each other: threads that wait for each other cost more than they
 # bring. Inherited by the worker processes.
 os.environ["OMP_NUM_THREADS"] = "1"
+# The caller's settings must not reach the tests, nor what they and their fixtures start. What `make
+# sanitize` says is no setting.
+for _name in [name for name in os.environ if name.startswith("ROSE_")]:
+    if not _name.startswith("ROSE_TEST_"):
+        del os.environ[_name]
 # Triton's kernels run in its interpreter, unless the caller has a GPU and says 0. It must be known
 # before anything imports Triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -55,14 +60,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--compose", action="store_true", help="bring docker-compose.yml up: make test-compose"
     )
-
-
-@pytest.fixture(autouse=True)
-def _no_rose_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller's environment must not reach the tests."""
-    for name in list(os.environ):
-        if name.startswith("ROSE_"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session", autouse=True)
