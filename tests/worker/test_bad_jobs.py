@@ -181,3 +181,21 @@ def test_spoilt_keys_cost_the_job_they_belong_to_and_no_other(
     wait_until(lambda: has_no_jobs(raw, partition))
     ((_, letter),) = raw.xrange(partition.dead)
     assert letter[b"code"] == b"malformed_message"
+
+
+def test_the_dead_letter_of_a_job_whose_state_was_deleted_says_so(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given: a worker that does not live to see it
+    worker = start_worker(lease_s=0.5, **SLOW)
+    job = client.submit("abc", max_new_tokens=100_000)
+    wait_until(lambda: running(job, tokens=3))
+    worker.kill()
+    # when
+    raw.delete(partition.state(job.id))
+    start_worker(lease_s=0.5)
+    # then
+    wait_until(lambda: raw.xlen(partition.dead) == 1)
+    ((_, letter),) = raw.xrange(partition.dead)
+    assert b"the job's state is gone" in letter[b"message"]
+    assert b"noeviction" in letter[b"message"]

@@ -57,5 +57,5 @@ async def test_a_key_of_tenants_that_was_made_anew_is_said_once(
         fetched = [(await worker.fetch(partition, 1)).entries for _ in jobs]
     # then
     assert {decode_job(entry.raw).id for (entry,) in fetched} == jobs
-    assert caplog.text.count(f"into {key}; it was made anew") == 1
+    assert caplog.text.count(f"overwritten the key {key}; it was rebuilt") == 1
     await worker.close()

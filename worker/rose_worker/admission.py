@@ -127,6 +127,12 @@ class Admission:
                     refused[claim] = MalformedMessage(
                         "somebody else has written into the job's state or its token log"
                     )
+                case NotTaken.STATE_GONE:
+                    refused[claim] = MalformedMessage(
+                        "the job's state is gone, though not its token log: it was deleted, or "
+                        "Redis has evicted it. Retry it, and it begins anew; Redis must have "
+                        "maxmemory-policy noeviction"
+                    )
         granted = [(claim, spec, claim.grant) for claim, spec in claims if claim.grant is not None]
         return granted, refused
 

@@ -234,9 +234,9 @@ class Broker:
         if mended and self._logged.get(partition) != mended:
             self._logged[partition] = mended
             log.error(
-                "somebody had written something of another type into %s; it was made anew from the "
-                "keys beside it, and shares may be wrong for a while. Give whoever else uses this "
-                "Redis a user of its own: docs/redis.md",
+                "another program had overwritten the key %s; it was rebuilt from the queue's other "
+                "keys, and tenants' shares may be wrong for a while. Give every other program on "
+                "this Redis a user of its own: docs/redis.md",
                 mended.decode(errors="replace").partition(" ")[2],
             )
 

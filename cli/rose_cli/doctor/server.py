@@ -307,11 +307,11 @@ def _foreign(tenants: TenantsStatus) -> Iterator[Finding]:
         if key.endswith(":limits"):
             todo = "no weight or limit holds: DEL it, then rose tenants set"
         else:
-            todo = "the next job of a tenant makes it anew; see who writes there: docs/redis.md"
+            todo = "the next job of a tenant rebuilds it; see who writes there: docs/redis.md"
         yield fail("tenants", says, todo)
     for key in tenants.mended:
         yield warn(
             "tenants",
-            f"somebody had written something of another type into {key}; it was made anew",
+            f"another program had overwritten the key {key}; it was rebuilt",
             "see who writes there: docs/redis.md; HDEL the field mended of shares:clock when done",
         )

@@ -86,6 +86,8 @@ class NotTaken(Enum):
     """The lease of the last take has lapsed without a new token: take it alone."""
     MALFORMED = auto()
     """Somebody else has written into the job's state or its log."""
+    STATE_GONE = auto()
+    """The job's log has tokens, and its state is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ def taken(reply: bytes, take_id: str) -> Taken | NotTaken | OfOtherModel:
         return NotTaken.SUSPECT
     if outcome == b"MALFORMED":
         return NotTaken.MALFORMED
+    if outcome == b"STATE_GONE":
+        return NotTaken.STATE_GONE
     if outcome not in (b"TAKEN", b"OTHER_MODEL"):
         return NotTaken.NOTHING_TO_DO
     try:

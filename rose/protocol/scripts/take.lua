@@ -15,6 +15,7 @@
 --                          another model has written these tokens; nothing has changed
 --        NOT_OWNER
 --        MALFORMED         somebody else has written into its state or its log
+--        STATE_GONE        its log has tokens, and its state is deleted
 --        Mode "unread": {1 if other idle workers wait for their turn, of whom the next one listens now,
 --        else 0, entry that was read, its job, or nil of a tenant, one of these, or "" if it is another
 --        entry}; the first alone if there was none to read, or a fetch must see to it.
@@ -70,6 +71,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   end
   local logged = tonumber(known[4] or '0')
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', '1')
+  if last and last[1] and redis.call('EXISTS', state) == 0 then return 'STATE_GONE' end
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
     return grant(known, known[8], known[7], logged)

@@ -198,4 +198,4 @@ def test_keys_of_tenants_that_somebody_has_written_over_are_named(
         client.submit("x", tenant="mail")
     after = examined(settings)["tenants"]
     assert after.verdict is Verdict.WARN
-    assert f"{own}shares:ready; it was made anew" in after.says
+    assert f"{own}shares:ready; it was rebuilt" in after.says

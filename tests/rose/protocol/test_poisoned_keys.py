@@ -45,7 +45,7 @@ def check_that_a_job_ends(bench: Bench) -> None:
     if isinstance(outcome, Taken):
         lease = Lease(bench.partition, *job, outcome.take_id)
         assert bench.finish(lease, outcome.logged) == "OK"
-    elif outcome is NotTaken.MALFORMED:
+    elif outcome in (NotTaken.MALFORMED, NotTaken.STATE_GONE):
         failed = FailedEvent(index=0, code="malformed_message", message="m")
         assert bench.call(dead_letter(bench, *job, failed)) == b"DEAD"
     assert bench.lengths() == [0, 0, 0]

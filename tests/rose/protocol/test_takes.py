@@ -142,3 +142,13 @@ def test_a_suspect_is_taken_only_alone_and_not_charged_before(bench: Bench) -> N
     assert refused == [NotTaken.SUSPECT] * 2
     assert isinstance(taken, Taken)
     assert taken.attempts == 2
+
+
+def test_a_job_whose_state_was_deleted_after_its_first_token(bench: Bench) -> None:
+    # given
+    job, lease = bench.begin("w1")
+    assert bench.append(lease, token(0)) == ["OK"]
+    # when
+    bench.redis.delete(bench.partition.state(job.id))
+    # then
+    assert bench.take("w1", JobEntry(lease.entry, job.id)) is NotTaken.STATE_GONE
