@@ -43,8 +43,8 @@ def test_the_demo_kills_a_worker_and_every_stream_is_whole() -> None:
     assert len(streams) == len(REQUESTS) >= 12
     assert all(s["missing"] == s["doubled"] == 0 for s in streams)
     assert all(s["same_as_undisturbed"] for s in streams)
-    assert report["door"].startswith("http://127.0.0.1:")
-    assert all(s["same_at_the_door"] for s in streams)
+    assert report["gateway"].startswith("http://127.0.0.1:")
+    assert all(s["same_over_http"] for s in streams)
     moved = [s for s in streams if s["moved_at"] is not None]
     assert moved
     assert all(len(s["workers"]) == 2 for s in moved)
@@ -182,8 +182,8 @@ def program(path: Path, does: str) -> Path:
 
 
 def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_among_them() -> None:
-    # given: no terminal; in slow motion, since at full speed its streams may end before the kill
-    words = [*ROSE, "demo", "--keep"]
+    # given: no terminal
+    words = [*ROSE, "demo", "--full-speed", "--keep"]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as demo:
