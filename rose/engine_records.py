@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
+from rose.errors import RoseError
 from rose.sampling import MAX_TOP_LOGPROBS
 
 FinishReason = Literal["eos", "stop", "length", "error"]
@@ -39,7 +40,7 @@ class StepOutput:
 
     `index` is the position of the first of `token_ids` among the request's generated tokens.
     `text` is the text that has become certain. `finish_reason` comes with the last tokens, or with
-    none. "error" means that the request's own parameters stop it, and `error` says why.
+    none. "error" means that the request's own parameters or the model stop it; `error` says why.
     `logprobs`, one for each of `token_ids`, are there for a request that asks for them.
     `cached_tokens`, which comes with `finish_reason`, counts the prompt tokens that this engine
     took from its cache; None if it has no cache, or did not use it.
@@ -53,7 +54,7 @@ class StepOutput:
     text: str
     finish_reason: FinishReason | None
     logprobs: tuple[TokenLogprob, ...] | None = None
-    error: str | None = None
+    error: RoseError | None = None
     cached_tokens: int | None = None
     prompt_logprobs: PromptLogprobs | None = None
     text_lengths: tuple[int, ...] | None = None

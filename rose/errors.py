@@ -30,6 +30,7 @@ A message says what was wrong, with which value, and what to do about it.
     └── ModelError
         ├── ModelConflict          the queue's workers serve another model
         ├── ModelNotFound          nothing loadable at that path or name
+        ├── LogitsNotFinite        the model computes no numbers for this prompt
         └── UnsupportedModel       the engine would compute wrong answers for it
 """
 
@@ -231,6 +232,18 @@ class ModelConflict(ModelError):
 
 class ModelNotFound(ModelError):
     code = "model_not_found"
+
+
+class LogitsNotFinite(ModelError):
+    code = "logits_not_finite"
+
+    @classmethod
+    def at(cls, position: int) -> LogitsNotFinite:
+        return cls(
+            f"the model's logits after {position} tokens are NaN or infinite, so no next token can "
+            "be chosen: its values are too large for its dtype (load it in float32, ROSE_DTYPE), "
+            "or a weight is damaged"
+        )
 
 
 class UnsupportedModel(ModelError):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rose.errors import InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.checkpoints.loading import LoadedModel, load
 from roseinfer.execution.cache_size import CacheOptions
@@ -116,7 +115,8 @@ class InferenceEngine(EngineCore):
     ) -> Iterator[tuple[int, str]]:
         """Pieces of text as they become certain, each with the index of its prompt.
 
-        Raises InvalidParameter also where a grammar turns out to be too complex on the way.
+        Raises InvalidParameter also where a grammar turns out to be too complex on the way, and
+        LogitsNotFinite.
         """
         scheduler = OfflineScheduler(self, max_batch_size)
         index = {
@@ -126,7 +126,7 @@ class InferenceEngine(EngineCore):
             while scheduler.has_unfinished():
                 for output in scheduler.advance():
                     if output.error is not None:
-                        raise InvalidParameter(output.error)
+                        raise output.error
                     if output.text:
                         yield index[output.request_id], output.text
         finally:

@@ -2,9 +2,9 @@
 
     repetition penalty -> frequency and presence penalty -> logit bias -> banned tokens -> grammar
 
-Banned are ends that come too early and tokens that would repeat an n-gram. A grammar that allows no
-other token overrides the ban. Only the entries that change are touched: a penalty touches one logit
-for each distinct token.
+Banned are ends that come too early and tokens that would repeat an n-gram. Where no other token is
+left, by the grammar or at all, there is no ban. Only the entries that change are touched: a penalty
+touches one logit for each distinct token.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _mask_banned(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) ->
         for row, (a, position) in enumerate(rows)
         if a.matcher is None  # a matcher bans them itself, so that it can leave something allowed
     ]
-    entries = _Entries.of(logits, masked)
+    entries = _Entries.of(logits, [(row, ids) for row, ids in masked if len(ids) < logits.shape[1]])
     if entries is not None:
         entries.put(torch.full_like(entries.values(), -torch.inf))
 

@@ -137,6 +137,10 @@ class _PagedLayer:
         batch = self._owner.batch
         if batch is None:
             raise RuntimeError("attention was called outside of an engine step")
+        if len(batch.begun):
+            # NaN may lie there, of a request that has ended, and 0 * NaN under the mask is NaN.
+            self._key_blocks.index_fill_(0, batch.begun, 0)
+            self._value_blocks.index_fill_(0, batch.begun, 0)
         self._keys.index_copy_(0, batch.slots, call.key[0].transpose(0, 1).to(self._keys.dtype))
         self._values.index_copy_(0, batch.slots, call.value[0].transpose(0, 1).to(self._keys.dtype))
         query = call.query[0].transpose(0, 1)  # [T, Hq, D]

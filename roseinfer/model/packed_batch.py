@@ -113,6 +113,7 @@ class PackedBatch(StepInputs):
     """As torch's own attention reads them; `logit_rows` are padded by repeating row 0."""
 
     groups: list[AttentionGroup]
+    begun: Tensor  # blocks that this step begins to fill and does not fill up
 
 
 def slots(blocks: Sequence[int], positions: Iterable[int], size: int) -> list[int]:
@@ -142,6 +143,7 @@ def pack(
     slots = _add_padded(ints, layout.slots, rows)
     logits = _add_padded(ints, layout.logit_rows, padded(max(len(layout.logit_rows), 1)))
     tables = [ints.add(spec.tables) for spec in layout.groups]
+    begun = ints.add(layout.begun)
     flat = ints.to(device)
     group_positions = flat[positions]
     input_ids = flat[inputs] if device_tokens is None else device_tokens.fill(flat[inputs])
@@ -163,6 +165,7 @@ def pack(
         flat[slots],
         flat[logits],
         groups,
+        flat[begun],
     )
 
 
@@ -194,6 +197,7 @@ class _Layout:
         self.positions: list[int] = []
         self.slots: list[int] = []
         self.logit_rows: list[int] = []
+        self.begun: list[int] = []
         self.groups: list[_GroupSpec] = []
         by_width: dict[int, list[Chunk]] = {}
         for chunk in chunks:
@@ -212,7 +216,7 @@ class _Layout:
         start, tables = self.rows, []
         for chunk in members:
             self._add_rows(chunk)
-            table = chunk.session.blocks[:width]
+            table = chunk.session.blocks[: -(-chunk.end // self.block_size)]
             tables += table
             tables += [PADDING_BLOCK] * (width - len(table))
         self.groups.append(_GroupSpec(start, self.rows, len(members), tables))
@@ -224,5 +228,8 @@ class _Layout:
         self.positions += positions
         self.slots += slots(session.blocks, positions, self.block_size)
         self.rows += chunk.count
+        filled = chunk.end // self.block_size
+        if session.computed <= filled * self.block_size < chunk.end:
+            self.begun.append(session.blocks[filled])
         self.order.append(chunk)
         self.logit_rows += range(self.rows - chunk.logit_rows, self.rows)

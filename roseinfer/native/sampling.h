@@ -1,6 +1,7 @@
 // Samples a token for each row of logits, as sampling/sampler.py does with torch: temperature, top-k, top-p
 // and min-p, then the id at which the cumulative probability passes a uniform number, which is a
-// function of seed and position. Temperature 0 takes the first of the largest logits.
+// function of seed and position. Temperature 0 takes the first of the largest logits. A row whose
+// largest logit is not finite has no token.
 //
 // Weights are e^((logit - largest) / temperature), float32; their sums are double. Top-k and top-p
 // keep the logits from a floor on. The floor is found without sorting, as in a radix sort: values
@@ -49,17 +50,18 @@ static std::uint32_t filter_floor(const float *logits, const float *weights, std
     return prefix;
 }
 
-// Several vectors at once: each maximum waits for the one before it.
+// -inf if there is no number. Several vectors at once: each maximum waits for the one before it, which
+// stays where the next value is NaN.
 INLINE float max_of(const float *values, std::int64_t count) {
     constexpr int VECTORS = 8, WIDTH = VECTORS * LANES;
-    float highest = values[0];
+    float highest = -INFINITY;
     std::int64_t i = 0;
     if (count >= WIDTH) {
         vfloat lanes[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) lanes[v] = load(values + v * LANES);
-        for (i = WIDTH; i + WIDTH <= count; i += WIDTH)
+        for (int v = 0; v < VECTORS; ++v) lanes[v] = broadcast(-INFINITY);
+        for (; i + WIDTH <= count; i += WIDTH)
 #pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; ++v) lanes[v] = max(lanes[v], load(values + i + v * LANES));
+            for (int v = 0; v < VECTORS; ++v) lanes[v] = max(load(values + i + v * LANES), lanes[v]);
         for (int v = 1; v < VECTORS; ++v) lanes[0] = max(lanes[0], lanes[v]);
         highest = reduce_max(lanes[0]);
     }
@@ -120,9 +122,12 @@ INLINE double uniform(std::int64_t seed, std::int64_t position) {
     return static_cast<double>(mix(state) >> 11) * 0x1p-53;
 }
 
+constexpr std::int64_t NO_TOKEN = -1;
+
 INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count, float *weights) {
     const Largest largest = largest_of(request.logits, count);
-    if (!(largest.value > -INFINITY)) return count - 1;  // a grammar allows nothing: any id will do
+    // A grammar allows nothing, or the model has overflowed.
+    if (__builtin_fabsf(largest.value) == INFINITY) return NO_TOKEN;
     if (request.temperature == 0.0f) return index_of(request.logits, count, largest);
     exp_weights(request.logits, count, largest.value, 1.0f / request.temperature, weights);
     std::uint32_t least = 0;

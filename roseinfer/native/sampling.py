@@ -21,7 +21,8 @@ def can_sample(logits: Tensor) -> bool:
 def sample_rows(
     parts: Iterable[tuple[Tensor, Sequence[int]]], requests: Sequence[SamplingRequest]
 ) -> Tensor:
-    """A token id [S] for each of `requests`. The semantics are those of `filters.filter_logits`.
+    """A token id [S] for each of `requests`, or NO_TOKEN. The semantics are those of
+    `filters.filter_logits`; NaN is never the largest logit.
 
     `parts` are logits [N, V] and the requests that each of their lines is for. Of several lines for
     one request the last counts. Raises ValueError where they do not fit.

@@ -29,15 +29,15 @@ class Scores(NamedTuple):
 def score(logits: Tensor, token_ids: Tensor, params: Sequence[SamplingParams]) -> Scores | None:
     """Score the rows of `logits` [B, V] whose parameters ask for log-probabilities.
 
-    `token_ids` [B] are the sampled ones. Scores are the float32 log-softmax of the model's own
-    logits. The host does not wait.
+    `token_ids` [B] are the sampled ones; the score of NO_TOKEN means nothing. Scores are the
+    float32 log-softmax of the model's own logits. The host does not wait.
     """
     rows = [row for row, p in enumerate(params) if p.logprobs]
     if not rows:
         return None
     index = to_device(torch.tensor(rows), logits.device)
     scores = logits[index].float().log_softmax(dim=-1).clamp(min=MIN_LOGPROB)
-    own = scores.gather(1, token_ids[index].unsqueeze(1)).squeeze(1)
+    own = scores.gather(1, token_ids[index].clamp(min=0).unsqueeze(1)).squeeze(1)
     # Always the maximum: with another count, ties could be ordered in another way.
     count = min(MAX_TOP_LOGPROBS, scores.shape[1]) if any(p.top_logprobs for p in params) else 0
     top, top_ids = scores.topk(count, dim=-1)

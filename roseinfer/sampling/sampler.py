@@ -20,11 +20,12 @@ from roseinfer.gpu import backends
 from roseinfer.logits_processors.batch import process_logits
 from roseinfer.sampling.filters import filter_logits
 from roseinfer.sampling.random_numbers import uniform
-from roseinfer.sessions.session import SamplingRequest
+from roseinfer.sessions.session import NO_TOKEN, SamplingRequest
 
 
 def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
-    """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax.
+    """Pick one token id for each row of `logits` [B, V]; greedy rows take the exact argmax. A row
+    whose largest logit is not finite gets NO_TOKEN.
 
     `logits` are left as they are. Only rows with a logits processor pay for one. Nothing here
     waits for the device.
@@ -34,9 +35,9 @@ def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
         return _sample_compiled(logits, rows, processed)
     if backends.can_draw(logits):
         return _sample_by_kernel(logits, rows, processed)
-    ids = _argmax(logits)
+    ids, finite = _argmax(logits)
     if processed is not None:
-        ids[processed.index] = _argmax(processed.values)
+        ids[processed.index], finite[processed.index] = _argmax(processed.values)
     sampled_rows = [i for i, row in enumerate(rows) if row.params.do_sample]
     if sampled_rows:
         params = [rows[i].params for i in sampled_rows]
@@ -51,7 +52,7 @@ def sample_tokens(logits: Tensor, rows: Sequence[SamplingRequest]) -> Tensor:
         if processed is not None:
             processed.replace(scores, sampled_rows)
         ids[index] = _inverse_cdf(filter_logits(scores, params), uniform(seeds, positions))
-    return ids
+    return ids.masked_fill_(~finite, NO_TOKEN)
 
 
 def _sample_compiled(
@@ -109,9 +110,11 @@ class _ProcessedRows:
             scores[targets] = self.values[sources].double()
 
 
-def _argmax(logits: Tensor) -> Tensor:
+def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The id [B] of the largest logit of each row, and whether it is finite. NaN is the largest."""
     # In float32, which on CPU takes a fifth of the time that bfloat16 does.
-    return logits.float().argmax(dim=-1)
+    ids = logits.float().argmax(dim=-1)
+    return ids, logits.gather(1, ids.unsqueeze(1)).squeeze(1).isfinite()
 
 
 def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
@@ -122,5 +125,5 @@ def _inverse_cdf(scores: Tensor, draws: Tensor) -> Tensor:
     # Rounding may lift draw * total to total itself; the last id of non-zero probability is where
     # the cdf first reaches its total.
     last = torch.searchsorted(cdf, total)
-    # Where a grammar allows nothing the row is nan; the result must be a valid id all the same.
+    # A row without a finite logit is nan here, and nothing is found in it.
     return torch.minimum(picked, last).squeeze(1).clamp_(max=scores.shape[1] - 1)

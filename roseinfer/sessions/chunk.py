@@ -70,6 +70,7 @@ class DeviceTokens:
         return -(self.rows[session] + 1)
 
     def fill(self, input_ids: Tensor) -> Tensor:
-        """`input_ids` with the tokens in the place of their placeholders."""
+        """`input_ids` with the tokens in the place of their placeholders. A row without a token
+        ends its session: any id will do."""
         rows = (-input_ids - 1).clamp_(min=0)
-        return torch.where(input_ids < 0, self.ids[rows], input_ids)
+        return torch.where(input_ids < 0, self.ids[rows].clamp_(min=0), input_ids)

@@ -102,7 +102,7 @@ class SessionFactory:
             context_length=self.context_length,
         )
         if session.error is not None:
-            raise InvalidParameter(session.error)
+            raise session.error
         return session
 
     def logits_processor(

@@ -7,11 +7,15 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from rose.engine_records import FinishReason, PromptLogprobs, TokenLogprob
+from rose.errors import InvalidParameter, LogitsNotFinite, RoseError
 from rose.sampling import SamplingParams
 from roseinfer.kv_cache.block_pool import BlockPool
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.prompt_lookup import PromptLookup
 from roseinfer.text.detokenizer import TextStream
+
+NO_TOKEN = -1
+"""What a sampler gives for a row in which nothing can be drawn: its largest logit is not finite."""
 
 
 class SamplingRequest(NamedTuple):
@@ -39,7 +43,8 @@ class InferenceSession:
     scheduler knows only how many they are.
 
     `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
-    while the request runs, then "eos", "stop", "length", or "error" if its grammar cannot go on.
+    while the request runs, then "eos", "stop", "length", or "error" if its grammar or its model
+    cannot go on.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class InferenceSession:
         self._ends = ends_of(params, eos_token_ids)
         self._logits_processor = logits_processor
         self._matcher = logits_processor.matcher if logits_processor is not None else None
+        self._not_finite: LogitsNotFinite | None = None
         self._serials: list[int] = []  # of the content in the table's leading, full blocks
         for token_id in generated_ids:
             if self.finish_reason is None:
@@ -152,9 +158,12 @@ class InferenceSession:
     def append(self, token_id: int) -> str:
         """Take the next generated token; returns its text and sets `finish_reason` if it ends.
 
-        Where the grammar has found that no token may come, this one is not taken.
+        Where the grammar has found that no token may come, this one is not taken. NO_TOKEN, for any
+        other reason, is the model's error.
         """
         delta = ""
+        if token_id == NO_TOKEN and self.error is None:
+            self._not_finite = LogitsNotFinite.at(len(self.tokens))
         if self.error is not None:
             self.finish_reason = "error"
         else:
@@ -185,9 +194,10 @@ class InferenceSession:
         return "length" if self._is_full else None
 
     @property
-    def error(self) -> str | None:
-        """Why the grammar cannot go on, if it cannot."""
-        return self._matcher.error if self._matcher is not None else None
+    def error(self) -> RoseError | None:
+        """Why the grammar or the model cannot go on, if it cannot."""
+        reason = self._matcher.error if self._matcher is not None else None
+        return InvalidParameter(reason) if reason is not None else self._not_finite
 
     @property
     def _is_full(self) -> bool:

@@ -132,7 +132,8 @@ def collect(engine: Engine, done: Mapping[str, Answer], only: str | None = None)
         assert output.index == len(answer.token_ids)
         answer.token_ids += output.token_ids
         answer.text += output.text
-        answer.reason, answer.error = output.finish_reason, output.error
+        answer.reason = output.finish_reason
+        answer.error = str(output.error) if output.error is not None else None
         answer.logprobs += output.logprobs or ()
         if output.prompt_logprobs is not None:
             assert answer.prompt_logprobs is None, "they came twice"

@@ -178,7 +178,7 @@ class Publisher:
             lane.append(job, event, len(output.token_ids))
         reason = output.finish_reason
         if reason == "error":
-            self.fail(output.request_id, InvalidParameter(output.error or ""))
+            self.fail(output.request_id, output.error or InvalidParameter(""))
         elif reason is not None:
             self._table.pop(output.request_id)
             finished = FinishedEvent(

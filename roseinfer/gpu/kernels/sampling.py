@@ -17,6 +17,7 @@ _MIX2 = tl.constexpr(0x94D049BB133111EB)
 
 _MIN_EXPONENT = tl.constexpr(-87.0)  # e^-87 of the largest weight counts as nothing
 _MIN_RANK = tl.constexpr(-(2**31))
+_NO_TOKEN = tl.constexpr(-1)  # what a row without a finite largest logit gets
 
 
 @triton.jit
@@ -156,9 +157,9 @@ def _pick(
 
 @triton.jit
 def _argmax(values, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest logit, and its first id."""
+    """The largest logit, and its first id. NaN is never the largest."""
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    argmax = tl.full([BLOCK], COUNT - 1, tl.int32)  # any id if a grammar allows nothing
+    argmax = tl.full([BLOCK], COUNT - 1, tl.int32)
     for start in range(0, COUNT, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
         x = _row(values, offsets, COUNT)
@@ -214,11 +215,12 @@ def sample_kernel(
     min_p = tl.load(request + 7).to(tl.float64, bitcast=True).to(tl.float32)
 
     max_logit, chosen = _argmax(values, COUNT, BLOCK)
-    if (temperature > 0) & (max_logit > float("-inf")):
+    finite = (max_logit > float("-inf")) & (max_logit < float("inf"))
+    if (temperature > 0) & finite:
         inv_temp = (1.0 / temperature).to(tl.float32)
         min_rank = _min_rank(values, max_logit, inv_temp, top_k, top_p, COUNT, SHIFT, BLOCK)
         one = tl.arange(0, 1)
         random = _uniform(tl.load(request + 3 + one), tl.load(request + 4 + one))
         random = tl.sum(random, 0)
         chosen = _pick(values, max_logit, inv_temp, min_rank, min_p, random, COUNT, SHIFT, BLOCK)
-    tl.store(ids + target, chosen.to(tl.int64))
+    tl.store(ids + target, tl.where(finite, chosen.to(tl.int64), _NO_TOKEN))

@@ -65,8 +65,6 @@ def unread_window() -> Any:
     return model
 
 
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.gpu import backends, sampling
 from roseinfer.gpu.sampling import KernelRequest, sample_rows
-from roseinfer.sessions.session import SamplingRequest
+from roseinfer.sessions.session import NO_TOKEN, SamplingRequest
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import drawing, greedy, prompts, run_together, sample, tokens
 from tests.roseinfer.sampling.test_sampling import knobs, random_logits
@@ -102,3 +102,13 @@ def test_an_engine_that_draws_by_the_kernel_says_the_same(
     monkeypatch.setattr(sampling, "sample_rows", counted)
     assert said() == expected
     assert calls
+
+
+@pytest.mark.parametrize("largest", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_whose_largest_logit_is_not_finite_has_no_token(largest: float) -> None:
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    logits[1] = largest
+    for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, seed=1)):
+        ids = sampled_by_kernel(logits, [SamplingRequest(params, 0)] * 3)
+        assert ids[1] == NO_TOKEN
+        assert min(ids[0], ids[2]) >= 0

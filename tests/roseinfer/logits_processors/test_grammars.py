@@ -217,8 +217,8 @@ def test_what_turns_out_to_be_too_complex_ends_only_its_own_request(
     # then
     last = outputs[bad][-1]
     assert last.finish_reason == "error"
-    assert last.error is not None
-    assert last.error.startswith("json_schema: ")
+    assert isinstance(last.error, InvalidParameter)
+    assert str(last.error).startswith("json_schema: ")
     assert re.fullmatch("[ab]{9}", text(outputs[good]))
     with pytest.raises(InvalidParameter, match="json_schema: "):
         engine.generate([5, 6], constrained(json_schema=json.dumps(wide)))

@@ -318,3 +318,12 @@ def test_stop_strings_are_looked_for_after_min_new_tokens(engine: InferenceEngin
 def test_a_bias_for_a_token_that_is_none_is_refused(engine: InferenceEngine) -> None:
     with pytest.raises(InvalidParameter, match="logit_bias holds the token id 300"):
         engine.new_session([1], params=SamplingParams(logit_bias=((300, 1.0),)))
+
+
+def test_where_everything_is_banned_nothing_is(either_way: None) -> None:
+    """A text longer than its vocabulary, in which no token may come twice."""
+    processor = LogitsProcessor(SamplingParams(no_repeat_ngram_size=1), range(VOCAB))
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 7] = 1.0
+    params = SamplingParams(temperature=0.0)
+    assert sample(logits, [SamplingRequest(params, 0, processor)]) == [7]

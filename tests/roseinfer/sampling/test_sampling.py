@@ -19,7 +19,7 @@ from roseinfer import SamplingParams
 from roseinfer.sampling import filters
 from roseinfer.sampling.filters import filter_logits
 from roseinfer.sampling.random_numbers import uniform
-from roseinfer.sessions.session import SamplingRequest
+from roseinfer.sessions.session import NO_TOKEN, SamplingRequest
 from tests.roseinfer.models import WAYS, drawing, sample
 
 
@@ -150,3 +150,16 @@ def test_seed_and_position_decide() -> None:
     assert first == again
     assert first != second
     assert len(set(first)) > 10
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("largest", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_whose_largest_logit_is_not_finite_has_no_token(
+    either_way: None, temperature: float, largest: float
+) -> None:
+    logits = random_logits(3, vocab=3000)
+    params = SamplingParams(temperature=temperature, seed=1)
+    rows = [SamplingRequest(params, 0)] * 3
+    first, _, last = sample(logits, rows)
+    logits[1] = largest
+    assert sample(logits, rows) == [first, NO_TOKEN, last]
