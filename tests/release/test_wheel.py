@@ -84,7 +84,7 @@ def test_the_base_install_needs_neither_torch_nor_a_web_server(wheel: Path) -> N
 def test_the_gateway_needs_a_web_server_and_no_torch(wheel: Path) -> None:
     assert {"fastapi", "uvicorn"} <= required(wheel, "gateway")
     assert not required(wheel, "gateway") & ENGINE
-    assert not required(wheel, "worker") & WEB_SERVER
+    assert required(wheel, "worker") & WEB_SERVER == {"uvloop"}
 
 
 def test_without_the_web_server_every_command_is_there_and_the_gateway_says_what_it_needs(

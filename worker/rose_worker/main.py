@@ -25,9 +25,20 @@ def run(settings: WorkerSettings) -> None:
     load = loader(settings)
     worker = Worker(settings, load)
     logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
-    asyncio.run(worker.run())
+    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        runner.run(worker.run())
     # vLLM collects garbage several times at exit: for tens of seconds on a busy machine.
     gc.freeze()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, which spends less time on a message, or asyncio's: the base install, with which the
+    null engine runs, has no uvloop, and neither has Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def loader(settings: WorkerSettings) -> Callable[[], Engine]:
