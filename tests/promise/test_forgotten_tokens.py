@@ -17,7 +17,7 @@ from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import CancelledEvent, Client, Job, ProducerSettings
 from tests.conftest import needs_redis_server
-from tests.support.bench import wait_until
+from tests.support.bench import at_once, wait_until
 from tests.support.echo import echoed_text, serving
 from tests.support.event_stream import event_stream
 from tests.support.gateway import running_gateway
@@ -61,7 +61,7 @@ def test_what_is_put_back_again_and_again_comes_to_nobody_twice(
         keys = [partition.state(job.id), partition.tokens(job.id)]
         for _ in range(6):
             wait_until(lambda: delivered(listeners) >= 10)
-            known = [admin.dump(key) for key in keys]
+            known = at_once(admin, keys)
             seen = delivered(listeners)
             wait_until(lambda seen=seen: delivered(listeners) >= seen + 25)
             # when: Redis knows no more than before
@@ -95,11 +95,11 @@ def test_a_client_resumes_at_every_token_of_a_log_in_portions(
         assert ids == [ord(PROMPT[n % len(PROMPT)]) for n in range(cursor, 60)]
 
 
-def streamed(url: str, path: str, body: dict[str, Any]) -> list[Any]:
-    """The events of a stream without its end, as JSON."""
+def read_stream(url: str, path: str, body: dict[str, Any], into: list[Any]) -> None:
+    """The events of a stream without its end, as JSON, as they come."""
     whole = {"model": "null", "stream": True, **body}
     with event_stream("POST", f"{url}/{path}", body=whole) as (_, events):
-        return [event.json for event in events if event.data != "[DONE]"]
+        into.extend(event.json for event in events if event.data != "[DONE]")
 
 
 def test_streams_go_on_though_redis_comes_back_with_an_older_file(queue: str) -> None:
@@ -114,13 +114,15 @@ def test_streams_go_on_though_redis_comes_back_with_an_older_file(queue: str) ->
     ):
         listeners = Listeners(client.settings, client.submit(PROMPT, max_new_tokens=400).id)
         messages = [{"role": "user", "content": PROMPT}]
-        chat = background.submit(
-            streamed, gateway.url, "chat/completions", {"messages": messages, "max_tokens": 400}
-        )
-        response = background.submit(
-            streamed, gateway.url, "responses", {"input": PROMPT, "max_output_tokens": 400}
-        )
-        wait_until(lambda: delivered(listeners) >= 50)
+        chat: list[Any] = []
+        response: list[Any] = []
+        chat_body = {"messages": messages, "max_tokens": 400}
+        response_body = {"input": PROMPT, "max_output_tokens": 400}
+        readers = [
+            background.submit(read_stream, gateway.url, "chat/completions", chat_body, chat),
+            background.submit(read_stream, gateway.url, "responses", response_body, response),
+        ]
+        wait_until(lambda: min(delivered(listeners), len(chat), len(response)) >= 20)
         with redis.Redis(port=server.port, protocol=2) as admin:
             folder = Path(str(admin.config_get("dir")["dir"]), "appendonlydir")
         older = folder.with_name("older")
@@ -134,12 +136,15 @@ def test_streams_go_on_though_redis_comes_back_with_an_older_file(queue: str) ->
         server.start()
         # then
         assert_echo(listeners.events(), PROMPT, 400)
-        choices = [choice for event in chat.result(90) for choice in event["choices"]]
+        for reader in readers:
+            reader.result(90)
+        choices = [choice for event in chat for choice in event["choices"]]
         said = "".join(choice["delta"].get("content") or "" for choice in choices)
         assert said == echoed_text(PROMPT, 400)
-        events = response.result(90)
-        assert "".join(e["delta"] for e in events if e["type"] == DELTA) == echoed_text(PROMPT, 400)
-        assert [e["sequence_number"] for e in events] == list(range(len(events)))
+        said = "".join(event["delta"] for event in response if event["type"] == DELTA)
+        assert said == echoed_text(PROMPT, 400)
+        numbers = [event["sequence_number"] for event in response]
+        assert numbers == list(range(len(response)))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,14 @@ async def until(condition: Callable[[], object], timeout_s: float = 90) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def at_once(server: redis.Redis, keys: Sequence[str]) -> list[Any]:
+    """Keys as DUMP gives them, with nothing written in between: as a replica would have them."""
+    with server.pipeline(transaction=True) as snapshot:
+        for key in keys:
+            snapshot.dump(key)
+        return snapshot.execute()
 
 
 def create_groups(client: redis.Redis, partition: Partition) -> None:

@@ -83,7 +83,9 @@ class LocalSentinel:
 
     @contextmanager
     def lagging(self) -> Iterator[None]:
-        """Meanwhile the replica learns nothing. Who fails over before the end loses all of that."""
+        """Meanwhile the replica, which knows all until then, learns nothing. Who fails over before
+        the end loses all of that."""
+        wait_until(self._has_caught_up, 30)
         with redis.Redis(port=self.nodes[1 - self.primary].port, protocol=2) as replica:
             replica.config_set("masterauth", "wrong")  # the primary has no password
             replica.client_kill_filter(_type="master")

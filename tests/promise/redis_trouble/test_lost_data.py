@@ -11,7 +11,7 @@ from rose.errors import JobNotFound
 from rose.protocol import GROUP, Partition
 from rose_producer import Client, Job, Request
 from tests.conftest import needs_redis_server
-from tests.support.bench import wait_until
+from tests.support.bench import at_once, wait_until
 from tests.support.echo import has_no_jobs
 from tests.support.listeners import assert_echo
 from tests.support.mid_sentence import Stream
@@ -59,7 +59,7 @@ def test_tokens_that_a_failover_has_forgotten_are_written_again(
     # given: what the heir of a primary knows of a job, and tokens that came after it
     running = stream()
     keys = [partition.state(running.job.id), partition.tokens(running.job.id)]
-    known = [admin.dump(key) for key in keys]
+    known = at_once(admin, keys)
     delivered = max(map(len, running.listeners.seen))
     wait_until(lambda: running.listeners.have(delivered + 10))
     # when
