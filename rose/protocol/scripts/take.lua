@@ -71,7 +71,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   end
   local logged = tonumber(known[4] or '0')
   local last = ask('XREVRANGE', tokens, '+', '-', 'COUNT', '1')
-  if last and last[1] and redis.call('EXISTS', state) == 0 then return 'STATE_GONE' end
+  if last and last[1] and not (known[1] or known[4] or known[8]) then return 'STATE_GONE' end
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
     return grant(known, known[8], known[7], logged)

@@ -193,7 +193,7 @@ def test_keys_of_tenants_that_somebody_has_written_over_are_named(
     # and one that the next job makes anew
     direct.delete(f"{own}tenants:limits")
     direct.set(f"{own}shares:ready", "somebody's")
-    assert "makes it anew" in examined(settings)["tenants"].todo
+    assert "rebuilds it" in examined(settings)["tenants"].todo
     with Client(settings) as client:
         client.submit("x", tenant="mail")
     after = examined(settings)["tenants"]
