@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import urllib.parse
 import urllib.request
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import yaml
 from deploy.expressions import RULES
 from rose_cli.demo.broker import free_port
 from tests.deploy.files import services
-from tests.support.children import end_with
+from tests.support.children import begin
 
 SHIPPED = RULES.parent
 
@@ -47,13 +44,7 @@ class Prometheus:
         self._words = ["prometheus", *command, f"--web.listen-address={self._address}"]
 
     def __enter__(self) -> Prometheus:
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                self._words,
-                stdout=output,
-                stderr=output,
-                preexec_fn=partial(end_with, os.getpid()),
-            )
+        self._process = begin(self._words, self._log)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,7 +15,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from rose_cli.demo.broker import free_port
@@ -24,7 +23,7 @@ from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT, image, services
 from tests.deploy.prometheus import Prometheus
 from tests.support.bench import wait_until
-from tests.support.children import end_with
+from tests.support.children import begin
 
 pytestmark = needs_redis_server
 
@@ -39,20 +38,12 @@ def test_the_wheel_is_what_runs(programs: Path) -> None:
 def process(
     words: Sequence[str | Path], env: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            words,
-            env=dict(env),
-            cwd="/",
-            stdout=output,
-            stderr=output,
-            preexec_fn=partial(end_with, os.getpid()),
-        )
-        try:
-            yield started
-        finally:
-            started.kill()
-            started.wait()
+    started = begin(words, log, env=dict(env), cwd="/")
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
 
 
 def answer(url: str) -> str | None:

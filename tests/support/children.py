@@ -7,6 +7,10 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -91,6 +95,19 @@ def end_with(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # it has died meanwhile
+
+
+def begin(words: Sequence[str | Path], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """A program that prints into `log`, and ends with this process, however that does. `options`
+    are those of `subprocess.Popen`."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            words,
+            stdout=output,
+            stderr=output,
+            preexec_fn=partial(end_with, os.getpid()),
+            **options,
+        )
 
 
 def _prctl(option: int, value: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -32,18 +33,21 @@ def key() -> str:
 
 @pytest.fixture
 async def subscriptions(any_broker: EmbeddedBroker) -> AsyncIterator[AsyncSubscriptions]:
-    """Its connection is open, so that it knows what the server speaks."""
-    subscriptions = subscriptions_at(any_broker.url)
-    async with subscriptions.listen("first"):
-        pass
-    yield subscriptions
-    await subscriptions.aclose()
+    async with connected_to(any_broker.url) as subscriptions:
+        yield subscriptions
 
 
 @pytest.fixture
 async def own_subscriptions(own_redis: EmbeddedBroker) -> AsyncIterator[AsyncSubscriptions]:
-    """As `subscriptions`, of a server that takes commands from listeners."""
-    subscriptions = subscriptions_at(own_redis.url)
+    """Of a server that takes commands from listeners."""
+    async with connected_to(own_redis.url) as subscriptions:
+        yield subscriptions
+
+
+@asynccontextmanager
+async def connected_to(url: str) -> AsyncIterator[AsyncSubscriptions]:
+    """Their connection is open, so that they know what the server speaks."""
+    subscriptions = subscriptions_at(url)
     async with subscriptions.listen("first"):
         pass
     yield subscriptions
