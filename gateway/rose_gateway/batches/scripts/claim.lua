@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Give batches that nobody runs to this runner, those first that have waited longest.
 -- KEYS  unfinished (sorted set: ids, by when the lease of their runner ends, in ms)
--- ARGV  runner, which no other claim names, lease ms, how many at most, the longest lease in ms, what names of states begin with
+-- ARGV  runner, which no other claim names, lease ms, how many at most, the longest lease in ms, what names of
+--       states begin with
 -- Reply: id, epoch, ... Each claim raises the epoch. By both the scripts know an earlier runner: a failover may
 -- forget a claim, and the next one has the same epoch.
 local unfinished, runner, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
