@@ -55,11 +55,14 @@ INLINE void pack_tile_row(const float *from, std::int64_t inputs, std::int64_t r
 }
 
 // Up to two tiles of rows (upper, lower) times up to two panels (left, right); null for a missing
-// second one. The panels at `prefetch`, unless null, are brought to a near cache meanwhile.
+// second one. The panels at `prefetch`, unless null, are brought to a near cache meanwhile, and so are
+// the lines that the results of `out_rows` rows go to.
 struct TileOperands {
     const bfloat *upper, *lower;
     const bfloat *left, *right;
     const bfloat *prefetch[2];
+    const float *out;
+    std::int64_t out_stride, out_rows;
 };
 
 // Accumulators [2 * TILE_ROWS][2 * PANEL_WIDTH].
@@ -68,10 +71,17 @@ INLINE void multiply_tile_block(const TileOperands &operands, std::int64_t input
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
+    // A few at a time: the processor waits for few lines at once, those of the operands among them.
+    const std::int64_t out_rows_each = (operands.out_rows * TILE_DEPTH + inputs - 1) / inputs;
+    std::int64_t out_row = 0;
     for (std::int64_t k = 0; k < inputs; k += TILE_DEPTH) {
         for (const bfloat *prefetch : operands.prefetch)
             for (int i = 0; prefetch && i < TILE_DEPTH * PANEL_WIDTH; i += CACHE_LINE)
                 __builtin_prefetch(prefetch + k * PANEL_WIDTH + i, 0, 2);
+        for (int i = 0; i < out_rows_each && out_row < operands.out_rows; ++i, ++out_row)
+            for (int v = 0; v < 2; ++v)
+                __builtin_prefetch(
+                    operands.out + out_row * operands.out_stride + v * PANEL_WIDTH, 1);
         _tile_loadd(4, operands.upper + k * TILE_ROWS, 64);
         _tile_loadd(6, operands.left + k * PANEL_WIDTH, 64);
         _tile_dpbf16ps(0, 4, 6);
@@ -92,61 +102,86 @@ INLINE void multiply_tile_block(const TileOperands &operands, std::int64_t input
     _tile_stored(3, sums + TILE_ROWS * 2 * PANEL_WIDTH + PANEL_WIDTH, row_bytes);
 }
 
-// Rows [row, next) times two panels: `use` gets each row's two sums. `row` begins a tile.
-template <class Use>
+// What `multiply_tile_block` makes. Cache lines of its own: a tile's row is stored to one.
+struct alignas(64) BlockOfSums {
+    float of[2 * TILE_ROWS][2 * PANEL_WIDTH];
+};
+
+// The rows of two tiles, [row, next), times two panels. `row` begins a tile.
 INLINE void multiply_rows(const bfloat *tiles, std::int64_t inputs, std::int64_t row,
-                          std::int64_t next, TileOperands operands, const Use &use) {
-    float sums[2 * TILE_ROWS * 2 * PANEL_WIDTH];
-    for (; row < next; row += 2 * TILE_ROWS) {
-        operands.upper = tiles + row * inputs;
-        operands.lower = row + TILE_ROWS < next ? operands.upper + TILE_ROWS * inputs : nullptr;
-        multiply_tile_block(operands, inputs, sums);
-        operands.prefetch[0] = operands.prefetch[1] = nullptr;
-        const std::int64_t end = next < row + 2 * TILE_ROWS ? next : row + 2 * TILE_ROWS;
-        for (std::int64_t r = row; r < end; ++r) {
-            const float *at = sums + (r - row) * 2 * PANEL_WIDTH;
-            use(r, load(at), load(at + PANEL_WIDTH));
-        }
-    }
+                          std::int64_t next, TileOperands operands, BlockOfSums &sums) {
+    operands.upper = tiles + row * inputs;
+    operands.lower = row + TILE_ROWS < next ? operands.upper + TILE_ROWS * inputs : nullptr;
+    multiply_tile_block(operands, inputs, sums.of[0]);
 }
 
-// Rows [row, next) times `panel` and, if it is before `end`, the one after it.
-static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row,
-                              std::int64_t next, std::int64_t panel, std::int64_t end, Rows c,
-                              Store mode) {
+// Rows [row, next) of sums to two panels' outputs, all of which there are.
+template <Store MODE>
+INLINE void store_block(const Matrix &m, const BlockOfSums &sums, std::int64_t column, Rows c,
+                        std::int64_t row, std::int64_t next) {
+    vfloat bias[2];  // without one what changes no sum, not even the sign of a zero
+    for (int v = 0; v < 2; ++v)
+        bias[v] = m.bias ? load(m.bias + column + v * PANEL_WIDTH) : broadcast(-0.0f);
+    for (std::int64_t r = row; r < next; ++r)
+        for (int v = 0; v < 2; ++v) {
+            float *to = c.at + r * c.stride + column + v * PANEL_WIDTH;
+            const vfloat sum = load(sums.of[r - row] + v * PANEL_WIDTH) + bias[v];
+            store(to, MODE == Store::Add ? load(to) + sum : sum);
+        }
+}
+
+// The rows of two tiles, [row, next), times `panel` and, if it is before `end`, the one after it.
+// `prefetch`: the panels after these too, if they are before `end`.
+static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row, std::int64_t next,
+                         std::int64_t panel, std::int64_t end, bool prefetch, Rows c, Store mode) {
     const bool both = panel + 1 < end;
     const std::int64_t size = m.inputs * PANEL_WIDTH, column = panel * PANEL_WIDTH;
     const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
-    TileOperands operands = {nullptr, nullptr, left, both ? left + size : nullptr, {}};
-    if (panel + 4 <= end)
+    TileOperands operands = {
+        nullptr, nullptr, left, both ? left + size : nullptr, {}, c.at + row * c.stride + column,
+        c.stride, next - row};
+    if (prefetch && panel + 4 <= end)
         operands.prefetch[0] = left + 2 * size, operands.prefetch[1] = left + 3 * size;
-    multiply_rows(tiles, m.inputs, row, next, operands, [&](std::int64_t r, vfloat a, vfloat b) {
-        store_output(m, c.at + r * c.stride, column, a, mode);
-        if (both && column + PANEL_WIDTH < m.outputs)
-            store_output(m, c.at + r * c.stride, column + PANEL_WIDTH, b, mode);
-    });
+    BlockOfSums sums;
+    multiply_rows(tiles, m.inputs, row, next, operands, sums);
+    if (both && column + 2 * PANEL_WIDTH <= m.outputs) {
+        if (mode == Store::Add) return store_block<Store::Add>(m, sums, column, c, row, next);
+        return store_block<Store::Replace>(m, sums, column, c, row, next);
+    }
+    for (std::int64_t r = row; r < next; ++r)
+        for (int v = 0; v < 1 + both; ++v)
+            if (column + v * PANEL_WIDTH < m.outputs)
+                store_output(m, c.at + r * c.stride, column + v * PANEL_WIDTH,
+                             load(sums.of[r - row] + v * PANEL_WIDTH), mode);
 }
 
 // The same for a matrix whose outputs go through their activation, to tiles [rows, inner]. If it is
 // gated, panel `panel` meets that of the other half.
 static void matmul_tiles_activated(const Model &model, const Matrix &m, const bfloat *tiles,
                               std::int64_t row, std::int64_t next, std::int64_t panel,
-                              std::int64_t end, bfloat *to) {
+                              std::int64_t end, bool prefetch, bfloat *to) {
     const std::int64_t size = m.inputs * PANEL_WIDTH, inner = model.inner,
                        step = model.gated ? 1 : 2;
     const std::int64_t panel_stride = model.gated ? inner / PANEL_WIDTH : 1,
                        column = panel * PANEL_WIDTH;
     const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
-    TileOperands operands = {nullptr, nullptr, left, left + panel_stride * size, {}};
-    if (panel + step < end)
+    TileOperands operands = {nullptr, nullptr, left, left + panel_stride * size, {}, nullptr, 0, 0};
+    if (prefetch && panel + step < end)
         for (int v = 0; v < 2; ++v) operands.prefetch[v] = left + (step + v * panel_stride) * size;
-    multiply_rows(tiles, m.inputs, row, next, operands, [&](std::int64_t r, vfloat a, vfloat b) {
+    BlockOfSums sums;
+    multiply_rows(tiles, m.inputs, row, next, operands, sums);
+    for (std::int64_t r = row; r < next; ++r) {
+        const float *at = sums.of[r - row];
+        vfloat a = load(at), b = load(at + PANEL_WIDTH);
         if (m.bias)
             a += load(m.bias + column), b += load(m.bias + column + panel_stride * PANEL_WIDTH);
         a = activation(a, model.activation);
-        if (model.gated) return store_bfloat16(a * b, tile_address(to, inner, r, column));
+        if (model.gated) {
+            store_bfloat16(a * b, tile_address(to, inner, r, column));
+            continue;
+        }
         store_bfloat16(a, tile_address(to, inner, r, column));
         store_bfloat16(activation(b, model.activation),
                        tile_address(to, inner, r, column + PANEL_WIDTH));
-    });
+    }
 }

@@ -271,13 +271,12 @@ void decode(const Model &m, const Step &step) {
     }
 }
 
-void multiply(const Matrix &m, float *a, std::int64_t stride, std::int64_t rows, float *c) {
-    float *packed = new float[packed_floats(rows, m.inputs)];
+void multiply(const Matrix &m, float *a, std::int64_t stride, std::int64_t rows, float *packed,
+              float *c) {
 #pragma omp parallel
     {
         const Input input = {a, stride, rows, packed};
         prepare_inputs(m, input, rows);
         matmul(m, input, rows, {c, m.outputs}, Store::Replace);
     }
-    delete[] packed;
 }

@@ -185,6 +185,8 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
 // wait in a buffer for the next block. Measured: pairs are as fast from the second cache as from the
 // first, and most matrices then take one block; float32, also what was widened to it, is not.
 constexpr int BLOCK_ROWS = 16 * MICRO_ROWS;
+// Panels that stay in the second cache while blocks of rows are multiplied with them on tiles.
+constexpr std::int64_t NEAR_BYTES = 768 << 10;
 template <int P, class W>
 constexpr int MAX_DEPTH = PAIRS && sizeof(W) == 2 ? 1024 : P == 1 ? 256 : sizeof(W) == 2 ? 192 : 128;
 
@@ -312,9 +314,9 @@ INLINE void configure_tiles(std::int64_t) {}
 INLINE void release_tiles() {}
 INLINE void pack_tile_row(const float *, std::int64_t, std::int64_t, bfloat *) {}
 static void matmul_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t,
-                              std::int64_t, std::int64_t, Rows, Store) {}
+                              std::int64_t, std::int64_t, bool, Rows, Store) {}
 static void matmul_tiles_activated(const Model &, const Matrix &, const bfloat *, std::int64_t,
-                              std::int64_t, std::int64_t, std::int64_t, bfloat *) {}
+                              std::int64_t, std::int64_t, std::int64_t, bool, bfloat *) {}
 #endif
 
 // Activations [rows, inputs], rows `stride` apart. `packed` has room for `packed_floats` more: for
@@ -389,15 +391,31 @@ struct WorkSplit {
     // a group counts: two for every thread.
     WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
         : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)) {
-        const std::int64_t pairs = panels / (2 * 6 * omp_get_num_threads());
-        if (tiled) group = pairs > 1 ? 2 * pairs : 2;
+        blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+        if (tiled) group = tiled_group(m);
         const std::int64_t blocks_of_two = panels / (2 * 3 * omp_get_num_threads());
         if (is_quantized(m)) group = blocks_of_two > 1 ? 2 * blocks_of_two : 2;
         const std::int64_t half = panels / (2 * omp_get_num_threads());
         if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
-        blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
         row_tile = tiled ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
+    }
+
+    // The rows of two tiles after the other go through the panels of a group, which stay in a near
+    // cache meanwhile. So what is written of a row lies side by side: one panel's outputs of all rows
+    // would be a line or two in each of as many pages.
+    std::int64_t tiled_group(const Matrix &m) const {
+        const std::int64_t pairs = blocks * panels / (2 * 6 * omp_get_num_threads());
+        const std::int64_t near = NEAR_BYTES / (2 * m.inputs * PANEL_WIDTH * sizeof(bfloat));
+        const std::int64_t most = rows <= 2 * TILE_ROWS || pairs < near ? pairs : near;
+        return most > 1 ? 2 * most : 2;
+    }
+
+    // Calls `use` with the rows of each two tiles of [row, next).
+    template <class Use>
+    void each_block(std::int64_t row, std::int64_t next, const Use &use) const {
+        for (; row < next; row += 2 * TILE_ROWS)
+            use(row, next < row + 2 * TILE_ROWS ? next : row + 2 * TILE_ROWS);
     }
 
     std::int64_t count() const { return blocks * groups; }
@@ -425,8 +443,10 @@ static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Row
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
         if (split.tiled) {
-            for (std::int64_t p = first; p < end; p += 2)
-                matmul_tiles(m, a.tiles(), row, next, p, end, c, mode);
+            split.each_block(row, next, [&](std::int64_t r, std::int64_t stop) {
+                for (std::int64_t p = first; p < end; p += 2)
+                    matmul_tiles(m, a.tiles(), r, stop, p, end, r == row, c, mode);
+            });
             continue;
         }
         multiply_panels(m, a, row, next, first, end, c, mode);
@@ -451,8 +471,10 @@ static void matmul_activated(const Model &model, const Matrix &m, const Input &a
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t end = split.end_panel(item);
-        for (std::int64_t p = split.first_panel(item); p < end; p += model.gated ? 1 : 2)
-            matmul_tiles_activated(model, m, a.tiles(), row, next, p, end, to);
+        split.each_block(row, next, [&](std::int64_t r, std::int64_t stop) {
+            for (std::int64_t p = split.first_panel(item); p < end; p += model.gated ? 1 : 2)
+                matmul_tiles_activated(model, m, a.tiles(), r, stop, p, end, r == row, to);
+        });
     }
     release_tiles();
 }

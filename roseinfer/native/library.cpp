@@ -15,7 +15,8 @@
     std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest,             \
                          std::int64_t threads);                                              \
     void decode(const Model &, const Step &);                                                \
-    void multiply(const Matrix &, float *a, std::int64_t stride, std::int64_t rows, float *c); \
+    void multiply(const Matrix &, float *a, std::int64_t stride, std::int64_t rows,          \
+                  float *packed, float *c);                                                  \
     void sample(const SampleRequest *, std::int64_t rows, std::int64_t vocabulary,           \
                 float *weights, std::int64_t *ids, std::int64_t threads);                    \
     }
@@ -158,10 +159,10 @@ EXPORT int rose_decode(const Model *m, const Step *step) {
 }
 
 // c [rows, outputs] = a [rows, inputs] times the matrix; rows of `a`, which is used up, lie `stride`
-// floats apart.
+// floats apart. `packed` has room for as many floats as `a` has, its rows rounded up to 16.
 EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t stride, std::int64_t rows,
-                          float *c) {
-    builds[chosen].multiply(*m, a, stride, rows, c);
+                          float *packed, float *c) {
+    builds[chosen].multiply(*m, a, stride, rows, packed, c);
 }
 
 // The ids of `rows` tokens, see sampling.h for `weights`.

@@ -16,6 +16,8 @@ from roseinfer.model.quantized_weight import GROUP, Form, QuantizedWeight, join
 from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
 
+#: Rows are rounded up to these where they are multiplied on AMX tiles.
+_TILE_ROWS = 16
 _TYPES = {torch.float32: WeightType.FLOAT32, torch.bfloat16: WeightType.BFLOAT16}
 QUANTIZED_TYPES = {
     Form(8): WeightType.INT8,
@@ -80,12 +82,17 @@ class _Panels:
         quantized weights to 8 bits in groups.
         """
         out = torch.empty(len(x), self.outputs)
-        self.multiply_into(out, spread(x))
+        self.multiply_into(out, spread(x), self.scratch(len(x)))
         return out
 
-    def multiply_into(self, out: Tensor, x: Tensor) -> None:
+    def multiply_into(self, out: Tensor, x: Tensor, scratch: Tensor) -> None:
         """The same into `out` [rows, outputs], float32; rows of x may lie apart. x is used up."""
-        library().rose_multiply(self.struct, x.data_ptr(), x.stride(0), len(x), out.data_ptr())
+        rows = x.data_ptr(), x.stride(0), len(x)
+        library().rose_multiply(self.struct, *rows, scratch.data_ptr(), out.data_ptr())
+
+    def scratch(self, rows: int) -> Tensor:
+        """Room for x in the form that the product reads."""
+        return torch.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS, self.inputs)
 
 
 class PackedMatrix(_Panels):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import linear
 
 from benchmarks.board import Board, at_most
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import Case, in_turn
+from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.weights import PackedMatrix, spread
 
 OURS, ONEDNN = "roseinfer", "oneDNN"
@@ -75,15 +75,19 @@ def _metric(product: Product, rows: int) -> str:
 
 def _measure(packed: PackedMatrix, weight: torch.Tensor, rows: int, turn: int) -> dict[str, float]:
     """Seconds of a product by who computes it."""
-    x, out = torch.randn(rows, packed.inputs), torch.empty(rows, packed.outputs)
-    rounded = x.to(weight.dtype)
+    pages = HugePages()  # as the engine's own memory
+    x, out = torch.randn(rows, packed.inputs), pages.place(torch.empty(rows, packed.outputs))
+    rows_apart = pages.place(torch.empty(rows, spread(x).stride(0)))[:, : packed.inputs]
+    rounded = pages.place(x.to(weight.dtype))
+    scratch = pages.place(packed.scratch(rows))
+    theirs = pages.place(torch.empty(rows, packed.outputs, dtype=weight.dtype))
 
     def ours() -> float:
-        ready = spread(x)
-        return _seconds(lambda: packed.multiply_into(out, ready))
+        rows_apart.copy_(x)
+        return _seconds(lambda: packed.multiply_into(out, rows_apart, scratch))
 
     def onednn() -> float:
-        return _seconds(lambda: linear(rounded, weight))
+        return _seconds(lambda: torch.mm(rounded, weight.T, out=theirs))
 
     measure = {OURS: ours, ONEDNN: onednn}
     seconds: dict[str, list[float]] = {OURS: [], ONEDNN: []}
