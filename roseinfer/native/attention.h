@@ -6,7 +6,8 @@
 //     keys    [blocks][kv_heads][key_dim][padded_block_size]
 //     values  [blocks][kv_heads][block_size][padded_value_dim]
 //
-// Both paddings are to multiples of PANEL_WIDTH.
+// Both paddings are to multiples of PANEL_WIDTH. On AMX tiles another order is kept: see
+// amx_attention.h.
 //
 // The rows of a tile are queries of one KV head: for each new token, the heads that share it. Every
 // score is one sum over the dimensions in order, every output one sum over the keys in order, so a
@@ -30,6 +31,25 @@ INLINE T *values_of(const Model &m, const Layer &layer, std::int64_t block, std:
     return static_cast<T *>(layer.values) +
            (block * m.kv_heads + head) * m.block_size * padded_value_dim(m);
 }
+
+// One tile: queries of KV head `head`, the first of them number `first` of its sequence (token by
+// token, the heads that share a KV head one after the other).
+struct Tile {
+    std::int64_t sequence, head, first;
+    bool next_head_follows;  // this thread attends for it then
+};
+
+#if PAIRS
+#include "amx_attention.h"
+#else
+constexpr int QUERY_ROWS = 0;
+INLINE bool attends_on_tiles(const Model &) { return false; }
+INLINE void store_kv_for_tiles(const Model &, const Layer &, const std::int64_t *, std::int64_t,
+                               std::int64_t, const float *, const float *) {}
+static void attend_tile_on_tiles(const Model &, const Layer &, const Step &, const Tile &,
+                                 std::int64_t, const float *, std::int64_t, float *, std::int64_t,
+                                 float *, std::int64_t) {}
+#endif
 
 // Writes one token's key and value of a KV head to the cache.
 template <class T>
@@ -65,7 +85,9 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
     float *keys = qkv + m.heads * m.key_dim, *key = keys + head * m.key_dim;
     rotate_head(m, layer, layer.key, position, key);
     const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
-    if (m.cache_is_bfloat)
+    if (attends_on_tiles(m))
+        store_kv_for_tiles(m, layer, table, position, head, key, value);
+    else if (m.cache_is_bfloat)
         store_kv<bfloat>(m, layer, table, position, head, key, value);
     else
         store_kv<float>(m, layer, table, position, head, key, value);
@@ -224,13 +246,6 @@ INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
             store(outputs + (r * N * PANEL_VECTORS + v) * LANES, sums[r][v]);
 }
 
-// One tile: queries of KV head `head`, the first of them number `first` of its sequence (token by
-// token, the heads that share a KV head one after the other).
-struct Tile {
-    std::int64_t sequence, head, first;
-    bool next_head_follows;  // this thread attends for it then
-};
-
 // `query` [rows, heads, key_dim] of the sequence's new tokens, rows `query_stride` apart; `out`
 // [rows, heads, value_dim], rows `out_stride` apart; `scores` has room for R rows of the longest context.
 template <int R, class T>
@@ -292,14 +307,19 @@ INLINE void attend_rows(const Model &m, const Layer &layer, const Step &step, co
                       score_stride);
 }
 
+// Queries of a tile.
+INLINE std::int64_t query_rows(const Model &m) {
+    return attends_on_tiles(m) ? QUERY_ROWS : MICRO_ROWS;
+}
+
 INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t sequence) {
     const std::int64_t tokens = step.first[sequence + 1] - step.first[sequence];
-    return (tokens * (m.heads / m.kv_heads) + MICRO_ROWS - 1) / MICRO_ROWS;
+    return (tokens * (m.heads / m.kv_heads) + query_rows(m) - 1) / query_rows(m);
 }
 
 // Whether each KV head of each sequence is one tile: then whoever attends rotates and stores too.
 INLINE bool tiles_are_heads(const Model &m, const Step &step) {
-    return step.rows == step.sequences && m.heads / m.kv_heads <= MICRO_ROWS;
+    return step.rows == step.sequences && m.heads / m.kv_heads <= query_rows(m);
 }
 
 // Whether one thread attends for all of a sequence: where each thread has several. It then knows
@@ -323,7 +343,10 @@ INLINE void attend_queries(const Model &m, const Layer &layer, const Step &step,
     const std::int64_t row = step.first[tile.sequence];
     const float *query = at.qkv + row * at.width;
     float *out = at.out.at + row * at.out.stride;
-    if (m.cache_is_bfloat)
+    if (attends_on_tiles(m))
+        attend_tile_on_tiles(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
+                             at.scores, at.score_stride);
+    else if (m.cache_is_bfloat)
         attend_rows<bfloat>(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
                             at.scores, at.score_stride);
     else

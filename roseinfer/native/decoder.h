@@ -37,13 +37,13 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.hidden_stride = row_stride(m.hidden);
     s.attended_stride = row_stride(m.heads * m.value_dim);
     s.inner_stride = row_stride(m.inner * (m.gated ? 2 : 1));
-    s.score_stride = longest + m.block_size + 2 * PANEL_WIDTH;
+    s.score_stride = row_stride(longest + m.block_size + 2 * PANEL_WIDTH);
     s.hidden = take(rows * m.hidden);
     s.normal = take(rows * s.hidden_stride);
     s.qkv = take(rows * s.qkv_width);
     s.attended = take(rows * s.attended_stride);
     s.inner = take(rows * s.inner_stride);
-    s.scores = take(threads * MICRO_ROWS * s.score_stride);
+    s.scores = take(threads * query_rows(m) * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
     s.own_width = round_up(m.inner > widest ? m.inner : widest);
@@ -169,7 +169,7 @@ static void keep_logit_rows(const Model &m, const Step &step, const Scratch &s) 
 // them go on: all, or in the last layer those with logits.
 static Input attend(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
                     const Scratch &s) {
-    float *scores = s.scores + omp_get_thread_num() * MICRO_ROWS * s.score_stride;
+    float *scores = s.scores + omp_get_thread_num() * query_rows(m) * s.score_stride;
     const Input attended = {s.attended, s.attended_stride, step.rows, s.packed};
     const AttentionBuffers buffers = {s.qkv, s.qkv_width, attended, scores, s.score_stride};
     if (rows == step.rows && threads_take_sequences(m, step)) {

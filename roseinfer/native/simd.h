@@ -25,14 +25,17 @@ INLINE vfloat load(const float *from) { return *reinterpret_cast<const vfloat_un
 INLINE void store(float *to, vfloat value) { *reinterpret_cast<vfloat_unaligned *>(to) = value; }
 
 // bfloat16 is the upper half of a float32.
-INLINE vfloat load(const bfloat *from) {
-    const vhalf half = *reinterpret_cast<const vhalf_unaligned *>(from);
+INLINE vfloat widen(vhalf half) {
 #if X86_LANES == 16  // one instruction; the compiler makes five of it
     const vbits wide = reinterpret_cast<vbits>(_mm512_cvtepu16_epi32((__m256i)half));
 #else
     const vbits wide = __builtin_convertvector(half, vbits);
 #endif
     return reinterpret_cast<vfloat>(wide << 16);
+}
+
+INLINE vfloat load(const bfloat *from) {
+    return widen(*reinterpret_cast<const vhalf_unaligned *>(from));
 }
 
 INLINE float widen(float value) { return value; }
