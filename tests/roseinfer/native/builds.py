@@ -9,7 +9,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -94,3 +94,17 @@ def emulated_amx(folder: Path) -> Iterator[None]:
             yield
         finally:
             emulator.uninstall()
+
+
+@contextmanager
+def using(name: str, folder: Path) -> Iterator[None]:
+    """A build, or no test; that with tiles by emulation, if need be: see `emulated_amx`."""
+    usual = native.build_name()
+    assert usual is not None
+    with ExitStack() as stack:
+        stack.callback(choose, usual)
+        if not choose(name):
+            if name != "amx" or not choose("avx512_bf16"):
+                pytest.skip(f"this processor has no {name}")
+            stack.enter_context(emulated_amx(folder))
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.models import answers, build, first_logits, needs_decoder, prompts, reference
-from tests.roseinfer.native.builds import choose, emulated_amx
 
 pytestmark = needs_decoder
 
@@ -75,18 +73,6 @@ def test_bfloat16_is_nearer_to_float32_than_transformers(
     monkeypatch.setattr(library, "load", lambda: library.Loaded(None, "a test"))
     plain = _logits(architecture, torch.bfloat16)
     assert (fast - exact).norm() < (plain - exact).norm()
-
-
-def test_tiles_give_what_pairs_give(tmp_path: Path) -> None:
-    usual = native.build_name()
-    assert usual is not None
-    if not choose("avx512_bf16"):
-        pytest.skip("this processor has no avx512_bf16")
-    expected = _logits("llama", torch.bfloat16)
-    with emulated_amx(tmp_path):
-        found = _logits("llama", torch.bfloat16)
-    choose(usual)
-    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from roseinfer import native
 from roseinfer.model.quantization import quantize
 from roseinfer.model.quantized_weight import Form
 from roseinfer.native.weights import (
@@ -21,7 +19,7 @@ from roseinfer.native.weights import (
     concatenate_quantized,
 )
 from tests.roseinfer.models import needs_decoder, random, random_weight
-from tests.roseinfer.native.builds import PAIRS, choose, emulated_amx
+from tests.roseinfer.native.builds import PAIRS, using
 
 pytestmark = needs_decoder
 
@@ -33,14 +31,7 @@ def build(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Each build that this processor can run, by emulation if need be."""
-    usual = native.build_name()
-    assert usual is not None
-    with ExitStack() as stack:
-        stack.callback(choose, usual)
-        if not choose(request.param):
-            if request.param != "amx" or not choose("avx512_bf16"):
-                pytest.skip(f"this processor has no {request.param}")
-            stack.enter_context(emulated_amx(tmp_path_factory.getbasetemp()))
+    with using(request.param, tmp_path_factory.getbasetemp()):
         yield request.param
 
 

@@ -1,0 +1,93 @@
+"""On AMX tiles the decoder computes what it does without, and each row for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from roseinfer import InferenceEngine
+from roseinfer.sessions.chunk import Chunk
+from tests.roseinfer.models import build, engine_run_by, first_logits, needs_decoder, prompts
+from tests.roseinfer.native.builds import using
+
+pytestmark = needs_decoder
+
+# Heads of 32 and more dimensions attend on tiles too, those of others only multiply weights there.
+MODELS = {
+    "narrow heads": ("llama", {}, 16),
+    "wide heads": ("llama", {"head_dim": 64}, 16),
+    "an odd number of panels": ("qwen3", {"head_dim": 96}, 16),
+    "large blocks": ("llama", {"head_dim": 32}, 48),
+    "small blocks": ("llama", {"head_dim": 32}, 8),
+    "a window": ("mistral", {"head_dim": 32, "sliding_window": 21}, 16),
+    "a soft cap and a window": ("gemma2", {"head_dim": 32, "sliding_window": 40}, 16),
+    "more heads for a key than a tile has rows": (
+        "llama",
+        {"hidden_size": 160, "head_dim": 32, "num_attention_heads": 40, "num_key_value_heads": 1},
+        16,
+    ),
+}
+
+
+@pytest.fixture(params=MODELS)
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InferenceEngine]:
+    with using("amx", tmp_path_factory.getbasetemp()):
+        yield engine_of(request.param)
+
+
+def engine_of(
+    name: str, dtype: torch.dtype = torch.bfloat16, run_by: str = "compiled"
+) -> InferenceEngine:
+    """Weights are bfloat16's, whatever the type."""
+    architecture, changes, block_size = MODELS[name]
+    model: Any = build(architecture, **changes).to(torch.bfloat16).to(dtype)
+    return engine_run_by(run_by, model, block_size=block_size, kv_cache_tokens=960)
+
+
+def all_logits(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
+    """Behind every token of a prompt that is computed `chunk` tokens at a time."""
+    session = engine.new_session(prompt)
+    session.blocks += engine.cache.pool.allocate(-(-len(prompt) // engine.cache.block_size))
+    rows = []
+    while session.num_pending:
+        part = Chunk(session, min(chunk, session.num_pending))
+        _, logits = engine._runner.run([part], every_row=True)
+        session.computed += part.count
+        rows.append(logits)
+    engine.cache.pool.release(session.blocks)
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tiles_are_as_near_to_float32_as_transformers(name: str, tmp_path: Path) -> None:
+    exact = first_logits(engine_of(name, torch.float32), max_step_tokens=8)
+    plain = first_logits(engine_of(name, run_by="transformers"), max_step_tokens=8)
+    with using("amx", tmp_path):
+        found = first_logits(engine_of(name), max_step_tokens=8)
+    # Nearer by half on average. Of a single model chance decides more than that.
+    assert (found - exact).norm() < 1.5 * (plain - exact).norm()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 33])
+def test_a_token_has_the_same_bits_in_any_chunk(engine: InferenceEngine, chunk: int) -> None:
+    (prompt,) = prompts(90)
+    assert torch.equal(all_logits(engine, prompt, chunk), all_logits(engine, prompt, 90))
+
+
+def test_what_lies_behind_a_sequence_changes_no_bit(engine: InferenceEngine) -> None:
+    # given
+    (prompt,) = prompts(71)
+    expected = all_logits(engine, prompt, 71)
+    # when
+    for tensor in (*engine.cache.keys, *engine.cache.values):
+        tensor.fill_(torch.nan)
+    # then
+    assert torch.equal(all_logits(engine, prompt, 71), expected)
+    assert torch.equal(all_logits(engine, prompt, 5), expected)
