@@ -141,9 +141,9 @@ INLINE float softmax_rounded(float *row, std::int64_t begin, std::int64_t end, s
     return 1.0f / reduce_sum(sum);
 }
 
-// A panel of values of which only the first `positions` count: what a block has behind them may be no
-// number, and 0 times it would be none.
-INLINE void copy_values(const bfloat *from, std::int64_t value_dim, std::int64_t positions,
+// Copies a panel of values, of which only the first `positions` count. What a block has behind them may
+// be no number, and 0 times it would be none.
+INLINE void mask_values(const bfloat *from, std::int64_t value_dim, std::int64_t positions,
                         bfloat *to) {
     for (std::int64_t i = 0; i < value_dim / 2; ++i) {
         const std::int64_t pair = i % (PANEL_WIDTH / 2) * 2;
@@ -182,35 +182,38 @@ struct QueryRow {
     float factor;
 };
 
+// Scores of all queries against `panels` panels of keys.
 template <bool LOWER>
-INLINE void attend_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t rows,
-                                 std::int64_t count, bool next_head_follows, QueryRow *row,
-                                 float *scores, std::int64_t score_stride) {
+INLINE void score_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t panels,
+                                float *scores, std::int64_t score_stride) {
     const Model &m = kv.m;
-    const std::int64_t panels = (count + PANEL_WIDTH - 1) / PANEL_WIDTH;
     for (std::int64_t p = 0; p < panels; p += 2) {
         const bool both = p + 1 < panels;
         if (!LOWER)  // with many queries most of it is near since those before
-            for (std::int64_t i = p; i < p + 2 && i < panels; ++i) {
+            for (std::int64_t i = p; i < p + 1 + both; ++i) {
                 if (i + 2 < panels) prefetch_panel(kv.keys(i + 2), m.key_dim);
                 prefetch_panel(kv.values(i), m.value_dim);
             }
         score_panels<LOWER>(queries, m.key_dim, kv.keys(p), both ? kv.keys(p + 1) : nullptr,
                             scores + p * PANEL_WIDTH, score_stride);
     }
-    for (std::int64_t r = 0; r < rows; ++r)
-        row[r].factor = softmax_rounded(scores + r * score_stride, row[r].begin, row[r].end,
-                                        panels * PANEL_WIDTH, kv.layer.softcap);
-    bfloat rest[PANEL_WIDTH * 512];  // library.py refuses larger heads
-    const bool partial = count % PANEL_WIDTH != 0;
-    if (partial) copy_values(kv.values(panels - 1), m.value_dim, count % PANEL_WIDTH, rest);
+}
+
+// The values of `count` keys times the weights of `rows` queries, to their outputs.
+template <bool LOWER>
+INLINE void weigh_values_on_tiles(const KvPanels &kv, std::int64_t count, bool next_head_follows,
+                                  const QueryRow *row, std::int64_t rows, const float *scores,
+                                  std::int64_t score_stride) {
+    const Model &m = kv.m;
+    const std::int64_t whole = count / PANEL_WIDTH, rest = count % PANEL_WIDTH;
+    bfloat masked[PANEL_WIDTH * 512];  // library.py refuses larger heads
+    if (rest) mask_values(kv.values(whole), m.value_dim, rest, masked);
     for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {
         const bool both = d + PANEL_WIDTH < m.value_dim;
         zero_sums<LOWER>();
-        for (std::int64_t p = 0; p < panels; ++p) {
+        for (std::int64_t p = 0; p < whole + (rest != 0); ++p) {
             if (d == 0 && next_head_follows) prefetch_panel(kv.next_head(p), m.key_dim);
-            const bfloat *values = partial && p + 1 == panels ? rest : kv.values(p);
-            const bfloat *left = values + d * PANEL_WIDTH;
+            const bfloat *left = (p < whole ? kv.values(p) : masked) + d * PANEL_WIDTH;
             add_weighted<LOWER>(scores, score_stride, p, left,
                                 both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
         }
@@ -227,6 +230,19 @@ INLINE void attend_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std:
                 store(row[r].out + d + v * PANEL_WIDTH,
                       load(sums.of[r] + v * PANEL_WIDTH) * row[r].factor);
     }
+}
+
+template <bool LOWER>
+INLINE void attend_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t rows,
+                                 bool next_head_follows, QueryRow *row, float *scores,
+                                 std::int64_t score_stride) {
+    const std::int64_t count = row[rows - 1].end;
+    const std::int64_t panels = (count + PANEL_WIDTH - 1) / PANEL_WIDTH;
+    score_rows_on_tiles<LOWER>(kv, queries, panels, scores, score_stride);
+    for (std::int64_t r = 0; r < rows; ++r)
+        row[r].factor = softmax_rounded(scores + r * score_stride, row[r].begin, row[r].end,
+                                        panels * PANEL_WIDTH, kv.layer.softcap);
+    weigh_values_on_tiles<LOWER>(kv, count, next_head_follows, row, rows, scores, score_stride);
 }
 
 // The same as `attend_tile` of `rows` queries, at most QUERY_ROWS.
@@ -249,13 +265,12 @@ static void attend_tile_on_tiles(const Model &m, const Layer &layer, const Step 
     for (std::int64_t r = 0; r < rows; ++r) row[r].begin -= start, row[r].end -= start;
     const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
     const KvPanels kv = {m, layer, table, tile.head};
-    const std::int64_t count = row[rows - 1].end;
     configure_attention_tiles(rows);
     if (rows > TILE_ROWS)
-        attend_rows_on_tiles<true>(kv, queries, rows, count, tile.next_head_follows, row, scores,
+        attend_rows_on_tiles<true>(kv, queries, rows, tile.next_head_follows, row, scores,
                                    score_stride);
     else
-        attend_rows_on_tiles<false>(kv, queries, rows, count, tile.next_head_follows, row, scores,
+        attend_rows_on_tiles<false>(kv, queries, rows, tile.next_head_follows, row, scores,
                                     score_stride);
     release_tiles();
 }

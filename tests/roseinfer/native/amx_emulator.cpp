@@ -1,6 +1,6 @@
 // What a processor with AMX does, for tests on one without: its instructions raise SIGILL there,
 // and the handler does their work. After Intel's Software Developer's Manual, volume 2, for the
-// instructions that roseinfer/native/amx.h has; whatever else raises SIGILL ends the process.
+// instructions that roseinfer/native/amx*.h have; whatever else raises SIGILL ends the process.
 
 #include <csignal>
 #include <cstdint>
