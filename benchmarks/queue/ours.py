@@ -130,7 +130,8 @@ def open_client(url: str) -> AsyncClient:
 
 def start_worker(url: str, **settings: Any) -> WorkerProcess:
     """A worker that writes no line for each job, as one under such a load would be run."""
-    return WorkerProcess("bench", url, engine="null", log_level="warning", **_NO_LIMIT, **settings)
+    given = {"engine": "null", "log_level": "warning", **_NO_LIMIT, **settings}
+    return WorkerProcess("bench", url, **given)
 
 
 async def wait_ended(url: str, jobs: int) -> list[Ended]:

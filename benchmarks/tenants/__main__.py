@@ -51,6 +51,7 @@ class Scale:
     submitted: int
     drained: int
     long_jobs: int
+    engine_jobs: int
     round_trips: tuple[int, int]
     many_jobs: int
     many_tenants: int
@@ -70,6 +71,7 @@ _SCALES = {
         submitted=10_000,
         drained=10_000,
         long_jobs=1000,
+        engine_jobs=200,
         round_trips=(20, 100),
         many_jobs=1_000_000,
         many_tenants=100_000,
@@ -87,6 +89,7 @@ _SCALES = {
         submitted=5_000,
         drained=5_000,
         long_jobs=500,
+        engine_jobs=100,
         round_trips=(20, 40),
         many_jobs=100_000,
         many_tenants=10_000,
@@ -104,6 +107,7 @@ _SCALES = {
         submitted=100,
         drained=300,
         long_jobs=10,
+        engine_jobs=10,
         round_trips=(5, 1),
         many_jobs=200,
         many_tenants=20,
@@ -117,6 +121,15 @@ def build(scale: Scale, old: str | None) -> dict[str, Callable[[], Case]]:
         Figure("drain", "drain of one-token jobs, jobs/s", scale.drained, scale.blocks, True, 0.9),
         Figure(
             "tokens", "tokens/s of jobs of 50 tokens", scale.long_jobs, scale.blocks, True, 0.98
+        ),
+        Figure(
+            "engine",
+            "tokens/s of such jobs, by the engine",
+            scale.engine_jobs,
+            scale.blocks,
+            True,
+            0.98,
+            beside_older=False,
         ),
         Figure("latency", "submit to result, p50 ms", *scale.round_trips, False, 0.9),
     )

@@ -1,6 +1,6 @@
 """One figure of the queue, for `cases.cost`: a block of it for each line of standard input.
 
-    python -m benchmarks.tenants.probe submit|drain|tokens|latency COUNT TENANTS
+    python -m benchmarks.tenants.probe submit|drain|tokens|engine|latency COUNT TENANTS
 
 It also runs beside an older version of the product, where nobody has a tenant.
 """
@@ -12,7 +12,8 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.queue.cases.compared import rate
@@ -28,7 +29,7 @@ from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
 from rose_producer import AsyncClient, Request
 
-_SLOTS = 256
+_SLOTS, _ENGINE_SLOTS = 256, 32
 _TIMEOUT_S = 300.0
 _LONG = 50
 _POLL_S = 0.02
@@ -53,10 +54,16 @@ async def drain(count: int, tenants: int) -> AsyncIterator[float]:
 
 
 async def tokens(count: int, tenants: int) -> AsyncIterator[float]:
-    """Tokens a second of long jobs."""
+    """Tokens a second of long jobs, computed in no time."""
     async for ended in _drained(count, tenants, _LONG):
-        seconds = max(job.ended for job in ended) - min(job.started for job in ended)
-        yield sum(job.tokens for job in ended) / seconds
+        yield _tokens_a_second(ended)
+
+
+async def engine(count: int, tenants: int) -> AsyncIterator[float]:
+    """The same, computed by the engine from the built-in model."""
+    settings = {"engine": "rose", "max_batch_size": _ENGINE_SLOTS}
+    async for ended in _drained(count, tenants, _LONG, settings):
+        yield _tokens_a_second(ended)
 
 
 async def latency(count: int, tenants: int) -> AsyncIterator[float]:
@@ -69,9 +76,14 @@ async def latency(count: int, tenants: int) -> AsyncIterator[float]:
                 yield statistics.median(seconds) * 1000
 
 
-async def _drained(count: int, tenants: int, new_tokens: int) -> AsyncIterator[list[Ended]]:
-    """The worker stands still while jobs are submitted."""
-    with fresh_redis() as broker, start_worker(broker.url, max_batch_size=_SLOTS) as worker:
+async def _drained(
+    count: int,
+    tenants: int,
+    new_tokens: int,
+    settings: Mapping[str, Any] = MappingProxyType({"max_batch_size": _SLOTS}),
+) -> AsyncIterator[list[Ended]]:
+    """The worker, with these settings, stands still while jobs are submitted."""
+    with fresh_redis() as broker, start_worker(broker.url, **settings) as worker:
         worker.wait_ready()
         async with open_client(broker.url) as client, connect(broker.url) as direct:
             while True:
@@ -82,6 +94,11 @@ async def _drained(count: int, tenants: int, new_tokens: int) -> AsyncIterator[l
                     while int(await direct.hget(PARTITION.load, "tokens") or 0):
                         await asyncio.sleep(_POLL_S)
                 yield await read_ended(direct, [job.id for job in jobs])
+
+
+def _tokens_a_second(ended: list[Ended]) -> float:
+    seconds = max(job.ended for job in ended) - min(job.started for job in ended)
+    return sum(job.tokens for job in ended) / seconds
 
 
 async def _round_trip(client: AsyncClient, number: int, tenants: int) -> float:
@@ -98,7 +115,7 @@ def _requests(count: int, tenants: int, new_tokens: int = 1) -> list[Request]:
 def _request(number: int, tenants: int, new_tokens: int = 1) -> Request:
     """An older version knows no tenants, so the word is not said where there are none."""
     whose: Any = {"tenant": f"tenant-{number % tenants}"} if tenants else {}
-    return Request(PROMPT, sampling={"max_new_tokens": new_tokens}, **whose)
+    return Request(PROMPT, sampling={"max_new_tokens": new_tokens, "ignore_eos": True}, **whose)
 
 
 async def _serve(blocks: AsyncIterator[float]) -> None:
@@ -106,7 +123,7 @@ async def _serve(blocks: AsyncIterator[float]) -> None:
         print(await anext(blocks), flush=True)
 
 
-_PROBES = {"submit": submit, "drain": drain, "tokens": tokens, "latency": latency}
+_PROBES = {"submit": submit, "drain": drain, "tokens": tokens, "engine": engine, "latency": latency}
 
 if __name__ == "__main__":
     what, count, tenants = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -33,6 +33,8 @@ class Figure:
     more_is_better: bool
     with_tenants: float
     """at least so much of what it is without, or at most so many times"""
+    beside_older: bool = True
+    """False: of what an older version's sources cannot do uncompiled"""
 
     def target(self, limit: float) -> Target:
         return at_least(limit) if self.more_is_better else at_most(2 - limit)
@@ -61,7 +63,9 @@ class Cost(Case):
     ) -> dict[str, list[float]]:
         """What each contender reached in each block."""
         with ExitStack() as stack:
-            probes = {} if older is None else {BEFORE: _Probe(figure, 0, older)}
+            probes = {}
+            if older is not None and figure.beside_older:
+                probes[BEFORE] = _Probe(figure, 0, older)
             probes[WITHOUT] = _Probe(figure, 0)
             probes |= {_name(count): _Probe(figure, count) for count in self.tenants}
             for probe in probes.values():
@@ -83,6 +87,8 @@ class Cost(Case):
                 rows = (name, _name(count)), (name, WITHOUT)
                 target = figure.target(figure.with_tenants)
                 board.check_ratio(f"{name}: {_name(count)} to {WITHOUT}", *rows, target)
+                rows = (name, _name(count)), (name, BEFORE)
+                board.check_ratio(f"{name}: {_name(count)} to {BEFORE}", *rows, figure.target(0.9))
 
 
 def _name(tenants: int) -> str:
