@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from rose import engine_records
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
 from rose_worker.engine import Engine, ModelInfo, Prepared
@@ -23,8 +24,9 @@ from tests.support.rewriting import merged
 
 _HANG_POLL_S = 0.02
 
-#: Of a job in portions the tokens come so many together, at most.
-_MAX_PORTION = 4
+#: Of a job in portions the tokens come so many together, at most. One by one from an older version
+#: whose events of several tokens cannot be cut.
+_MAX_PORTION = 4 if hasattr(engine_records, "text_lengths") else 1
 
 
 class _Pause:
@@ -68,9 +70,9 @@ class _Portions:
         self._held.append(output)
         if len(self._held) < self._size and output.finish_reason is None:
             return None
-        whole, self._held = merged(self._held), []
+        held, self._held = self._held, []
         self._size = self._random.randint(1, _MAX_PORTION)
-        return whole
+        return merged(held) if len(held) > 1 else held[0]
 
 
 class WatchedEngine:

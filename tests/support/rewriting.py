@@ -9,7 +9,8 @@ from typing import Any
 import redis
 from msgspec import structs
 
-from rose.engine_records import StepOutput, text_lengths
+from rose import engine_records
+from rose.engine_records import StepOutput
 from rose.protocol import Event, Partition, TokenEvent, decode_event, encode_event
 
 
@@ -22,7 +23,7 @@ def joined(events: Sequence[TokenEvent]) -> TokenEvent:
         token_ids=tuple(event.token_ids[0] for event in events),
         text="".join(texts),
         logprobs=logprobs or None,
-        text_lengths=text_lengths(texts),
+        text_lengths=engine_records.text_lengths(texts),
     )
 
 
@@ -78,5 +79,5 @@ def merged(outputs: Sequence[StepOutput]) -> StepOutput:
         last.error,
         last.cached_tokens,
         outputs[0].prompt_logprobs,
-        text_lengths(texts) if len(ids) > 1 else None,
+        engine_records.text_lengths(texts) if len(ids) > 1 else None,
     )
