@@ -19,8 +19,10 @@ from tests.chaos.journal import Journal
 from tests.chaos.plan import RAW_BASE, Plan, chaos_id
 
 #: XADD to several streams under one id that is greater than every id in them.
+#: Not only behind the last id: where nobody has added for a while, that is an age that no job has.
 _SAME_ID = """
-local ms = 0
+local now = redis.call('TIME')
+local ms = now[1] * 1000 + math.floor(now[2] / 1000)
 for _, stream in ipairs(KEYS) do
   local last = redis.call('XINFO', 'STREAM', stream)
   for i = 1, #last, 2 do
