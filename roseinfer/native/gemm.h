@@ -401,9 +401,9 @@ struct WorkSplit {
         row_tile = tiled ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
     }
 
-    // The rows of two tiles after the other go through the panels of a group, which stay in a near
-    // cache meanwhile. So what is written of a row lies side by side: one panel's outputs of all rows
-    // would be a line or two in each of as many pages.
+    // Two tiles of rows at a time go through the panels of a group, which stay in a near cache. So what
+    // is written of a row lies side by side. Were each panel multiplied with all rows first, a line or
+    // two would be written in each of as many pages.
     std::int64_t tiled_group(const Matrix &m) const {
         const std::int64_t pairs = blocks * panels / (2 * 6 * omp_get_num_threads());
         const std::int64_t near = NEAR_BYTES / (2 * m.inputs * PANEL_WIDTH * sizeof(bfloat));
