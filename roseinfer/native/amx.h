@@ -24,15 +24,28 @@ struct TileConfig {  // as the instruction wants it
 };
 static_assert(sizeof(TileConfig) == 64, "the instruction reads 64 bytes");
 
-// For products of `rows` rows. A thread's tiles are its own.
-INLINE void configure_tiles(std::int64_t rows) {
+struct TileShape {
+    std::int64_t rows, row_bytes;
+};
+
+// `shape_of` gives the shape of each tile. A thread's tiles are its own.
+template <class ShapeOf>
+INLINE void shape_tiles(const ShapeOf &shape_of) {
     TileConfig config = {};
     config.palette = 1;
     for (int i = 0; i < 8; ++i) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = static_cast<std::uint8_t>(i < 6 && rows < TILE_ROWS ? rows : TILE_ROWS);
+        const TileShape shape = shape_of(i);
+        config.rows[i] = static_cast<std::uint8_t>(shape.rows);
+        config.row_bytes[i] = static_cast<std::uint16_t>(shape.row_bytes);
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
+}
+
+// For products of `rows` rows.
+INLINE void configure_tiles(std::int64_t rows) {
+    shape_tiles([&](int i) -> TileShape {
+        return {i < 6 && rows < TILE_ROWS ? rows : TILE_ROWS, 64};
+    });
 }
 
 // Tiles in use would have to be saved at each switch to another process.
@@ -54,65 +67,76 @@ INLINE void pack_tile_row(const float *from, std::int64_t inputs, std::int64_t r
         store_bfloat16(load(from + k), tile_address(tiles, inputs, row, k));
 }
 
-// Up to two tiles of rows (upper, lower) times up to two panels (left, right); null for a missing
-// second one. The panels at `prefetch`, unless null, are brought to a near cache meanwhile, and so are
-// the lines that the results of `out_rows` rows go to.
-struct TileOperands {
-    const bfloat *upper, *lower;
-    const bfloat *left, *right;
-    const bfloat *prefetch[2];
-    const float *out;
-    std::int64_t out_stride, out_rows;
+// What up to two tiles of rows and of columns add up to. Cache lines of its own: a tile's row is stored
+// to one.
+struct alignas(64) BlockOfSums {
+    float of[2 * TILE_ROWS][2 * PANEL_WIDTH];
 };
 
-// Accumulators [2 * TILE_ROWS][2 * PANEL_WIDTH].
-INLINE void multiply_tile_block(const TileOperands &operands, std::int64_t inputs, float *sums) {
+// LOWER: there are two tiles of rows.
+template <bool LOWER>
+INLINE void zero_sums() {
     _tile_zero(0);
     _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if constexpr (LOWER) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+template <bool LOWER>
+INLINE void store_sums(BlockOfSums &sums) {
+    constexpr std::int64_t row_bytes = sizeof sums.of[0];
+    _tile_stored(0, sums.of[0], row_bytes);
+    _tile_stored(1, sums.of[0] + PANEL_WIDTH, row_bytes);
+    if constexpr (LOWER) {
+        _tile_stored(2, sums.of[TILE_ROWS], row_bytes);
+        _tile_stored(3, sums.of[TILE_ROWS] + PANEL_WIDTH, row_bytes);
+    }
+}
+
+// Up to two panels (left, right), which all rows of `tiles` are multiplied with; null for a missing
+// second one. The panels at `prefetch`, unless null, are brought to a near cache meanwhile, and so are
+// the lines at `out`, unless null, that the results go to.
+struct TileOperands {
+    const bfloat *tiles, *left, *right;
+    const bfloat *prefetch[2] = {};
+    const float *out = nullptr;
+    std::int64_t out_stride = 0;
+};
+
+// The rows of two tiles, [row, next), times the panels. `row` begins a tile.
+INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, std::int64_t row,
+                          std::int64_t next, BlockOfSums &sums) {
+    const bfloat *upper = operands.tiles + row * inputs,
+                 *lower = row + TILE_ROWS < next ? upper + TILE_ROWS * inputs : nullptr;
     // A few at a time: the processor waits for few lines at once, those of the operands among them.
-    const std::int64_t out_rows_each = (operands.out_rows * TILE_DEPTH + inputs - 1) / inputs;
+    const std::int64_t out_rows = operands.out ? next - row : 0,
+                       out_rows_each = (out_rows * TILE_DEPTH + inputs - 1) / inputs;
     std::int64_t out_row = 0;
+    zero_sums<true>();
     for (std::int64_t k = 0; k < inputs; k += TILE_DEPTH) {
         for (const bfloat *prefetch : operands.prefetch)
             for (int i = 0; prefetch && i < TILE_DEPTH * PANEL_WIDTH; i += CACHE_LINE)
                 __builtin_prefetch(prefetch + k * PANEL_WIDTH + i, 0, 2);
-        for (int i = 0; i < out_rows_each && out_row < operands.out_rows; ++i, ++out_row)
+        for (int i = 0; i < out_rows_each && out_row < out_rows; ++i, ++out_row)
             for (int v = 0; v < 2; ++v)
                 __builtin_prefetch(
                     operands.out + out_row * operands.out_stride + v * PANEL_WIDTH, 1);
-        _tile_loadd(4, operands.upper + k * TILE_ROWS, 64);
+        _tile_loadd(4, upper + k * TILE_ROWS, 64);
         _tile_loadd(6, operands.left + k * PANEL_WIDTH, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (operands.right) {
             _tile_loadd(7, operands.right + k * PANEL_WIDTH, 64);
             _tile_dpbf16ps(1, 4, 7);
         }
-        if (operands.lower) {
-            _tile_loadd(5, operands.lower + k * TILE_ROWS, 64);
+        if (lower) {
+            _tile_loadd(5, lower + k * TILE_ROWS, 64);
             _tile_dpbf16ps(2, 5, 6);
             if (operands.right) _tile_dpbf16ps(3, 5, 7);
         }
     }
-    constexpr std::int64_t row_bytes = 2 * PANEL_WIDTH * 4;
-    _tile_stored(0, sums, row_bytes);
-    _tile_stored(1, sums + PANEL_WIDTH, row_bytes);
-    _tile_stored(2, sums + TILE_ROWS * 2 * PANEL_WIDTH, row_bytes);
-    _tile_stored(3, sums + TILE_ROWS * 2 * PANEL_WIDTH + PANEL_WIDTH, row_bytes);
-}
-
-// What `multiply_tile_block` makes. Cache lines of its own: a tile's row is stored to one.
-struct alignas(64) BlockOfSums {
-    float of[2 * TILE_ROWS][2 * PANEL_WIDTH];
-};
-
-// The rows of two tiles, [row, next), times two panels. `row` begins a tile.
-INLINE void multiply_rows(const bfloat *tiles, std::int64_t inputs, std::int64_t row,
-                          std::int64_t next, TileOperands operands, BlockOfSums &sums) {
-    operands.upper = tiles + row * inputs;
-    operands.lower = row + TILE_ROWS < next ? operands.upper + TILE_ROWS * inputs : nullptr;
-    multiply_tile_block(operands, inputs, sums.of[0]);
+    store_sums<true>(sums);
 }
 
 // Rows [row, next) of sums to two panels' outputs, all of which there are.
@@ -137,13 +161,12 @@ static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row,
     const bool both = panel + 1 < end;
     const std::int64_t size = m.inputs * PANEL_WIDTH, column = panel * PANEL_WIDTH;
     const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
-    TileOperands operands = {
-        nullptr, nullptr, left, both ? left + size : nullptr, {}, c.at + row * c.stride + column,
-        c.stride, next - row};
+    TileOperands operands = {tiles, left, both ? left + size : nullptr};
+    operands.out = c.at + row * c.stride + column, operands.out_stride = c.stride;
     if (prefetch && panel + 4 <= end)
         operands.prefetch[0] = left + 2 * size, operands.prefetch[1] = left + 3 * size;
     BlockOfSums sums;
-    multiply_rows(tiles, m.inputs, row, next, operands, sums);
+    multiply_rows(operands, m.inputs, row, next, sums);
     if (both && column + 2 * PANEL_WIDTH <= m.outputs) {
         if (mode == Store::Add) return store_block<Store::Add>(m, sums, column, c, row, next);
         return store_block<Store::Replace>(m, sums, column, c, row, next);
@@ -165,11 +188,11 @@ static void matmul_tiles_activated(const Model &model, const Matrix &m, const bf
     const std::int64_t panel_stride = model.gated ? inner / PANEL_WIDTH : 1,
                        column = panel * PANEL_WIDTH;
     const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
-    TileOperands operands = {nullptr, nullptr, left, left + panel_stride * size, {}, nullptr, 0, 0};
+    TileOperands operands = {tiles, left, left + panel_stride * size};
     if (prefetch && panel + step < end)
         for (int v = 0; v < 2; ++v) operands.prefetch[v] = left + (step + v * panel_stride) * size;
     BlockOfSums sums;
-    multiply_rows(tiles, m.inputs, row, next, operands, sums);
+    multiply_rows(operands, m.inputs, row, next, sums);
     for (std::int64_t r = row; r < next; ++r) {
         const float *at = sums.of[r - row];
         vfloat a = load(at), b = load(at + PANEL_WIDTH);

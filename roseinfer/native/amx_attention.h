@@ -24,16 +24,13 @@ INLINE bool attends_on_tiles(const Model &m) {
 }
 
 INLINE void configure_attention_tiles(std::int64_t rows) {
-    TileConfig config = {};
-    config.palette = 1;
-    for (int i = 0; i < 8; ++i) {
-        config.row_bytes[i] = i == 6 ? 2 * PANEL_WIDTH : 64;
-        config.rows[i] = static_cast<std::uint8_t>(i == 5   ? TILE_DEPTH / 2
-                                                   : i == 7 ? PANEL_WIDTH / 2
-                                                   : rows < TILE_ROWS ? rows
-                                                                      : TILE_ROWS);
-    }
-    asm volatile("ldtilecfg %0" : : "m"(config));
+    const std::int64_t most = rows < TILE_ROWS ? rows : TILE_ROWS;
+    shape_tiles([&](int i) -> TileShape {
+        if (i == 5) return {TILE_DEPTH / 2, 64};
+        if (i == 6) return {most, 2 * PANEL_WIDTH};
+        if (i == 7) return {PANEL_WIDTH / 2, 64};
+        return {most, 64};
+    });
 }
 
 // A sequence's keys and values of one head, PANEL_WIDTH positions at a time, from the first block on.
@@ -74,16 +71,6 @@ INLINE void prefetch_panel(const bfloat *from, std::int64_t dim) {
         __builtin_prefetch(from + i, 0, 2);
 }
 
-template <bool LOWER>
-INLINE void zero_sums() {
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (LOWER) {
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-}
-
 // Scores of up to 2 * TILE_ROWS queries (LOWER: more than half of them) against the keys of one panel or
 // two (right: the second, or null).
 template <bool LOWER>
@@ -120,24 +107,14 @@ INLINE void score_panels(const bfloat *queries, std::int64_t key_dim, const bflo
 // 1 of their sum.
 INLINE float softmax_rounded(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
                              float softcap) {
-    if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
     bfloat_aliased *weights = reinterpret_cast<bfloat_aliased *>(row);
-    const std::int64_t last = begin + (end - begin - 1) / LANES * LANES;
-    const vfloat rest = load(row + last), low = broadcast(-INFINITY);
-    const vint inside = first_lanes(end - last);
-    vfloat most = inside ? rest : low;
-    for (std::int64_t i = begin; i < last; i += LANES) most = max(most, load(row + i));
-    const float highest = reduce_max(most);
     vfloat sum = {};
-    const auto put = [&](std::int64_t i, vfloat e) {
+    const std::int64_t next = each_exponential(row, begin, end, softcap, [&](std::int64_t i, vfloat e) {
         const vhalf rounded = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(e));
         *reinterpret_cast<vhalf_unaligned *>(weights + i) = rounded;
         sum += widen(rounded);
-    };
-    for (std::int64_t i = begin; i < last; i += LANES) put(i, exp(load(row + i) - highest));
-    put(last, inside ? exp(rest - highest) : vfloat{});
-    for (std::int64_t i = 0; i < begin; ++i) weights[i] = 0;
-    for (std::int64_t i = last + LANES; i < count; ++i) weights[i] = 0;
+    });
+    zero_outside(weights, begin, next, count);
     return 1.0f / reduce_sum(sum);
 }
 
@@ -176,12 +153,6 @@ INLINE void add_weighted(const float *scores, std::int64_t score_stride, std::in
     _tile_dpbf16ps(1, 6, 7);
 }
 
-struct QueryRow {
-    float *out;
-    std::int64_t begin, end;  // of the keys it sees
-    float factor;
-};
-
 // Scores of all queries against `panels` panels of keys.
 template <bool LOWER>
 INLINE void score_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t panels,
@@ -199,13 +170,22 @@ INLINE void score_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std::
     }
 }
 
-// The values of `count` keys times the weights of `rows` queries, to their outputs.
+// Up to QUERY_ROWS queries; the keys that they see are counted from a first block on.
+struct TiledQueries {
+    std::int64_t count;
+    QueryRow rows[QUERY_ROWS] = {};
+    float factors[QUERY_ROWS];  // that make 1 of the weights' sums
+
+    std::int64_t keys() const { return rows[count - 1].end; }
+};
+
+// The values of all keys times the weights of the queries, to their outputs.
 template <bool LOWER>
-INLINE void weigh_values_on_tiles(const KvPanels &kv, std::int64_t count, bool next_head_follows,
-                                  const QueryRow *row, std::int64_t rows, const float *scores,
+INLINE void weigh_values_on_tiles(const KvPanels &kv, const TiledQueries &queries,
+                                  bool next_head_follows, const float *scores,
                                   std::int64_t score_stride) {
     const Model &m = kv.m;
-    const std::int64_t whole = count / PANEL_WIDTH, rest = count % PANEL_WIDTH;
+    const std::int64_t whole = queries.keys() / PANEL_WIDTH, rest = queries.keys() % PANEL_WIDTH;
     bfloat masked[PANEL_WIDTH * 512];  // library.py refuses larger heads
     if (rest) mask_values(kv.values(whole), m.value_dim, rest, masked);
     for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {
@@ -218,59 +198,52 @@ INLINE void weigh_values_on_tiles(const KvPanels &kv, std::int64_t count, bool n
                                 both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
         }
         BlockOfSums sums;
-        constexpr std::int64_t row_bytes = sizeof sums.of[0];
-        _tile_stored(0, sums.of[0], row_bytes);
-        _tile_stored(1, sums.of[0] + PANEL_WIDTH, row_bytes);
-        if (LOWER) {
-            _tile_stored(2, sums.of[TILE_ROWS], row_bytes);
-            _tile_stored(3, sums.of[TILE_ROWS] + PANEL_WIDTH, row_bytes);
-        }
-        for (std::int64_t r = 0; r < rows; ++r)
+        store_sums<LOWER>(sums);
+        for (std::int64_t r = 0; r < queries.count; ++r)
             for (int v = 0; v < 1 + both; ++v)
-                store(row[r].out + d + v * PANEL_WIDTH,
-                      load(sums.of[r] + v * PANEL_WIDTH) * row[r].factor);
+                store(queries.rows[r].out + d + v * PANEL_WIDTH,
+                      load(sums.of[r] + v * PANEL_WIDTH) * queries.factors[r]);
     }
 }
 
+// `packed`: the queries as `pack_tile_row` left them.
 template <bool LOWER>
-INLINE void attend_rows_on_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t rows,
-                                 bool next_head_follows, QueryRow *row, float *scores,
-                                 std::int64_t score_stride) {
-    const std::int64_t count = row[rows - 1].end;
-    const std::int64_t panels = (count + PANEL_WIDTH - 1) / PANEL_WIDTH;
-    score_rows_on_tiles<LOWER>(kv, queries, panels, scores, score_stride);
-    for (std::int64_t r = 0; r < rows; ++r)
-        row[r].factor = softmax_rounded(scores + r * score_stride, row[r].begin, row[r].end,
-                                        panels * PANEL_WIDTH, kv.layer.softcap);
-    weigh_values_on_tiles<LOWER>(kv, count, next_head_follows, row, rows, scores, score_stride);
+INLINE void attend_rows_on_tiles(const KvPanels &kv, TiledQueries &queries, const bfloat *packed,
+                                 bool next_head_follows, float *scores, std::int64_t score_stride) {
+    const std::int64_t panels = (queries.keys() + PANEL_WIDTH - 1) / PANEL_WIDTH;
+    score_rows_on_tiles<LOWER>(kv, packed, panels, scores, score_stride);
+    for (std::int64_t r = 0; r < queries.count; ++r) {
+        const QueryRow &row = queries.rows[r];
+        queries.factors[r] = softmax_rounded(scores + r * score_stride, row.begin, row.end,
+                                             panels * PANEL_WIDTH, kv.layer.softcap);
+    }
+    weigh_values_on_tiles<LOWER>(kv, queries, next_head_follows, scores, score_stride);
 }
 
-// The same as `attend_tile` of `rows` queries, at most QUERY_ROWS.
+// The same as `attend_tile` of `count` queries.
 static void attend_tile_on_tiles(const Model &m, const Layer &layer, const Step &step,
-                                 const Tile &tile, std::int64_t rows, const float *query,
+                                 const Tile &tile, std::int64_t count, const float *query,
                                  std::int64_t query_stride, float *out, std::int64_t out_stride,
                                  float *scores, std::int64_t score_stride) {
-    const std::int64_t group_size = m.heads / m.kv_heads, computed = step.computed[tile.sequence];
-    alignas(64) bfloat queries[QUERY_ROWS * 512];
-    QueryRow row[QUERY_ROWS] = {};
-    for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t token = (tile.first + r) / group_size;
-        const std::int64_t head = tile.head * group_size + (tile.first + r) % group_size;
-        pack_tile_row(query + token * query_stride + head * m.key_dim, m.key_dim, r, queries);
-        const std::int64_t end = computed + token + 1;
-        row[r] = {out + token * out_stride + head * m.value_dim,
-                  layer.window && end > layer.window ? end - layer.window : 0, end, 0.0f};
+    alignas(64) bfloat packed[QUERY_ROWS * 512];
+    TiledQueries queries;
+    queries.count = count;
+    for (std::int64_t r = 0; r < count; ++r) {
+        queries.rows[r] =
+            query_row(m, layer, step, tile, r, query, query_stride, out, out_stride);
+        pack_tile_row(queries.rows[r].at, m.key_dim, r, packed);
     }
-    const std::int64_t from = row[0].begin / m.block_size, start = from * m.block_size;
-    for (std::int64_t r = 0; r < rows; ++r) row[r].begin -= start, row[r].end -= start;
+    const std::int64_t from = queries.rows[0].begin / m.block_size, start = from * m.block_size;
+    for (std::int64_t r = 0; r < count; ++r)
+        queries.rows[r].begin -= start, queries.rows[r].end -= start;
     const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
     const KvPanels kv = {m, layer, table, tile.head};
-    configure_attention_tiles(rows);
-    if (rows > TILE_ROWS)
-        attend_rows_on_tiles<true>(kv, queries, rows, tile.next_head_follows, row, scores,
+    configure_attention_tiles(count);
+    if (count > TILE_ROWS)
+        attend_rows_on_tiles<true>(kv, queries, packed, tile.next_head_follows, scores,
                                    score_stride);
     else
-        attend_rows_on_tiles<false>(kv, queries, rows, tile.next_head_follows, row, scores,
+        attend_rows_on_tiles<false>(kv, queries, packed, tile.next_head_follows, scores,
                                     score_stride);
     release_tiles();
 }

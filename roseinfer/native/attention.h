@@ -39,6 +39,50 @@ struct Tile {
     bool next_head_follows;  // this thread attends for it then
 };
 
+// A query of a tile.
+struct QueryRow {
+    const float *at;
+    float *out;
+    std::int64_t begin, end;  // of the keys that it sees
+};
+
+// Number `row` of the tile. `query` [rows, heads, key_dim] of the sequence's new tokens, rows
+// `query_stride` apart; `out` [rows, heads, value_dim], rows `out_stride` apart.
+INLINE QueryRow query_row(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
+                          std::int64_t row, const float *query, std::int64_t query_stride, float *out,
+                          std::int64_t out_stride) {
+    const std::int64_t group_size = m.heads / m.kv_heads, token = (tile.first + row) / group_size,
+                       head = tile.head * group_size + (tile.first + row) % group_size,
+                       end = step.computed[tile.sequence] + token + 1;
+    return {query + token * query_stride + head * m.key_dim,
+            out + token * out_stride + head * m.value_dim,
+            layer.window && end > layer.window ? end - layer.window : 0, end};
+}
+
+// Calls `use` with each vector of e to the power of scores [begin, end) of a row, relative to the
+// largest, from `begin` on. The last one has 0 behind `end`. Returns where the next would begin.
+template <class Use>
+INLINE std::int64_t each_exponential(float *row, std::int64_t begin, std::int64_t end, float softcap,
+                                     const Use &use) {
+    if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
+    const std::int64_t last = begin + (end - begin - 1) / LANES * LANES;
+    const vfloat rest = load(row + last), low = broadcast(-INFINITY);
+    const vint inside = first_lanes(end - last);
+    vfloat most = inside ? rest : low;
+    for (std::int64_t i = begin; i < last; i += LANES) most = max(most, load(row + i));
+    const float highest = reduce_max(most);
+    for (std::int64_t i = begin; i < last; i += LANES) use(i, exp(load(row + i) - highest));
+    use(last, inside ? exp(rest - highest) : vfloat{});
+    return last + LANES;
+}
+
+// The weights of keys that a query does not see, of `count`.
+template <class T>
+INLINE void zero_outside(T *weights, std::int64_t begin, std::int64_t end, std::int64_t count) {
+    for (std::int64_t i = 0; i < begin; ++i) weights[i] = 0;
+    for (std::int64_t i = end; i < count; ++i) weights[i] = 0;
+}
+
 #if PAIRS
 #include "amx_attention.h"
 #else
@@ -191,25 +235,14 @@ INLINE void score_blocks(const Blocks<T> &blocks, const float *query, float *sco
 // last vector may reach beyond `end`: into the padding of a row.
 INLINE void softmax(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
                    float softcap) {
-    if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
-    const std::int64_t last = begin + (end - begin - 1) / LANES * LANES;
-    const vfloat rest = load(row + last), low = broadcast(-INFINITY);
-    const vint inside = first_lanes(end - last);
-    vfloat most = inside ? rest : low;
-    for (std::int64_t i = begin; i < last; i += LANES) most = max(most, load(row + i));
-    const float highest = reduce_max(most);
-    vfloat lanes = {};
-    for (std::int64_t i = begin; i < last; i += LANES) {
-        const vfloat e = exp(load(row + i) - highest);
+    vfloat sum = {};
+    const std::int64_t next = each_exponential(row, begin, end, softcap, [&](std::int64_t i, vfloat e) {
         store(row + i, e);
-        lanes += e;
-    }
-    const vfloat e = inside ? exp(rest - highest) : vfloat{};
-    store(row + last, e);
-    const float scale = 1.0f / reduce_sum(lanes + e);
-    for (std::int64_t i = begin; i <= last; i += LANES) store(row + i, load(row + i) * scale);
-    for (std::int64_t i = 0; i < begin; ++i) row[i] = 0.0f;
-    for (std::int64_t i = last + LANES; i < count; ++i) row[i] = 0.0f;
+        sum += e;
+    });
+    const float scale = 1.0f / reduce_sum(sum);
+    for (std::int64_t i = begin; i < next; i += LANES) store(row + i, load(row + i) * scale);
+    zero_outside(row, begin, next, count);
 }
 
 // R rows of `count` weights, `score_stride` apart, times the values: dimensions from `d` on, as
@@ -246,42 +279,34 @@ INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
             store(outputs + (r * N * PANEL_VECTORS + v) * LANES, sums[r][v]);
 }
 
-// `query` [rows, heads, key_dim] of the sequence's new tokens, rows `query_stride` apart; `out`
-// [rows, heads, value_dim], rows `out_stride` apart; `scores` has room for R rows of the longest context.
+// `query` and `out` as in `query_row`; `scores` has room for R rows of the longest context.
 template <int R, class T>
 static void attend_tile(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
                         const float *query, std::int64_t query_stride, float *out,
                         std::int64_t out_stride, float *scores, std::int64_t score_stride) {
-    const std::int64_t group_size = m.heads / m.kv_heads, computed = step.computed[tile.sequence];
-    float *outs[R];
-    std::int64_t begins[R], ends[R];
+    QueryRow rows[R];
     float gathered[R * 512];  // library.py refuses larger heads
     for (int r = 0; r < R; ++r) {
-        const std::int64_t token = (tile.first + r) / group_size;
-        const std::int64_t head = tile.head * group_size + (tile.first + r) % group_size;
-        const float *from = query + token * query_stride + head * m.key_dim;
-        for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = from[d];
-        outs[r] = out + token * out_stride + head * m.value_dim;
-        ends[r] = computed + token + 1;
-        begins[r] = layer.window && ends[r] > layer.window ? ends[r] - layer.window : 0;
+        rows[r] = query_row(m, layer, step, tile, r, query, query_stride, out, out_stride);
+        for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = rows[r].at[d];
     }
     // From the first block that any of them sees to the last key that one sees.
-    const std::int64_t from = begins[0] / m.block_size, start = from * m.block_size;
-    const std::int64_t count = ends[R - 1] - start;
+    const std::int64_t from = rows[0].begin / m.block_size, start = from * m.block_size;
+    const std::int64_t count = rows[R - 1].end - start;
     const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
     const Blocks<T> blocks = {m,         layer, table,
                               tile.head, (count - 1) / m.block_size + 1,
                               tile.next_head_follows};
     score_blocks<R>(blocks, gathered, scores, score_stride);
     for (int r = 0; r < R; ++r)
-        softmax(scores + r * score_stride, begins[r] - start, ends[r] - start, count,
+        softmax(scores + r * score_stride, rows[r].begin - start, rows[r].end - start, count,
                 layer.softcap);
     constexpr int N = vectors_at_once(R);
     float outputs[R * N * PANEL_WIDTH];
     const auto store_outputs = [&](std::int64_t d, std::int64_t width) {
         const std::int64_t some = m.value_dim - d < width ? m.value_dim - d : width;
         for (int r = 0; r < R; ++r)
-            for (std::int64_t i = 0; i < some; ++i) outs[r][d + i] = outputs[r * width + i];
+            for (std::int64_t i = 0; i < some; ++i) rows[r].out[d + i] = outputs[r * width + i];
     };
     std::int64_t d = 0;
     for (; d + (N - 1) * PANEL_WIDTH < m.value_dim; d += N * PANEL_WIDTH) {

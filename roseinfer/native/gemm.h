@@ -185,8 +185,6 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
 // wait in a buffer for the next block. Measured: pairs are as fast from the second cache as from the
 // first, and most matrices then take one block; float32, also what was widened to it, is not.
 constexpr int BLOCK_ROWS = 16 * MICRO_ROWS;
-// Panels that stay in the second cache while blocks of rows are multiplied with them on tiles.
-constexpr std::int64_t NEAR_BYTES = 768 << 10;
 template <int P, class W>
 constexpr int MAX_DEPTH = PAIRS && sizeof(W) == 2 ? 1024 : P == 1 ? 256 : sizeof(W) == 2 ? 192 : 128;
 
@@ -380,6 +378,9 @@ static void multiply_panels(const Matrix &m, const Input &a, std::int64_t row, s
                                          to, mode);
     });
 }
+
+// Panels that stay in the second cache while blocks of rows are multiplied with them on tiles.
+constexpr std::int64_t NEAR_BYTES = 768 << 10;
 
 // How a product is divided among threads: blocks of rows times groups of panels.
 struct WorkSplit {
