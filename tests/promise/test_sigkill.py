@@ -61,6 +61,8 @@ def content(stream: Sequence[Event]) -> tuple[list[int], str, str]:
 
 
 def jobs_in_hand(raw: redis.Redis, partition: Partition, worker: WorkerProcess) -> int:
+    """Of a worker that stands still."""
+    raw.ping()  # answered behind what the worker had sent
     return sum(
         len(raw.xpending_range(stream, GROUP, "-", "+", JOBS, worker.name))
         for stream in partition.all_jobs
@@ -103,5 +105,5 @@ async def test_every_stream_survives_a_sigkill_unchanged(
         assert [event.index for event in stream] == list(range(len(stream)))
         assert stream[-1].is_terminal
     assert [content(s) for s in disturbed] == [content(s) for s in undisturbed]
-    assert workers[1].metrics()["rose_jobs_redelivered_total"] >= 1
+    assert workers[1].metrics()["rose_jobs_redelivered_total"] >= 5
     assert has_no_jobs(raw, partition)

@@ -65,6 +65,14 @@ def all_logits(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor
     return torch.cat(rows)
 
 
+def test_products_on_tiles_are_those_of_pairs(tmp_path: Path) -> None:
+    with using("avx512_bf16", tmp_path):
+        expected = first_logits(engine_of("narrow heads"), max_step_tokens=8)
+    with using("amx", tmp_path):
+        found = first_logits(engine_of("narrow heads"), max_step_tokens=8)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_tiles_are_as_near_to_float32_as_transformers(name: str, tmp_path: Path) -> None:
     exact = first_logits(engine_of(name, torch.float32), max_step_tokens=8)
