@@ -12,8 +12,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from types import MappingProxyType
+from collections.abc import AsyncIterator
 from typing import Any
 
 from benchmarks.queue.cases.compared import rate
@@ -62,7 +61,7 @@ async def tokens(count: int, tenants: int) -> AsyncIterator[float]:
 async def engine(count: int, tenants: int) -> AsyncIterator[float]:
     """The same, computed by the engine from the built-in model."""
     settings = {"engine": "rose", "max_batch_size": _ENGINE_SLOTS}
-    async for ended in _drained(count, tenants, _LONG, settings):
+    async for ended in _drained(count, tenants, _LONG, **settings):
         yield _tokens_a_second(ended)
 
 
@@ -77,13 +76,11 @@ async def latency(count: int, tenants: int) -> AsyncIterator[float]:
 
 
 async def _drained(
-    count: int,
-    tenants: int,
-    new_tokens: int,
-    settings: Mapping[str, Any] = MappingProxyType({"max_batch_size": _SLOTS}),
+    count: int, tenants: int, new_tokens: int, **settings: Any
 ) -> AsyncIterator[list[Ended]]:
-    """The worker, with these settings, stands still while jobs are submitted."""
-    with fresh_redis() as broker, start_worker(broker.url, **settings) as worker:
+    """The worker stands still while jobs are submitted."""
+    given = {"max_batch_size": _SLOTS, **settings}
+    with fresh_redis() as broker, start_worker(broker.url, **given) as worker:
         worker.wait_ready()
         async with open_client(broker.url) as client, connect(broker.url) as direct:
             while True:
