@@ -76,13 +76,14 @@ INLINE auto with_format(const Matrix &m, Use use) {
     }
 }
 
+typedef std::int16_t vshorts __attribute__((vector_size(4 * LANES)));
+typedef std::uint16_t vushorts __attribute__((vector_size(4 * LANES)));
 typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 
 // How a build multiplies four bytes of each output with four activations:
 //     VNNI        one instruction
-//     pmaddubsw   in sums of 16 bits, which the products of a group fit where one of both is half a
-//                 byte: weights of 4 bits; of 8 bits halves of the weights, or on AVX2 of the
-//                 activations, which are taken apart once for all outputs
+//     pmaddubsw   weights of 4 bits, in sums of 16 bits, which the products of a group fit
+//     pmaddwd     weights of 8 bits, as pairs of 16 bits: the even inputs, then the odd ones
 //     floats      which hold these sums exactly
 #if X86_LANES
 using QuantizedValue = std::int8_t;
@@ -93,8 +94,7 @@ using QuantizedValue = std::int16_t;
 using GroupSum = vfloat;
 using Whole = float;
 #endif
-constexpr bool SUMS_OF_16_BITS = X86_LANES && !VNNI;
-constexpr bool HALVED_ACTIVATIONS = X86_LANES == 8;
+constexpr bool WITHOUT_VNNI = X86_LANES && !VNNI;
 
 // A group of a row of activations.
 struct __attribute__((may_alias)) QuantizedGroup {
@@ -102,8 +102,8 @@ struct __attribute__((may_alias)) QuantizedGroup {
     std::int32_t sum, upper_sum;  // of the values, and of the upper half of them
     std::int32_t minus_8_sum;
     QuantizedValue values[GROUP];
-    // With HALVED_ACTIVATIONS a value is 16 * upper + lower, both from -8 to 8.
-    QuantizedValue lower[HALVED_ACTIVATIONS * GROUP], upper[HALVED_ACTIVATIONS * GROUP];
+    // For pmaddwd: of four values the first and the third, then the second and the fourth.
+    std::int16_t pairs[WITHOUT_VNNI * GROUP];
 };
 
 struct RowTile {
@@ -158,6 +158,12 @@ INLINE void store_quantized(const vint (&whole)[GROUP / LANES], QuantizedValue *
 #endif
 }
 
+// The same as pairs of 16 bits.
+INLINE void store_pairs(const QuantizedValue *from, std::int16_t *to) {
+    for (int i = 0; i < GROUP; i += 4)
+        for (int k = 0; k < 4; ++k) to[i + k % 2 * 2 + k / 2] = from[i + k];
+}
+
 INLINE void quantize_group(const float *from, QuantizedGroup &to) {
     constexpr int VECTORS = GROUP / LANES;
     vbits most = {};  // magnitudes; what is no finite number has the largest
@@ -176,16 +182,7 @@ INLINE void quantize_group(const float *from, QuantizedGroup &to) {
         (v < VECTORS / 2 ? lower_sum : upper_sum) += rounded[v];
     }
     store_quantized(rounded, to.values);
-    if constexpr (HALVED_ACTIVATIONS) {
-        vint lower[VECTORS], upper[VECTORS];
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v) {
-            upper[v] = (rounded[v] + 8) >> 4;
-            lower[v] = rounded[v] - (upper[v] << 4);
-        }
-        store_quantized(lower, to.lower);
-        store_quantized(upper, to.upper);
-    }
+    if constexpr (WITHOUT_VNNI) store_pairs(to.values, to.pairs);
     to.scale = largest / 127.0f + (largest - largest);
     to.upper_sum = reduce_sum(upper_sum);
     to.sum = reduce_sum(lower_sum) + to.upper_sum;
@@ -236,33 +233,45 @@ INLINE GroupSum load_bytes(const char *from) {
 #endif
 }
 
-// Four bytes of each output, and four activations of a row, in the form that `dot` multiplies. It adds
-// to `Sums` of a group, of weights that have BITS bits.
+// A unit's bytes are multiplied in one step, or in two: halves of bytes, or pairs of 16 bits.
+template <class F>
+constexpr bool IN_PAIRS = WITHOUT_VNNI && F::VALUE_BITS == 8;
+template <class F>
+constexpr int STEPS = F::BITS == 4 || IN_PAIRS<F> ? 2 : 1;
+
+// What a step multiplies of a unit, before it is brought to the form that `dot` takes.
+template <class F>
+INLINE vint bytes_of_step(vint bytes, int step) {
+    if constexpr (F::BITS == 4)
+        return (step ? bytes >> 4 : bytes) & 0x0F0F0F0F;
+    else if constexpr (IN_PAIRS<F>)
+        return step ? reinterpret_cast<vint>(reinterpret_cast<vushorts>(bytes) >> 8)
+                    : bytes & 0x00FF00FF;
+    else
+        return bytes;
+}
+
+// `dot` adds to the sums of a group the products of four bytes of each output with four activations.
 #if X86_LANES
-INLINE vint broadcast_four(const QuantizedValue *values) {
+using FourWeights = vint;
+using FourActivations = vint;
+
+INLINE FourWeights widen_weights(vint bytes) { return bytes; }
+
+template <class F>
+INLINE FourActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
     std::int32_t four;
-    __builtin_memcpy(&four, values, sizeof four);
+    if constexpr (IN_PAIRS<F>)
+        __builtin_memcpy(&four, group.pairs + 4 * unit + 2 * step, sizeof four);
+    else
+        __builtin_memcpy(&four, group.values + 4 * (unit * STEPS<F> + step), sizeof four);
     return four - vint{};
 }
 #endif
 
 #if VNNI
-template <int>
-using FourWeights = vint;
-template <int>
-using FourActivations = vint;
-template <int>
+template <class>
 using Sums = vint;
-
-template <int>
-INLINE vint widen_weights(vint bytes) {
-    return bytes;
-}
-
-template <int>
-INLINE vint four_activations(const QuantizedGroup &group, int input) {
-    return broadcast_four(group.values + input);
-}
 
 INLINE vint dot(vint sums, vint weights, vint activations) {
     return reinterpret_cast<vint>(
@@ -271,113 +280,71 @@ INLINE vint dot(vint sums, vint weights, vint activations) {
 
 INLINE vint whole(vint sums) { return sums; }
 #elif X86_LANES
-// Each lane of 16 bits has half of the products of a group.
-typedef std::int16_t vshort __attribute__((vector_size(4 * LANES)));
-static_assert(GROUP / 2 * 15 * 127 <= INT16_MAX && GROUP / 2 * 255 * 8 <= INT16_MAX);
+// Of 4 bits each lane of 16 has half of the products of a group.
+static_assert(GROUP / 2 * 15 * 127 <= INT16_MAX);
+template <class F>
+using Sums = std::conditional_t<IN_PAIRS<F>, vint, vshorts>;
 
 #if X86_LANES == 16
-INLINE vshort multiply_bytes(vint a, vint b) {
-    return reinterpret_cast<vshort>(_mm512_maddubs_epi16((__m512i)a, (__m512i)b));
+INLINE vshorts multiply_bytes(vint a, vint b) {
+    return reinterpret_cast<vshorts>(_mm512_maddubs_epi16((__m512i)a, (__m512i)b));
 }
-INLINE vint add_pairs(vshort sums, std::int16_t times) {
-    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(times)));
+INLINE vint multiply_pairs(vint a, vint b) {
+    return reinterpret_cast<vint>(_mm512_madd_epi16((__m512i)a, (__m512i)b));
 }
 #else
-INLINE vshort multiply_bytes(vint a, vint b) {
-    return reinterpret_cast<vshort>(_mm256_maddubs_epi16((__m256i)a, (__m256i)b));
+INLINE vshorts multiply_bytes(vint a, vint b) {
+    return reinterpret_cast<vshorts>(_mm256_maddubs_epi16((__m256i)a, (__m256i)b));
 }
-INLINE vint add_pairs(vshort sums, std::int16_t times) {
-    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(times)));
+INLINE vint multiply_pairs(vint a, vint b) {
+    return reinterpret_cast<vint>(_mm256_madd_epi16((__m256i)a, (__m256i)b));
 }
 #endif
 
-// Bytes as two of four bits each.
-struct HalvedBytes {
-    vint lower, upper;
-};
-template <int BITS>
-struct Sums {
-    vshort of;
-};
-template <>
-struct Sums<8> {
-    vshort lower, upper;
-};
-
-template <int BITS>
-using FourWeights = std::conditional_t<BITS == 8 && !HALVED_ACTIVATIONS, HalvedBytes, vint>;
-template <int BITS>
-using FourActivations = std::conditional_t<BITS == 8 && HALVED_ACTIVATIONS, HalvedBytes, vint>;
-
-template <int BITS>
-INLINE FourWeights<BITS> widen_weights(vint bytes) {
-    if constexpr (BITS == 8 && !HALVED_ACTIVATIONS)
-        return {bytes & 0x0F0F0F0F, bytes >> 4 & 0x0F0F0F0F};
-    else
-        return bytes;
-}
-
-template <int BITS>
-INLINE FourActivations<BITS> four_activations(const QuantizedGroup &group, int input) {
-    if constexpr (BITS == 8 && HALVED_ACTIVATIONS)
-        return {broadcast_four(group.lower + input), broadcast_four(group.upper + input)};
-    else
-        return broadcast_four(group.values + input);
-}
-
 // The compiler would add in another order, for which all products would have to wait in memory.
-INLINE vshort add(vshort sums, vshort products) {
+template <class V>
+INLINE V add(V sums, V products) {
     sums += products;
     asm("" : "+v"(sums));
     return sums;
 }
 
-INLINE Sums<4> dot(Sums<4> sums, vint weights, vint activations) {
-    return {add(sums.of, multiply_bytes(weights, activations))};
+INLINE vshorts dot(vshorts sums, vint weights, vint activations) {
+    return add(sums, multiply_bytes(weights, activations));
 }
-INLINE Sums<8> dot(Sums<8> sums, const HalvedBytes &weights, vint activations) {
-    return {add(sums.lower, multiply_bytes(weights.lower, activations)),
-            add(sums.upper, multiply_bytes(weights.upper, activations))};
-}
-INLINE Sums<8> dot(Sums<8> sums, vint weights, const HalvedBytes &activations) {
-    return {add(sums.lower, multiply_bytes(weights, activations.lower)),
-            add(sums.upper, multiply_bytes(weights, activations.upper))};
+INLINE vint dot(vint sums, vint weights, vint activations) {
+    return add(sums, multiply_pairs(weights, activations));
 }
 
-INLINE vint whole(const Sums<4> &sums) { return add_pairs(sums.of, 1); }
-INLINE vint whole(const Sums<8> &sums) {
-    return add_pairs(sums.lower, 1) + add_pairs(sums.upper, 16);
+INLINE vint whole(vshorts sums) {
+    return multiply_pairs(reinterpret_cast<vint>(sums), 0x00010001 - vint{});
 }
+INLINE vint whole(vint sums) { return sums; }
 #else
-template <int>
 struct FourWeights {
     vfloat of[4];
 };
-template <int>
 struct FourActivations {
     float of[4];
 };
-template <int>
+template <class>
 using Sums = vfloat;
 
-template <int BITS>
-INLINE FourWeights<BITS> widen_weights(vint bytes) {
-    FourWeights<BITS> four;
+INLINE FourWeights widen_weights(vint bytes) {
+    FourWeights four;
     for (int i = 0; i < 4; ++i)
         four.of[i] = __builtin_convertvector((bytes >> 8 * i) & 0xFF, vfloat);
     return four;
 }
 
-template <int BITS>
-INLINE FourActivations<BITS> four_activations(const QuantizedGroup &group, int input) {
-    FourActivations<BITS> four;
-    for (int i = 0; i < 4; ++i) four.of[i] = group.values[input + i];
+template <class F>
+INLINE FourActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
+    FourActivations four;
+    for (int i = 0; i < 4; ++i) four.of[i] = group.values[4 * (unit * STEPS<F> + step) + i];
     return four;
 }
 
-template <int BITS>
-INLINE vfloat dot(vfloat sums, const FourWeights<BITS> &weights,
-                  const FourActivations<BITS> &activations) {
+INLINE vfloat dot(vfloat sums, const FourWeights &weights, const FourActivations &activations) {
     for (int i = 0; i < 4; ++i) sums += weights.of[i] * activations.of[i];
     return sums;
 }
@@ -391,7 +358,7 @@ INLINE vfloat to_float(vint value) { return __builtin_convertvector(value, vfloa
 // The weights of one output: an embedding that shares the head's panels.
 template <class F>
 static void unpack_quantized_row(F, const Matrix &m, std::int64_t output, float *to) {
-    constexpr int STEPS = 8 / F::BITS;
+    constexpr int HALVES = 8 / F::BITS;
     const std::int64_t groups = m.inputs / GROUP, column = output % PANEL_WIDTH;
     const char *panel =
         static_cast<const char *>(m.panels) + output / PANEL_WIDTH * F::halves(groups);
@@ -418,8 +385,8 @@ static void unpack_quantized_row(F, const Matrix &m, std::int64_t output, float 
                                                          : 0;
         for (int i = 0; i < GROUP; ++i) {
             const int step = i / 4;
-            const int four = byte(F::HEADER_BYTES + step / STEPS * UNIT_BYTES + column * 4 + i % 4);
-            const int q = four >> (step % STEPS * F::BITS) & ((1 << F::BITS) - 1);
+            const int four = byte(F::HEADER_BYTES + step / HALVES * UNIT_BYTES + column * 4 + i % 4);
+            const int q = four >> (step % HALVES * F::BITS) & ((1 << F::BITS) - 1);
             to[i] = scales[i / (GROUP / 2)] * (q - origin) + minimum;
         }
     }

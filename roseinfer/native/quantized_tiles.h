@@ -15,8 +15,7 @@ constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4
 template <int R, int P, class F>
 INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, const char *weights,
                              std::int64_t panel, const QuantizedGroup *a) {
-    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, STEPS = 8 / BITS, PARTS = F::PARTS,
-                  VALUE_BITS = F::VALUE_BITS;
+    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, PARTS = F::PARTS;
     // Where a vector has its part of the array of float16 numbers or bytes that has this number.
     const auto halves_of = [&](int v, int array) {
         return halves + v / PANEL_VECTORS * panel + 2 * (array * PANEL_WIDTH + v % PANEL_VECTORS * LANES);
@@ -52,76 +51,63 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
         else
             return GroupSum{};
     };
-    // Two sums of 16 bits for each of 8 bits leave registers for fewer rows or vectors at a time.
-    constexpr bool TWO_SUMS = SUMS_OF_16_BITS && VALUE_BITS == 8;
-    constexpr int ROWS = TWO_SUMS && HALVED_ACTIVATIONS && R > 2 ? 2 : R;
-    constexpr int AT_ONCE = !TWO_SUMS || ROWS * VECTORS <= 4 ? VECTORS : R == 1 ? 4 : 1;
+    // Sums of 16 bits leave no room for what weights are counted from.
+    constexpr bool ORIGIN_LAST = !std::is_same_v<Sums<F>, GroupSum>;
+    Sums<F> sums[PARTS][R][VECTORS];
 #pragma GCC unroll 8
-    for (int block = 0; block < R / ROWS * VECTORS / AT_ONCE; ++block) {
-        const int first_row = block % (R / ROWS) * ROWS, first = block / (R / ROWS) * AT_ONCE;
-        Sums<VALUE_BITS> sums[PARTS][ROWS][AT_ONCE];
+    for (int v = 0; v < VECTORS; ++v)
 #pragma GCC unroll 8
-        for (int v = 0; v < AT_ONCE; ++v)
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-                for (int part = 0; part < PARTS; ++part)
-                    if constexpr (SUMS_OF_16_BITS)
-                        sums[part][r][v] = Sums<VALUE_BITS>{};
-                    else
-                        sums[part][r][v] = origin(first_row + r, first + v, part);
+            for (int part = 0; part < PARTS; ++part)
+                if constexpr (ORIGIN_LAST)
+                    sums[part][r][v] = Sums<F>{};
+                else
+                    sums[part][r][v] = origin(r, v, part);
 #pragma GCC unroll 8
-        for (int unit = 0; unit < BITS; ++unit) {
-            vint bytes[AT_ONCE];
+    for (int unit = 0; unit < BITS; ++unit) {
+        vint bytes[VECTORS];
 #pragma GCC unroll 8
-            for (int v = 0; v < AT_ONCE; ++v) {
-                const char *from = vector(first + v) + unit * UNIT_BYTES;
-                bytes[v] = *reinterpret_cast<const vint_unaligned *>(from);
-            }
+        for (int v = 0; v < VECTORS; ++v)
+            bytes[v] = *reinterpret_cast<const vint_unaligned *>(vector(v) + unit * UNIT_BYTES);
 #pragma GCC unroll 2
-            for (int step = 0; step < STEPS; ++step) {
-                FourWeights<VALUE_BITS> four[AT_ONCE];
+        for (int step = 0; step < STEPS<F>; ++step) {
+            FourWeights four[VECTORS];
 #pragma GCC unroll 8
-                for (int v = 0; v < AT_ONCE; ++v)
-                    four[v] = widen_weights<VALUE_BITS>(
-                        BITS == 8 ? bytes[v]
-                                  : (step ? bytes[v] >> 4 : bytes[v]) & 0x0F0F0F0F);
+            for (int v = 0; v < VECTORS; ++v)
+                four[v] = widen_weights(bytes_of_step<F>(bytes[v], step));
 #pragma GCC unroll 8
-                for (int r = 0; r < ROWS; ++r) {
-                    const FourActivations<VALUE_BITS> x =
-                        four_activations<VALUE_BITS>(a[first_row + r], 4 * (unit * STEPS + step));
+            for (int r = 0; r < R; ++r) {
+                const auto x = activations_of_step<F>(a[r], unit, step);
 #pragma GCC unroll 8
-                    for (int v = 0; v < AT_ONCE; ++v) {
-                        Sums<VALUE_BITS> &sum = sums[(unit * STEPS + step) * PARTS / 8][r][v];
-                        sum = dot(sum, four[v], x);
-                    }
+                for (int v = 0; v < VECTORS; ++v) {
+                    Sums<F> &sum = sums[unit * PARTS / BITS][r][v];
+                    sum = dot(sum, four[v], x);
                 }
             }
         }
+    }
 #pragma GCC unroll 8
-        for (int in = 0; in < AT_ONCE; ++in) {
-            const int v = first + in;
-            vfloat scales = load_scales(halves_of(v, 0)), minimums = {};
-            if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(halves_of(v, 1));
-            if constexpr (F::IS_K && PARTS == 1) {
-                scales *= to_float(load_bytes(bytes_of(v, 0)));
-                minimums *= to_float(load_bytes(bytes_of(v, 1)));
-            }
+    for (int v = 0; v < VECTORS; ++v) {
+        vfloat scales = load_scales(halves_of(v, 0)), minimums = {};
+        if constexpr (F::ORIGIN == Origin::Minimum) minimums = load_scales(halves_of(v, 1));
+        if constexpr (F::IS_K && PARTS == 1) {
+            scales *= to_float(load_bytes(bytes_of(v, 0)));
+            minimums *= to_float(load_bytes(bytes_of(v, 1)));
+        }
 #pragma GCC unroll 8
-            for (int in_rows = 0; in_rows < ROWS; ++in_rows) {
-                const int r = first_row + in_rows;
-                const auto products = [&](int part) {
-                    const GroupSum sum = whole(sums[part][in_rows][in]);
-                    return SUMS_OF_16_BITS ? sum + origin(r, v, part) : sum;
-                };
-                GroupSum sum = products(0);
-                if constexpr (PARTS == 2)
-                    sum = sum * load_bytes<true>(bytes_of(v, 0)) +
-                          products(1) * load_bytes<true>(bytes_of(v, 1));
-                totals.of[r][v] += to_float(sum) * (scales * a[r].scale);
-                if constexpr (F::ORIGIN == Origin::Minimum)
-                    totals.of[r][v] += minimums * (a[r].scale * a[r].sum);
-            }
+        for (int r = 0; r < R; ++r) {
+            const auto products = [&](int part) {
+                const GroupSum sum = whole(sums[part][r][v]);
+                return ORIGIN_LAST ? sum + origin(r, v, part) : sum;
+            };
+            GroupSum sum = products(0);
+            if constexpr (PARTS == 2)
+                sum = sum * load_bytes<true>(bytes_of(v, 0)) +
+                      products(1) * load_bytes<true>(bytes_of(v, 1));
+            totals.of[r][v] += to_float(sum) * (scales * a[r].scale);
+            if constexpr (F::ORIGIN == Origin::Minimum)
+                totals.of[r][v] += minimums * (a[r].scale * a[r].sum);
         }
     }
 }
