@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -24,8 +25,10 @@ from rose_cli.demo.broker import (
 )
 from rose_cli.demo.processes import ServiceProcess
 from rose_cli.demo.prompts import REQUESTS
+from rose_cli.demo.run import kill_at_work
 from rose_cli.demo.state import StreamRecord
-from rose_producer import FinishedEvent, Result, TokenEvent
+from rose_cli.demo.workers import WorkerProcess
+from rose_producer import AsyncClient, FinishedEvent, Result, TokenEvent
 from tests.conftest import needs_redis_server
 
 ROSE = [sys.executable, "-m", "rose_cli"]
@@ -67,6 +70,26 @@ def test_on_a_terminal_it_draws_the_streams_and_on_a_stand_in_for_redis_they_are
     assert process.wait(280) == 0
     assert "█".encode() in shown
     assert b"no token missing, none doubled" in shown
+
+
+def test_a_worker_whose_jobs_ended_before_their_subscribers_saw_it_is_not_killed() -> None:
+    # given: a subscriber that has seen the first word of a job that has ended
+    async def watch(redis_url: str, worker: WorkerProcess) -> list[StreamRecord]:
+        async with AsyncClient(redis_url=redis_url) as client:
+            job = await client.submit("Once", max_new_tokens=4)
+            result = await job.result(60)
+            assert len(result.token_ids) == 4
+            late = StreamRecord(1, "late")
+            late.add(TokenEvent(index=0, token_ids=(1,), text=" upon"))
+            late.seen_on(worker.name)
+            # when
+            return await kill_at_work(worker, [(job, late)])
+
+    with EmbeddedBroker() as broker, WorkerProcess("one", broker.url) as worker:
+        worker.wait_ready()
+        # then
+        assert asyncio.run(watch(broker.url, worker)) == []
+        assert worker.is_ready()
 
 
 @needs_redis_server

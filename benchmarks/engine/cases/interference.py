@@ -53,6 +53,8 @@ class Interference(Case):
         alone = (ALONE, self.ours)
         what = f"{self.ours}: p99 while prompts arrive, to p50 while nothing does"
         board.check_ratio(what, p99, alone, at_most(_MAX_WAIT))
+        what = f"{self.ours}: p99 while prompts arrive, to p50 meanwhile"
+        board.check_ratio(what, p99, (P50, self.ours), at_most(_MAX_WAIT))
         what = f"{RATE}: {self.ours} to {self.base}"
         board.check_ratio(what, (RATE, self.ours), (RATE, self.base), at_least(_MIN_RATE))
         for who in self.serve:

@@ -251,7 +251,7 @@ class _Demo:
             for (_, record), status in zip(running, statuses, strict=True):
                 record.seen_on(status.worker)
             if self._killed is None and (victim := self._ripe_victim()) is not None:
-                self._kill(victim)
+                await self._kill(victim, pairs)
             if self._slow or self._killed is not None:
                 await asyncio.to_thread(self._read_occupancy)
                 self._view.refresh(self._state)
@@ -279,10 +279,13 @@ class _Demo:
                 return worker
         return None
 
-    def _kill(self, victim: WorkerProcess) -> None:
-        victim.kill()
+    async def _kill(
+        self, victim: WorkerProcess, pairs: Sequence[tuple[AsyncJob, StreamRecord]]
+    ) -> None:
+        orphans = await kill_at_work(victim, pairs)
+        if not orphans:
+            return
         self._killed = victim
-        orphans = self._streams_of(victim)
         for record in orphans:
             record.moved_at = len(record.indexes)
         for shown in self._state.workers:
@@ -295,6 +298,27 @@ class _Demo:
         )
 
 
+async def kill_at_work(
+    worker: WorkerProcess, pairs: Sequence[tuple[AsyncJob, StreamRecord]]
+) -> list[StreamRecord]:
+    """The streams that the killed worker had in hand. None is in mid-sentence: it lives on.
+
+    Subscribers may be behind: the ends of all streams may be on their way. So the worker is frozen
+    while its jobs are looked at.
+    """
+    worker.signal(signal.SIGSTOP)
+    in_hand = list[StreamRecord]()
+    for job, record in pairs:
+        status = await job.status()
+        if status.worker == worker.name and status.status == "running":
+            in_hand.append(record)
+    if not any(record.in_mid_sentence for record in in_hand):
+        worker.signal(signal.SIGCONT)
+        return []
+    worker.kill()
+    return in_hand
+
+
 def _no_records() -> list[StreamRecord]:
     return [StreamRecord(i, title(request)) for i, request in enumerate(REQUESTS, 1)]
 
@@ -304,5 +328,5 @@ async def _follow(job: AsyncJob, record: StreamRecord) -> None:
         record.add(event)
     # A stream that ends soon after it moved may end between two looks of the watcher.
     record.seen_on((await job.status()).worker)
-    if len(record.workers) == 1:  # its end was on its way when its worker was killed
+    if len(record.workers) == 1:  # its end was on its way to Redis when its worker was killed
         record.moved_at = None
