@@ -98,7 +98,7 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     assert _who(cases["context"], "decode step, ms") == {"512 tokens", "1,024 tokens"}
     for figure in (ALONE, P99):
         assert _who(cases["interference"], figure) == {"roseinfer", "roseinfer, no target"}
-    assert len(cases["interference"]["checks"]) == 2
+    assert len(cases["interference"]["checks"]) == 3
     for task in TASKS:
         assert _who(cases["speculation"], metric(task, 4)) == {PLAIN, SPECULATING}
     assert _who(cases["service"], "tokens/s") == {"in process", "through Redis"}
