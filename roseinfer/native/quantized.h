@@ -233,7 +233,8 @@ INLINE GroupSum load_bytes(const char *from) {
 #endif
 }
 
-// A unit's bytes are multiplied in one step, or in two: halves of bytes, or pairs of 16 bits.
+// What a unit has of an output, four bytes, is multiplied in one step, or in two: the halves of the
+// bytes, or every other byte as a pair of 16 bits.
 template <class F>
 constexpr bool IN_PAIRS = WITHOUT_VNNI && F::VALUE_BITS == 8;
 template <class F>
@@ -251,21 +252,24 @@ INLINE vint bytes_of_step(vint bytes, int step) {
         return bytes;
 }
 
-// `dot` adds to the sums of a group the products of four bytes of each output with four activations.
+// `dot` adds to the sums of a group the products of a step's weights with their activations: of each
+// output four of both, in pairs two.
 #if X86_LANES
-using FourWeights = vint;
-using FourActivations = vint;
+using StepWeights = vint;
+using StepActivations = vint;
 
-INLINE FourWeights widen_weights(vint bytes) { return bytes; }
+INLINE StepWeights widen_weights(vint bytes) { return bytes; }
 
 template <class F>
-INLINE FourActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
-    std::int32_t four;
+INLINE StepActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
+    const void *from;
     if constexpr (IN_PAIRS<F>)
-        __builtin_memcpy(&four, group.pairs + 4 * unit + 2 * step, sizeof four);
+        from = group.pairs + 4 * unit + 2 * step;
     else
-        __builtin_memcpy(&four, group.values + 4 * (unit * STEPS<F> + step), sizeof four);
-    return four - vint{};
+        from = group.values + 4 * (unit * STEPS<F> + step);
+    std::int32_t lane;
+    __builtin_memcpy(&lane, from, sizeof lane);
+    return lane - vint{};
 }
 #endif
 
@@ -321,30 +325,30 @@ INLINE vint whole(vshorts sums) {
 }
 INLINE vint whole(vint sums) { return sums; }
 #else
-struct FourWeights {
+struct StepWeights {
     vfloat of[4];
 };
-struct FourActivations {
+struct StepActivations {
     float of[4];
 };
 template <class>
 using Sums = vfloat;
 
-INLINE FourWeights widen_weights(vint bytes) {
-    FourWeights four;
+INLINE StepWeights widen_weights(vint bytes) {
+    StepWeights weights;
     for (int i = 0; i < 4; ++i)
-        four.of[i] = __builtin_convertvector((bytes >> 8 * i) & 0xFF, vfloat);
-    return four;
+        weights.of[i] = __builtin_convertvector((bytes >> 8 * i) & 0xFF, vfloat);
+    return weights;
 }
 
 template <class F>
-INLINE FourActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
-    FourActivations four;
-    for (int i = 0; i < 4; ++i) four.of[i] = group.values[4 * (unit * STEPS<F> + step) + i];
-    return four;
+INLINE StepActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
+    StepActivations activations;
+    for (int i = 0; i < 4; ++i) activations.of[i] = group.values[4 * (unit * STEPS<F> + step) + i];
+    return activations;
 }
 
-INLINE vfloat dot(vfloat sums, const FourWeights &weights, const FourActivations &activations) {
+INLINE vfloat dot(vfloat sums, const StepWeights &weights, const StepActivations &activations) {
     for (int i = 0; i < 4; ++i) sums += weights.of[i] * activations.of[i];
     return sums;
 }

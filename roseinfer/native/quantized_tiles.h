@@ -72,17 +72,17 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
             bytes[v] = *reinterpret_cast<const vint_unaligned *>(vector(v) + unit * UNIT_BYTES);
 #pragma GCC unroll 2
         for (int step = 0; step < STEPS<F>; ++step) {
-            FourWeights four[VECTORS];
+            StepWeights step_weights[VECTORS];
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; ++v)
-                four[v] = widen_weights(bytes_of_step<F>(bytes[v], step));
+                step_weights[v] = widen_weights(bytes_of_step<F>(bytes[v], step));
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 const auto x = activations_of_step<F>(a[r], unit, step);
 #pragma GCC unroll 8
                 for (int v = 0; v < VECTORS; ++v) {
                     Sums<F> &sum = sums[unit * PARTS / BITS][r][v];
-                    sum = dot(sum, four[v], x);
+                    sum = dot(sum, step_weights[v], x);
                 }
             }
         }
