@@ -251,7 +251,7 @@ class _Demo:
             for (_, record), status in zip(running, statuses, strict=True):
                 record.seen_on(status.worker)
             if self._killed is None and (victim := self._ripe_victim()) is not None:
-                await self._kill(victim, pairs)
+                await self._kill(victim, running)
             if self._slow or self._killed is not None:
                 await asyncio.to_thread(self._read_occupancy)
                 self._view.refresh(self._state)
@@ -280,9 +280,9 @@ class _Demo:
         return None
 
     async def _kill(
-        self, victim: WorkerProcess, pairs: Sequence[tuple[AsyncJob, StreamRecord]]
+        self, victim: WorkerProcess, running: Sequence[tuple[AsyncJob, StreamRecord]]
     ) -> None:
-        orphans = await kill_at_work(victim, pairs)
+        orphans = await kill_at_work(victim, running)
         if not orphans:
             return
         self._killed = victim
@@ -299,16 +299,17 @@ class _Demo:
 
 
 async def kill_at_work(
-    worker: WorkerProcess, pairs: Sequence[tuple[AsyncJob, StreamRecord]]
+    worker: WorkerProcess, running: Sequence[tuple[AsyncJob, StreamRecord]]
 ) -> list[StreamRecord]:
-    """The streams that the killed worker had in hand. None is in mid-sentence: it lives on.
+    """The streams that the killed worker had in hand; none if it lives on, because it has none in
+    mid-sentence.
 
-    Subscribers may be behind: the ends of all streams may be on their way. So the worker is frozen
-    while its jobs are looked at.
+    `running`: as far as their subscribers know. They may be behind: the ends of all may be on their
+    way. So the worker is frozen while its jobs are looked at.
     """
     worker.signal(signal.SIGSTOP)
     in_hand = list[StreamRecord]()
-    for job, record in pairs:
+    for job, record in running:
         status = await job.status()
         if status.worker == worker.name and status.status == "running":
             in_hand.append(record)
