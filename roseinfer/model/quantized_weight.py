@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 GROUP = 32
 SUPER_GROUP = 256
+
+#: Of the wide form: the inputs of a group, of half a group, and those that share a factor.
+WIDE_GROUP = 128
+SLICE = 64
+PART = 16
 
 
 class Form(NamedTuple):
@@ -20,6 +26,7 @@ class Form(NamedTuple):
     minimums: bool = False
     zeros: bool = False
     factors: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +36,43 @@ class QuantizedWeight:
     With neither zeros nor minimums, all zeros are 2^(bits - 1). Scales and minimums are float16,
     for groups of 32 inputs. With factors they are for 256, and a group's own are multiples of
     them: such are the K types of GGUF files.
+
+    The wide form is what `quantize_wide` makes: a scale for 128 inputs, or for the last 64. Its
+    weights of 4 bits have factors up to 15, for 16 inputs each.
     """
 
     values: Tensor
     """uint8 [outputs, inputs], below 2^bits"""
     scales: Tensor
-    """float16 [outputs, inputs / 32 or 256]"""
+    """float16 [outputs, inputs / 32 or 256, or 128 and rounded up]"""
     bits: int
     minimums: Tensor | None = None
     """float16 [outputs, inputs / 32 or 256]"""
     zeros: Tensor | None = None
     """uint8 [outputs, inputs / 32]"""
     scale_factors: Tensor | None = None
-    """uint8 [outputs, inputs / 32] beside minimums, without them int8 [outputs, inputs / 16]"""
+    """uint8 [outputs, inputs / 32] beside minimums, else [outputs, inputs / 16]: int8, in the
+    wide form uint8"""
     minimum_factors: Tensor | None = None
     """uint8 [outputs, inputs / 32]"""
+    wide: bool = False
 
     def dequantize(self) -> Tensor:
         """Float32 [outputs, inputs]."""
-        scales = _multiplied(self.scales, self.scale_factors)
-        groups = self.values.float().reshape(*scales.shape, -1)
+        inputs = self.values.shape[1]
+        missing = -inputs % WIDE_GROUP if self.wide else 0
+        factors = self.scale_factors
+        if factors is not None:
+            factors = F.pad(factors, (0, missing // PART))
+        scales = _multiplied(self.scales, factors)
+        groups = F.pad(self.values.float(), (0, missing)).reshape(*scales.shape, -1)
         if self.minimums is None:
             middle = 1 << (self.bits - 1)
             groups -= middle if self.zeros is None else self.zeros.float()[..., None]
         groups *= scales[..., None]
         if self.minimums is not None:
             groups += _multiplied(self.minimums, self.minimum_factors)[..., None]
-        return groups.flatten(1)
+        return groups.flatten(1)[:, :inputs].contiguous()
 
     @property
     def form(self) -> Form:
@@ -64,6 +81,7 @@ class QuantizedWeight:
             self.minimums is not None,
             self.zeros is not None,
             self.scale_factors is not None,
+            self.wide,
         )
 
     def take(self, rows: Tensor) -> QuantizedWeight:
@@ -96,6 +114,7 @@ def _map(
         changed([weight.zeros for weight in weights]),
         changed([weight.scale_factors for weight in weights]),
         changed([weight.minimum_factors for weight in weights]),
+        weights[0].wide,
     )
 
 

@@ -85,7 +85,7 @@ INLINE void zero_sums() {
 }
 
 template <bool LOWER>
-INLINE void store_sums(BlockOfSums &sums) {
+INLINE void unload_sums(BlockOfSums &sums) {
     constexpr std::int64_t row_bytes = sizeof sums.of[0];
     _tile_stored(0, sums.of[0], row_bytes);
     _tile_stored(1, sums.of[0] + PANEL_WIDTH, row_bytes);
@@ -136,22 +136,36 @@ INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, std
             if (operands.right) _tile_dpbf16ps(3, 5, 7);
         }
     }
-    store_sums<true>(sums);
+    unload_sums<true>(sums);
 }
 
-// Rows [row, next) of sums to two panels' outputs, all of which there are.
+// `rows` rows of sums to two panels' outputs, all of which there are.
 template <Store MODE>
-INLINE void store_block(const Matrix &m, const BlockOfSums &sums, std::int64_t column, Rows c,
-                        std::int64_t row, std::int64_t next) {
+INLINE void store_both(const Matrix &m, const float (*sums)[2 * PANEL_WIDTH], std::int64_t column,
+                       Rows c, std::int64_t rows) {
     vfloat bias[2];  // without one what changes no sum, not even the sign of a zero
     for (int v = 0; v < 2; ++v)
         bias[v] = m.bias ? load(m.bias + column + v * PANEL_WIDTH) : broadcast(-0.0f);
-    for (std::int64_t r = row; r < next; ++r)
+    for (std::int64_t r = 0; r < rows; ++r)
         for (int v = 0; v < 2; ++v) {
             float *to = c.at + r * c.stride + column + v * PANEL_WIDTH;
-            const vfloat sum = load(sums.of[r - row] + v * PANEL_WIDTH) + bias[v];
+            const vfloat sum = load(sums[r] + v * PANEL_WIDTH) + bias[v];
             store(to, MODE == Store::Add ? load(to) + sum : sum);
         }
+}
+
+// The same of one panel or two, of which the last may have fewer outputs.
+static void store_sums(const Matrix &m, const float (*sums)[2 * PANEL_WIDTH], std::int64_t column,
+                       int panels, Rows c, std::int64_t rows, Store mode) {
+    if (panels == 2 && column + 2 * PANEL_WIDTH <= m.outputs) {
+        if (mode == Store::Add) return store_both<Store::Add>(m, sums, column, c, rows);
+        return store_both<Store::Replace>(m, sums, column, c, rows);
+    }
+    for (std::int64_t r = 0; r < rows; ++r)
+        for (int v = 0; v < panels; ++v)
+            if (column + v * PANEL_WIDTH < m.outputs)
+                store_output(m, c.at + r * c.stride, column + v * PANEL_WIDTH,
+                             load(sums[r] + v * PANEL_WIDTH), mode);
 }
 
 // The rows of two tiles, [row, next), times `panel` and, if it is before `end`, the one after it.
@@ -167,15 +181,7 @@ static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row,
         operands.prefetch[0] = left + 2 * size, operands.prefetch[1] = left + 3 * size;
     BlockOfSums sums;
     multiply_rows(operands, m.inputs, row, next, sums);
-    if (both && column + 2 * PANEL_WIDTH <= m.outputs) {
-        if (mode == Store::Add) return store_block<Store::Add>(m, sums, column, c, row, next);
-        return store_block<Store::Replace>(m, sums, column, c, row, next);
-    }
-    for (std::int64_t r = row; r < next; ++r)
-        for (int v = 0; v < 1 + both; ++v)
-            if (column + v * PANEL_WIDTH < m.outputs)
-                store_output(m, c.at + r * c.stride, column + v * PANEL_WIDTH,
-                             load(sums.of[r - row] + v * PANEL_WIDTH), mode);
+    store_sums(m, sums.of, column, 1 + both, {c.at + row * c.stride, c.stride}, next - row, mode);
 }
 
 // The same for a matrix whose outputs go through their activation, to tiles [rows, inner]. If it is

@@ -198,7 +198,7 @@ INLINE void weigh_values_on_tiles(const KvPanels &kv, const TiledQueries &querie
                                 both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
         }
         BlockOfSums sums;
-        store_sums<LOWER>(sums);
+        unload_sums<LOWER>(sums);
         for (std::int64_t r = 0; r < queries.count; ++r)
             for (int v = 0; v < 1 + both; ++v)
                 store(queries.rows[r].out + d + v * PANEL_WIDTH,

@@ -7,7 +7,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
-#pragma GCC target("arch=x86-64-v4,avx512bf16,avx512vnni,amx-tile,amx-bf16,prefer-vector-width=512")
+#pragma GCC target("arch=x86-64-v4,avx512bf16,avx512vnni,amx-tile,amx-bf16,amx-int8,prefer-vector-width=512")
 #define ISA avx512_bf16
 #define PAIRS 1
 #define VNNI 1

@@ -46,7 +46,7 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.scores = take(threads * query_rows(m) * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
-    s.own_width = round_up(m.inner > widest ? m.inner : widest);
+    s.own_width = WideFormat<8>::groups(std::max(m.inner, widest)) * WIDE_GROUP;
     s.own = take(threads * OWN_ROWS * s.own_width);
     s.own_packed = take(threads * OWN_ROWS * s.own_width);
     s.packed = take(packed_floats(rows, widest));

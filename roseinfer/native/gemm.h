@@ -304,13 +304,16 @@ INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
 
 #if PAIRS
 #include "amx.h"
+#include "amx_wide.h"
 #else
 constexpr bool tiles = false;
 constexpr int TILE_ROWS = 1;
 INLINE bool uses_tiles(const Matrix &) { return false; }
+INLINE bool uses_byte_tiles(const Matrix &, std::int64_t) { return false; }
 INLINE void configure_tiles(std::int64_t) {}
 INLINE void release_tiles() {}
 INLINE void pack_tile_row(const float *, std::int64_t, std::int64_t, bfloat *) {}
+INLINE void pack_byte_tile_row(const float *, std::int64_t, std::int64_t, void *) {}
 static void matmul_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t,
                               std::int64_t, std::int64_t, bool, Rows, Store) {}
 static void matmul_tiles_activated(const Model &, const Matrix &, const bfloat *, std::int64_t,
@@ -338,9 +341,14 @@ INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
 }
 
 INLINE std::int64_t packed_floats(std::int64_t rows, std::int64_t inputs) {
-    const std::int64_t tiled = tiles ? round_up_to_tiles(rows) * inputs / 2 : 0;
-    const std::int64_t quantized = rows * (inputs / GROUP) * sizeof(QuantizedGroup) / sizeof(float);
-    return tiled > quantized ? tiled : quantized;
+    const std::int64_t groups = WideFormat<8>::groups(inputs), tiled = round_up_to_tiles(rows);
+    return std::max({
+               tiles ? tiled * inputs * std::int64_t{sizeof(bfloat)} : 0,
+               tiles ? tiled * groups * (WIDE_GROUP + std::int64_t{sizeof(float)}) : 0,
+               rows * (inputs / GROUP) * std::int64_t{sizeof(QuantizedGroup)},
+               rows * groups * std::int64_t{sizeof(WideActivations)},
+           }) /
+           std::int64_t{sizeof(float)};
 }
 
 // Converts a row of activations to the form that products with `m` read.
@@ -348,6 +356,10 @@ INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row)
     float *at = input.at + row * input.stride;
     if (uses_tiles(m))
         pack_tile_row(at, m.inputs, row, input.tiles());
+    else if (uses_byte_tiles(m, input.rows))
+        pack_byte_tile_row(at, m.inputs, row, input.packed);
+    else if (is_wide(m))
+        round_wide_row(at, m.inputs, row, input.rows, input.packed);
     else if (is_quantized(m))
         quantize_row(at, m.inputs, row, input.rows, input.packed);
     else if (PAIRS && m.type == BFLOAT16)
@@ -370,13 +382,25 @@ static void multiply_panels(const Matrix &m, const Input &a, std::int64_t row, s
     const std::int64_t rows = next - row, panels = end - first;
     const float *from = a.at + row * a.stride;
     const Rows to = {c.at + row * c.stride, c.stride};
+#if PAIRS
+    if (uses_byte_tiles(m, a.rows)) {
+        const auto *rounded = static_cast<const ByteTile *>(static_cast<const void *>(a.packed)) +
+                              row / TILE_ROWS * WideFormat<8>::groups(m.inputs);
+        if (m.type == WIDE_INT8)
+            return gemm_byte_tiles(WideFormat<8>{}, m, rounded, rows, first, end, to, mode);
+        return gemm_byte_tiles(WideFormat<4>{}, m, rounded, rows, first, end, to, mode);
+    }
+#endif
     if (m.type == FLOAT32) return gemm<float>(m, from, a.stride, rows, first, panels, to, mode);
     if (m.type == BFLOAT16) return gemm<bfloat>(m, from, a.stride, rows, first, panels, to, mode);
-    const auto *quantized = reinterpret_cast<const QuantizedGroup *>(a.packed);
-    with_format(m, [&](auto format) {
-        gemm_quantized<decltype(format)>(m, quantized + row * (m.inputs / GROUP), rows, first, end,
-                                         to, mode);
-    });
+    const auto multiply = [&](auto format) {
+        using F = decltype(format);
+        const auto *rounded = reinterpret_cast<const typename F::Activations *>(a.packed);
+        gemm_quantized<F>(m, rounded + row * F::groups(m.inputs), rows, first, end, to, mode);
+    };
+    if (m.type == WIDE_INT8) return multiply(WideFormat<8>{});
+    if (m.type == WIDE_INT4) return multiply(WideFormat<4>{});
+    with_format(m, multiply);
 }
 
 // Panels that stay in the second cache while blocks of rows are multiplied with them on tiles.
@@ -385,13 +409,14 @@ constexpr std::int64_t NEAR_BYTES = 768 << 10;
 // How a product is divided among threads: blocks of rows times groups of panels.
 struct WorkSplit {
     std::int64_t rows, panels, group, groups, blocks, row_tile;
-    bool tiled;
+    bool tiled, byte_tiled;
 
     // With tiles, and of quantized weights, the next ones are prefetched within a group only, so
     // groups are as large as leaves several for every thread. One row is done so soon that to begin
     // a group counts: two for every thread.
     WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
-        : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)) {
+        : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)),
+          byte_tiled(uses_byte_tiles(m, rows)) {
         blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
         if (tiled) group = tiled_group(m);
         const std::int64_t blocks_of_two = panels / (2 * 3 * omp_get_num_threads());
@@ -399,7 +424,7 @@ struct WorkSplit {
         const std::int64_t half = panels / (2 * omp_get_num_threads());
         if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
-        row_tile = tiled ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
+        row_tile = tiled || byte_tiled ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
     }
 
     // Two tiles of rows at a time go through the panels of a group, which stay in a near cache. So what
@@ -438,7 +463,7 @@ struct WorkSplit {
 // One matrix, without those that follow it.
 static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
     const WorkSplit split(m, rows, (m.outputs + PANEL_WIDTH - 1) / PANEL_WIDTH);
-    if (split.tiled) configure_tiles(rows);
+    if (split.tiled || split.byte_tiled) configure_tiles(rows);
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
@@ -452,7 +477,7 @@ static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Row
         }
         multiply_panels(m, a, row, next, first, end, c, mode);
     }
-    if (split.tiled) release_tiles();
+    if (split.tiled || split.byte_tiled) release_tiles();
 }
 
 // c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through

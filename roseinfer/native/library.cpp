@@ -58,10 +58,10 @@ bool has_pairs() { return has_vnni() && __builtin_cpu_supports("avx512bf16"); }
 // Whether there are tiles, and the kernel lets this process keep their 8 KiB for each thread.
 bool has_tiles() {
     unsigned a, b, c, d;
-    constexpr unsigned bfloats = 1u << 22, all = 1u << 24;
+    constexpr unsigned bfloats = 1u << 22, all = 1u << 24, bytes = 1u << 25;
     if (!has_pairs() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
     constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return d & bfloats && d & all && syscall(SYS_arch_prctl, request, tile_data) == 0;
+    return d & bfloats && d & all && d & bytes && syscall(SYS_arch_prctl, request, tile_data) == 0;
 }
 #endif
 

@@ -47,6 +47,8 @@ class WeightType(IntEnum):
     Q4_K = 8
     Q5_K = 9
     Q6_K = 10
+    WIDE_INT8 = 11
+    WIDE_INT4 = 12
 
 
 class Matrix(Structure):

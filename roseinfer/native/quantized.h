@@ -33,7 +33,10 @@ enum class Origin { Middle, Minimum, Zero };
 // A widened format is what `widen_panel` makes of one of 4 bits: 8 units a group, from a cache line on.
 template <int BITS_, Origin ORIGIN_ = Origin::Middle, bool IS_K_ = false, bool WIDENED = false>
 struct Format {
+    using Activations = struct QuantizedGroup;
+    using Widened = Format<8, ORIGIN_, IS_K_, true>;
     static constexpr int BITS = BITS_;
+    static constexpr bool WIDENS = BITS == 4, ONE_PANEL = BITS == 4;  // at a time, for one row
     static constexpr int VALUE_BITS = WIDENED ? 4 : BITS;
     static constexpr Origin ORIGIN = ORIGIN_;
     static constexpr bool IS_K = IS_K_;
@@ -55,10 +58,12 @@ struct Format {
     static constexpr std::int64_t offset(std::int64_t group) {
         return halves(group) + (IS_K ? HALVES_BYTES : 0) + group % SUPER_GROUPS * GROUP_BYTES;
     }
-};
 
-template <class F>
-using Widened = Format<8, F::ORIGIN, F::IS_K, true>;
+    static constexpr std::int64_t groups(std::int64_t inputs) { return inputs / GROUP; }
+    static constexpr std::int64_t panel_bytes(std::int64_t inputs) {
+        return halves(groups(inputs));
+    }
+};
 
 // Calls `use` with the format of `m`.
 template <class Use>
@@ -164,26 +169,42 @@ INLINE void store_pairs(const QuantizedValue *from, std::int16_t *to) {
         for (int k = 0; k < 4; ++k) to[i + k % 2 * 2 + k / 2] = from[i + k];
 }
 
-INLINE void quantize_group(const float *from, QuantizedGroup &to) {
-    constexpr int VECTORS = GROUP / LANES;
-    vbits most = {};  // magnitudes; what is no finite number has the largest
-    for (int v = 0; v < VECTORS; ++v) {
-        const vbits magnitude = reinterpret_cast<vbits>(load(from + v * LANES)) & 0x7FFFFFFFu;
+// How activations that share a scale are rounded.
+struct Rounding {
+    float scale;
+    vfloat inverse;
+};
+
+// Of `count` activations. What is no finite number counts as the largest.
+INLINE Rounding rounding_of(const float *from, std::int64_t count) {
+    vbits most = {};  // magnitudes
+    for (std::int64_t i = 0; i < count; i += LANES) {
+        const vbits magnitude = reinterpret_cast<vbits>(load(from + i)) & 0x7FFFFFFFu;
         most = magnitude > most ? magnitude : most;
     }
     const float largest = reduce_max(most);
-    const vfloat inverse = broadcast(largest > 1e-36f ? 127.0f / largest : 0.0f);  // finite
+    return {largest / 127.0f + (largest - largest),
+            broadcast(largest > 1e-36f ? 127.0f / largest : 0.0f)};  // finite
+}
+
+INLINE vint round_values(const float *from, const Rounding &rounding) {
+    const vfloat shifted = load(from) * rounding.inverse + 12582912.0f;  // see exp
+    const vint whole = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
+    return shifted == shifted ? whole : vint{};  // the scale says that it is none
+}
+
+INLINE void quantize_group(const float *from, QuantizedGroup &to) {
+    constexpr int VECTORS = GROUP / LANES;
+    const Rounding rounding = rounding_of(from, GROUP);
     vint lower_sum = {}, upper_sum = {}, rounded[VECTORS];
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
-        const vfloat shifted = load(from + v * LANES) * inverse + 12582912.0f;  // rounds: see exp
-        const vint whole = reinterpret_cast<vint>(reinterpret_cast<vbits>(shifted) - 0x4B400000u);
-        rounded[v] = shifted == shifted ? whole : vint{};  // the scale says that it is none
+        rounded[v] = round_values(from + v * LANES, rounding);
         (v < VECTORS / 2 ? lower_sum : upper_sum) += rounded[v];
     }
     store_quantized(rounded, to.values);
     if constexpr (WITHOUT_VNNI) store_pairs(to.values, to.pairs);
-    to.scale = largest / 127.0f + (largest - largest);
+    to.scale = rounding.scale;
     to.upper_sum = reduce_sum(upper_sum);
     to.sum = reduce_sum(lower_sum) + to.upper_sum;
     to.minus_8_sum = -8 * to.sum;
@@ -260,8 +281,8 @@ using StepActivations = vint;
 
 INLINE StepWeights widen_weights(vint bytes) { return bytes; }
 
-template <class F>
-INLINE StepActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
+template <class F, class Group>
+INLINE StepActivations activations_of_step(const Group &group, int unit, int step) {
     const void *from;
     if constexpr (IN_PAIRS<F>)
         from = group.pairs + 4 * unit + 2 * step;
@@ -341,8 +362,8 @@ INLINE StepWeights widen_weights(vint bytes) {
     return weights;
 }
 
-template <class F>
-INLINE StepActivations activations_of_step(const QuantizedGroup &group, int unit, int step) {
+template <class F, class Group>
+INLINE StepActivations activations_of_step(const Group &group, int unit, int step) {
     StepActivations activations;
     for (int i = 0; i < 4; ++i) activations.of[i] = group.values[4 * (unit * STEPS<F> + step) + i];
     return activations;

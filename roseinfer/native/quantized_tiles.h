@@ -5,17 +5,33 @@
 template <int R, class F>
 constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4 ? 2 : 1)
                                : R == 1 && LANES == 16  ? 1
-                               : R == 1 && F::BITS == 4 ? 1
+                               : R == 1 && F::ONE_PANEL ? 1
                                : R * PANEL_VECTORS <= 2 ? 4
                                : LANES == 16            ? 2
                                                         : 1;
 
+// One row reads one panel after the other, so that what is asked for ahead reaches from each into the
+// next. Four panels of 8 bits at once are as fast without it on AVX2. The first cache has so few
+// requests at a time that those ahead delay those that are due: on a Zen 4 a third of a plain read's
+// speed. Into the second cache nothing is lost.
+template <int R, int P>
+constexpr bool PREFETCHES = R == 1 && P == 1;
+template <class F>
+INLINE void prefetch_for_one_row(const char *weights) {
+    constexpr int AHEAD = (LANES == 16 ? 256 : 512) * F::BITS, CACHE = LANES == 16 ? 2 : 3;
+    __builtin_prefetch(weights + AHEAD, 0, CACHE);
+}
+
+#include "wide.h"
+
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
-// The group's float16 numbers lie at `halves`.
-template <int R, int P, class F>
-INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, const char *weights,
+template <int R, int P, int BITS, Origin ORIGIN, bool IS_K, bool WIDENED>
+INLINE void accumulate_group(Format<BITS, ORIGIN, IS_K, WIDENED>, Accumulators<R, P> &totals,
+                             const char *first_panel, std::int64_t group, std::int64_t,
                              std::int64_t panel, const QuantizedGroup *a) {
-    constexpr int VECTORS = P * PANEL_VECTORS, BITS = F::BITS, PARTS = F::PARTS;
+    using F = Format<BITS, ORIGIN, IS_K, WIDENED>;
+    const char *halves = first_panel + F::halves(group), *weights = first_panel + F::offset(group);
+    constexpr int VECTORS = P * PANEL_VECTORS, PARTS = F::PARTS;
     // Where a vector has its part of the array of float16 numbers or bytes that has this number.
     const auto halves_of = [&](int v, int array) {
         return halves + v / PANEL_VECTORS * panel + 2 * (array * PANEL_WIDTH + v % PANEL_VECTORS * LANES);
@@ -27,16 +43,9 @@ INLINE void accumulate_group(Accumulators<R, P> &totals, const char *halves, con
         return weights + v / PANEL_VECTORS * panel + F::HEADER_BYTES +
                v % PANEL_VECTORS * LANES * 4;
     };
-    // One panel after the other, so that this reaches from each into the next. Four panels of 8 bits
-    // at once are as fast without it on AVX2. The first cache has so few requests at a time that those
-    // ahead delay those that are due: on a Zen 4 a third of a plain read's speed. Into the second
-    // cache nothing is lost.
-    constexpr int AHEAD = (LANES == 16 ? 256 : 512) * BITS, CACHE = LANES == 16 ? 2 : 3;
-    if (R == 1 && P == 1)
+    if constexpr (PREFETCHES<R, P>)
 #pragma GCC unroll 40
-        for (int i = 0; i < P * F::GROUP_BYTES; i += 64)
-            __builtin_prefetch(weights + i / F::GROUP_BYTES * panel + i % F::GROUP_BYTES + AHEAD, 0,
-                               CACHE);
+        for (int i = 0; i < F::GROUP_BYTES; i += 64) prefetch_for_one_row<F>(weights + i);
     // What the products of a group are added to: less what weights are counted from.
     const auto origin = [&](int r, int v, int part) -> GroupSum {
         const std::int32_t sum = PARTS == 1  ? a[r].sum
@@ -143,33 +152,25 @@ struct Ahead {
     }
 };
 
-// Rows of rounded activations, from the first of a tile on.
-struct QuantizedRows {
-    const QuantizedGroup *at;
-    std::int64_t tile_rows;
-};
-
 // Panels [first, end), and where the first of them lies.
 struct Panels {
     const char *at;
     std::int64_t first, end;
 };
 
-// R rows times the first P panels.
+// R rows, a tile, times the first P panels.
 template <int R, int P, class F>
-static void quantized_tile(const Matrix &m, QuantizedRows a, const Panels &panels, Rows c,
-                           Store mode, Ahead &ahead) {
-    const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups), first = panels.first;
-    const char *weights = panels.at;
+static void quantized_tile(const Matrix &m, const typename F::Activations *a, const Panels &panels,
+                           Rows c, Store mode, Ahead &ahead) {
+    const std::int64_t panel = F::panel_bytes(m.inputs), first = panels.first;
     Accumulators<R, P> totals = {};
     for (int r = 0; R > 1 && r < R; ++r)  // its lines come while the products are computed
         for (int p = 0; p < P; ++p)
             __builtin_prefetch(c.at + r * c.stride + (first + p) * PANEL_WIDTH, 1);
     Ahead next = ahead;
-    for (std::int64_t g = 0; g < groups; ++g) {
+    for (std::int64_t g = 0; g < F::groups(m.inputs); ++g) {
         if (R > 1) next.prefetch();
-        accumulate_group<R, P, F>(totals, weights + F::halves(g), weights + F::offset(g), panel,
-                                  a.at + g * a.tile_rows);
+        accumulate_group(F{}, totals, panels.at, g, m.inputs, panel, a + g * R);
     }
     ahead = next;
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
@@ -177,22 +178,22 @@ static void quantized_tile(const Matrix &m, QuantizedRows a, const Panels &panel
 
 // All panels, P at a time, then P / 2 and so on.
 template <int R, int P, class F>
-static void quantized_panels(const Matrix &m, QuantizedRows a, Panels panels, Rows c, Store mode,
-                             Ahead &ahead) {
+static void quantized_panels(const Matrix &m, const typename F::Activations *a, Panels panels,
+                             Rows c, Store mode, Ahead &ahead) {
     for (; panels.first + P <= panels.end; panels.first += P) {
         quantized_tile<R, P, F>(m, a, panels, c, mode, ahead);
-        panels.at += P * F::halves(m.inputs / GROUP);
+        panels.at += P * F::panel_bytes(m.inputs);
     }
     if constexpr (P > 1) quantized_panels<R, P / 2, F>(m, a, panels, c, mode, ahead);
 }
 
 // `rows` rows in tiles of R, then R / 2 and so on, times panels that stay in a near cache meanwhile.
 template <class F, int R = QUANTIZED_ROWS>
-static void quantized_block(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
+static void quantized_block(const Matrix &m, const typename F::Activations *a, std::int64_t rows,
                             const Panels &panels, Rows c, Store mode, Ahead &ahead) {
     constexpr int P = PANELS_AT_ONCE<R, F>;
-    for (; rows >= R; rows -= R, a += R * (m.inputs / GROUP), c.at += R * c.stride)
-        quantized_panels<R, P, F>(m, {a, R}, panels, c, mode, ahead);
+    for (; rows >= R; rows -= R, a += R * F::groups(m.inputs), c.at += R * c.stride)
+        quantized_panels<R, P, F>(m, a, panels, c, mode, ahead);
     if constexpr (R > 1) quantized_block<F, R / 2>(m, a, rows, panels, c, mode, ahead);
 }
 
@@ -207,16 +208,22 @@ const std::int64_t WIDENED_ROWS =
 constexpr std::int64_t WIDENED_ROWS = INT64_MAX;
 #endif
 
-template <class F>
-INLINE bool is_widened(const Matrix &m, std::int64_t rows) {
-    return F::BITS == 4 && rows >= WIDENED_ROWS &&
-           WIDENED_PANELS * Widened<F>::halves(m.inputs / GROUP) <= WIDENED_BYTES;
+template <int BITS, Origin ORIGIN, bool IS_K, bool WIDENED>
+INLINE std::int64_t widened_rows(Format<BITS, ORIGIN, IS_K, WIDENED>) {
+    return WIDENED_ROWS;
 }
 
 template <class F>
-INLINE void widen_panel(const char *from, std::int64_t groups, char *to) {
-    using W = Widened<F>;
-    for (std::int64_t g = 0; g < groups; ++g) {
+INLINE bool is_widened(const Matrix &m, std::int64_t rows) {
+    return F::WIDENS && rows >= widened_rows(F{}) &&
+           WIDENED_PANELS * F::Widened::panel_bytes(m.inputs) <= WIDENED_BYTES;
+}
+
+template <Origin ORIGIN, bool IS_K>
+INLINE void widen_panel(Format<4, ORIGIN, IS_K>, const char *from, std::int64_t inputs, char *to) {
+    using F = Format<4, ORIGIN, IS_K>;
+    using W = typename F::Widened;
+    for (std::int64_t g = 0; g < F::groups(inputs); ++g) {
         if (F::IS_K && g % F::SUPER_GROUPS == 0)
             __builtin_memcpy(to + W::halves(g), from + F::halves(g), F::HALVES_BYTES);
         const char *group = from + F::offset(g);
@@ -235,22 +242,22 @@ INLINE void widen_panel(const char *from, std::int64_t groups, char *to) {
 
 // The same as `quantized_block`, of at most WIDENED_PANELS panels of 4 bits.
 template <class F>
-static void widened_block(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
+static void widened_block(const Matrix &m, const typename F::Activations *a, std::int64_t rows,
                           const Panels &panels, Rows c, Store mode, Ahead &ahead) {
-    using W = Widened<F>;
+    using W = typename F::Widened;
     alignas(64) char wide[WIDENED_BYTES];
-    const std::int64_t groups = m.inputs / GROUP;
     for (std::int64_t p = 0; p < panels.end - panels.first; ++p)
-        widen_panel<F>(panels.at + p * F::halves(groups), groups, wide + p * W::halves(groups));
+        widen_panel(F{}, panels.at + p * F::panel_bytes(m.inputs), m.inputs,
+                    wide + p * W::panel_bytes(m.inputs));
     quantized_block<W>(m, a, rows, {wide, panels.first, panels.end}, c, mode, ahead);
 }
 
 // Panels [first, end) in blocks. The processor's own prefetcher comes too late for the next block, so
 // the tiles of one ask for it.
 template <class F>
-static void gemm_quantized(const Matrix &m, const QuantizedGroup *a, std::int64_t rows,
+static void gemm_quantized(const Matrix &m, const typename F::Activations *a, std::int64_t rows,
                            std::int64_t first, std::int64_t end, Rows c, Store mode) {
-    const std::int64_t groups = m.inputs / GROUP, panel = F::halves(groups);
+    const std::int64_t groups = F::groups(m.inputs), panel = F::panel_bytes(m.inputs);
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     Ahead ahead = {};
     if (rows == 1)
@@ -267,7 +274,7 @@ static void gemm_quantized(const Matrix &m, const QuantizedGroup *a, std::int64_
     for (std::int64_t p = first; p < end; p += width) {
         ahead = block_from(p + width, step);
         const Panels panels = {from + p * panel, p, p + width < end ? p + width : end};
-        if constexpr (F::BITS == 4) {
+        if constexpr (F::WIDENS) {
             if (is_widened<F>(m, rows)) {
                 widened_block<F>(m, a, rows, panels, c, mode, ahead);
                 continue;

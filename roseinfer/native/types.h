@@ -1,6 +1,7 @@
 // What Python hands over: library.py repeats these field by field. All memory is Python's.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <omp.h>
@@ -18,7 +19,8 @@ namespace rose {
 
 using bfloat = std::uint16_t;
 
-// How a matrix keeps its weights. From INT8 on they are quantized: see Format in quantized.h.
+// How a matrix keeps its weights. From INT8 on they are quantized: see Format in quantized.h and
+// WideFormat in wide.h.
 enum WeightType : std::int64_t {
     FLOAT32 = 0,
     BFLOAT16 = 1,
@@ -31,6 +33,8 @@ enum WeightType : std::int64_t {
     Q4_K = 8,
     Q5_K = 9,
     Q6_K = 10,
+    WIDE_INT8 = 11,
+    WIDE_INT4 = 12,
 };
 
 // Weights [outputs, inputs], packed: see gemm.h and quantized.h. `bias` [outputs] is padded to whole

@@ -12,9 +12,10 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.model.families import join_biases
-from roseinfer.model.quantized_weight import GROUP, Form, QuantizedWeight, join
+from roseinfer.model.quantized_weight import GROUP, WIDE_GROUP, Form, QuantizedWeight, join
 from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
+from roseinfer.native.wide_panels import pack_wide, unpack_wide
 
 #: Rows are rounded up to these where they are multiplied on AMX tiles.
 _TILE_ROWS = 16
@@ -29,6 +30,8 @@ QUANTIZED_TYPES = {
     Form(4, minimums=True, factors=True): WeightType.Q4_K,
     Form(8, minimums=True, factors=True): WeightType.Q5_K,
     Form(8, factors=True): WeightType.Q6_K,
+    Form(8, wide=True): WeightType.WIDE_INT8,
+    Form(4, factors=True, wide=True): WeightType.WIDE_INT4,
 }
 
 
@@ -92,7 +95,8 @@ class _Panels:
 
     def scratch(self, rows: int) -> Tensor:
         """Room for x in the form that the product reads."""
-        return torch.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS, self.inputs)
+        groups = -(-self.inputs // WIDE_GROUP)
+        return torch.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS, groups * WIDE_GROUP)
 
 
 class PackedMatrix(_Panels):
@@ -120,12 +124,16 @@ class QuantizedMatrix(_Panels):
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
         rows, inputs = weight.values.shape
         kind = QUANTIZED_TYPES[weight.form]
-        super().__init__(_pack_quantized(weight), (rows, inputs), kind, bias)
+        pack = pack_wide if weight.wide else _pack_quantized
+        super().__init__(pack(weight), (rows, inputs), kind, bias)
         self._form = weight.form
 
     def unpack(self) -> Tensor:
         """The weights [outputs, inputs] that the numbers stand for, in bfloat16."""
         form, groups = self._form, self.inputs // GROUP
+        if form.wide:
+            whole = unpack_wide(self.panels, form.bits, self.inputs)
+            return whole.dequantize()[: self.outputs].bfloat16()
         rest = self.panels
 
         def array(dtype: torch.dtype, parts: int = 1) -> Tensor:

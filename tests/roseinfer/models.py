@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, StepOutput, native
 from roseinfer.execution.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.model.quantized_weight import Form, QuantizedWeight
+from roseinfer.model.quantized_weight import WIDE_GROUP, Form, QuantizedWeight
 from roseinfer.native import library
 from roseinfer.sampling.sampled_tokens import SampledTokens
 from roseinfer.sampling.sampler import sample_tokens
@@ -358,10 +358,14 @@ def random_weight(form: Form, shape: tuple[int, int], seed: int = 0) -> Quantize
         size = (shape[0], columns)
         return torch.randint(least, most, size, dtype=dtype, generator=generator)
 
-    groups, blocks = shape[1] // 32, shape[1] // (256 if form.factors else 32)
+    size = WIDE_GROUP if form.wide else 256 if form.factors else 32
+    groups, blocks = shape[1] // 32, -(-shape[1] // size)
     scales = torch.randn(shape[0], blocks, generator=generator) / (1 << form.bits)
     minimums = torch.randn(shape[0], blocks, generator=generator)
-    scale_factors = whole(64, groups) if form.minimums else whole(128, 2 * groups, torch.int8)
+    if form.wide:
+        scale_factors = whole(16, 2 * groups)
+    else:
+        scale_factors = whole(64, groups) if form.minimums else whole(128, 2 * groups, torch.int8)
     return QuantizedWeight(
         whole(1 << form.bits, shape[1]),
         (scales / 64 if form.factors else scales).half(),
@@ -370,4 +374,5 @@ def random_weight(form: Form, shape: tuple[int, int], seed: int = 0) -> Quantize
         whole(1 << form.bits, groups) if form.zeros else None,
         scale_factors if form.factors else None,
         whole(64, groups) if form.factors and form.minimums else None,
+        form.wide,
     )

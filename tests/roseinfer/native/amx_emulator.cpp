@@ -128,12 +128,16 @@ float widened(const Tile &tile, int row, int column) {
     return value;
 }
 
+void check_shapes(int sums, int left, int right) {
+    if (state.rows[sums] != state.rows[left] || state.row_bytes[left] / 4 != state.rows[right] ||
+        state.row_bytes[sums] != state.row_bytes[right])
+        refuse();
+}
+
 // Sums += left times right, a pair of inputs at a time; the two sums of a pair meet at the end.
 void multiply(int sums, int left, int right) {
+    check_shapes(sums, left, right);
     const int depth = state.row_bytes[left] / 4, columns = state.row_bytes[sums] / 4;
-    if (state.rows[sums] != state.rows[left] || depth != state.rows[right] ||
-        columns != state.row_bytes[right] / 4)
-        refuse();
     for (int row = 0; row < state.rows[sums]; ++row)
         for (int column = 0; column < columns; ++column) {
             float pair[2] = {};
@@ -145,6 +149,22 @@ void multiply(int sums, int left, int right) {
             std::uint8_t *at = state.tiles[sums].bytes[row] + 4 * column;
             std::memcpy(&sum, at, 4);
             sum += pair[0] + pair[1];
+            std::memcpy(at, &sum, 4);
+        }
+}
+
+// The same of signed bytes, four inputs at a time.
+void multiply_bytes(int sums, int left, int right) {
+    check_shapes(sums, left, right);
+    for (int row = 0; row < state.rows[sums]; ++row)
+        for (int column = 0; column < state.row_bytes[sums] / 4; ++column) {
+            std::int32_t sum;
+            std::uint8_t *at = state.tiles[sums].bytes[row] + 4 * column;
+            std::memcpy(&sum, at, 4);
+            for (int k = 0; k < state.row_bytes[left]; ++k)
+                sum += static_cast<std::int8_t>(state.tiles[left].bytes[row][k]) *
+                       static_cast<std::int8_t>(
+                           state.tiles[right].bytes[k / 4][4 * column + k % 4]);
             std::memcpy(at, &sum, 4);
         }
 }
@@ -166,6 +186,8 @@ void handle(int, siginfo_t *, void *raw) {
         move(in, in.prefix == F3);
     else if (in.opcode == 0x5C && in.prefix == F3 && !in.in_memory)
         multiply(in.reg, in.rm, in.other);
+    else if (in.opcode == 0x5E && in.prefix == F2 && !in.in_memory)
+        multiply_bytes(in.reg, in.rm, in.other);
     else
         refuse();
     context->uc_mcontext.gregs[REG_RIP] += in.length;

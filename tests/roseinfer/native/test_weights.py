@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.model.quantization import quantize
-from roseinfer.model.quantized_weight import Form
+from roseinfer.model.quantization import quantize, quantize_wide
+from roseinfer.model.quantized_weight import GROUP, WIDE_GROUP, Form, QuantizedWeight
 from roseinfer.native.weights import (
     QUANTIZED_TYPES,
     PackedMatrix,
@@ -66,6 +67,8 @@ FORMS = list(QUANTIZED_TYPES)
 
 def shapes(form: Form) -> list[tuple[int, int]]:
     """The last one so large that a thread has several blocks of panels."""
+    if form.wide:
+        return [(1, 64), (50, 192), (129, 576), (800, 64)]
     if form.factors:
         return [(1, 256), (50, 768), (800, 256)]
     return [(1, 32), (50, 96), (129, 608), (800, 64)]
@@ -81,7 +84,8 @@ def test_a_quantized_product_is_right_for_any_number_of_rows(
     packed = QuantizedMatrix(weight, bias)
     x = random(200, shape[1], seed=3)  # of which none is halfway between two values
     x[3] = 0
-    expected = (_in_8_bits(x) @ weight.dequantize().double().T + bias.double()).float()
+    rounded = _in_8_bits(x, form)
+    expected = (rounded @ weight.dequantize().double().T + bias.double()).float()
     whole = packed.multiply(x)
     torch.testing.assert_close(whole, expected, atol=1e-4, rtol=1e-4)
     for rows in (1, 2, 3, 5, 8, 9, 13, 31):  # and the same bits, however many there are
@@ -98,7 +102,7 @@ def test_the_largest_products_of_a_group_are_summed_exactly(build: str, form: Fo
         x[row] = value / 127
         x[row, ::16] = 1
     for signed in (x, -x):
-        expected = (_in_8_bits(signed) @ weight.dequantize().double().T).float()
+        expected = (_in_8_bits(signed, form) @ weight.dequantize().double().T).float()
         found = QuantizedMatrix(weight).multiply(signed)
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 
@@ -107,28 +111,35 @@ def test_the_largest_products_of_a_group_are_summed_exactly(build: str, form: Fo
 def test_a_row_of_panels_too_long_for_a_near_cache_has_the_same_bits(
     build: str, form: Form
 ) -> None:
-    packed = QuantizedMatrix(random_weight(form, (50, 3072)))
-    x = random(60, 3072, seed=3)
+    inputs = 3136 if form.wide else 3072
+    packed = QuantizedMatrix(random_weight(form, (50, inputs)))
+    x = random(60, inputs, seed=3)
     whole = packed.multiply(x)
     for rows in (1, 9, 31):
         assert torch.equal(packed.multiply(x[:rows]), whole[:rows]), rows
 
 
-def _in_8_bits(x: Tensor) -> Tensor:
-    """As quantized.h rounds activations: each group of 32 by its largest."""
-    groups = x.unflatten(1, (-1, 32))
+def _in_8_bits(x: Tensor, form: Form) -> Tensor:
+    """As quantized.h and wide.h round activations: each group by its largest."""
+    size = WIDE_GROUP if form.wide else GROUP
+    groups = F.pad(x, (0, -x.shape[1] % size)).unflatten(1, (-1, size))
     largest = groups.abs().amax(-1, keepdim=True)
     rounded = (groups * torch.where(largest > 0, 127 / largest, 0)).round()
-    return (rounded.double() * (largest / 127).double()).flatten(1)
+    return (rounded.double() * (largest / 127).double()).flatten(1)[:, : x.shape[1]]
 
 
-def test_what_is_no_number_stays_none(build: str) -> None:
-    packed = QuantizedMatrix(quantize(random(20, 64), 8))
-    x = random(3, 64, seed=1)
-    x[1, 40], x[2, 0] = float("nan"), float("inf")
+@pytest.mark.parametrize("make", [quantize, quantize_wide])
+@pytest.mark.parametrize("rows", [3, 20])
+def test_what_is_no_number_stays_none(
+    build: str, make: Callable[[Tensor, int], QuantizedWeight], rows: int
+) -> None:
+    packed = QuantizedMatrix(make(random(20, 192), 8))
+    x = random(rows, 192, seed=1)
+    x[1, 40], x[2, 150] = float("nan"), float("inf")
     found = packed.multiply(x)
-    assert found[0].isfinite().all()
-    assert found[1:].isnan().all()
+    assert found[1:3].isnan().all()
+    found[1:3] = 0
+    assert found.isfinite().all()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,0 +1,311 @@
+// Wide groups: the form that weights of 8 and 4 bits get where they are made of others at load.
+//
+// WIDE_GROUP inputs of an output share a scale, and as many activations of a row share theirs. So few
+// sums have to be scaled that AMX tiles pay: see amx_wide.h. A group has two slices, the last one of a
+// panel may have one. A weight of 8 bits is scale * (q - 128), one of 4 bits scale * m * (q - 8): each
+// PART inputs have a whole number m from 0 to 15 of their own. m * q fits a byte, so both forms
+// multiply bytes, and their sums need no scale before the end of a group. A panel lies group by group,
+// with the units of quantized.h:
+//
+//     scales    [PANEL_WIDTH] float16
+//     factors   [PANEL_WIDTH] 8 times 4 bits, those of the first part lowest; for 4 bits only
+//     slices    of 8 bits 16 units, of 4 bits 8 units
+//
+// Rounded activations lie in tiles of rows as in quantized.h, except where amx_wide.h reads them.
+
+constexpr int WIDE_GROUP = 128, SLICE = 64, SLICES = WIDE_GROUP / SLICE;
+constexpr int PART = 16, SLICE_PARTS = SLICE / PART;
+
+// A group of a row of activations.
+struct __attribute__((may_alias)) WideActivations {
+    float scale;
+    std::int32_t minus_128_sum;
+    std::int16_t minus_8_sums[SLICES * SLICE_PARTS];  // of each part
+    QuantizedValue values[WIDE_GROUP];
+    std::int16_t pairs[WITHOUT_VNNI * WIDE_GROUP];  // as in QuantizedGroup
+};
+
+// What factors make of weights of 4 bits, 128 + m * (q - 8), is one of 8 bits: many rows share that.
+template <int BITS_>
+struct WideFormat {
+    using Activations = WideActivations;
+    using Widened = WideFormat<8>;
+    static constexpr int BITS = BITS_, VALUE_BITS = BITS_, PARTS = 1;
+    static constexpr bool FACTORS = BITS == 4, WIDENS = BITS == 4 && VNNI, ONE_PANEL = true;
+    static constexpr int SCALES_BYTES = 2 * PANEL_WIDTH;
+    static constexpr int HEADER_BYTES = SCALES_BYTES + (FACTORS ? 4 * PANEL_WIDTH : 0);
+    static constexpr int PART_UNITS = BITS / 2, SLICE_BYTES = SLICE_PARTS * PART_UNITS * UNIT_BYTES;
+    static constexpr int GROUP_BYTES = HEADER_BYTES + SLICES * SLICE_BYTES;
+
+    static constexpr std::int64_t groups(std::int64_t inputs) {
+        return (inputs + WIDE_GROUP - 1) / WIDE_GROUP;
+    }
+    static constexpr std::int64_t panel_bytes(std::int64_t inputs) {
+        return groups(inputs) * HEADER_BYTES + inputs / SLICE * SLICE_BYTES;
+    }
+    static constexpr std::int64_t offset(std::int64_t group) { return group * GROUP_BYTES; }
+};
+
+INLINE bool is_wide(const Matrix &m) { return m.type == WIDE_INT8 || m.type == WIDE_INT4; }
+
+// Slices of the group that begins with input `k`.
+INLINE std::int64_t slices_at(std::int64_t k, std::int64_t inputs) {
+    const std::int64_t left = (inputs - k) / SLICE;
+    return left < SLICES ? left : SLICES;
+}
+
+// Rounds a group of `slices`, each of which goes `stride` values behind the one before. Returns the
+// scale. `sums` [slices * SLICE_PARTS], unless null, gets those of the values.
+INLINE float round_slices(const float *from, std::int64_t slices, QuantizedValue *to,
+                          std::int64_t stride, std::int32_t *sums) {
+    constexpr int VECTORS = GROUP / LANES, PART_VECTORS = PART / LANES;
+    const Rounding rounding = rounding_of(from, slices * SLICE);
+    for (std::int64_t i = 0; i < slices * SLICE; i += GROUP) {
+        vint rounded[VECTORS];
+        for (int v = 0; v < VECTORS; ++v)
+            rounded[v] = round_values(from + i + v * LANES, rounding);
+        store_quantized(rounded, to + i / SLICE * stride + i % SLICE);
+        for (int part = 0; sums && part < GROUP / PART; ++part) {
+            vint sum = {};
+            for (int v = 0; v < PART_VECTORS; ++v) sum += rounded[part * PART_VECTORS + v];
+            sums[i / PART + part] = reduce_sum(sum);
+        }
+    }
+    return rounding.scale;
+}
+
+// One of `rows` rows, to where it lies among them from `to` on.
+static void round_wide_row(const float *from, std::int64_t inputs, std::int64_t row,
+                           std::int64_t rows, void *to) {
+    const RowTile tile = tile_of(row, rows);
+    WideActivations *at = static_cast<WideActivations *>(to) +
+                          tile.first * WideFormat<8>::groups(inputs) + row - tile.first;
+    for (std::int64_t k = 0; k < inputs; k += WIDE_GROUP, at += tile.rows) {
+        const std::int64_t slices = slices_at(k, inputs);
+        std::int32_t sums[SLICES * SLICE_PARTS] = {};
+        at->scale = round_slices(from + k, slices, at->values, SLICE, sums);
+        at->minus_128_sum = 0;
+        for (int part = 0; part < SLICES * SLICE_PARTS; ++part) {
+            at->minus_8_sums[part] = static_cast<std::int16_t>(-8 * sums[part]);
+            at->minus_128_sum -= 128 * sums[part];
+        }
+        if constexpr (WITHOUT_VNNI)
+            for (std::int64_t i = 0; i < slices * SLICE; i += GROUP)
+                store_pairs(at->values + i, at->pairs + i);
+    }
+}
+
+INLINE vint load_whole(const char *from) {
+    return *reinterpret_cast<const vint_unaligned *>(from);
+}
+
+// The factors of a slice's parts in either half of each lane, the first part's lowest.
+INLINE vint factors_of_slice(const char *factors, std::int64_t slice) {
+    const vbits all = reinterpret_cast<vbits>(load_whole(factors));
+    return reinterpret_cast<vint>(slice ? all >> 16 | (all & 0xFFFF0000u)
+                                        : all << 16 | (all & 0xFFFFu));
+}
+
+// That of one part, in either half of each lane.
+INLINE vint factor_of_part(vint factors, int part) {
+    return reinterpret_cast<vint>(reinterpret_cast<vushorts>(factors) >> 4 * part) & 0x000F000F;
+}
+
+// Those of two parts, the first one's in the lower halves.
+INLINE vint factors_of_parts(vint factors, int part) {
+    const vbits two = reinterpret_cast<vbits>(factors) >> 4 * part;
+    return reinterpret_cast<vint>((two & 0x0F) | (two & 0xF0) << 12);
+}
+
+// Weights of 4 bits, in bytes, times the factor of their part: bytes too.
+INLINE vint multiply_factor(vint bytes, vint factor) {
+    return reinterpret_cast<vint>(reinterpret_cast<vushorts>(bytes) *
+                                  reinterpret_cast<vushorts>(factor));
+}
+
+#if X86_LANES
+INLINE vint add_products_of_pairs(vint sums, vint pairs, const std::int16_t *two) {
+    std::int32_t lane;
+    __builtin_memcpy(&lane, two, sizeof lane);
+#if VNNI
+    return reinterpret_cast<vint>(
+        _mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi32(lane)));
+#else
+    return sums + multiply_pairs(pairs, lane - vint{});
+#endif
+}
+#else
+INLINE vfloat add_products_of_pairs(vfloat sums, vint pairs, const std::int16_t *two) {
+    return sums + to_float(pairs & 0xFFFF) * static_cast<float>(two[0]) +
+           to_float(pairs >> 16) * static_cast<float>(two[1]);
+}
+#endif
+
+#if X86_LANES && !VNNI
+// The products of a part in two sums of 16 bits, times its factor.
+INLINE vint add_part(vint sums, vshorts part_sums, vint factor) {
+    return add(sums, multiply_pairs(reinterpret_cast<vint>(part_sums), factor));
+}
+#endif
+
+// Sums of one output of a row, where there are few: they could not be added to sooner than the
+// addition before is done.
+template <int R, int P>
+constexpr int CHAINS = R * P * PANEL_VECTORS == 1 ? 4 : R * P * PANEL_VECTORS <= 4 ? 2 : 1;
+
+// Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
+template <int R, int P, int BITS>
+INLINE void accumulate_group(WideFormat<BITS>, Accumulators<R, P> &totals,
+                             const char *weights, std::int64_t group, std::int64_t inputs,
+                             std::int64_t panel, const WideActivations *a) {
+    using F = WideFormat<BITS>;
+    constexpr int VECTORS = P * PANEL_VECTORS, UNITS = F::PART_UNITS;
+    // Sums of 16 bits hold a part's products with 4 bits, but not with what factors make of them.
+    constexpr bool PART_SUMS = WITHOUT_VNNI && BITS == 4;
+    using PartSums = std::conditional_t<PART_SUMS, Sums<F>, GroupSum>;
+    const char *at = weights + F::offset(group);
+    const auto vector = [&](int v, std::int64_t offset, int lane_bytes) {
+        return at + offset + v / PANEL_VECTORS * panel + v % PANEL_VECTORS * LANES * lane_bytes;
+    };
+    const auto prefetch = [&](std::int64_t offset) {
+        if constexpr (PREFETCHES<R, P>) prefetch_for_one_row<F>(at + offset);
+    };
+    prefetch(0), prefetch(F::HEADER_BYTES - 1);
+    GroupSum sums[CHAINS<R, P>][R][VECTORS] = {};
+    if constexpr (!F::FACTORS)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v)
+                sums[0][r][v] = static_cast<Whole>(a[r].minus_128_sum) - GroupSum{};
+    const std::int64_t slices = slices_at(group * WIDE_GROUP, inputs);
+#pragma GCC unroll 1
+    for (std::int64_t slice = 0; slice < slices; ++slice) {
+        vint factors[VECTORS];
+        if constexpr (F::FACTORS)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v) {
+                factors[v] = factors_of_slice(vector(v, F::SCALES_BYTES, 4), slice);
+#pragma GCC unroll 2
+                for (int part = 0; part < SLICE_PARTS; part += 2) {
+                    const vint two = factors_of_parts(factors[v], part);
+#pragma GCC unroll 8
+                    for (int r = 0; r < R; ++r)
+                        sums[0][r][v] = add_products_of_pairs(
+                            sums[0][r][v], two, a[r].minus_8_sums + slice * SLICE_PARTS + part);
+                }
+            }
+        const std::int64_t slice_at = F::HEADER_BYTES + slice * F::SLICE_BYTES;
+#pragma GCC unroll 4
+        for (int part = 0; part < SLICE_PARTS; ++part) {
+            PartSums part_sums[R][VECTORS] = {};
+#pragma GCC unroll 4
+            for (int unit = part * UNITS; unit < (part + 1) * UNITS; ++unit) {
+                vint bytes[VECTORS];
+                prefetch(slice_at + unit * UNIT_BYTES);
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; ++v)
+                    bytes[v] = load_whole(vector(v, slice_at + unit * UNIT_BYTES, 4));
+#pragma GCC unroll 2
+                for (int step = 0; step < STEPS<F>; ++step) {
+                    StepWeights step_weights[VECTORS];
+#pragma GCC unroll 8
+                    for (int v = 0; v < VECTORS; ++v) {
+                        vint values = bytes_of_step<F>(bytes[v], step);
+                        if constexpr (F::FACTORS && !PART_SUMS)
+                            values = multiply_factor(values, factor_of_part(factors[v], part));
+                        step_weights[v] = widen_weights(values);
+                    }
+                    constexpr int CHAIN_COUNT = CHAINS<R, P>;
+                    auto &chain = sums[(unit * STEPS<F> + step) % CHAIN_COUNT];
+#pragma GCC unroll 8
+                    for (int r = 0; r < R; ++r) {
+                        const auto x = activations_of_step<F>(
+                            a[r], static_cast<int>(slice) * SLICE_PARTS * UNITS + unit, step);
+#pragma GCC unroll 8
+                        for (int v = 0; v < VECTORS; ++v)
+                            if constexpr (PART_SUMS)
+                                part_sums[r][v] = dot(part_sums[r][v], step_weights[v], x);
+                            else
+                                chain[r][v] = dot(chain[r][v], step_weights[v], x);
+                    }
+                }
+            }
+            if constexpr (PART_SUMS)
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; ++v)
+#pragma GCC unroll 8
+                    for (int r = 0; r < R; ++r)
+                        sums[0][r][v] = add_part(sums[0][r][v], part_sums[r][v],
+                                                 factor_of_part(factors[v], part));
+        }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; ++v) {
+        const vfloat scales = load_scales(vector(v, 0, 2));
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            GroupSum sum = sums[0][r][v];
+#pragma GCC unroll 4
+            for (int chain = 1; chain < CHAINS<R, P>; ++chain) sum += sums[chain][r][v];
+            totals.of[r][v] += to_float(sum) * (scales * a[r].scale);
+        }
+    }
+}
+
+typedef std::uint8_t vbytes __attribute__((vector_size(4 * LANES)));
+
+INLINE vint subtract_bytes(vint a, vint b) {
+    return reinterpret_cast<vint>(reinterpret_cast<vbytes>(a) - reinterpret_cast<vbytes>(b));
+}
+
+// Factors make it pay to widen for fewer rows. Measured on an Emerald Rapids only.
+template <int BITS>
+INLINE std::int64_t widened_rows(WideFormat<BITS>) {
+    return 2 * QUANTIZED_ROWS;
+}
+
+// The weights of a slice as bytes [16 units]: SIGNED, or counted from 128.
+template <bool SIGNED, int BITS>
+INLINE void widen_slice(WideFormat<BITS>, const char *group, std::int64_t slice, char *to) {
+    using F = WideFormat<BITS>;
+    const char *units = group + F::HEADER_BYTES + slice * F::SLICE_BYTES;
+#pragma GCC unroll 4
+    for (int part = 0; part < SLICE_PARTS; ++part)
+        for (int lanes = 0; lanes < UNIT_BYTES; lanes += 4 * LANES) {
+            const vint middle = static_cast<std::int32_t>(0x80808080u) - vint{};
+            vint factor = {}, origin = SIGNED ? middle : vint{};
+            if constexpr (F::FACTORS) {
+                factor = factor_of_part(factors_of_slice(group + F::SCALES_BYTES + lanes, slice), part);
+                origin = multiply_factor(0x08080808 - vint{}, factor);
+                if constexpr (!SIGNED) origin = subtract_bytes(origin, middle);
+            }
+#pragma GCC unroll 4
+            for (int unit = part * F::PART_UNITS; unit < (part + 1) * F::PART_UNITS; ++unit) {
+                const vint bytes = load_whole(units + unit * UNIT_BYTES + lanes);
+#pragma GCC unroll 2
+                for (int step = 0; step < 8 / BITS; ++step) {
+                    vint values = bytes;
+                    if constexpr (F::FACTORS)
+                        values = multiply_factor(bytes_of_step<F>(bytes, step), factor);
+                    values = subtract_bytes(values, origin);
+                    char *unit_to = to + (unit * 8 / BITS + step) * UNIT_BYTES + lanes;
+                    *reinterpret_cast<vint_unaligned *>(unit_to) = values;
+                }
+            }
+        }
+}
+
+// A panel in the form that `WideFormat::Widened` describes.
+INLINE void widen_panel(WideFormat<4> format, const char *from, std::int64_t inputs, char *to) {
+    using F = WideFormat<4>;
+    using W = F::Widened;
+    for (std::int64_t group = 0; group < F::groups(inputs); ++group) {
+        const char *at = from + F::offset(group);
+        char *wide = to + W::offset(group);
+        __builtin_memcpy(wide, at, F::SCALES_BYTES);
+        const std::int64_t slices = slices_at(group * WIDE_GROUP, inputs);
+        for (std::int64_t slice = 0; slice < slices; ++slice)
+            widen_slice<false>(format, at, slice, wide + W::HEADER_BYTES + slice * W::SLICE_BYTES);
+    }
+}
