@@ -73,7 +73,7 @@ def _by_rows(weight: Tensor, quantize_rows: Callable[[Tensor], QuantizedWeight])
 
 
 def _quantize_rows(rows: Tensor, bits: int) -> QuantizedWeight:
-    groups = rows.unflatten(1, (-1, GROUP))
+    groups = rows.reshape(len(rows), -1, GROUP)
     if bits == 8:
         values, scales = _round_bytes(groups)
         return QuantizedWeight(values.flatten(1), scales, bits)
@@ -112,7 +112,7 @@ def _round(groups: Tensor, scales: Tensor, offset: int) -> Tensor:
 
 def _wide_bytes(rows: Tensor) -> QuantizedWeight:
     inputs = rows.shape[1]
-    values, scales = _round_bytes(_padded(rows).unflatten(1, (-1, WIDE_GROUP)))
+    values, scales = _round_bytes(_padded(rows).reshape(len(rows), -1, WIDE_GROUP))
     return QuantizedWeight(values.flatten(1)[:, :inputs].contiguous(), scales, 8, wide=True)
 
 
@@ -121,7 +121,7 @@ def _wide_halves(rows: Tensor) -> QuantizedWeight:
     sign, so a part whose largest weight has the other one needs more of it; of the factors next to
     what each part wants the best is taken."""
     inputs = rows.shape[1]
-    parts = _padded(rows).unflatten(1, (-1, WIDE_GROUP // PART, PART))
+    parts = _padded(rows).reshape(len(rows), -1, WIDE_GROUP // PART, PART)
     wanted = _full_scales(parts)
     largest = wanted.gather(-1, wanted.abs().argmax(-1, keepdim=True))
     scales = largest.div(15).half()

@@ -157,7 +157,7 @@ class QuantizedMatrix(_Panels):
         halves = units if form.bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
         # [panels, groups, units, steps, outputs, 4]
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
-        weight = QuantizedWeight(values, scales, form.bits, minimums, zeros, *factors)
+        weight = QuantizedWeight(values, scales, form.bits, minimums, zeros, factors[0], factors[1])
         return weight.dequantize()[: self.outputs].bfloat16()
 
 
