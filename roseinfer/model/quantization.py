@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
@@ -17,7 +16,6 @@ from roseinfer.model.families import Parts, weight_of
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
-    SLICE,
     WIDE_GROUP,
     QuantizedWeight,
     join,
@@ -111,17 +109,15 @@ def _round(groups: Tensor, scales: Tensor, offset: int) -> Tensor:
 
 
 def _wide_bytes(rows: Tensor) -> QuantizedWeight:
-    inputs = rows.shape[1]
-    values, scales = _round_bytes(_padded(rows).reshape(len(rows), -1, WIDE_GROUP))
-    return QuantizedWeight(values.flatten(1)[:, :inputs].contiguous(), scales, 8, wide=True)
+    values, scales = _round_bytes(rows.reshape(len(rows), -1, WIDE_GROUP))
+    return QuantizedWeight(values.flatten(1), scales, 8, wide=True)
 
 
 def _wide_halves(rows: Tensor) -> QuantizedWeight:
     """Four bits. A group's scale is a fifteenth of the largest that a part of it wants. It has one
     sign, so a part whose largest weight has the other one needs more of it; of the factors next to
     what each part wants the best is taken."""
-    inputs = rows.shape[1]
-    parts = _padded(rows).reshape(len(rows), -1, WIDE_GROUP // PART, PART)
+    parts = rows.reshape(len(rows), -1, WIDE_GROUP // PART, PART)
     wanted = _full_scales(parts)
     largest = wanted.gather(-1, wanted.abs().argmax(-1, keepdim=True))
     scales = largest.div(15).half()
@@ -132,10 +128,10 @@ def _wide_halves(rows: Tensor) -> QuantizedWeight:
     for more in (0, 1):
         best = _better(_round_parts(parts, steps, near + more), best)
     return QuantizedWeight(
-        best[0].flatten(1)[:, :inputs].contiguous(),
+        best[0].flatten(1),
         scales.squeeze(-1),
         4,
-        scale_factors=best[1].flatten(1)[:, : inputs // PART].to(torch.uint8),
+        scale_factors=best[1].flatten(1).to(torch.uint8),
         wide=True,
     )
 
@@ -165,11 +161,6 @@ def _better(
     )
 
 
-def _padded(rows: Tensor) -> Tensor:
-    """With zeros to whole groups of the wide form."""
-    return F.pad(rows, (0, -rows.shape[1] % WIDE_GROUP))
-
-
 def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, QuantizedWeight]:
     """The linear layers' weights in the format `weights`. The model's own become what those mean,
     in its dtype, and so does an embedding that shares the head's.
@@ -189,11 +180,9 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
                 f"weights={weights!r} needs matrices whose inputs are a multiple of {GROUP}: one "
                 f"of this model has {weight.shape[1]}"
             )
-        # Rounding in groups of 32 costs less, and the head has the last word on each token.
-        is_head = linear is parts.head
-        make = quantize if is_head or weight.shape[1] % SLICE else quantize_wide
+        make = quantize if weight.shape[1] % WIDE_GROUP else quantize_wide
         try:
-            quantized[linear] = make(weight, head if is_head else inside)
+            quantized[linear] = make(weight, head if linear is parts.head else inside)
         except ValueError as error:
             raise UnsupportedModel(
                 f"weights={weights!r} cannot hold this model: {error}"

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 GROUP = 32
 SUPER_GROUP = 256
 
-#: Of the wide form: the inputs of a group, of half a group, and those that share a factor.
-WIDE_GROUP = 128
-SLICE = 64
+#: Of the wide form: the inputs of a group, and those of it that share a factor.
+WIDE_GROUP = 64
 PART = 16
 
 
@@ -37,14 +35,14 @@ class QuantizedWeight:
     for groups of 32 inputs. With factors they are for 256, and a group's own are multiples of
     them: such are the K types of GGUF files.
 
-    The wide form is what `quantize_wide` makes: a scale for 128 inputs, or for the last 64. Its
-    weights of 4 bits have factors up to 15, for 16 inputs each.
+    The wide form is what `quantize_wide` makes: a scale for 64 inputs. Its weights of 4 bits have
+    factors up to 15, for 16 inputs each.
     """
 
     values: Tensor
     """uint8 [outputs, inputs], below 2^bits"""
     scales: Tensor
-    """float16 [outputs, inputs / 32 or 256, or 128 and rounded up]"""
+    """float16 [outputs, inputs / 32, 64 or 256]"""
     bits: int
     minimums: Tensor | None = None
     """float16 [outputs, inputs / 32 or 256]"""
@@ -59,20 +57,15 @@ class QuantizedWeight:
 
     def dequantize(self) -> Tensor:
         """Float32 [outputs, inputs]."""
-        inputs = self.values.shape[1]
-        missing = -inputs % WIDE_GROUP if self.wide else 0
-        factors = self.scale_factors
-        if factors is not None:
-            factors = F.pad(factors, (0, missing // PART))
-        scales = _multiplied(self.scales, factors)
-        groups = F.pad(self.values.float(), (0, missing)).reshape(*scales.shape, -1)
+        scales = _multiplied(self.scales, self.scale_factors)
+        groups = self.values.float().reshape(*scales.shape, -1)
         if self.minimums is None:
             middle = 1 << (self.bits - 1)
             groups -= middle if self.zeros is None else self.zeros.float()[..., None]
         groups *= scales[..., None]
         if self.minimums is not None:
             groups += _multiplied(self.minimums, self.minimum_factors)[..., None]
-        return groups.flatten(1)[:, :inputs].contiguous()
+        return groups.flatten(1)
 
     @property
     def form(self) -> Form:

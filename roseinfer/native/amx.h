@@ -10,7 +10,7 @@
 // Set by library.cpp if the processor has them and the kernel lets this process.
 static bool tiles = false;
 
-constexpr int TILE_ROWS = 16, TILE_DEPTH = 32;  // rows, inputs
+constexpr int TILE_DEPTH = 32;  // inputs
 constexpr int CACHE_LINE = 64 / sizeof(bfloat);  // of memory
 
 INLINE bool uses_tiles(const Matrix &m) {

@@ -46,7 +46,7 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.scores = take(threads * query_rows(m) * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
-    s.own_width = WideFormat<8>::groups(std::max(m.inner, widest)) * WIDE_GROUP;
+    s.own_width = round_up(m.inner > widest ? m.inner : widest);
     s.own = take(threads * OWN_ROWS * s.own_width);
     s.own_packed = take(threads * OWN_ROWS * s.own_width);
     s.packed = take(packed_floats(rows, widest));
@@ -213,11 +213,17 @@ static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows
     return inner;
 }
 
+// Whether what one product makes is in the form that the next one reads.
+INLINE bool stays_on_tiles(const Matrix &m, const Matrix &next, std::int64_t rows) {
+    return (uses_tiles(m) && uses_tiles(next)) ||
+           (uses_byte_tiles(m, rows) && uses_byte_tiles(next, rows) && !m.next);
+}
+
 static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
     const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, rows, s);
     Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
-    if (uses_tiles(layer.gate_up) && uses_tiles(layer.down)) {
-        matmul_activated(m, layer.gate_up, normal, rows, inner.tiles());
+    if (stays_on_tiles(layer.gate_up, layer.down, rows)) {
+        matmul_activated(m, layer.gate_up, normal, rows, inner.packed);
     } else {
         matmul(layer.gate_up, normal, rows, {s.inner, s.inner_stride}, Store::Replace);
         inner = activate_rows(m, layer, rows, s);

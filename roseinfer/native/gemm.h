@@ -302,12 +302,18 @@ INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
 #include "quantized.h"
 #include "quantized_tiles.h"
 
+constexpr int TILE_ROWS = 16;  // of AMX
+constexpr int BYTE_TILE_PANELS = WIDE_GROUP / PANEL_WIDTH;  // whose outputs are rounded together
+
+INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
+    return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+}
+
 #if PAIRS
 #include "amx.h"
 #include "amx_wide.h"
 #else
 constexpr bool tiles = false;
-constexpr int TILE_ROWS = 1;
 INLINE bool uses_tiles(const Matrix &) { return false; }
 INLINE bool uses_byte_tiles(const Matrix &, std::int64_t) { return false; }
 INLINE void configure_tiles(std::int64_t) {}
@@ -318,6 +324,10 @@ static void matmul_tiles(const Matrix &, const bfloat *, std::int64_t, std::int6
                               std::int64_t, std::int64_t, bool, Rows, Store) {}
 static void matmul_tiles_activated(const Model &, const Matrix &, const bfloat *, std::int64_t,
                               std::int64_t, std::int64_t, std::int64_t, bool, bfloat *) {}
+static void matmul_byte_tiles(const Matrix &, const void *, std::int64_t, std::int64_t, std::int64_t,
+                              std::int64_t, Rows, Store) {}
+static void matmul_byte_tiles_activated(const Model &, const Matrix &, const void *, std::int64_t,
+                                        std::int64_t, std::int64_t, std::int64_t, void *) {}
 #endif
 
 // Activations [rows, inputs], rows `stride` apart. `packed` has room for `packed_floats` more: for
@@ -334,10 +344,6 @@ struct Input {
 // apart would displace each other from the cache.
 INLINE std::int64_t row_stride(std::int64_t count) {
     return ((count + PANEL_WIDTH - 1) / PANEL_WIDTH | 1) * PANEL_WIDTH;
-}
-
-INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
-    return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
 }
 
 INLINE std::int64_t packed_floats(std::int64_t rows, std::int64_t inputs) {
@@ -382,25 +388,15 @@ static void multiply_panels(const Matrix &m, const Input &a, std::int64_t row, s
     const std::int64_t rows = next - row, panels = end - first;
     const float *from = a.at + row * a.stride;
     const Rows to = {c.at + row * c.stride, c.stride};
-#if PAIRS
-    if (uses_byte_tiles(m, a.rows)) {
-        const auto *rounded = static_cast<const ByteTile *>(static_cast<const void *>(a.packed)) +
-                              row / TILE_ROWS * WideFormat<8>::groups(m.inputs);
-        if (m.type == WIDE_INT8)
-            return gemm_byte_tiles(WideFormat<8>{}, m, rounded, rows, first, end, to, mode);
-        return gemm_byte_tiles(WideFormat<4>{}, m, rounded, rows, first, end, to, mode);
-    }
-#endif
+    if (uses_byte_tiles(m, a.rows))
+        return matmul_byte_tiles(m, a.packed, row, next, first, end, to, mode);
     if (m.type == FLOAT32) return gemm<float>(m, from, a.stride, rows, first, panels, to, mode);
     if (m.type == BFLOAT16) return gemm<bfloat>(m, from, a.stride, rows, first, panels, to, mode);
-    const auto multiply = [&](auto format) {
+    with_format(m, [&](auto format) {
         using F = decltype(format);
         const auto *rounded = reinterpret_cast<const typename F::Activations *>(a.packed);
         gemm_quantized<F>(m, rounded + row * F::groups(m.inputs), rows, first, end, to, mode);
-    };
-    if (m.type == WIDE_INT8) return multiply(WideFormat<8>{});
-    if (m.type == WIDE_INT4) return multiply(WideFormat<4>{});
-    with_format(m, multiply);
+    });
 }
 
 // Panels that stay in the second cache while blocks of rows are multiplied with them on tiles.
@@ -421,6 +417,7 @@ struct WorkSplit {
         if (tiled) group = tiled_group(m);
         const std::int64_t blocks_of_two = panels / (2 * 3 * omp_get_num_threads());
         if (is_quantized(m)) group = blocks_of_two > 1 ? 2 * blocks_of_two : 2;
+        if (byte_tiled) group = (group + BYTE_TILE_PANELS - 1) / BYTE_TILE_PANELS * BYTE_TILE_PANELS;
         const std::int64_t half = panels / (2 * omp_get_num_threads());
         if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
@@ -488,18 +485,23 @@ static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, S
 }
 
 // On tiles only: the product after its activation, gated or not, as tiles [rows, inner] of what
-// follows. Like `product` it ends with a barrier.
+// follows. Like `matmul` it ends with a barrier.
 static void matmul_activated(const Model &model, const Matrix &m, const Input &a,
-                              std::int64_t rows, bfloat *to) {
+                              std::int64_t rows, float *to) {
     const WorkSplit split(m, rows, model.inner / PANEL_WIDTH);
     configure_tiles(rows);
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
-        const std::int64_t end = split.end_panel(item);
+        const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
+        if (split.byte_tiled) {
+            matmul_byte_tiles_activated(model, m, a.packed, row, next, first, end, to);
+            continue;
+        }
         split.each_block(row, next, [&](std::int64_t r, std::int64_t stop) {
-            for (std::int64_t p = split.first_panel(item); p < end; p += model.gated ? 1 : 2)
-                matmul_tiles_activated(model, m, a.tiles(), r, stop, p, end, r == row, to);
+            for (std::int64_t p = first; p < end; p += model.gated ? 1 : 2)
+                matmul_tiles_activated(model, m, a.tiles(), r, stop, p, end, r == row,
+                                       reinterpret_cast<bfloat *>(to));
         });
     }
     release_tiles();

@@ -65,22 +65,6 @@ struct Format {
     }
 };
 
-// Calls `use` with the format of `m`.
-template <class Use>
-INLINE auto with_format(const Matrix &m, Use use) {
-    switch (m.type) {
-        case INT8: return use(Format<8>{});
-        case INT4: return use(Format<4>{});
-        case INT8_MINIMUM: return use(Format<8, Origin::Minimum>{});
-        case INT4_MINIMUM: return use(Format<4, Origin::Minimum>{});
-        case INT8_ZERO: return use(Format<8, Origin::Zero>{});
-        case INT4_ZERO: return use(Format<4, Origin::Zero>{});
-        case Q4_K: return use(Format<4, Origin::Minimum, true>{});
-        case Q5_K: return use(Format<8, Origin::Minimum, true>{});
-        default: return use(Format<8, Origin::Middle, true>{});
-    }
-}
-
 typedef std::int16_t vshorts __attribute__((vector_size(4 * LANES)));
 typedef std::uint16_t vushorts __attribute__((vector_size(4 * LANES)));
 typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));

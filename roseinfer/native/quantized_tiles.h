@@ -27,8 +27,8 @@ INLINE void prefetch_for_one_row(const char *weights) {
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
 template <int R, int P, int BITS, Origin ORIGIN, bool IS_K, bool WIDENED>
 INLINE void accumulate_group(Format<BITS, ORIGIN, IS_K, WIDENED>, Accumulators<R, P> &totals,
-                             const char *first_panel, std::int64_t group, std::int64_t,
-                             std::int64_t panel, const QuantizedGroup *a) {
+                             const char *first_panel, std::int64_t group, std::int64_t panel,
+                             const QuantizedGroup *a) {
     using F = Format<BITS, ORIGIN, IS_K, WIDENED>;
     const char *halves = first_panel + F::halves(group), *weights = first_panel + F::offset(group);
     constexpr int VECTORS = P * PANEL_VECTORS, PARTS = F::PARTS;
@@ -170,7 +170,7 @@ static void quantized_tile(const Matrix &m, const typename F::Activations *a, co
     Ahead next = ahead;
     for (std::int64_t g = 0; g < F::groups(m.inputs); ++g) {
         if (R > 1) next.prefetch();
-        accumulate_group(F{}, totals, panels.at, g, m.inputs, panel, a + g * R);
+        accumulate_group(F{}, totals, panels.at, g, panel, a + g * R);
     }
     ahead = next;
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.model.families import join_biases
-from roseinfer.model.quantized_weight import GROUP, WIDE_GROUP, Form, QuantizedWeight, join
+from roseinfer.model.quantized_weight import GROUP, Form, QuantizedWeight, join
 from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
 from roseinfer.native.wide_panels import pack_wide, unpack_wide
@@ -95,8 +95,7 @@ class _Panels:
 
     def scratch(self, rows: int) -> Tensor:
         """Room for x in the form that the product reads."""
-        groups = -(-self.inputs // WIDE_GROUP)
-        return torch.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS, groups * WIDE_GROUP)
+        return torch.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS, self.inputs)
 
 
 class PackedMatrix(_Panels):
@@ -132,7 +131,7 @@ class QuantizedMatrix(_Panels):
         """The weights [outputs, inputs] that the numbers stand for, in bfloat16."""
         form, groups = self._form, self.inputs // GROUP
         if form.wide:
-            whole = unpack_wide(self.panels, form.bits, self.inputs)
+            whole = unpack_wide(self.panels, form.bits)
             return whole.dequantize()[: self.outputs].bfloat16()
         rest = self.panels
 

@@ -1,26 +1,24 @@
 // Wide groups: the form that weights of 8 and 4 bits get where they are made of others at load.
 //
 // WIDE_GROUP inputs of an output share a scale, and as many activations of a row share theirs. So few
-// sums have to be scaled that AMX tiles pay: see amx_wide.h. A group has two slices, the last one of a
-// panel may have one. A weight of 8 bits is scale * (q - 128), one of 4 bits scale * m * (q - 8): each
-// PART inputs have a whole number m from 0 to 15 of their own. m * q fits a byte, so both forms
-// multiply bytes, and their sums need no scale before the end of a group. A panel lies group by group,
-// with the units of quantized.h:
+// sums have to be scaled that AMX tiles pay: see amx_wide.h. A weight of 8 bits is scale * (q - 128),
+// one of 4 bits scale * m * (q - 8): each PART inputs have a whole number m from 0 to 15 of their own.
+// m * q fits a byte, so both forms multiply bytes, and their sums need no scale before the end of a
+// group. A panel lies group by group, with the units of quantized.h:
 //
 //     scales    [PANEL_WIDTH] float16
-//     factors   [PANEL_WIDTH] 8 times 4 bits, those of the first part lowest; for 4 bits only
-//     slices    of 8 bits 16 units, of 4 bits 8 units
+//     factors   [PANEL_WIDTH] 4 times 4 bits, that of the first part lowest; for 4 bits only
+//     weights   of 8 bits 16 units, of 4 bits 8 units
 //
 // Rounded activations lie in tiles of rows as in quantized.h, except where amx_wide.h reads them.
 
-constexpr int WIDE_GROUP = 128, SLICE = 64, SLICES = WIDE_GROUP / SLICE;
-constexpr int PART = 16, SLICE_PARTS = SLICE / PART;
+constexpr int WIDE_GROUP = 64, PART = 16, WIDE_GROUP_PARTS = WIDE_GROUP / PART;
 
 // A group of a row of activations.
 struct __attribute__((may_alias)) WideActivations {
     float scale;
     std::int32_t minus_128_sum;
-    std::int16_t minus_8_sums[SLICES * SLICE_PARTS];  // of each part
+    std::int16_t minus_8_sums[WIDE_GROUP_PARTS];
     QuantizedValue values[WIDE_GROUP];
     std::int16_t pairs[WITHOUT_VNNI * WIDE_GROUP];  // as in QuantizedGroup
 };
@@ -33,38 +31,46 @@ struct WideFormat {
     static constexpr int BITS = BITS_, VALUE_BITS = BITS_, PARTS = 1;
     static constexpr bool FACTORS = BITS == 4, WIDENS = BITS == 4 && VNNI, ONE_PANEL = true;
     static constexpr int SCALES_BYTES = 2 * PANEL_WIDTH;
-    static constexpr int HEADER_BYTES = SCALES_BYTES + (FACTORS ? 4 * PANEL_WIDTH : 0);
-    static constexpr int PART_UNITS = BITS / 2, SLICE_BYTES = SLICE_PARTS * PART_UNITS * UNIT_BYTES;
-    static constexpr int GROUP_BYTES = HEADER_BYTES + SLICES * SLICE_BYTES;
+    static constexpr int HEADER_BYTES = SCALES_BYTES + (FACTORS ? 2 * PANEL_WIDTH : 0);
+    static constexpr int PART_UNITS = BITS / 2;
+    static constexpr int GROUP_BYTES = HEADER_BYTES + WIDE_GROUP_PARTS * PART_UNITS * UNIT_BYTES;
 
-    static constexpr std::int64_t groups(std::int64_t inputs) {
-        return (inputs + WIDE_GROUP - 1) / WIDE_GROUP;
-    }
+    static constexpr std::int64_t groups(std::int64_t inputs) { return inputs / WIDE_GROUP; }
     static constexpr std::int64_t panel_bytes(std::int64_t inputs) {
-        return groups(inputs) * HEADER_BYTES + inputs / SLICE * SLICE_BYTES;
+        return groups(inputs) * GROUP_BYTES;
     }
-    static constexpr std::int64_t offset(std::int64_t group) { return group * GROUP_BYTES; }
 };
+
+// Calls `use` with the format of `m`.
+template <class Use>
+INLINE auto with_format(const Matrix &m, Use use) {
+    switch (m.type) {
+        case INT8: return use(Format<8>{});
+        case INT4: return use(Format<4>{});
+        case INT8_MINIMUM: return use(Format<8, Origin::Minimum>{});
+        case INT4_MINIMUM: return use(Format<4, Origin::Minimum>{});
+        case INT8_ZERO: return use(Format<8, Origin::Zero>{});
+        case INT4_ZERO: return use(Format<4, Origin::Zero>{});
+        case Q4_K: return use(Format<4, Origin::Minimum, true>{});
+        case Q5_K: return use(Format<8, Origin::Minimum, true>{});
+        case Q6_K: return use(Format<8, Origin::Middle, true>{});
+        case WIDE_INT8: return use(WideFormat<8>{});
+        default: return use(WideFormat<4>{});
+    }
+}
 
 INLINE bool is_wide(const Matrix &m) { return m.type == WIDE_INT8 || m.type == WIDE_INT4; }
 
-// Slices of the group that begins with input `k`.
-INLINE std::int64_t slices_at(std::int64_t k, std::int64_t inputs) {
-    const std::int64_t left = (inputs - k) / SLICE;
-    return left < SLICES ? left : SLICES;
-}
-
-// Rounds a group of `slices`, each of which goes `stride` values behind the one before. Returns the
-// scale. `sums` [slices * SLICE_PARTS], unless null, gets those of the values.
-INLINE float round_slices(const float *from, std::int64_t slices, QuantizedValue *to,
-                          std::int64_t stride, std::int32_t *sums) {
+// Rounds a group to `to` and returns its scale. `sums` [WIDE_GROUP_PARTS], unless null, gets those of
+// the values.
+INLINE float round_group(const float *from, QuantizedValue *to, std::int32_t *sums) {
     constexpr int VECTORS = GROUP / LANES, PART_VECTORS = PART / LANES;
-    const Rounding rounding = rounding_of(from, slices * SLICE);
-    for (std::int64_t i = 0; i < slices * SLICE; i += GROUP) {
+    const Rounding rounding = rounding_of(from, WIDE_GROUP);
+    for (int i = 0; i < WIDE_GROUP; i += GROUP) {
         vint rounded[VECTORS];
         for (int v = 0; v < VECTORS; ++v)
             rounded[v] = round_values(from + i + v * LANES, rounding);
-        store_quantized(rounded, to + i / SLICE * stride + i % SLICE);
+        store_quantized(rounded, to + i);
         for (int part = 0; sums && part < GROUP / PART; ++part) {
             vint sum = {};
             for (int v = 0; v < PART_VECTORS; ++v) sum += rounded[part * PART_VECTORS + v];
@@ -78,20 +84,19 @@ INLINE float round_slices(const float *from, std::int64_t slices, QuantizedValue
 static void round_wide_row(const float *from, std::int64_t inputs, std::int64_t row,
                            std::int64_t rows, void *to) {
     const RowTile tile = tile_of(row, rows);
-    WideActivations *at = static_cast<WideActivations *>(to) +
-                          tile.first * WideFormat<8>::groups(inputs) + row - tile.first;
-    for (std::int64_t k = 0; k < inputs; k += WIDE_GROUP, at += tile.rows) {
-        const std::int64_t slices = slices_at(k, inputs);
-        std::int32_t sums[SLICES * SLICE_PARTS] = {};
-        at->scale = round_slices(from + k, slices, at->values, SLICE, sums);
+    const std::int64_t groups = WideFormat<8>::groups(inputs);
+    WideActivations *at =
+        static_cast<WideActivations *>(to) + tile.first * groups + row - tile.first;
+    for (std::int64_t group = 0; group < groups; ++group, at += tile.rows) {
+        std::int32_t sums[WIDE_GROUP_PARTS];
+        at->scale = round_group(from + group * WIDE_GROUP, at->values, sums);
         at->minus_128_sum = 0;
-        for (int part = 0; part < SLICES * SLICE_PARTS; ++part) {
+        for (int part = 0; part < WIDE_GROUP_PARTS; ++part) {
             at->minus_8_sums[part] = static_cast<std::int16_t>(-8 * sums[part]);
             at->minus_128_sum -= 128 * sums[part];
         }
         if constexpr (WITHOUT_VNNI)
-            for (std::int64_t i = 0; i < slices * SLICE; i += GROUP)
-                store_pairs(at->values + i, at->pairs + i);
+            for (int i = 0; i < WIDE_GROUP; i += GROUP) store_pairs(at->values + i, at->pairs + i);
     }
 }
 
@@ -99,11 +104,15 @@ INLINE vint load_whole(const char *from) {
     return *reinterpret_cast<const vint_unaligned *>(from);
 }
 
-// The factors of a slice's parts in either half of each lane, the first part's lowest.
-INLINE vint factors_of_slice(const char *factors, std::int64_t slice) {
-    const vbits all = reinterpret_cast<vbits>(load_whole(factors));
-    return reinterpret_cast<vint>(slice ? all >> 16 | (all & 0xFFFF0000u)
-                                        : all << 16 | (all & 0xFFFFu));
+// The factors of a group's parts in either half of each lane, the first part's lowest.
+INLINE vint load_factors(const char *from) {
+#if X86_LANES == 16  // one instruction; the compiler makes five of it
+    const vbits all = reinterpret_cast<vbits>(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from))));
+#else
+    const vbits all = __builtin_convertvector(*reinterpret_cast<const vhalf_unaligned *>(from), vbits);
+#endif
+    return reinterpret_cast<vint>(all | all << 16);
 }
 
 // That of one part, in either half of each lane.
@@ -156,14 +165,14 @@ constexpr int CHAINS = R * P * PANEL_VECTORS == 1 ? 4 : R * P * PANEL_VECTORS <=
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
 template <int R, int P, int BITS>
 INLINE void accumulate_group(WideFormat<BITS>, Accumulators<R, P> &totals,
-                             const char *weights, std::int64_t group, std::int64_t inputs,
-                             std::int64_t panel, const WideActivations *a) {
+                             const char *weights, std::int64_t group, std::int64_t panel,
+                             const WideActivations *a) {
     using F = WideFormat<BITS>;
     constexpr int VECTORS = P * PANEL_VECTORS, UNITS = F::PART_UNITS;
     // Sums of 16 bits hold a part's products with 4 bits, but not with what factors make of them.
     constexpr bool PART_SUMS = WITHOUT_VNNI && BITS == 4;
     using PartSums = std::conditional_t<PART_SUMS, Sums<F>, GroupSum>;
-    const char *at = weights + F::offset(group);
+    const char *at = weights + group * F::GROUP_BYTES;
     const auto vector = [&](int v, std::int64_t offset, int lane_bytes) {
         return at + offset + v / PANEL_VECTORS * panel + v % PANEL_VECTORS * LANES * lane_bytes;
     };
@@ -178,67 +187,61 @@ INLINE void accumulate_group(WideFormat<BITS>, Accumulators<R, P> &totals,
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; ++v)
                 sums[0][r][v] = static_cast<Whole>(a[r].minus_128_sum) - GroupSum{};
-    const std::int64_t slices = slices_at(group * WIDE_GROUP, inputs);
-#pragma GCC unroll 1
-    for (std::int64_t slice = 0; slice < slices; ++slice) {
-        vint factors[VECTORS];
-        if constexpr (F::FACTORS)
+    vint factors[VECTORS];
+    if constexpr (F::FACTORS)
 #pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; ++v) {
-                factors[v] = factors_of_slice(vector(v, F::SCALES_BYTES, 4), slice);
+        for (int v = 0; v < VECTORS; ++v) {
+            factors[v] = load_factors(vector(v, F::SCALES_BYTES, 2));
 #pragma GCC unroll 2
-                for (int part = 0; part < SLICE_PARTS; part += 2) {
-                    const vint two = factors_of_parts(factors[v], part);
+            for (int part = 0; part < WIDE_GROUP_PARTS; part += 2) {
+                const vint two = factors_of_parts(factors[v], part);
 #pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r)
-                        sums[0][r][v] = add_products_of_pairs(
-                            sums[0][r][v], two, a[r].minus_8_sums + slice * SLICE_PARTS + part);
-                }
+                for (int r = 0; r < R; ++r)
+                    sums[0][r][v] =
+                        add_products_of_pairs(sums[0][r][v], two, a[r].minus_8_sums + part);
             }
-        const std::int64_t slice_at = F::HEADER_BYTES + slice * F::SLICE_BYTES;
-#pragma GCC unroll 4
-        for (int part = 0; part < SLICE_PARTS; ++part) {
-            PartSums part_sums[R][VECTORS] = {};
-#pragma GCC unroll 4
-            for (int unit = part * UNITS; unit < (part + 1) * UNITS; ++unit) {
-                vint bytes[VECTORS];
-                prefetch(slice_at + unit * UNIT_BYTES);
-#pragma GCC unroll 8
-                for (int v = 0; v < VECTORS; ++v)
-                    bytes[v] = load_whole(vector(v, slice_at + unit * UNIT_BYTES, 4));
-#pragma GCC unroll 2
-                for (int step = 0; step < STEPS<F>; ++step) {
-                    StepWeights step_weights[VECTORS];
-#pragma GCC unroll 8
-                    for (int v = 0; v < VECTORS; ++v) {
-                        vint values = bytes_of_step<F>(bytes[v], step);
-                        if constexpr (F::FACTORS && !PART_SUMS)
-                            values = multiply_factor(values, factor_of_part(factors[v], part));
-                        step_weights[v] = widen_weights(values);
-                    }
-                    constexpr int CHAIN_COUNT = CHAINS<R, P>;
-                    auto &chain = sums[(unit * STEPS<F> + step) % CHAIN_COUNT];
-#pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r) {
-                        const auto x = activations_of_step<F>(
-                            a[r], static_cast<int>(slice) * SLICE_PARTS * UNITS + unit, step);
-#pragma GCC unroll 8
-                        for (int v = 0; v < VECTORS; ++v)
-                            if constexpr (PART_SUMS)
-                                part_sums[r][v] = dot(part_sums[r][v], step_weights[v], x);
-                            else
-                                chain[r][v] = dot(chain[r][v], step_weights[v], x);
-                    }
-                }
-            }
-            if constexpr (PART_SUMS)
-#pragma GCC unroll 8
-                for (int v = 0; v < VECTORS; ++v)
-#pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r)
-                        sums[0][r][v] = add_part(sums[0][r][v], part_sums[r][v],
-                                                 factor_of_part(factors[v], part));
         }
+#pragma GCC unroll 4
+    for (int part = 0; part < WIDE_GROUP_PARTS; ++part) {
+        PartSums part_sums[R][VECTORS] = {};
+#pragma GCC unroll 4
+        for (int unit = part * UNITS; unit < (part + 1) * UNITS; ++unit) {
+            prefetch(F::HEADER_BYTES + unit * UNIT_BYTES);
+            vint bytes[VECTORS];
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v)
+                bytes[v] = load_whole(vector(v, F::HEADER_BYTES + unit * UNIT_BYTES, 4));
+#pragma GCC unroll 2
+            for (int step = 0; step < STEPS<F>; ++step) {
+                StepWeights step_weights[VECTORS];
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; ++v) {
+                    vint values = bytes_of_step<F>(bytes[v], step);
+                    if constexpr (F::FACTORS && !PART_SUMS)
+                        values = multiply_factor(values, factor_of_part(factors[v], part));
+                    step_weights[v] = widen_weights(values);
+                }
+                constexpr int CHAIN_COUNT = CHAINS<R, P>;
+                auto &chain = sums[(unit * STEPS<F> + step) % CHAIN_COUNT];
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) {
+                    const auto x = activations_of_step<F>(a[r], unit, step);
+#pragma GCC unroll 8
+                    for (int v = 0; v < VECTORS; ++v)
+                        if constexpr (PART_SUMS)
+                            part_sums[r][v] = dot(part_sums[r][v], step_weights[v], x);
+                        else
+                            chain[r][v] = dot(chain[r][v], step_weights[v], x);
+                }
+            }
+        }
+        if constexpr (PART_SUMS)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v)
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r)
+                    sums[0][r][v] = add_part(sums[0][r][v], part_sums[r][v],
+                                             factor_of_part(factors[v], part));
     }
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
@@ -265,47 +268,61 @@ INLINE std::int64_t widened_rows(WideFormat<BITS>) {
     return 2 * QUANTIZED_ROWS;
 }
 
-// The weights of a slice as bytes [16 units]: SIGNED, or counted from 128.
+// The weights of a group as bytes [16 units]: SIGNED, or counted from 128.
 template <bool SIGNED, int BITS>
-INLINE void widen_slice(WideFormat<BITS>, const char *group, std::int64_t slice, char *to) {
+INLINE void widen_group(WideFormat<BITS>, const char *group, char *to) {
     using F = WideFormat<BITS>;
-    const char *units = group + F::HEADER_BYTES + slice * F::SLICE_BYTES;
+    for (int lanes = 0; lanes < PANEL_WIDTH; lanes += LANES) {
+        const vint middle = static_cast<std::int32_t>(0x80808080u) - vint{};
+        vint factors, factor, origin = SIGNED ? middle : vint{};
+        if constexpr (F::FACTORS) factors = load_factors(group + F::SCALES_BYTES + 2 * lanes);
 #pragma GCC unroll 4
-    for (int part = 0; part < SLICE_PARTS; ++part)
-        for (int lanes = 0; lanes < UNIT_BYTES; lanes += 4 * LANES) {
-            const vint middle = static_cast<std::int32_t>(0x80808080u) - vint{};
-            vint factor = {}, origin = SIGNED ? middle : vint{};
+        for (int part = 0; part < WIDE_GROUP_PARTS; ++part) {
             if constexpr (F::FACTORS) {
-                factor = factor_of_part(factors_of_slice(group + F::SCALES_BYTES + lanes, slice), part);
+                factor = factor_of_part(factors, part);
                 origin = multiply_factor(0x08080808 - vint{}, factor);
                 if constexpr (!SIGNED) origin = subtract_bytes(origin, middle);
             }
 #pragma GCC unroll 4
             for (int unit = part * F::PART_UNITS; unit < (part + 1) * F::PART_UNITS; ++unit) {
-                const vint bytes = load_whole(units + unit * UNIT_BYTES + lanes);
+                const vint bytes = load_whole(group + F::HEADER_BYTES + unit * UNIT_BYTES + 4 * lanes);
 #pragma GCC unroll 2
                 for (int step = 0; step < 8 / BITS; ++step) {
                     vint values = bytes;
                     if constexpr (F::FACTORS)
                         values = multiply_factor(bytes_of_step<F>(bytes, step), factor);
-                    values = subtract_bytes(values, origin);
-                    char *unit_to = to + (unit * 8 / BITS + step) * UNIT_BYTES + lanes;
-                    *reinterpret_cast<vint_unaligned *>(unit_to) = values;
+                    char *unit_to = to + (unit * 8 / BITS + step) * UNIT_BYTES + 4 * lanes;
+                    *reinterpret_cast<vint_unaligned *>(unit_to) = subtract_bytes(values, origin);
                 }
             }
         }
+    }
 }
 
 // A panel in the form that `WideFormat::Widened` describes.
 INLINE void widen_panel(WideFormat<4> format, const char *from, std::int64_t inputs, char *to) {
     using F = WideFormat<4>;
     using W = F::Widened;
-    for (std::int64_t group = 0; group < F::groups(inputs); ++group) {
-        const char *at = from + F::offset(group);
-        char *wide = to + W::offset(group);
-        __builtin_memcpy(wide, at, F::SCALES_BYTES);
-        const std::int64_t slices = slices_at(group * WIDE_GROUP, inputs);
-        for (std::int64_t slice = 0; slice < slices; ++slice)
-            widen_slice<false>(format, at, slice, wide + W::HEADER_BYTES + slice * W::SLICE_BYTES);
+    const char *end = from + F::panel_bytes(inputs);
+    for (; from < end; from += F::GROUP_BYTES, to += W::GROUP_BYTES) {
+        __builtin_memcpy(to, from, F::SCALES_BYTES);
+        widen_group<false>(format, from, to + W::HEADER_BYTES);
+    }
+}
+
+// The weights of one output: an embedding that shares the head's panels.
+template <int BITS>
+static void unpack_quantized_row(WideFormat<BITS> format, const Matrix &m, std::int64_t output,
+                                 float *to) {
+    using F = WideFormat<BITS>;
+    const std::int64_t column = output % PANEL_WIDTH;
+    const char *group = static_cast<const char *>(m.panels) +
+                        output / PANEL_WIDTH * F::panel_bytes(m.inputs);
+    for (std::int64_t k = 0; k < m.inputs; k += WIDE_GROUP, group += F::GROUP_BYTES) {
+        std::int8_t weights[WIDE_GROUP / 4][PANEL_WIDTH][4];
+        widen_group<true>(format, group, reinterpret_cast<char *>(weights));
+        const float scale = load_scales(group + 2 * (column / LANES * LANES))[column % LANES];
+        for (int i = 0; i < WIDE_GROUP; ++i)
+            to[k + i] = scale * static_cast<float>(weights[i / 4][column][i % 4]);
     }
 }

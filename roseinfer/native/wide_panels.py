@@ -6,53 +6,40 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.model.quantized_weight import PART, SLICE, WIDE_GROUP, QuantizedWeight
+from roseinfer.model.quantized_weight import PART, WIDE_GROUP, QuantizedWeight
 from roseinfer.native.library import PANEL_WIDTH
 
-_SLICES = WIDE_GROUP // SLICE
-_PARTS = WIDE_GROUP // PART
 _SCALES_BYTES = 2 * PANEL_WIDTH
+_PARTS = WIDE_GROUP // PART
 
 
 def pack_wide(weight: QuantizedWeight) -> Tensor:
-    """Bytes [panels, bytes of one]; outputs that pad the last panel have no scale."""
-    headers = [_by_panel(weight.scales).contiguous().view(torch.uint8)]
+    """Bytes [panels, groups, bytes of one]; outputs that pad the last panel have no scale."""
+    outputs, groups = weight.scales.shape
+    parts = [_by_panel(weight.scales).contiguous().view(torch.uint8)]
     if weight.scale_factors is not None:
-        factors = F.pad(weight.scale_factors, (0, -weight.scale_factors.shape[1] % _PARTS))
-        two = (factors[:, 0::2] | factors[:, 1::2] << 4).view(len(factors), -1, _PARTS // 2)
-        headers.append(_by_panel(two).flatten(2))
-    header = torch.cat(headers, dim=-1)  # [panels, groups, bytes]
+        factors = weight.scale_factors
+        two = (factors[:, 0::2] | factors[:, 1::2] << 4).view(outputs, groups, _PARTS // 2)
+        parts.append(_by_panel(two).flatten(2))
     steps = 8 // weight.bits
-    units = weight.values.reshape(len(weight.values), -1, 2 * weight.bits, steps, 4)
-    # [panels, slices, outputs, units, steps, 4], then the outputs behind the steps
-    units = _by_panel(units).permute(0, 1, 3, 4, 2, 5)
-    halves = units[:, :, :, 0] if steps == 1 else units[:, :, :, 0] | units[:, :, :, 1] << 4
-    slices = halves.flatten(2)  # [panels, slices, bytes]
-    whole = slices.shape[1] // _SLICES
-    groups = slices[:, : whole * _SLICES].reshape(len(slices), whole, _SLICES * slices.shape[2])
-    panels = torch.cat([header[:, :whole], groups], dim=-1).flatten(1)
-    if slices.shape[1] % _SLICES:
-        panels = torch.cat([panels, header[:, -1], slices[:, -1]], dim=-1)
-    return panels.contiguous()
+    values = _by_panel(weight.values.view(outputs, groups, -1, steps, 4))
+    units = values.permute(0, 1, 3, 4, 2, 5)  # [panels, groups, units, steps, outputs, 4]
+    bytes_ = units[:, :, :, 0] if steps == 1 else units[:, :, :, 0] | units[:, :, :, 1] << 4
+    return torch.cat([*parts, bytes_.flatten(2)], dim=-1).contiguous()
 
 
-def unpack_wide(panels: Tensor, bits: int, inputs: int) -> QuantizedWeight:
+def unpack_wide(panels: Tensor, bits: int) -> QuantizedWeight:
     """The numbers of all outputs, those that pad the last panel among them."""
-    header_bytes = _SCALES_BYTES + (4 * PANEL_WIDTH if bits == 4 else 0)
-    slice_bytes = SLICE * PANEL_WIDTH * bits // 8
-    missing = slice_bytes if inputs % WIDE_GROUP else 0
-    size = header_bytes + _SLICES * slice_bytes
-    groups = F.pad(panels, (0, missing)).view(len(panels), -1, size)
-    scales = groups[..., :_SCALES_BYTES].contiguous().view(torch.float16)
+    panels_and_groups, header = panels.shape[:2], _SCALES_BYTES
+    scales = panels[..., :header].contiguous().view(torch.float16)
     factors = None
     if bits == 4:
-        halves = groups[..., _SCALES_BYTES:header_bytes]
-        halves = halves.reshape(*groups.shape[:2], PANEL_WIDTH, -1)
-        parts = torch.stack([halves & 15, halves >> 4], dim=-1).flatten(-2)
-        factors = _by_output(parts)[:, : inputs // PART]
-    units = groups[..., header_bytes:].reshape(*groups.shape[:2], -1, 1, PANEL_WIDTH, 4)
+        header += _PARTS * PANEL_WIDTH // 2
+        two = panels[..., _SCALES_BYTES:header].reshape(*panels_and_groups, PANEL_WIDTH, -1)
+        factors = _by_output(torch.stack([two & 15, two >> 4], dim=-1).flatten(3))
+    units = panels[..., header:].reshape(*panels_and_groups, -1, 1, PANEL_WIDTH, 4)
     steps = units if bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
-    values = _by_output(steps.permute(0, 1, 4, 2, 3, 5).flatten(3))[:, :inputs]
+    values = _by_output(steps.permute(0, 1, 4, 2, 3, 5).flatten(3))
     return QuantizedWeight(values, _by_output(scales), bits, scale_factors=factors, wide=True)
 
 

@@ -359,7 +359,7 @@ def random_weight(form: Form, shape: tuple[int, int], seed: int = 0) -> Quantize
         return torch.randint(least, most, size, dtype=dtype, generator=generator)
 
     size = WIDE_GROUP if form.wide else 256 if form.factors else 32
-    groups, blocks = shape[1] // 32, -(-shape[1] // size)
+    groups, blocks = shape[1] // 32, shape[1] // size
     scales = torch.randn(shape[0], blocks, generator=generator) / (1 << form.bits)
     minimums = torch.randn(shape[0], blocks, generator=generator)
     if form.wide:

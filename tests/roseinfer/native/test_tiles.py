@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from roseinfer import InferenceEngine
+from roseinfer.model.quantization import FORMATS
 from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.models import build, engine_run_by, first_logits, needs_decoder, prompts
 from tests.roseinfer.native.builds import using
@@ -99,3 +100,17 @@ def test_what_lies_behind_a_sequence_changes_no_bit(engine: InferenceEngine) -> 
     # then
     assert torch.equal(all_logits(engine, prompt, 71), expected)
     assert torch.equal(all_logits(engine, prompt, 5), expected)
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt2"])
+def test_whole_numbers_have_the_same_bits_on_tiles_and_without(
+    architecture: str, weights: str, tmp_path: Path
+) -> None:
+    (prompt,) = prompts(90)
+    with using("amx", tmp_path):
+        model: Any = build(architecture).to(torch.bfloat16)
+        engine = InferenceEngine.from_model(model, weights=weights, kv_cache_tokens=960)
+        expected = all_logits(engine, prompt, 3)  # of so few rows none goes through tiles
+        for chunk in (9, 33, 90):
+            assert torch.equal(all_logits(engine, prompt, chunk), expected), chunk
