@@ -24,7 +24,7 @@ from roseinfer.checkpoints.target import parse_target
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.model.quantization import FROM_FILE
+from roseinfer.model.quantization import FROM_FILE, format_name
 from roseinfer.model.quantized_weight import QuantizedWeight
 
 
@@ -68,7 +68,7 @@ def load(
         model, quantized = load_model(source, target, precision)
         tokenizer = load_tokenizer(tokenizer_source)
         stored = _stored_weights(source, model, quantized) if weights == FROM_FILE else None
-    own = fingerprint(source, tokenizer_source, model, weights)
+    own = fingerprint(source, tokenizer_source, model, format_name(weights))
     return LoadedModel(model, tokenizer, name, own, weights, stored)
 
 

@@ -27,6 +27,12 @@ FORMATS = {"int8": (8, 8), "int4": (4, 8)}
 #: The numbers of the checkpoint's file, which has few bits itself.
 FROM_FILE = "file"
 
+
+def format_name(weights: str | None) -> str | None:
+    """What tells `weights` from what older versions made of the same name."""
+    return f"{weights} in groups of {WIDE_GROUP}" if weights in FORMATS else weights
+
+
 # Four bits: the scale that brings the largest weight to the end of the range is seldom the best.
 # These multiples of it are tried too, and of each the values' own best scale is taken.
 _STRETCHES = (1.14, 0.92)

@@ -16,10 +16,19 @@ constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4
 // speed. Into the second cache nothing is lost.
 template <int R, int P>
 constexpr bool PREFETCHES = R == 1 && P == 1;
+
+// Intel's memory answers late: on an Emerald Rapids 4-bit products take 0.8 to 0.9 of the time with
+// 4 KiB. For AMD's processors, and with AVX2, less was enough where it was measured.
+#if X86_LANES == 16
+const bool IS_INTEL = (__builtin_cpu_init(), __builtin_cpu_is("intel"));
+#else
+constexpr bool IS_INTEL = false;
+#endif
+
 template <class F>
 INLINE void prefetch_for_one_row(const char *weights) {
     constexpr int AHEAD = (LANES == 16 ? 256 : 512) * F::BITS, CACHE = LANES == 16 ? 2 : 3;
-    __builtin_prefetch(weights + AHEAD, 0, CACHE);
+    __builtin_prefetch(weights + (IS_INTEL ? 4096 : AHEAD), 0, CACHE);
 }
 
 #include "wide.h"
@@ -202,8 +211,7 @@ static void quantized_block(const Matrix &m, const typename F::Activations *a, s
 // on a Zen 5, 24 to 64 rows are 2 to 8% slower so, and 192 as fast.
 constexpr std::int64_t WIDENED_PANELS = 2, WIDENED_BYTES = 96 << 10;
 #if X86_LANES == 16
-const std::int64_t WIDENED_ROWS =
-    (__builtin_cpu_init(), __builtin_cpu_is("intel") ? 3 : 12) * QUANTIZED_ROWS;
+const std::int64_t WIDENED_ROWS = (IS_INTEL ? 3 : 12) * QUANTIZED_ROWS;
 #else
 constexpr std::int64_t WIDENED_ROWS = INT64_MAX;
 #endif

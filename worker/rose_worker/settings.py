@@ -41,7 +41,7 @@ class WorkerSettings(QueueSettings):
     )
     weights: Literal["int8", "int4", "file"] | None = Field(
         default=None,
-        description="int8 or int4: quantised at load to 8 or 4 bits in groups of 32; file: a "
+        description="int8 or int4: quantised at load to 8 or 4 bits in groups of 64; file: a "
         "quantised checkpoint's blocks as stored in its file; only with the compiled decoder on a "
         "CPU, the rest in bfloat16; the checkpoint's weights in `dtype` if not given",
     )
