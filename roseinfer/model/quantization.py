@@ -58,14 +58,14 @@ def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
 
     Raises ValueError for numbers that are not finite or too large for float16 scales.
     """
-    return _by_rows(weight, lambda rows: _quantize_rows(rows, bits))
+    return _by_rows(weight, (lambda rows: _bytes(rows, GROUP)) if bits == 8 else _halves)
 
 
 @torch.no_grad()
 def quantize_wide(weight: Tensor, bits: int) -> QuantizedWeight:
     """The same in the wide form, which many rows at once are multiplied faster with. `inputs` must
     be a multiple of 64."""
-    return _by_rows(weight, _wide_bytes if bits == 8 else _wide_halves)
+    return _by_rows(weight, (lambda rows: _bytes(rows, WIDE_GROUP)) if bits == 8 else _wide_halves)
 
 
 def _by_rows(weight: Tensor, quantize_rows: Callable[[Tensor], QuantizedWeight]) -> QuantizedWeight:
@@ -76,21 +76,20 @@ def _by_rows(weight: Tensor, quantize_rows: Callable[[Tensor], QuantizedWeight])
     return whole
 
 
-def _quantize_rows(rows: Tensor, bits: int) -> QuantizedWeight:
+def _bytes(rows: Tensor, group: int) -> QuantizedWeight:
+    groups = rows.reshape(len(rows), -1, group)
+    scales = groups.abs().amax(-1).div_(127).half()
+    values = _round(groups, scales, 128).flatten(1)
+    return QuantizedWeight(values, scales, 8, wide=group == WIDE_GROUP)
+
+
+def _halves(rows: Tensor) -> QuantizedWeight:
     groups = rows.reshape(len(rows), -1, GROUP)
-    if bits == 8:
-        values, scales = _round_bytes(groups)
-        return QuantizedWeight(values.flatten(1), scales, bits)
     full = _full_scales(groups)
     best = _fit(groups, full)
     for stretch in _STRETCHES:
         best = _better(_fit(groups, full * stretch), best)
-    return QuantizedWeight(best[0].flatten(1), best[1].half(), bits)
-
-
-def _round_bytes(groups: Tensor) -> tuple[Tensor, Tensor]:
-    scales = groups.abs().amax(-1).div_(127).half()
-    return _round(groups, scales, 128), scales
+    return QuantizedWeight(best[0].flatten(1), best[1].half(), 4)
 
 
 def _full_scales(groups: Tensor) -> Tensor:
@@ -112,11 +111,6 @@ def _round(groups: Tensor, scales: Tensor, offset: int) -> Tensor:
     inverse = torch.where(scales == 0, 0.0, 1.0 / scales.float())
     rounded = (groups * inverse[..., None]).round_().add_(offset)
     return rounded.clamp_(1 if offset == 128 else 0, 2 * offset - 1).to(torch.uint8)
-
-
-def _wide_bytes(rows: Tensor) -> QuantizedWeight:
-    values, scales = _round_bytes(rows.reshape(len(rows), -1, WIDE_GROUP))
-    return QuantizedWeight(values.flatten(1), scales, 8, wide=True)
 
 
 def _wide_halves(rows: Tensor) -> QuantizedWeight:

@@ -223,7 +223,8 @@ static void gemm_byte_tiles_activated(WideFormat<BITS> format, const Model &mode
         }
         if (in_group + step < BYTE_TILE_PANELS) continue;
         for (std::int64_t r = 0; r < block.rows; ++r) {
-            ByteTile &tile = to[r / TILE_ROWS * WideFormat<8>::groups(model.inner) + panel / BYTE_TILE_PANELS];
+            ByteTile &tile =
+                to[r / TILE_ROWS * WideFormat<8>::groups(model.inner) + panel / BYTE_TILE_PANELS];
             tile.scales[r % TILE_ROWS] =
                 round_group(activated[r], tile.values[r % TILE_ROWS], nullptr);
         }
@@ -235,10 +236,9 @@ static void matmul_byte_tiles(const Matrix &m, const void *tiles, std::int64_t r
                               std::int64_t first, std::int64_t end, Rows c, Store mode) {
     const ByteTile *a =
         static_cast<const ByteTile *>(tiles) + row / TILE_ROWS * WideFormat<8>::groups(m.inputs);
-    if (m.type == WIDE_INT8)
-        gemm_byte_tiles(WideFormat<8>{}, {m, a, next - row, end}, first, c, mode);
-    else
-        gemm_byte_tiles(WideFormat<4>{}, {m, a, next - row, end}, first, c, mode);
+    with_wide_format(m, [&](auto format) {
+        gemm_byte_tiles(format, {m, a, next - row, end}, first, c, mode);
+    });
 }
 
 static void matmul_byte_tiles_activated(const Model &model, const Matrix &m, const void *tiles,
@@ -247,8 +247,7 @@ static void matmul_byte_tiles_activated(const Model &model, const Matrix &m, con
     const std::int64_t tile = row / TILE_ROWS;
     const ByteTile *a = static_cast<const ByteTile *>(tiles) + tile * WideFormat<8>::groups(m.inputs);
     ByteTile *out = static_cast<ByteTile *>(to) + tile * WideFormat<8>::groups(model.inner);
-    if (m.type == WIDE_INT8)
-        gemm_byte_tiles_activated(WideFormat<8>{}, model, {m, a, next - row, end}, first, out);
-    else
-        gemm_byte_tiles_activated(WideFormat<4>{}, model, {m, a, next - row, end}, first, out);
+    with_wide_format(m, [&](auto format) {
+        gemm_byte_tiles_activated(format, model, {m, a, next - row, end}, first, out);
+    });
 }

@@ -69,6 +69,10 @@ typedef std::int16_t vshorts __attribute__((vector_size(4 * LANES)));
 typedef std::uint16_t vushorts __attribute__((vector_size(4 * LANES)));
 typedef std::int32_t vint_unaligned __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 
+INLINE vint load_whole(const char *from) {
+    return *reinterpret_cast<const vint_unaligned *>(from);
+}
+
 // How a build multiplies four bytes of each output with four activations:
 //     VNNI        one instruction
 //     pmaddubsw   weights of 4 bits, in sums of 16 bits, which the products of a group fit

@@ -87,7 +87,7 @@ INLINE void accumulate_group(Format<BITS, ORIGIN, IS_K, WIDENED>, Accumulators<R
         vint bytes[VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < VECTORS; ++v)
-            bytes[v] = *reinterpret_cast<const vint_unaligned *>(vector(v) + unit * UNIT_BYTES);
+            bytes[v] = load_whole(vector(v) + unit * UNIT_BYTES);
 #pragma GCC unroll 2
         for (int step = 0; step < STEPS<F>; ++step) {
             StepWeights step_weights[VECTORS];
@@ -238,8 +238,7 @@ INLINE void widen_panel(Format<4, ORIGIN, IS_K>, const char *from, std::int64_t 
         char *wide = to + W::offset(g);
         __builtin_memcpy(wide, group, F::NUMBERS_BYTES);
         for (int i = 0; i < 4 * UNIT_BYTES; i += 4 * LANES) {
-            const vint bytes =
-                *reinterpret_cast<const vint_unaligned *>(group + F::HEADER_BYTES + i);
+            const vint bytes = load_whole(group + F::HEADER_BYTES + i);
             const int unit = i / UNIT_BYTES, in_unit = i % UNIT_BYTES;
             char *lower = wide + W::HEADER_BYTES + 2 * unit * UNIT_BYTES + in_unit;
             *reinterpret_cast<vint_unaligned *>(lower) = bytes & 0x0F0F0F0F;

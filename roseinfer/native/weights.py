@@ -15,7 +15,6 @@ from roseinfer.model.families import join_biases
 from roseinfer.model.quantized_weight import GROUP, Form, QuantizedWeight, join
 from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library
-from roseinfer.native.wide_panels import pack_wide, unpack_wide
 
 #: Rows are rounded up to these where they are multiplied on AMX tiles.
 _TILE_ROWS = 16
@@ -123,16 +122,12 @@ class QuantizedMatrix(_Panels):
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
         rows, inputs = weight.values.shape
         kind = QUANTIZED_TYPES[weight.form]
-        pack = pack_wide if weight.wide else _pack_quantized
-        super().__init__(pack(weight), (rows, inputs), kind, bias)
+        super().__init__(_pack_quantized(weight), (rows, inputs), kind, bias)
         self._form = weight.form
 
     def unpack(self) -> Tensor:
         """The weights [outputs, inputs] that the numbers stand for, in bfloat16."""
         form, groups = self._form, self.inputs // GROUP
-        if form.wide:
-            whole = unpack_wide(self.panels, form.bits)
-            return whole.dequantize()[: self.outputs].bfloat16()
         rest = self.panels
 
         def array(dtype: torch.dtype, parts: int = 1) -> Tensor:
@@ -145,18 +140,22 @@ class QuantizedMatrix(_Panels):
 
         scales = array(torch.float16)
         minimums = array(torch.float16) if form.minimums else None
+        factors: list[Tensor | None] = [None, None]
+        if form.factors and form.wide:
+            factors[0] = _unpack_factors(array(torch.int16))
         rest = rest.reshape(len(rest), groups, -1)
         zeros = array(torch.uint8) if form.zeros else None
-        factors: list[Tensor | None] = [None, None]
         if form.factors and form.minimums:
             factors = [array(torch.uint8), array(torch.uint8)]
-        elif form.factors:
+        elif form.factors and not form.wide:
             factors[0] = array(torch.int8, 2)
         units = rest.reshape(-1, groups, form.bits, 1, PANEL_WIDTH, 4)
         halves = units if form.bits == 8 else torch.cat([units & 15, units >> 4], dim=3)
         # [panels, groups, units, steps, outputs, 4]
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
-        weight = QuantizedWeight(values, scales, form.bits, minimums, zeros, factors[0], factors[1])
+        weight = QuantizedWeight(
+            values, scales, form.bits, minimums, zeros, factors[0], factors[1], form.wide
+        )
         return weight.dequantize()[: self.outputs].bfloat16()
 
 
@@ -254,8 +253,21 @@ def _pack_quantized(weight: QuantizedWeight) -> Tensor:
             if array is not None
         ]
 
-    numbers = header((weight.zeros, weight.scale_factors, weight.minimum_factors), groups)
+    factors, packed = weight.scale_factors, None
+    if weight.wide and factors is not None:
+        packed, factors = _pack_factors(factors), None
+    numbers = header((weight.zeros, factors, weight.minimum_factors), groups)
     blocks = torch.cat([*numbers, bytes_.flatten(2)], dim=-1)
     count = weight.scales.shape[1]
-    halves = header((weight.scales, weight.minimums), count)
+    halves = header((weight.scales, weight.minimums, packed), count)
     return torch.cat([*halves, blocks.view(len(blocks), count, -1)], dim=-1).contiguous()
+
+
+def _pack_factors(factors: Tensor) -> Tensor:
+    """Int16 [outputs, groups]: of each group's four parts 4 bits, those of the first lowest."""
+    return (factors[:, 0::2] | factors[:, 1::2] << 4).contiguous().view(torch.int16)
+
+
+def _unpack_factors(packed: Tensor) -> Tensor:
+    two = packed.contiguous().view(torch.uint8)
+    return torch.stack([two & 15, two >> 4], dim=-1).flatten(1)

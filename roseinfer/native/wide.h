@@ -41,6 +41,12 @@ struct WideFormat {
     }
 };
 
+// Calls `use` with the format of `m`, which is wide.
+template <class Use>
+INLINE auto with_wide_format(const Matrix &m, Use use) {
+    return m.type == WIDE_INT8 ? use(WideFormat<8>{}) : use(WideFormat<4>{});
+}
+
 // Calls `use` with the format of `m`.
 template <class Use>
 INLINE auto with_format(const Matrix &m, Use use) {
@@ -54,8 +60,7 @@ INLINE auto with_format(const Matrix &m, Use use) {
         case Q4_K: return use(Format<4, Origin::Minimum, true>{});
         case Q5_K: return use(Format<8, Origin::Minimum, true>{});
         case Q6_K: return use(Format<8, Origin::Middle, true>{});
-        case WIDE_INT8: return use(WideFormat<8>{});
-        default: return use(WideFormat<4>{});
+        default: return with_wide_format(m, use);
     }
 }
 
@@ -100,19 +105,11 @@ static void round_wide_row(const float *from, std::int64_t inputs, std::int64_t 
     }
 }
 
-INLINE vint load_whole(const char *from) {
-    return *reinterpret_cast<const vint_unaligned *>(from);
-}
-
 // The factors of a group's parts in either half of each lane, the first part's lowest.
 INLINE vint load_factors(const char *from) {
-#if X86_LANES == 16  // one instruction; the compiler makes five of it
-    const vbits all = reinterpret_cast<vbits>(
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from))));
-#else
-    const vbits all = __builtin_convertvector(*reinterpret_cast<const vhalf_unaligned *>(from), vbits);
-#endif
-    return reinterpret_cast<vint>(all | all << 16);
+    const vfloat upper = load(reinterpret_cast<const bfloat *>(from));  // 16 bits of each lane
+    const vbits bits = reinterpret_cast<vbits>(upper);
+    return reinterpret_cast<vint>(bits | bits >> 16);
 }
 
 // That of one part, in either half of each lane.
