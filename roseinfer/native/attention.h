@@ -6,8 +6,8 @@
 //     keys    [blocks][kv_heads][key_dim][padded_block_size]
 //     values  [blocks][kv_heads][block_size][padded_value_dim]
 //
-// Both paddings are to multiples of PANEL_WIDTH. On AMX tiles another order is kept: see
-// amx_attention.h.
+// Both paddings are to multiples of PANEL_WIDTH. Builds with PAIRS keep another order: see
+// paired_cache.h.
 //
 // The rows of a tile are queries of one KV head: for each new token, the heads that share it. Every
 // score is one sum over the dimensions in order, every output one sum over the keys in order, so a
@@ -84,15 +84,11 @@ INLINE void zero_outside(T *weights, std::int64_t begin, std::int64_t end, std::
 }
 
 #if PAIRS
-#include "amx_attention.h"
+#include "paired_cache.h"
 #else
-constexpr int QUERY_ROWS = 0;
-INLINE bool attends_on_tiles(const Model &) { return false; }
-INLINE void store_kv_for_tiles(const Model &, const Layer &, const std::int64_t *, std::int64_t,
-                               std::int64_t, const float *, const float *) {}
-static void attend_tile_on_tiles(const Model &, const Layer &, const Step &, const Tile &,
-                                 std::int64_t, const float *, std::int64_t, float *, std::int64_t,
-                                 float *, std::int64_t) {}
+INLINE bool attends_in_pairs(const Model &) { return false; }
+INLINE void store_kv_in_pairs(const Model &, const Layer &, const std::int64_t *, std::int64_t,
+                              std::int64_t, const float *, const float *) {}
 #endif
 
 // Writes one token's key and value of a KV head to the cache.
@@ -129,8 +125,8 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
     float *keys = qkv + m.heads * m.key_dim, *key = keys + head * m.key_dim;
     rotate_head(m, layer, layer.key, position, key);
     const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
-    if (attends_on_tiles(m))
-        store_kv_for_tiles(m, layer, table, position, head, key, value);
+    if (attends_in_pairs(m))
+        store_kv_in_pairs(m, layer, table, position, head, key, value);
     else if (m.cache_is_bfloat)
         store_kv<bfloat>(m, layer, table, position, head, key, value);
     else
@@ -332,9 +328,18 @@ INLINE void attend_rows(const Model &m, const Layer &layer, const Step &step, co
                       score_stride);
 }
 
+#if PAIRS
+#include "pair_attention.h"
+#else
+constexpr int TILED_QUERIES = 0;
+static void attend_tile_in_pairs(const Model &, const Layer &, const Step &, const Tile &,
+                                 std::int64_t, const float *, std::int64_t, float *, std::int64_t,
+                                 float *, std::int64_t) {}
+#endif
+
 // Queries of a tile.
 INLINE std::int64_t query_rows(const Model &m) {
-    return attends_on_tiles(m) ? QUERY_ROWS : MICRO_ROWS;
+    return tiles && attends_in_pairs(m) ? TILED_QUERIES : MICRO_ROWS;
 }
 
 INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t sequence) {
@@ -368,8 +373,8 @@ INLINE void attend_queries(const Model &m, const Layer &layer, const Step &step,
     const std::int64_t row = step.first[tile.sequence];
     const float *query = at.qkv + row * at.width;
     float *out = at.out.at + row * at.out.stride;
-    if (attends_on_tiles(m))
-        attend_tile_on_tiles(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
+    if (attends_in_pairs(m))
+        attend_tile_in_pairs(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
                              at.scores, at.score_stride);
     else if (m.cache_is_bfloat)
         attend_rows<bfloat>(m, layer, step, tile, queries, query, at.width, out, at.out.stride,

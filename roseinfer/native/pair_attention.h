@@ -1,0 +1,169 @@
+// Attention over pairs: on AMX tiles where there are any, else with one instruction for two products of
+// each lane. A query's sums go over the dimensions, and the keys from a block's first on, in order.
+
+#include "amx_attention.h"
+
+// Scores of R queries [key_dim / 2][R][2] against N panels of keys, from `first` on, of `panels`.
+template <int R, int N>
+INLINE void score_pairs(const KvPanels &kv, const float *queries, std::int64_t first,
+                        std::int64_t panels, float *scores, std::int64_t score_stride) {
+    const std::int64_t key_dim = kv.m.key_dim, values_each = 2 * PANEL_WIDTH * kv.m.value_dim / key_dim;
+    const bfloat *keys[N], *next[N], *values[N];
+    for (int n = 0; n < N; ++n) {
+        keys[n] = kv.keys(first + n);
+        next[n] = first + n + N < panels ? kv.keys(first + n + N) : keys[n];
+        values[n] = kv.values(first + n);
+    }
+    vfloat sums[R][N] = {};
+    for (std::int64_t d = 0; d < key_dim; d += 2, queries += R) {
+        vfloat key[N];
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) {
+            __builtin_prefetch(next[n] + d * PANEL_WIDTH, 0, 3);
+            prefetch(values[n] + d / 2 * values_each, values_each);
+            key[n] = load_pairs(keys[n] + d * PANEL_WIDTH);
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+            const vfloat pair = broadcast(queries[r]);
+#pragma GCC unroll 4
+            for (int n = 0; n < N; ++n) sums[r][n] = dot_pairs(sums[r][n], key[n], pair);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n)
+            store(scores + r * score_stride + (first + n) * PANEL_WIDTH, sums[r][n]);
+}
+
+// R rows of weights, `score_stride` floats apart, times the values: dimensions from `d` on, as outputs
+// [R][N * PANEL_WIDTH].
+template <int R, int N>
+INLINE void weigh_pairs(const MaskedValues &values, const float *scores, std::int64_t score_stride,
+                        std::int64_t d, bool next_head_follows, float *outputs) {
+    const KvPanels &kv = values.kv;
+    vfloat sums[R][N] = {};
+    RowPointers<R> rows(scores, score_stride);
+    for (std::int64_t p = 0; p < values.panels; ++p) {
+        if (d == 0 && next_head_follows) prefetch_panel(kv.next_head(p), kv.m.key_dim);
+        const bfloat *from = values.panel(p, d);
+        for (std::int64_t i = 0; i < PANEL_WIDTH / 2; ++i, rows.advance()) {
+            vfloat value[N];
+#pragma GCC unroll 4
+            for (int n = 0; n < N; ++n)
+                value[n] = load_pairs(from + (n * PANEL_WIDTH + 2 * i) * PANEL_WIDTH);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                const vfloat pair = broadcast(rows.at(r));
+#pragma GCC unroll 4
+                for (int n = 0; n < N; ++n) sums[r][n] = dot_pairs(sums[r][n], value[n], pair);
+            }
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) store(outputs + (r * N + n) * LANES, sums[r][n]);
+}
+
+// Panels that R queries are multiplied with at once: as many sums as there are registers for.
+constexpr int panels_at_once(int queries) { return queries <= 3 ? 4 : 2; }
+
+template <int R>
+INLINE void score_rows_in_pairs(const KvPanels &kv, const float *queries, std::int64_t panels,
+                                float *scores, std::int64_t score_stride) {
+    constexpr int N = panels_at_once(R);
+    std::int64_t p = 0;
+    for (; p + N <= panels; p += N) score_pairs<R, N>(kv, queries, p, panels, scores, score_stride);
+    for (; p < panels; ++p) score_pairs<R, 1>(kv, queries, p, panels, scores, score_stride);
+}
+
+template <int R>
+INLINE void weigh_values_in_pairs(const KvPanels &kv, const PairedQueries &queries,
+                                  bool next_head_follows, const float *scores,
+                                  std::int64_t score_stride) {
+    constexpr int N = panels_at_once(R);
+    const MaskedValues values(kv, queries.keys());
+    float outputs[R * N * PANEL_WIDTH];
+    const auto store_outputs = [&](std::int64_t d, std::int64_t width) {
+        for (int r = 0; r < R; ++r)
+            for (std::int64_t i = 0; i < width; i += LANES)
+                store(queries.rows[r].out + d + i,
+                      load(outputs + r * width + i) * queries.factors[r]);
+    };
+    const std::int64_t value_dim = kv.m.value_dim;
+    std::int64_t d = 0;
+    for (; d + N * PANEL_WIDTH <= value_dim; d += N * PANEL_WIDTH) {
+        weigh_pairs<R, N>(values, scores, score_stride, d, next_head_follows, outputs);
+        store_outputs(d, N * PANEL_WIDTH);
+    }
+    for (; d < value_dim; d += PANEL_WIDTH) {
+        weigh_pairs<R, 1>(values, scores, score_stride, d, next_head_follows, outputs);
+        store_outputs(d, PANEL_WIDTH);
+    }
+}
+
+// One of `count` queries, rounded, to [key_dim / 2][count][2].
+INLINE void pack_query(const float *from, std::int64_t key_dim, std::int64_t count, float *to) {
+    for (std::int64_t d = 0; d < key_dim; d += 2, to += count) {
+        bfloat_aliased *pair = reinterpret_cast<bfloat_aliased *>(to);
+        for (int i = 0; i < 2; ++i) {
+            bfloat half;
+            narrow(from[d + i], &half);
+            pair[i] = half;
+        }
+    }
+}
+
+// Calls `use` with a constant of that value, 1 to MICRO_ROWS.
+template <int R = MICRO_ROWS, class Use>
+INLINE void with_constant(std::int64_t rows, const Use &use) {
+    if constexpr (R > 1) {
+        if (rows < R) return with_constant<R - 1>(rows, use);
+    }
+    use(std::integral_constant<int, R>{});
+}
+
+// The same as `attend_tile` of `count` queries.
+static void attend_tile_in_pairs(const Model &m, const Layer &layer, const Step &step,
+                                 const Tile &tile, std::int64_t count, const float *query,
+                                 std::int64_t query_stride, float *out, std::int64_t out_stride,
+                                 float *scores, std::int64_t score_stride) {
+    alignas(64) float pairs[TILED_QUERIES * 256];  // library.py refuses larger heads
+    bfloat *packed = reinterpret_cast<bfloat *>(pairs);
+    PairedQueries queries;
+    queries.count = count;
+    for (std::int64_t r = 0; r < count; ++r) {
+        queries.rows[r] =
+            query_row(m, layer, step, tile, r, query, query_stride, out, out_stride);
+        if (tiles)
+            pack_tile_row(queries.rows[r].at, m.key_dim, r, packed);
+        else
+            pack_query(queries.rows[r].at, m.key_dim, count, pairs + r);
+    }
+    const std::int64_t from = queries.rows[0].begin / m.block_size, start = from * m.block_size;
+    for (std::int64_t r = 0; r < count; ++r)
+        queries.rows[r].begin -= start, queries.rows[r].end -= start;
+    const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
+    const KvPanels kv = {m, layer, table, tile.head};
+    const std::int64_t panels = (queries.keys() + PANEL_WIDTH - 1) / PANEL_WIDTH;
+    if (tiles)
+        score_rows_on_tiles(kv, count, packed, panels, scores, score_stride);
+    else
+        with_constant(count, [&](auto rows) {
+            score_rows_in_pairs<rows.value>(kv, pairs, panels, scores, score_stride);
+        });
+    for (std::int64_t r = 0; r < count; ++r) {
+        const QueryRow &row = queries.rows[r];
+        queries.factors[r] = softmax_rounded(scores + r * score_stride, row.begin, row.end,
+                                             panels * PANEL_WIDTH, layer.softcap);
+    }
+    if (tiles)
+        weigh_values_on_tiles(kv, queries, tile.next_head_follows, scores, score_stride);
+    else
+        with_constant(count, [&](auto rows) {
+            weigh_values_in_pairs<rows.value>(kv, queries, tile.next_head_follows, scores,
+                                              score_stride);
+        });
+}
