@@ -259,7 +259,8 @@ INLINE vint subtract_bytes(vint a, vint b) {
     return reinterpret_cast<vint>(reinterpret_cast<vbytes>(a) - reinterpret_cast<vbytes>(b));
 }
 
-// Factors make it pay to widen for fewer rows. Measured on an Emerald Rapids only.
+// Factors make it pay to widen for fewer rows: 24 take 0.88 of the time on a Zen 4. Measured on an Emerald
+// Rapids too.
 template <int BITS>
 INLINE std::int64_t widened_rows(WideFormat<BITS>) {
     return 2 * QUANTIZED_ROWS;
