@@ -98,9 +98,8 @@ INLINE void score_rows_on_tiles(const KvPanels &kv, std::int64_t count, const bf
 
 // The values of all keys times the weights of the queries, to their outputs.
 template <bool LOWER>
-INLINE void weigh_tiles(const KvPanels &kv, const PairedQueries &queries,
-                                  bool next_head_follows, const float *scores,
-                                  std::int64_t score_stride) {
+INLINE void weigh_tiles(const KvPanels &kv, const PairedQueries &queries, bool next_head_follows,
+                        const float *scores, std::int64_t score_stride) {
     const Model &m = kv.m;
     const MaskedValues values(kv, queries.keys());
     for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {

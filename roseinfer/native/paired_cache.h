@@ -6,9 +6,8 @@
 //
 //     keys    [block_size / PANEL_WIDTH][key_dim / 2][PANEL_WIDTH positions][2 dimensions]
 //     values  [block_size / PANEL_WIDTH][value_dim / PANEL_WIDTH][PANEL_WIDTH / 2][PANEL_WIDTH][2 positions]
-//
 
-constexpr int TILED_QUERIES = 2 * TILE_ROWS;
+constexpr int TILED_QUERIES = 2 * TILE_ROWS;  // at a time, on AMX tiles
 
 INLINE bool attends_in_pairs(const Model &m) {
     return m.cache_is_bfloat && m.key_dim % TILE_DEPTH == 0 && m.value_dim % PANEL_WIDTH == 0 &&

@@ -1,4 +1,4 @@
-"""On AMX tiles the decoder computes what it does without, and each row for itself."""
+"""Pairs of bfloat16, on AMX tiles and without: near to float32, and each row for itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from roseinfer import InferenceEngine
 from roseinfer.model.quantization import FORMATS
 from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.models import build, engine_run_by, first_logits, needs_decoder, prompts
-from tests.roseinfer.native.builds import using
+from tests.roseinfer.native.builds import PAIRS, using
 
 pytestmark = needs_decoder
 
-# Heads of 32 and more dimensions attend on tiles too, those of others only multiply weights there.
+# Heads of a multiple of 32 dimensions attend in pairs too, others only multiply weights so.
 MODELS = {
     "narrow heads": ("llama", {}, 16),
     "wide heads": ("llama", {"head_dim": 64}, 16),
@@ -26,6 +26,7 @@ MODELS = {
     "large blocks": ("llama", {"head_dim": 32}, 48),
     "small blocks": ("llama", {"head_dim": 32}, 8),
     "a window": ("mistral", {"head_dim": 32, "sliding_window": 21}, 16),
+    "a head for each key": ("llama", {"head_dim": 32, "num_key_value_heads": 4}, 16),
     "a soft cap and a window": ("gemma2", {"head_dim": 32, "sliding_window": 40}, 16),
     "more heads for a key than a tile has rows": (
         "llama",
@@ -35,12 +36,18 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS)
-def engine(
+@pytest.fixture(params=PAIRS)
+def in_pairs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[InferenceEngine]:
-    with using("amx", tmp_path_factory.getbasetemp()):
-        yield engine_of(request.param)
+) -> Iterator[None]:
+    """The build in use multiplies pairs."""
+    with using(request.param, tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(params=MODELS)
+def engine(request: pytest.FixtureRequest, in_pairs: None) -> InferenceEngine:
+    return engine_of(request.param)
 
 
 def engine_of(
@@ -66,7 +73,7 @@ def all_logits(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor
     return torch.cat(rows)
 
 
-def test_products_on_tiles_are_those_of_pairs(tmp_path: Path) -> None:
+def test_products_on_tiles_are_those_without(tmp_path: Path) -> None:
     with using("avx512_bf16", tmp_path):
         expected = first_logits(engine_of("narrow heads"), max_step_tokens=8)
     with using("amx", tmp_path):
@@ -75,11 +82,10 @@ def test_products_on_tiles_are_those_of_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_tiles_are_as_near_to_float32_as_transformers(name: str, tmp_path: Path) -> None:
+def test_pairs_are_as_near_to_float32_as_transformers(name: str, in_pairs: None) -> None:
     exact = first_logits(engine_of(name, torch.float32), max_step_tokens=8)
     plain = first_logits(engine_of(name, run_by="transformers"), max_step_tokens=8)
-    with using("amx", tmp_path):
-        found = first_logits(engine_of(name), max_step_tokens=8)
+    found = first_logits(engine_of(name), max_step_tokens=8)
     # Nearer by half on average. Of a single model chance decides more than that.
     assert (found - exact).norm() < 1.5 * (plain - exact).norm()
 
