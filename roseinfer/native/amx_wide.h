@@ -208,7 +208,7 @@ static void gemm_byte_tiles_activated(WideFormat<BITS> format, const Model &mode
                          block.pair(panel, apart, step), totals);
         const std::int64_t column = panel * PANEL_WIDTH, in_group = panel % BYTE_TILE_PANELS;
         for (std::int64_t r = 0; r < block.rows; ++r) {
-            const float *sums = totals[0].of[r];
+            const float *sums = totals[r / TILE_ROWS].of[r % TILE_ROWS];
             float *at = activated[r] + in_group * PANEL_WIDTH;
             vfloat a = load(sums), b = load(sums + PANEL_WIDTH);
             if (m.bias)
