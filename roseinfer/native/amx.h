@@ -143,9 +143,7 @@ INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, std
 template <Store MODE>
 INLINE void store_both(const Matrix &m, const float (*sums)[2 * PANEL_WIDTH], std::int64_t column,
                        Rows c, std::int64_t rows) {
-    vfloat bias[2];  // without one what changes no sum, not even the sign of a zero
-    for (int v = 0; v < 2; ++v)
-        bias[v] = m.bias ? load(m.bias + column + v * PANEL_WIDTH) : broadcast(-0.0f);
+    const vfloat bias[] = {bias_of(m, column), bias_of(m, column + PANEL_WIDTH)};
     for (std::int64_t r = 0; r < rows; ++r)
         for (int v = 0; v < 2; ++v) {
             float *to = c.at + r * c.stride + column + v * PANEL_WIDTH;

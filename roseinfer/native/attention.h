@@ -315,17 +315,13 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     }
 }
 
-template <class T, int R = MICRO_ROWS>
-INLINE void attend_rows(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
-                        std::int64_t rows, const float *query, std::int64_t query_stride, float *out,
-                        std::int64_t out_stride, float *scores, std::int64_t score_stride) {
+// Calls `use` with a constant of that value, 1 to MICRO_ROWS.
+template <int R = MICRO_ROWS, class Use>
+INLINE void with_constant(std::int64_t rows, const Use &use) {
     if constexpr (R > 1) {
-        if (rows < R)
-            return attend_rows<T, R - 1>(m, layer, step, tile, rows, query, query_stride, out,
-                                         out_stride, scores, score_stride);
+        if (rows < R) return with_constant<R - 1>(rows, use);
     }
-    attend_tile<R, T>(m, layer, step, tile, query, query_stride, out, out_stride, scores,
-                      score_stride);
+    use(std::integral_constant<int, R>{});
 }
 
 #if PAIRS
@@ -374,14 +370,14 @@ INLINE void attend_queries(const Model &m, const Layer &layer, const Step &step,
     const float *query = at.qkv + row * at.width;
     float *out = at.out.at + row * at.out.stride;
     if (attends_in_pairs(m))
-        attend_tile_in_pairs(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
-                             at.scores, at.score_stride);
-    else if (m.cache_is_bfloat)
-        attend_rows<bfloat>(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
-                            at.scores, at.score_stride);
-    else
-        attend_rows<float>(m, layer, step, tile, queries, query, at.width, out, at.out.stride,
-                           at.scores, at.score_stride);
+        return attend_tile_in_pairs(m, layer, step, tile, queries, query, at.width, out,
+                                    at.out.stride, at.scores, at.score_stride);
+    with_constant(queries, [&](auto rows) {
+        const auto attend = m.cache_is_bfloat ? attend_tile<rows.value, bfloat>
+                                              : attend_tile<rows.value, float>;
+        attend(m, layer, step, tile, query, at.width, out, at.out.stride, at.scores,
+               at.score_stride);
+    });
 }
 
 // One KV head of a sequence that has one new token.

@@ -85,13 +85,13 @@ INLINE void accumulate(Accumulators<R, P> &sums, const float *a, std::int64_t st
 template <int R>
 class RowPointers {
   public:
-    __attribute__((always_inline)) RowPointers(const float *first, std::int64_t stride) : stride(stride) {
+    RowPointers(const float *first, std::int64_t stride) : stride(stride) {
         for (int i = 0; i < COUNT; ++i) pointers[i] = first + 3 * i * stride;
     }
 
-    __attribute__((always_inline)) float at(int row) const { return pointers[row / 3][row % 3 * stride]; }
+    float at(int row) const { return pointers[row / 3][row % 3 * stride]; }
 
-    __attribute__((always_inline)) void advance() {
+    void advance() {
 #pragma GCC unroll 4
         for (int i = 0; i < COUNT; ++i) {
             ++pointers[i];
@@ -133,10 +133,15 @@ struct Rows {
     std::int64_t stride;
 };
 
+// Of the outputs from `column` on; without one what changes no sum, not even the sign of a zero.
+INLINE vfloat bias_of(const Matrix &m, std::int64_t column) {
+    return m.bias ? load(m.bias + column) : broadcast(-0.0f);
+}
+
 // Adds the bias to `value`, the outputs from `column` on, and stores them.
 INLINE void store_output(const Matrix &m, float *row, std::int64_t column, vfloat value,
                          Store mode) {
-    if (m.bias) value += load(m.bias + column);
+    value += bias_of(m, column);
     const std::int64_t count = m.outputs - column;
     float *to = row + column;
     if (count >= LANES)
@@ -151,17 +156,20 @@ template <int R, int P>
 INLINE void store_tile(const Matrix &m, const Accumulators<R, P> &sums, std::int64_t column, Rows c,
                        Store mode) {
     constexpr int VECTORS = P * PANEL_VECTORS;
-    if (!m.bias && column + P * PANEL_WIDTH <= m.outputs) {
+    if (column + P * PANEL_WIDTH <= m.outputs) {
+        vfloat bias[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) bias[v] = bias_of(m, column + v * LANES);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; ++v) {
                 float *to = c.at + r * c.stride + column + v * LANES;
-                store(to, mode == Store::Add ? load(to) + sums.of[r][v] : sums.of[r][v]);
+                const vfloat sum = sums.of[r][v] + bias[v];
+                store(to, mode == Store::Add ? load(to) + sum : sum);
             }
         return;
     }
-    // By way of memory, for a loop: unrolled, all that these outputs need would be there 24 times.
+    // By way of memory, for a loop: unrolled, all that a row's end may need would be there 24 times.
     float tile[R * VECTORS * LANES];
 #pragma GCC unroll 32
     for (int i = 0; i < R * VECTORS; ++i)

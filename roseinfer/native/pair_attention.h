@@ -106,23 +106,10 @@ INLINE void weigh_values_in_pairs(const KvPanels &kv, const PairedQueries &queri
 
 // One of `count` queries, rounded, to [key_dim / 2][count][2].
 INLINE void pack_query(const float *from, std::int64_t key_dim, std::int64_t count, float *to) {
-    for (std::int64_t d = 0; d < key_dim; d += 2, to += count) {
-        bfloat_aliased *pair = reinterpret_cast<bfloat_aliased *>(to);
-        for (int i = 0; i < 2; ++i) {
-            bfloat half;
-            narrow(from[d + i], &half);
-            pair[i] = half;
-        }
-    }
-}
-
-// Calls `use` with a constant of that value, 1 to MICRO_ROWS.
-template <int R = MICRO_ROWS, class Use>
-INLINE void with_constant(std::int64_t rows, const Use &use) {
-    if constexpr (R > 1) {
-        if (rows < R) return with_constant<R - 1>(rows, use);
-    }
-    use(std::integral_constant<int, R>{});
+    float row[512];  // library.py refuses larger heads
+    __builtin_memcpy(row, from, key_dim * sizeof(float));
+    round_to_pairs(row, key_dim);
+    for (std::int64_t pair = 0; pair < key_dim / 2; ++pair) to[pair * count] = row[pair];
 }
 
 // The same as `attend_tile` of `count` queries.
