@@ -96,13 +96,15 @@ INLINE void unload_sums(BlockOfSums &sums) {
 }
 
 // Up to two panels (left, right), which all rows of `tiles` are multiplied with; null for a missing
-// second one. The panels at `prefetch`, unless null, are brought to a near cache meanwhile, and so are
-// the lines at `out`, unless null, that the results go to.
+// second one. Unless null, these are brought to a near cache meanwhile: the panels at `prefetch`, the
+// lines at `out` that the results go to, and from `next_rows` on `next_lines` for each TILE_DEPTH inputs.
 struct TileOperands {
     const bfloat *tiles, *left, *right;
     const bfloat *prefetch[2] = {};
     const float *out = nullptr;
     std::int64_t out_stride = 0;
+    const bfloat *next_rows = nullptr;
+    std::int64_t next_lines = 0;
 };
 
 // The rows of two tiles, [row, next), times the panels. `row` begins a tile.
@@ -114,6 +116,7 @@ INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, std
     const std::int64_t out_rows = operands.out ? next - row : 0,
                        out_rows_each = (out_rows * TILE_DEPTH + inputs - 1) / inputs;
     std::int64_t out_row = 0;
+    const bfloat *next_rows = operands.next_rows;
     zero_sums<true>();
     for (std::int64_t k = 0; k < inputs; k += TILE_DEPTH) {
         for (const bfloat *prefetch : operands.prefetch)
@@ -123,20 +126,46 @@ INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, std
             for (int v = 0; v < 2; ++v)
                 __builtin_prefetch(
                     operands.out + out_row * operands.out_stride + v * PANEL_WIDTH, 1);
-        _tile_loadd(4, upper + k * TILE_ROWS, 64);
+        for (std::int64_t i = 0; i < operands.next_lines; ++i, next_rows += CACHE_LINE)
+            __builtin_prefetch(next_rows, 0, 2);
+        // All loads first. Measured: 0.97 of the time of loads between the products.
         _tile_loadd(6, operands.left + k * PANEL_WIDTH, 64);
+        if (operands.right) _tile_loadd(7, operands.right + k * PANEL_WIDTH, 64);
+        _tile_loadd(4, upper + k * TILE_ROWS, 64);
+        if (lower) _tile_loadd(5, lower + k * TILE_ROWS, 64);
         _tile_dpbf16ps(0, 4, 6);
-        if (operands.right) {
-            _tile_loadd(7, operands.right + k * PANEL_WIDTH, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (lower) {
-            _tile_loadd(5, lower + k * TILE_ROWS, 64);
-            _tile_dpbf16ps(2, 5, 6);
-            if (operands.right) _tile_dpbf16ps(3, 5, 7);
-        }
+        if (operands.right) _tile_dpbf16ps(1, 4, 7);
+        if (!lower) continue;
+        _tile_dpbf16ps(2, 5, 6);
+        if (operands.right) _tile_dpbf16ps(3, 5, 7);
     }
     unload_sums<true>(sums);
+}
+
+// Rows [row, end) times panels, up to two at each of `steps`, which go through them two tiles of rows
+// after two: the panels stay in a near cache. `panels_at(step, row)` gives the operands, without what
+// is prefetched; `use(sums, row, next, step)` takes the sums of rows [row, next).
+template <class PanelsAt, class Use>
+INLINE void each_block_of_sums(std::int64_t inputs, std::int64_t row, std::int64_t end,
+                               std::int64_t steps, const PanelsAt &panels_at, const Use &use) {
+    const std::int64_t first = row, lines = (2 * TILE_ROWS + steps - 1) / steps;
+    BlockOfSums sums;
+    for (std::int64_t next; row < end; row = next) {
+        next = std::min(row + 2 * TILE_ROWS, end);
+        for (std::int64_t step = 0; step < steps; ++step) {
+            TileOperands operands = panels_at(step, row);
+            if (row == first && step + 1 < steps) {
+                const TileOperands following = panels_at(step + 1, row);
+                operands.prefetch[0] = following.left, operands.prefetch[1] = following.right;
+            }
+            if (next < end) {
+                operands.next_rows = operands.tiles + (next + step * lines) * inputs;
+                operands.next_lines = lines;
+            }
+            multiply_rows(operands, inputs, row, next, sums);
+            use(sums, row, next, step);
+        }
+    }
 }
 
 // `rows` rows of sums to two panels' outputs, all of which there are.
@@ -166,49 +195,56 @@ static void store_sums(const Matrix &m, const float (*sums)[2 * PANEL_WIDTH], st
                              load(sums[r] + v * PANEL_WIDTH), mode);
 }
 
-// The rows of two tiles, [row, next), times `panel` and, if it is before `end`, the one after it.
-// `prefetch`: the panels after these too, if they are before `end`.
+// Rows [row, next), which begin a tile, times panels [first, end).
 static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row, std::int64_t next,
-                         std::int64_t panel, std::int64_t end, bool prefetch, Rows c, Store mode) {
-    const bool both = panel + 1 < end;
-    const std::int64_t size = m.inputs * PANEL_WIDTH, column = panel * PANEL_WIDTH;
-    const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
-    TileOperands operands = {tiles, left, both ? left + size : nullptr};
-    operands.out = c.at + row * c.stride + column, operands.out_stride = c.stride;
-    if (prefetch && panel + 4 <= end)
-        operands.prefetch[0] = left + 2 * size, operands.prefetch[1] = left + 3 * size;
-    BlockOfSums sums;
-    multiply_rows(operands, m.inputs, row, next, sums);
-    store_sums(m, sums.of, column, 1 + both, {c.at + row * c.stride, c.stride}, next - row, mode);
+                         std::int64_t first, std::int64_t end, Rows c, Store mode) {
+    const std::int64_t size = m.inputs * PANEL_WIDTH;
+    const bfloat *panels = static_cast<const bfloat *>(m.panels);
+    const auto panels_at = [&](std::int64_t step, std::int64_t row) {
+        const std::int64_t panel = first + 2 * step;
+        const bfloat *left = panels + panel * size;
+        TileOperands operands = {tiles, left, panel + 1 < end ? left + size : nullptr};
+        operands.out = c.at + row * c.stride + panel * PANEL_WIDTH, operands.out_stride = c.stride;
+        return operands;
+    };
+    each_block_of_sums(
+        m.inputs, row, next, (end - first + 1) / 2, panels_at,
+        [&](const BlockOfSums &sums, std::int64_t row, std::int64_t next, std::int64_t step) {
+            const std::int64_t panel = first + 2 * step;
+            store_sums(m, sums.of, panel * PANEL_WIDTH, panel + 1 < end ? 2 : 1,
+                       {c.at + row * c.stride, c.stride}, next - row, mode);
+        });
 }
 
 // The same for a matrix whose outputs go through their activation, to tiles [rows, inner]. If it is
 // gated, panel `panel` meets that of the other half.
 static void matmul_tiles_activated(const Model &model, const Matrix &m, const bfloat *tiles,
-                              std::int64_t row, std::int64_t next, std::int64_t panel,
-                              std::int64_t end, bool prefetch, bfloat *to) {
+                                   std::int64_t row, std::int64_t next, std::int64_t first,
+                                   std::int64_t end, bfloat *to) {
     const std::int64_t size = m.inputs * PANEL_WIDTH, inner = model.inner,
-                       step = model.gated ? 1 : 2;
-    const std::int64_t panel_stride = model.gated ? inner / PANEL_WIDTH : 1,
-                       column = panel * PANEL_WIDTH;
-    const bfloat *left = static_cast<const bfloat *>(m.panels) + panel * size;
-    TileOperands operands = {tiles, left, left + panel_stride * size};
-    if (prefetch && panel + step < end)
-        for (int v = 0; v < 2; ++v) operands.prefetch[v] = left + (step + v * panel_stride) * size;
-    BlockOfSums sums;
-    multiply_rows(operands, m.inputs, row, next, sums);
-    for (std::int64_t r = row; r < next; ++r) {
-        const float *at = sums.of[r - row];
-        vfloat a = load(at), b = load(at + PANEL_WIDTH);
-        if (m.bias)
-            a += load(m.bias + column), b += load(m.bias + column + panel_stride * PANEL_WIDTH);
-        a = activation(a, model.activation);
-        if (model.gated) {
-            store_bfloat16(a * b, tile_address(to, inner, r, column));
-            continue;
+                       panels_each = model.gated ? 1 : 2,
+                       apart = model.gated ? inner / PANEL_WIDTH : 1;
+    const bfloat *panels = static_cast<const bfloat *>(m.panels);
+    const auto panels_at = [&](std::int64_t step, std::int64_t) {
+        const bfloat *left = panels + (first + step * panels_each) * size;
+        return TileOperands{tiles, left, left + apart * size};
+    };
+    const auto use = [&](const BlockOfSums &sums, std::int64_t row, std::int64_t next,
+                         std::int64_t step) {
+        const std::int64_t column = (first + step * panels_each) * PANEL_WIDTH;
+        for (std::int64_t r = row; r < next; ++r) {
+            const float *at = sums.of[r - row];
+            vfloat a = load(at), b = load(at + PANEL_WIDTH);
+            if (m.bias) a += load(m.bias + column), b += load(m.bias + column + apart * PANEL_WIDTH);
+            a = activation(a, model.activation);
+            if (model.gated) {
+                store_bfloat16(a * b, tile_address(to, inner, r, column));
+                continue;
+            }
+            store_bfloat16(a, tile_address(to, inner, r, column));
+            store_bfloat16(activation(b, model.activation),
+                           tile_address(to, inner, r, column + PANEL_WIDTH));
         }
-        store_bfloat16(a, tile_address(to, inner, r, column));
-        store_bfloat16(activation(b, model.activation),
-                       tile_address(to, inner, r, column + PANEL_WIDTH));
-    }
+    };
+    each_block_of_sums(m.inputs, row, next, (end - first) / panels_each, panels_at, use);
 }

@@ -365,10 +365,10 @@ INLINE void configure_tiles(std::int64_t) {}
 INLINE void release_tiles() {}
 INLINE void pack_tile_row(const float *, std::int64_t, std::int64_t, bfloat *) {}
 INLINE void pack_byte_tile_row(const float *, std::int64_t, std::int64_t, void *) {}
-static void matmul_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t,
-                              std::int64_t, std::int64_t, bool, Rows, Store) {}
+static void matmul_tiles(const Matrix &, const bfloat *, std::int64_t, std::int64_t, std::int64_t,
+                         std::int64_t, Rows, Store) {}
 static void matmul_tiles_activated(const Model &, const Matrix &, const bfloat *, std::int64_t,
-                              std::int64_t, std::int64_t, std::int64_t, bool, bfloat *) {}
+                                   std::int64_t, std::int64_t, std::int64_t, bfloat *) {}
 static void matmul_byte_tiles(const Matrix &, const void *, std::int64_t, std::int64_t, std::int64_t,
                               std::int64_t, Rows, Store) {}
 static void matmul_byte_tiles_activated(const Model &, const Matrix &, const void *, std::int64_t,
@@ -479,26 +479,25 @@ struct WorkSplit {
         return most > 1 ? 2 * most : 2;
     }
 
-    // Calls `use` with the rows of each two tiles of [row, next).
-    template <class Use>
-    void each_block(std::int64_t row, std::int64_t next, const Use &use) const {
-        for (; row < next; row += 2 * TILE_ROWS)
-            use(row, next < row + 2 * TILE_ROWS ? next : row + 2 * TILE_ROWS);
+    std::int64_t count() const { return blocks * groups; }
+    std::int64_t first_panel(std::int64_t item) const {
+        return (tiled ? item / blocks : item % groups) * group;
+    }
+    std::int64_t end_panel(std::int64_t item) const {
+        return std::min(first_panel(item) + group, panels);
+    }
+    std::int64_t first_row(std::int64_t item) const { return block_start(block_of(item)); }
+    std::int64_t end_row(std::int64_t item) const {
+        return std::min(block_start(block_of(item) + 1), rows);
     }
 
-    std::int64_t count() const { return blocks * groups; }
-    std::int64_t first_panel(std::int64_t item) const { return item % groups * group; }
-    std::int64_t end_panel(std::int64_t item) const {
-        const std::int64_t end = first_panel(item) + group;
-        return end < panels ? end : panels;
-    }
-    std::int64_t first_row(std::int64_t item) const {
-        const std::int64_t row = rows * (item / groups) / blocks;
+  private:
+    // On tiles a group of panels meets all blocks of rows before the next one does: the panels are
+    // more than the rows of a block, and a thread has them near already.
+    std::int64_t block_of(std::int64_t item) const { return tiled ? item % blocks : item / groups; }
+    std::int64_t block_start(std::int64_t block) const {
+        const std::int64_t row = rows * block / blocks;
         return row_tile == 1 ? row : (row + row_tile - 1) / row_tile * row_tile;
-    }
-    std::int64_t end_row(std::int64_t item) const {
-        const std::int64_t end = first_row(item + groups);  // of the block behind this one
-        return end < rows ? end : rows;
     }
 };
 
@@ -510,14 +509,10 @@ static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Row
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
-        if (split.tiled) {
-            split.each_block(row, next, [&](std::int64_t r, std::int64_t stop) {
-                for (std::int64_t p = first; p < end; p += 2)
-                    matmul_tiles(m, a.tiles(), r, stop, p, end, r == row, c, mode);
-            });
-            continue;
-        }
-        multiply_panels(m, a, row, next, first, end, c, mode);
+        if (split.tiled)
+            matmul_tiles(m, a.tiles(), row, next, first, end, c, mode);
+        else
+            multiply_panels(m, a, row, next, first, end, c, mode);
     }
     if (split.tiled || split.byte_tiled) release_tiles();
 }
@@ -539,15 +534,11 @@ static void matmul_activated(const Model &model, const Matrix &m, const Input &a
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
-        if (split.byte_tiled) {
+        if (split.byte_tiled)
             matmul_byte_tiles_activated(model, m, a.packed, row, next, first, end, to);
-            continue;
-        }
-        split.each_block(row, next, [&](std::int64_t r, std::int64_t stop) {
-            for (std::int64_t p = first; p < end; p += model.gated ? 1 : 2)
-                matmul_tiles_activated(model, m, a.tiles(), r, stop, p, end, r == row,
-                                       reinterpret_cast<bfloat *>(to));
-        });
+        else
+            matmul_tiles_activated(model, m, a.tiles(), row, next, first, end,
+                                   reinterpret_cast<bfloat *>(to));
     }
     release_tiles();
 }
