@@ -84,15 +84,16 @@ INLINE void zero_sums() {
     }
 }
 
+// To PANEL_WIDTH floats of each row, or twice as many (both), rows `stride` apart.
 template <bool LOWER>
-INLINE void unload_sums(BlockOfSums &sums) {
-    constexpr std::int64_t row_bytes = sizeof sums.of[0];
-    _tile_stored(0, sums.of[0], row_bytes);
-    _tile_stored(1, sums.of[0] + PANEL_WIDTH, row_bytes);
-    if constexpr (LOWER) {
-        _tile_stored(2, sums.of[TILE_ROWS], row_bytes);
-        _tile_stored(3, sums.of[TILE_ROWS] + PANEL_WIDTH, row_bytes);
-    }
+INLINE void unload_sums(float *to, std::int64_t stride, bool both) {
+    const std::int64_t row_bytes = stride * sizeof(float);
+    float *lower = to + TILE_ROWS * stride;
+    _tile_stored(0, to, row_bytes);
+    if (LOWER) _tile_stored(2, lower, row_bytes);
+    if (!both) return;
+    _tile_stored(1, to + PANEL_WIDTH, row_bytes);
+    if (LOWER) _tile_stored(3, lower + PANEL_WIDTH, row_bytes);
 }
 
 // Up to two panels (left, right), which all rows of `tiles` are multiplied with; null for a missing
@@ -139,7 +140,7 @@ INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, std
         _tile_dpbf16ps(2, 5, 6);
         if (operands.right) _tile_dpbf16ps(3, 5, 7);
     }
-    unload_sums<true>(sums);
+    unload_sums<true>(sums.of[0], 2 * PANEL_WIDTH, true);
 }
 
 // Rows [row, end) times panels, up to two at each of `steps`, which go through them two tiles of rows

@@ -3,7 +3,7 @@
 //     sums     0 to 3  float32: of the upper rows 0 and 1, of the lower 2 and 3
 //     scores   4       32 dimensions of the queries, as `pack_tile_row` left them
 //              5       of PANEL_WIDTH keys [16 pairs][PANEL_WIDTH][2]
-//     outputs  6       weights of PANEL_WIDTH keys, as rows of scores have them
+//     outputs  6       weights of PANEL_WIDTH keys
 //              7       of their values [8 pairs][PANEL_WIDTH][2]
 
 INLINE void configure_attention_tiles(std::int64_t rows) {
@@ -39,26 +39,22 @@ INLINE void score_panels(const bfloat *queries, std::int64_t key_dim, const bflo
         }
         _tile_dpbf16ps(1, 4, 5);
     }
-    const std::int64_t row_bytes = score_stride * sizeof(float);
-    _tile_stored(0, scores, row_bytes);
-    if (LOWER) _tile_stored(2, scores + TILE_ROWS * score_stride, row_bytes);
-    if (!right) return;
-    _tile_stored(1, scores + PANEL_WIDTH, row_bytes);
-    if (LOWER) _tile_stored(3, scores + TILE_ROWS * score_stride + PANEL_WIDTH, row_bytes);
+    unload_sums<LOWER>(scores, score_stride, right);
 }
 
-// Adds the rows of weights at `scores` of one panel, times PANEL_WIDTH or twice as many of the values'
+// Adds the weights of a block's panel `panel` times PANEL_WIDTH or twice as many of the values'
 // dimensions (right: the second ones, or null).
 template <bool LOWER>
-INLINE void add_weighted(const float *scores, std::int64_t score_stride, std::int64_t panel,
-                         const bfloat *left, const bfloat *right) {
-    const std::int64_t row_bytes = score_stride * sizeof(float);
-    const char *upper = reinterpret_cast<const char *>(scores) + panel * 2 * PANEL_WIDTH;
+INLINE void add_weighted(const BlockWeights &weights, std::int64_t panel, const bfloat *left,
+                         const bfloat *right) {
+    constexpr std::int64_t row_bytes = sizeof weights.of[0];
+    const float *upper = weights.of[0] + panel * (PANEL_WIDTH / 2),
+                *lower = upper + TILE_ROWS * BlockWeights::STRIDE;
     _tile_loadd(6, upper, row_bytes);
     _tile_loadd(7, left, 64);
     _tile_dpbf16ps(0, 6, 7);
     if (LOWER) {
-        _tile_loadd(6, upper + TILE_ROWS * row_bytes, row_bytes);
+        _tile_loadd(6, lower, row_bytes);
         _tile_dpbf16ps(2, 6, 7);
     }
     if (!right) return;
@@ -70,13 +66,13 @@ INLINE void add_weighted(const float *scores, std::int64_t score_stride, std::in
     _tile_dpbf16ps(1, 6, 7);
 }
 
-// Scores of all queries against `panels` panels of keys.
+// Scores of all queries against a block of panels, of `panels`.
 template <bool LOWER>
-INLINE void score_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t panels,
-                        float *scores, std::int64_t score_stride) {
+INLINE void score_tiles(const KvPanels &kv, const bfloat *queries, PanelRange block,
+                        std::int64_t panels, float *scores, std::int64_t score_stride) {
     const Model &m = kv.m;
-    for (std::int64_t p = 0; p < panels; p += 2) {
-        const bool both = p + 1 < panels;
+    for (std::int64_t p = block.first; p < block.end; p += 2) {
+        const bool both = p + 1 < block.end;
         if (!LOWER)  // with many queries most of it is near since those before
             for (std::int64_t i = p; i < p + 1 + both; ++i) {
                 if (i + 2 < panels) prefetch_panel(kv.keys(i + 2), m.key_dim);
@@ -87,45 +83,36 @@ INLINE void score_tiles(const KvPanels &kv, const bfloat *queries, std::int64_t 
     }
 }
 
-INLINE void score_rows_on_tiles(const KvPanels &kv, std::int64_t count, const bfloat *queries,
-                                std::int64_t panels, float *scores, std::int64_t score_stride) {
-    configure_attention_tiles(count);
-    if (count > TILE_ROWS)
-        score_tiles<true>(kv, queries, panels, scores, score_stride);
-    else
-        score_tiles<false>(kv, queries, panels, scores, score_stride);
+// What `unload_sums` stored.
+template <bool LOWER>
+INLINE void load_sums(const float *from, std::int64_t stride, bool both) {
+    const std::int64_t row_bytes = stride * sizeof(float);
+    const float *lower = from + TILE_ROWS * stride;
+    _tile_loadd(0, from, row_bytes);
+    if (LOWER) _tile_loadd(2, lower, row_bytes);
+    if (!both) return;
+    _tile_loadd(1, from + PANEL_WIDTH, row_bytes);
+    if (LOWER) _tile_loadd(3, lower + PANEL_WIDTH, row_bytes);
 }
 
-// The values of all keys times the weights of the queries, to their outputs.
+// Adds a block's values times the weights of the queries to `totals` [queries][value_dim], which
+// begin with the first block.
 template <bool LOWER>
-INLINE void weigh_tiles(const KvPanels &kv, const PairedQueries &queries, bool next_head_follows,
-                        const float *scores, std::int64_t score_stride) {
-    const Model &m = kv.m;
-    const MaskedValues values(kv, queries.keys());
+INLINE void weigh_tiles(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
+                        bool next_head_follows, float *totals) {
+    const Model &m = values.kv.m;
     for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {
         const bool both = d + PANEL_WIDTH < m.value_dim;
-        zero_sums<LOWER>();
-        for (std::int64_t p = 0; p < values.panels; ++p) {
-            if (d == 0 && next_head_follows) prefetch_panel(kv.next_head(p), m.key_dim);
+        if (block.first == 0)
+            zero_sums<LOWER>();
+        else
+            load_sums<LOWER>(totals + d, m.value_dim, both);
+        for (std::int64_t p = block.first; p < block.end; ++p) {
+            if (d == 0 && next_head_follows) prefetch_panel(values.kv.next_head(p), m.key_dim);
             const bfloat *left = values.panel(p, d);
-            add_weighted<LOWER>(scores, score_stride, p, left,
+            add_weighted<LOWER>(weights, p - block.first, left,
                                 both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
         }
-        BlockOfSums sums;
-        unload_sums<LOWER>(sums);
-        for (std::int64_t r = 0; r < queries.count; ++r)
-            for (int v = 0; v < 1 + both; ++v)
-                store(queries.rows[r].out + d + v * PANEL_WIDTH,
-                      load(sums.of[r] + v * PANEL_WIDTH) * queries.factors[r]);
+        unload_sums<LOWER>(totals + d, m.value_dim, both);
     }
-}
-
-INLINE void weigh_values_on_tiles(const KvPanels &kv, const PairedQueries &queries,
-                                  bool next_head_follows, const float *scores,
-                                  std::int64_t score_stride) {
-    if (queries.count > TILE_ROWS)
-        weigh_tiles<true>(kv, queries, next_head_follows, scores, score_stride);
-    else
-        weigh_tiles<false>(kv, queries, next_head_follows, scores, score_stride);
-    release_tiles();
 }

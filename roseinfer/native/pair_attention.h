@@ -37,15 +37,21 @@ INLINE void score_pairs(const KvPanels &kv, const float *queries, std::int64_t f
             store(scores + r * score_stride + (first + n) * PANEL_WIDTH, sums[r][n]);
 }
 
-// R rows of weights, `score_stride` floats apart, times the values: dimensions from `d` on, as outputs
-// [R][N * PANEL_WIDTH].
+// Adds a block's values times the weights of R queries to `totals`: N * PANEL_WIDTH dimensions from `d`
+// on. Rows of `totals`, which begin with the first block, lie `value_dim` apart.
 template <int R, int N>
-INLINE void weigh_pairs(const MaskedValues &values, const float *scores, std::int64_t score_stride,
-                        std::int64_t d, bool next_head_follows, float *outputs) {
+INLINE void weigh_pairs(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
+                        std::int64_t d, bool next_head_follows, float *totals) {
     const KvPanels &kv = values.kv;
+    const std::int64_t value_dim = kv.m.value_dim;
     vfloat sums[R][N] = {};
-    RowPointers<R> rows(scores, score_stride);
-    for (std::int64_t p = 0; p < values.panels; ++p) {
+    if (block.first > 0)
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+            for (int n = 0; n < N; ++n) sums[r][n] = load(totals + r * value_dim + d + n * LANES);
+    RowPointers<R> rows(weights.of[0], BlockWeights::STRIDE);
+    for (std::int64_t p = block.first; p < block.end; ++p) {
         if (d == 0 && next_head_follows) prefetch_panel(kv.next_head(p), kv.m.key_dim);
         const bfloat *from = values.panel(p, d);
         for (std::int64_t i = 0; i < PANEL_WIDTH / 2; ++i, rows.advance()) {
@@ -64,44 +70,33 @@ INLINE void weigh_pairs(const MaskedValues &values, const float *scores, std::in
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int n = 0; n < N; ++n) store(outputs + (r * N + n) * LANES, sums[r][n]);
+        for (int n = 0; n < N; ++n) store(totals + r * value_dim + d + n * LANES, sums[r][n]);
 }
 
 // Panels that R queries are multiplied with at once: as many sums as there are registers for.
 constexpr int panels_at_once(int queries) { return queries <= 3 ? 4 : 2; }
 
 template <int R>
-INLINE void score_rows_in_pairs(const KvPanels &kv, const float *queries, std::int64_t panels,
-                                float *scores, std::int64_t score_stride) {
+INLINE void score_rows_in_pairs(const KvPanels &kv, const float *queries, PanelRange block,
+                                std::int64_t panels, float *scores, std::int64_t score_stride) {
     constexpr int N = panels_at_once(R);
-    std::int64_t p = 0;
-    for (; p + N <= panels; p += N) score_pairs<R, N>(kv, queries, p, panels, scores, score_stride);
-    for (; p < panels; ++p) score_pairs<R, 1>(kv, queries, p, panels, scores, score_stride);
+    std::int64_t p = block.first;
+    for (; p + N <= block.end; p += N)
+        score_pairs<R, N>(kv, queries, p, panels, scores, score_stride);
+    for (; p < block.end; ++p) score_pairs<R, 1>(kv, queries, p, panels, scores, score_stride);
 }
 
 template <int R>
-INLINE void weigh_values_in_pairs(const KvPanels &kv, const PairedQueries &queries,
-                                  bool next_head_follows, const float *scores,
-                                  std::int64_t score_stride) {
+INLINE void weigh_values_in_pairs(const MaskedValues &values, PanelRange block,
+                                  const BlockWeights &weights, bool next_head_follows,
+                                  float *totals) {
     constexpr int N = panels_at_once(R);
-    const MaskedValues values(kv, queries.keys());
-    float outputs[R * N * PANEL_WIDTH];
-    const auto store_outputs = [&](std::int64_t d, std::int64_t width) {
-        for (int r = 0; r < R; ++r)
-            for (std::int64_t i = 0; i < width; i += LANES)
-                store(queries.rows[r].out + d + i,
-                      load(outputs + r * width + i) * queries.factors[r]);
-    };
-    const std::int64_t value_dim = kv.m.value_dim;
+    const std::int64_t value_dim = values.kv.m.value_dim;
     std::int64_t d = 0;
-    for (; d + N * PANEL_WIDTH <= value_dim; d += N * PANEL_WIDTH) {
-        weigh_pairs<R, N>(values, scores, score_stride, d, next_head_follows, outputs);
-        store_outputs(d, N * PANEL_WIDTH);
-    }
-    for (; d < value_dim; d += PANEL_WIDTH) {
-        weigh_pairs<R, 1>(values, scores, score_stride, d, next_head_follows, outputs);
-        store_outputs(d, PANEL_WIDTH);
-    }
+    for (; d + N * PANEL_WIDTH <= value_dim; d += N * PANEL_WIDTH)
+        weigh_pairs<R, N>(values, block, weights, d, next_head_follows, totals);
+    for (; d < value_dim; d += PANEL_WIDTH)
+        weigh_pairs<R, 1>(values, block, weights, d, next_head_follows, totals);
 }
 
 // One of `count` queries, rounded, to [key_dim / 2][count][2].
@@ -110,6 +105,63 @@ INLINE void pack_query(const float *from, std::int64_t key_dim, std::int64_t cou
     __builtin_memcpy(row, from, key_dim * sizeof(float));
     round_to_pairs(row, key_dim);
     for (std::int64_t pair = 0; pair < key_dim / 2; ++pair) to[pair * count] = row[pair];
+}
+
+// How a tile of queries meets a block of panels: on AMX tiles ...
+template <bool LOWER>
+struct OnTiles {
+    const bfloat *queries;
+
+    void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
+                      std::int64_t score_stride) const {
+        score_tiles<LOWER>(kv, queries, block, panels, scores, score_stride);
+    }
+    void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
+                      bool next_head_follows, float *totals) const {
+        weigh_tiles<LOWER>(values, block, weights, next_head_follows, totals);
+    }
+};
+
+// ... or R of them in vectors.
+template <int R>
+struct InVectors {
+    const float *queries;
+
+    void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
+                      std::int64_t score_stride) const {
+        score_rows_in_pairs<R>(kv, queries, block, panels, scores, score_stride);
+    }
+    void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
+                      bool next_head_follows, float *totals) const {
+        weigh_values_in_pairs<R>(values, block, weights, next_head_follows, totals);
+    }
+};
+
+template <class Products>
+INLINE void attend_blocks(const Products &products, const KvPanels &kv, PairedQueries &queries,
+                          bool next_head_follows, float *scores, std::int64_t score_stride) {
+    const std::int64_t panels = (queries.keys() + PANEL_WIDTH - 1) / PANEL_WIDTH,
+                       value_dim = kv.m.value_dim;
+    const auto each_block = [&](const auto &use) {
+        for (std::int64_t p = 0; p < panels; p += BLOCK_PANELS)
+            use(PanelRange{p, std::min(p + BLOCK_PANELS, panels)});
+    };
+    each_block([&](PanelRange block) {
+        products.score(kv, block, panels, scores, score_stride);
+        queries.find_highest(block, scores, score_stride, kv.layer.softcap);
+    });
+    const MaskedValues values(kv, queries.keys());
+    BlockWeights weights;
+    alignas(64) float totals[TILED_QUERIES * 512];  // library.py refuses larger heads
+    each_block([&](PanelRange block) {
+        queries.weigh(block, scores, score_stride, weights);
+        products.weigh(values, block, weights, next_head_follows, totals);
+    });
+    for (std::int64_t r = 0; r < queries.count; ++r) {
+        const float factor = 1.0f / reduce_sum(queries.sums[r]);
+        for (std::int64_t d = 0; d < value_dim; d += LANES)
+            store(queries.rows[r].out + d, load(totals + r * value_dim + d) * factor);
+    }
 }
 
 // The same as `attend_tile` of `count` queries.
@@ -134,23 +186,15 @@ static void attend_tile_in_pairs(const Model &m, const Layer &layer, const Step 
         queries.rows[r].begin -= start, queries.rows[r].end -= start;
     const std::int64_t *table = step.tables + step.table_offsets[tile.sequence] + from;
     const KvPanels kv = {m, layer, table, tile.head};
-    const std::int64_t panels = (queries.keys() + PANEL_WIDTH - 1) / PANEL_WIDTH;
-    if (tiles)
-        score_rows_on_tiles(kv, count, packed, panels, scores, score_stride);
+    const auto attend = [&](auto products) {
+        attend_blocks(products, kv, queries, tile.next_head_follows, scores, score_stride);
+    };
+    if (!tiles)
+        return with_constant(count, [&](auto rows) { attend(InVectors<rows.value>{pairs}); });
+    configure_attention_tiles(count);
+    if (count > TILE_ROWS)
+        attend(OnTiles<true>{packed});
     else
-        with_constant(count, [&](auto rows) {
-            score_rows_in_pairs<rows.value>(kv, pairs, panels, scores, score_stride);
-        });
-    for (std::int64_t r = 0; r < count; ++r) {
-        const QueryRow &row = queries.rows[r];
-        queries.factors[r] = softmax_rounded(scores + r * score_stride, row.begin, row.end,
-                                             panels * PANEL_WIDTH, layer.softcap);
-    }
-    if (tiles)
-        weigh_values_on_tiles(kv, queries, tile.next_head_follows, scores, score_stride);
-    else
-        with_constant(count, [&](auto rows) {
-            weigh_values_in_pairs<rows.value>(kv, queries, tile.next_head_follows, scores,
-                                              score_stride);
-        });
+        attend(OnTiles<false>{packed});
+    release_tiles();
 }

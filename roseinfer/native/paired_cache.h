@@ -52,22 +52,6 @@ INLINE void prefetch_panel(const bfloat *from, std::int64_t dim) {
         __builtin_prefetch(from + i, 0, 2);
 }
 
-// Replaces scores [begin, end) of a row by e to their power, relative to the largest, rounded, from the
-// row's begin on; the others of `count`, a multiple of PANEL_WIDTH, by 0. Returns the factor that makes
-// 1 of their sum.
-INLINE float softmax_rounded(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
-                             float softcap) {
-    bfloat_aliased *weights = reinterpret_cast<bfloat_aliased *>(row);
-    vfloat sum = {};
-    const std::int64_t next = each_exponential(row, begin, end, softcap, [&](std::int64_t i, vfloat e) {
-        const vhalf rounded = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(e));
-        *reinterpret_cast<vhalf_unaligned *>(weights + i) = rounded;
-        sum += widen(rounded);
-    });
-    zero_outside(weights, begin, next, count);
-    return 1.0f / reduce_sum(sum);
-}
-
 // Copies a panel of values, of which only the first `positions` count. What a block has behind them may
 // be no number, and 0 times it would be none.
 INLINE void mask_values(const bfloat *from, std::int64_t value_dim, std::int64_t positions,
@@ -98,11 +82,93 @@ struct MaskedValues {
     }
 };
 
-// Queries of a tile; the keys that they see are counted from a first block on.
+// Panels whose scores become weights together: those of all queries stay in the first cache.
+constexpr std::int64_t BLOCK_PANELS = 16;
+
+struct PanelRange {
+    std::int64_t first, end;
+};
+
+// Weights of a block's keys, as pairs. Rows lie an odd number of cache lines apart.
+struct alignas(64) BlockWeights {
+    float of[TILED_QUERIES][(BLOCK_PANELS + 2) * PANEL_WIDTH / 2];
+
+    static constexpr std::int64_t STRIDE = sizeof of[0] / sizeof(float);
+};
+
+// 2^x to 3e-6 of it: 2^floor(x) times a polynomial whose largest relative error is least.
+INLINE vfloat power_of_two(vfloat x) {
+    constexpr int FLOOR = 0x09;
+    const vfloat rest = _mm512_reduce_ps(x, FLOOR);
+    vfloat power = broadcast(0.0135341679f);
+    power = power * rest + 0.0520114606f;
+    power = power * rest + 0.241442757f;
+    power = power * rest + 0.693003834f;
+    power = power * rest + 1.00000259f;
+    return _mm512_scalef_ps(power, x);
+}
+
+// Queries of a tile; the keys that they see are counted from a first block on. A softmax takes two
+// turns over the blocks of their scores [count][score_stride]: all `find_highest`, then all `weigh`.
+// Lanes keep their place among the keys, so that no sum depends on the tile.
 struct PairedQueries {
     std::int64_t count;
     QueryRow rows[TILED_QUERIES] = {};
-    float factors[TILED_QUERIES];  // that make 1 of the weights' sums
+    vfloat highest[TILED_QUERIES], sums[TILED_QUERIES];
 
     std::int64_t keys() const { return rows[count - 1].end; }
+
+    // Caps the block's scores on the way.
+    void find_highest(PanelRange block, float *scores, std::int64_t score_stride,
+                             float softcap) {
+        const vfloat low = broadcast(-INFINITY);
+        for (std::int64_t r = 0; r < count; ++r, scores += score_stride) {
+            vfloat most = block.first == 0 ? low : highest[r];
+            each_vector(rows[r], block, [&](std::int64_t key, vint seen) {
+                vfloat score = load(scores + key);
+                if (softcap != 0.0f) {
+                    score = tanh(score / softcap) * softcap;
+                    store(scores + key, score);
+                }
+                most = max(most, seen ? score : low);
+            });
+            highest[r] = most;
+        }
+    }
+
+    // e to the power of the block's scores, relative to the query's highest.
+    void weigh(PanelRange block, const float *scores, std::int64_t score_stride,
+                      BlockWeights &weights) {
+        constexpr float LOG2_E = 1.44269504f;
+        for (std::int64_t r = 0; r < count; ++r, scores += score_stride) {
+            if (block.first == 0)
+                highest[r] = broadcast(reduce_max(highest[r]) * LOG2_E), sums[r] = vfloat{};
+            const vfloat most = highest[r];
+            vfloat sum = sums[r];
+            bfloat *to = reinterpret_cast<bfloat *>(weights.of[r]) - block.first * PANEL_WIDTH;
+            each_vector(rows[r], block, [&](std::int64_t key, vint seen) {
+                const vfloat weight = power_of_two(load(scores + key) * LOG2_E - most);
+                const vfloat counted = seen ? weight : vfloat{};
+                sum += counted;
+                store_bfloat16(counted, to + key);
+            });
+            sums[r] = sum;
+        }
+    }
+
+  private:
+    // Calls `use` with each LANES keys of the block, and which of them the query sees.
+    template <class Use>
+    void each_vector(const QueryRow &row, PanelRange block, const Use &use) {
+        const std::int64_t first = block.first * PANEL_WIDTH, end = block.end * PANEL_WIDTH;
+        const std::int64_t all = std::min(std::max(round_up(row.begin), first), end),
+                           all_end = std::min(std::max(row.end / LANES * LANES, all), end);
+        const auto seen = [&](std::int64_t key) {
+            return first_lanes(std::max<std::int64_t>(row.end - key, 0)) &
+                   ~first_lanes(std::max<std::int64_t>(row.begin - key, 0));
+        };
+        for (std::int64_t key = first; key < all; key += LANES) use(key, seen(key));
+        for (std::int64_t key = all; key < all_end; key += LANES) use(key, vint{} == 0);
+        for (std::int64_t key = all_end; key < end; key += LANES) use(key, seen(key));
+    }
 };
