@@ -58,7 +58,7 @@ INLINE bfloat *tile_address(bfloat *tiles, std::int64_t inputs, std::int64_t row
 }
 
 INLINE void store_bfloat16(vfloat values, bfloat *to) {
-    *reinterpret_cast<vhalf_unaligned *>(to) = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(values));
+    *reinterpret_cast<vhalf_unaligned *>(to) = narrow(values);
 }
 
 // One row of activations, rounded, to its tiles.

@@ -37,14 +37,22 @@ struct KvPanels {
 INLINE void store_kv_in_pairs(const Model &m, const Layer &layer, const std::int64_t *table,
                               std::int64_t position, std::int64_t head, const float *key,
                               const float *value) {
-    const std::int64_t place = position % PANEL_WIDTH;
+    const std::int64_t panel = position / PANEL_WIDTH, place = position % PANEL_WIDTH;
     const KvPanels kv = {m, layer, table, head};
-    bfloat *keys = kv.keys(position / PANEL_WIDTH) + 2 * place,
-           *values = kv.values(position / PANEL_WIDTH) + place / 2 * (2 * PANEL_WIDTH) + place % 2;
-    for (std::int64_t d = 0; d < m.key_dim; ++d)
-        narrow(key[d], keys + d / 2 * (2 * PANEL_WIDTH) + d % 2);
-    for (std::int64_t d = 0; d < m.value_dim; ++d)
-        narrow(value[d], values + d / PANEL_WIDTH * (PANEL_WIDTH * PANEL_WIDTH) + d % PANEL_WIDTH * 2);
+    bfloat *keys = kv.keys(panel) + 2 * place, *values = kv.values(panel) + place / 2 * 2 * PANEL_WIDTH;
+    for (std::int64_t d = 0; d < m.key_dim; d += LANES, keys += LANES * PANEL_WIDTH) {
+        bfloat rounded[LANES];
+        store_bfloat16(load(key + d), rounded);
+        for (int i = 0; i < LANES; i += 2)
+            __builtin_memcpy(keys + i * PANEL_WIDTH, rounded + i, 2 * sizeof(bfloat));
+    }
+    // The other position of a pair may be another thread's: it is not written.
+    const __mmask32 halves = place % 2 ? 0xAAAAAAAA : 0x55555555;
+    for (std::int64_t d = 0; d < m.value_dim; d += LANES, values += LANES * PANEL_WIDTH) {
+        const vbits wide = reinterpret_cast<vbits>(widen(narrow(load(value + d))));
+        _mm512_mask_storeu_epi16(values, halves,
+                                 reinterpret_cast<__m512i>(place % 2 ? wide : wide >> 16));
+    }
 }
 
 INLINE void prefetch_panel(const bfloat *from, std::int64_t dim) {

@@ -67,13 +67,13 @@ INLINE vfloat dot_pairs(vfloat sums, vfloat a, vfloat b) {
     return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
+INLINE vhalf narrow(vfloat values) { return reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(values)); }
+
 INLINE void round_to_pairs(float *row, std::int64_t count) {
     bfloat_aliased *to = reinterpret_cast<bfloat_aliased *>(row);
     std::int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) {
-        const vhalf half = reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(load(row + i)));
-        *reinterpret_cast<vhalf_unaligned *>(to + i) = half;
-    }
+    for (; i + LANES <= count; i += LANES)
+        *reinterpret_cast<vhalf_unaligned *>(to + i) = narrow(load(row + i));
     for (; i < count; ++i) {
         bfloat half;
         narrow(row[i], &half);
