@@ -83,18 +83,6 @@ INLINE void score_tiles(const KvPanels &kv, const bfloat *queries, PanelRange bl
     }
 }
 
-// What `unload_sums` stored.
-template <bool LOWER>
-INLINE void load_sums(const float *from, std::int64_t stride, bool both) {
-    const std::int64_t row_bytes = stride * sizeof(float);
-    const float *lower = from + TILE_ROWS * stride;
-    _tile_loadd(0, from, row_bytes);
-    if (LOWER) _tile_loadd(2, lower, row_bytes);
-    if (!both) return;
-    _tile_loadd(1, from + PANEL_WIDTH, row_bytes);
-    if (LOWER) _tile_loadd(3, lower + PANEL_WIDTH, row_bytes);
-}
-
 // Adds a block's values times the weights of the queries to `totals` [queries][value_dim], which
 // begin with the first block.
 template <bool LOWER>
