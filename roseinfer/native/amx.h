@@ -178,7 +178,8 @@ INLINE void multiply_rows(const TileOperands &operands, std::int64_t inputs, Inp
     unload_sums<true>(sums.of[0], 2 * PANEL_WIDTH, true);
 }
 
-// So many inputs of two tiles of rows stay in the first cache while as many pairs of panels meet them.
+// The first cache has room for so many inputs of two tiles of rows. More are multiplied in parts: a part
+// meets so many pairs of panels before the next part does.
 constexpr std::int64_t NEAR_INPUTS = 576;
 constexpr std::int64_t NEAR_PAIRS = 8;
 

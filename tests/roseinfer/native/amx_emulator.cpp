@@ -182,7 +182,7 @@ void handle(int, siginfo_t *, void *raw) {
         std::memset(&state, 0, sizeof state);
     else if (in.opcode == 0x49 && in.prefix == F2 && !in.in_memory)
         state.tiles[in.reg] = {};
-    else if (in.opcode == 0x4B && in.in_memory && (in.prefix == F2 || in.prefix == F3))
+    else if (in.opcode == 0x4B && in.in_memory && in.prefix != NONE)  // 66: loads past the caches
         move(in, in.prefix == F3);
     else if (in.opcode == 0x5C && in.prefix == F3 && !in.in_memory)
         multiply(in.reg, in.rm, in.other);
