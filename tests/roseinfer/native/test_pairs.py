@@ -35,6 +35,16 @@ MODELS = {
     ),
 }
 
+# For more keys than the 256 whose scores become weights together.
+LONG = {
+    "a long context": ("llama", {"head_dim": 64, "max_position_embeddings": 512}, 16),
+    "a long window": (
+        "mistral",
+        {"head_dim": 32, "sliding_window": 270, "max_position_embeddings": 512},
+        16,
+    ),
+}
+
 
 @pytest.fixture(params=PAIRS)
 def in_pairs(
@@ -54,7 +64,7 @@ def engine_of(
     name: str, dtype: torch.dtype = torch.bfloat16, run_by: str = "compiled"
 ) -> InferenceEngine:
     """Weights are bfloat16's, whatever the type."""
-    architecture, changes, block_size = MODELS[name]
+    architecture, changes, block_size = (MODELS | LONG)[name]
     model: Any = build(architecture, **changes).to(torch.bfloat16).to(dtype)
     return engine_run_by(run_by, model, block_size=block_size, kv_cache_tokens=960)
 
@@ -94,6 +104,20 @@ def test_pairs_are_as_near_to_float32_as_transformers(name: str, in_pairs: None)
 def test_a_token_has_the_same_bits_in_any_chunk(engine: InferenceEngine, chunk: int) -> None:
     (prompt,) = prompts(90)
     assert torch.equal(all_logits(engine, prompt, chunk), all_logits(engine, prompt, 90))
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_many_keys_are_attended_to_block_by_block(name: str, in_pairs: None) -> None:
+    # given
+    (prompt,) = prompts(300)
+    exact = all_logits(engine_of(name, torch.float32), prompt, 300)
+    plain = all_logits(engine_of(name, run_by="transformers"), prompt, 300)[: len(exact)]
+    # when
+    engine = engine_of(name)
+    found = all_logits(engine, prompt, 300)
+    # then
+    assert (found - exact).norm() < 1.5 * (plain - exact).norm()
+    assert torch.equal(all_logits(engine, prompt, 37), found)
 
 
 def test_what_lies_behind_a_sequence_changes_no_bit(engine: InferenceEngine) -> None:

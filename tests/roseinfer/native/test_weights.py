@@ -49,6 +49,14 @@ def test_a_product_is_right_for_any_number_of_rows(
         torch.testing.assert_close(packed.multiply(x), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_product_is_right_for_many_panels_and_parts_of_inputs(build: str) -> None:
+    weight = random(3400, 1216, dtype=torch.bfloat16)
+    x = random(200, 1216, seed=1)
+    read = x.bfloat16() if build in PAIRS else x
+    expected = read.float() @ weight.float().T
+    torch.testing.assert_close(PackedMatrix(weight).multiply(x), expected, atol=1e-3, rtol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", [608, 610])
 def test_a_row_has_the_same_bits_among_any_number_of_rows(
