@@ -57,10 +57,6 @@ INLINE bfloat *tile_address(bfloat *tiles, std::int64_t inputs, std::int64_t row
            (k / TILE_DEPTH * TILE_ROWS + row % TILE_ROWS) * TILE_DEPTH + k % TILE_DEPTH;
 }
 
-INLINE void store_bfloat16(vfloat values, bfloat *to) {
-    *reinterpret_cast<vhalf_unaligned *>(to) = narrow(values);
-}
-
 // One row of activations, rounded, to its tiles.
 INLINE void pack_tile_row(const float *from, std::int64_t inputs, std::int64_t row, bfloat *tiles) {
     for (std::int64_t k = 0; k < inputs; k += LANES)

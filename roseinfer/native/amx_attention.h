@@ -66,41 +66,44 @@ INLINE void add_weighted(const BlockWeights &weights, std::int64_t panel, const 
     _tile_dpbf16ps(1, 6, 7);
 }
 
-// Scores of all queries against a block of panels, of `panels`.
+// A tile of queries, as `pack_tile_row` left them, and a block of panels, of `panels`.
 template <bool LOWER>
-INLINE void score_tiles(const KvPanels &kv, const bfloat *queries, PanelRange block,
-                        std::int64_t panels, float *scores, std::int64_t score_stride) {
-    const Model &m = kv.m;
-    for (std::int64_t p = block.first; p < block.end; p += 2) {
-        const bool both = p + 1 < block.end;
-        if (!LOWER)  // with many queries most of it is near since those before
-            for (std::int64_t i = p; i < p + 1 + both; ++i) {
-                if (i + 2 < panels) prefetch_panel(kv.keys(i + 2), m.key_dim);
-                prefetch_panel(kv.values(i), m.value_dim);
-            }
-        score_panels<LOWER>(queries, m.key_dim, kv.keys(p), both ? kv.keys(p + 1) : nullptr,
-                            scores + p * PANEL_WIDTH, score_stride);
-    }
-}
+struct OnTiles {
+    const bfloat *queries;
 
-// Adds a block's values times the weights of the queries to `totals` [queries][value_dim], which
-// begin with the first block.
-template <bool LOWER>
-INLINE void weigh_tiles(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
-                        bool next_head_follows, float *totals) {
-    const Model &m = values.kv.m;
-    for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {
-        const bool both = d + PANEL_WIDTH < m.value_dim;
-        if (block.first == 0)
-            zero_sums<LOWER>();
-        else
-            load_sums<LOWER>(totals + d, m.value_dim, both);
-        for (std::int64_t p = block.first; p < block.end; ++p) {
-            if (d == 0 && next_head_follows) prefetch_panel(values.kv.next_head(p), m.key_dim);
-            const bfloat *left = values.panel(p, d);
-            add_weighted<LOWER>(weights, p - block.first, left,
-                                both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
+    void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
+               std::int64_t score_stride) const {
+        const Model &m = kv.m;
+        for (std::int64_t p = block.first; p < block.end; p += 2) {
+            const bool both = p + 1 < block.end;
+            if (!LOWER)  // with many queries most of it is near since those before
+                for (std::int64_t i = p; i < p + 1 + both; ++i) {
+                    if (i + 2 < panels) prefetch_panel(kv.keys(i + 2), m.key_dim);
+                    prefetch_panel(kv.values(i), m.value_dim);
+                }
+            score_panels<LOWER>(queries, m.key_dim, kv.keys(p), both ? kv.keys(p + 1) : nullptr,
+                                scores + p * PANEL_WIDTH, score_stride);
         }
-        unload_sums<LOWER>(totals + d, m.value_dim, both);
     }
-}
+
+    // Adds the values times the weights to `totals` [queries][value_dim], which begin with the first
+    // block.
+    void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
+               bool next_head_follows, float *totals) const {
+        const Model &m = values.kv.m;
+        for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {
+            const bool both = d + PANEL_WIDTH < m.value_dim;
+            if (block.first == 0)
+                zero_sums<LOWER>();
+            else
+                load_sums<LOWER>(totals + d, m.value_dim, both);
+            for (std::int64_t p = block.first; p < block.end; ++p) {
+                if (d == 0 && next_head_follows) prefetch_panel(values.kv.next_head(p), m.key_dim);
+                const bfloat *left = values.panel(p, d);
+                add_weighted<LOWER>(weights, p - block.first, left,
+                                    both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
+            }
+            unload_sums<LOWER>(totals + d, m.value_dim, both);
+        }
+    }
+};

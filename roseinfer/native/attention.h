@@ -13,6 +13,8 @@
 // score is one sum over the dimensions in order, every output one sum over the keys in order, so a
 // query's result does not depend on its tile.
 
+constexpr std::int64_t MAX_HEAD_DIM = 512;  // library.py refuses larger ones
+
 INLINE std::int64_t round_up(std::int64_t count) {
     return (count + PANEL_WIDTH - 1) / PANEL_WIDTH * PANEL_WIDTH;
 }
@@ -57,30 +59,6 @@ INLINE QueryRow query_row(const Model &m, const Layer &layer, const Step &step, 
     return {query + token * query_stride + head * m.key_dim,
             out + token * out_stride + head * m.value_dim,
             layer.window && end > layer.window ? end - layer.window : 0, end};
-}
-
-// Calls `use` with each vector of e to the power of scores [begin, end) of a row, relative to the
-// largest, from `begin` on. The last one has 0 behind `end`. Returns where the next would begin.
-template <class Use>
-INLINE std::int64_t each_exponential(float *row, std::int64_t begin, std::int64_t end, float softcap,
-                                     const Use &use) {
-    if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
-    const std::int64_t last = begin + (end - begin - 1) / LANES * LANES;
-    const vfloat rest = load(row + last), low = broadcast(-INFINITY);
-    const vint inside = first_lanes(end - last);
-    vfloat most = inside ? rest : low;
-    for (std::int64_t i = begin; i < last; i += LANES) most = max(most, load(row + i));
-    const float highest = reduce_max(most);
-    for (std::int64_t i = begin; i < last; i += LANES) use(i, exp(load(row + i) - highest));
-    use(last, inside ? exp(rest - highest) : vfloat{});
-    return last + LANES;
-}
-
-// The weights of keys that a query does not see, of `count`.
-template <class T>
-INLINE void zero_outside(T *weights, std::int64_t begin, std::int64_t end, std::int64_t count) {
-    for (std::int64_t i = 0; i < begin; ++i) weights[i] = 0;
-    for (std::int64_t i = end; i < count; ++i) weights[i] = 0;
 }
 
 #if PAIRS
@@ -231,14 +209,24 @@ INLINE void score_blocks(const Blocks<T> &blocks, const float *query, float *sco
 // last vector may reach beyond `end`: into the padding of a row.
 INLINE void softmax(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
                    float softcap) {
+    if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
+    const std::int64_t last = begin + (end - begin - 1) / LANES * LANES, next = last + LANES;
+    const vfloat rest = load(row + last), low = broadcast(-INFINITY);
+    const vint inside = first_lanes(end - last);
+    vfloat most = inside ? rest : low;
+    for (std::int64_t i = begin; i < last; i += LANES) most = max(most, load(row + i));
+    const float highest = reduce_max(most);
     vfloat sum = {};
-    const std::int64_t next = each_exponential(row, begin, end, softcap, [&](std::int64_t i, vfloat e) {
+    const auto weigh = [&](std::int64_t i, vfloat e) {
         store(row + i, e);
         sum += e;
-    });
+    };
+    for (std::int64_t i = begin; i < last; i += LANES) weigh(i, exp(load(row + i) - highest));
+    weigh(last, inside ? exp(rest - highest) : vfloat{});
     const float scale = 1.0f / reduce_sum(sum);
     for (std::int64_t i = begin; i < next; i += LANES) store(row + i, load(row + i) * scale);
-    zero_outside(row, begin, next, count);
+    for (std::int64_t i = 0; i < begin; ++i) row[i] = 0;
+    for (std::int64_t i = next; i < count; ++i) row[i] = 0;
 }
 
 // R rows of `count` weights, `score_stride` apart, times the values: dimensions from `d` on, as
@@ -281,7 +269,7 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
                         const float *query, std::int64_t query_stride, float *out,
                         std::int64_t out_stride, float *scores, std::int64_t score_stride) {
     QueryRow rows[R];
-    float gathered[R * 512];  // library.py refuses larger heads
+    float gathered[R * MAX_HEAD_DIM];
     for (int r = 0; r < R; ++r) {
         rows[r] = query_row(m, layer, step, tile, r, query, query_stride, out, out_stride);
         for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = rows[r].at[d];

@@ -450,14 +450,14 @@ constexpr std::int64_t NEAR_BYTES = 768 << 10;
 // How a product is divided among threads: blocks of rows times groups of panels.
 struct WorkSplit {
     std::int64_t rows, panels, group, groups, blocks, row_tile;
-    bool tiled, byte_tiled, on_tiles;
+    bool tiled, byte_tiled;
 
     // With tiles, and of quantized weights, the next ones are prefetched within a group only, so
     // groups are as large as leaves several for every thread. One row is done so soon that to begin
     // a group counts: two for every thread.
     WorkSplit(const Matrix &m, std::int64_t rows, std::int64_t panels)
         : rows(rows), panels(panels), group(panels >= 64 ? 4 : 2), tiled(uses_tiles(m)),
-          byte_tiled(uses_byte_tiles(m, rows)), on_tiles(tiled || byte_tiled) {
+          byte_tiled(uses_byte_tiles(m, rows)) {
         blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
         if (tiled) group = tiled_group(m);
         const std::int64_t blocks_of_two = panels / (2 * 3 * omp_get_num_threads());
@@ -466,7 +466,7 @@ struct WorkSplit {
         const std::int64_t half = panels / (2 * omp_get_num_threads());
         if (rows == 1 && !tiled) group = half > 1 ? half : 1;
         groups = (panels + group - 1) / group;
-        row_tile = on_tiles ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
+        row_tile = on_tiles() ? TILE_ROWS : is_quantized(m) ? QUANTIZED_ROWS : 1;
     }
 
     // Two tiles of rows at a time go through the panels of a group, which stay in a near cache. So what
@@ -479,9 +479,10 @@ struct WorkSplit {
         return most > 1 ? 2 * most : 2;
     }
 
+    bool on_tiles() const { return tiled || byte_tiled; }
     std::int64_t count() const { return blocks * groups; }
     std::int64_t first_panel(std::int64_t item) const {
-        return (on_tiles ? item / blocks : item % groups) * group;
+        return (on_tiles() ? item / blocks : item % groups) * group;
     }
     std::int64_t end_panel(std::int64_t item) const {
         return std::min(first_panel(item) + group, panels);
@@ -495,7 +496,7 @@ struct WorkSplit {
     // On tiles a group of panels meets all blocks of rows before the next one does: the panels are
     // more than the rows of a block, and a thread has them near already.
     std::int64_t block_of(std::int64_t item) const {
-        return on_tiles ? item % blocks : item / groups;
+        return on_tiles() ? item % blocks : item / groups;
     }
     std::int64_t block_start(std::int64_t block) const {
         const std::int64_t row = rows * block / blocks;
@@ -506,7 +507,7 @@ struct WorkSplit {
 // One matrix, without those that follow it.
 static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
     const WorkSplit split(m, rows, (m.outputs + PANEL_WIDTH - 1) / PANEL_WIDTH);
-    if (split.on_tiles) configure_tiles(rows);
+    if (split.on_tiles()) configure_tiles(rows);
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
@@ -516,7 +517,7 @@ static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Row
         else
             multiply_panels(m, a, row, next, first, end, c, mode);
     }
-    if (split.on_tiles) release_tiles();
+    if (split.on_tiles()) release_tiles();
 }
 
 // c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through

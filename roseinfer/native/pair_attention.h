@@ -76,66 +76,38 @@ INLINE void weigh_pairs(const MaskedValues &values, PanelRange block, const Bloc
 // Panels that R queries are multiplied with at once: as many sums as there are registers for.
 constexpr int panels_at_once(int queries) { return queries <= 3 ? 4 : 2; }
 
+// The same as `OnTiles` of R queries, as `pack_query` left them.
 template <int R>
-INLINE void score_rows_in_pairs(const KvPanels &kv, const float *queries, PanelRange block,
-                                std::int64_t panels, float *scores, std::int64_t score_stride) {
-    constexpr int N = panels_at_once(R);
-    std::int64_t p = block.first;
-    for (; p + N <= block.end; p += N)
-        score_pairs<R, N>(kv, queries, p, panels, scores, score_stride);
-    for (; p < block.end; ++p) score_pairs<R, 1>(kv, queries, p, panels, scores, score_stride);
-}
+struct InVectors {
+    static constexpr int N = panels_at_once(R);
+    const float *queries;
 
-template <int R>
-INLINE void weigh_values_in_pairs(const MaskedValues &values, PanelRange block,
-                                  const BlockWeights &weights, bool next_head_follows,
-                                  float *totals) {
-    constexpr int N = panels_at_once(R);
-    const std::int64_t value_dim = values.kv.m.value_dim;
-    std::int64_t d = 0;
-    for (; d + N * PANEL_WIDTH <= value_dim; d += N * PANEL_WIDTH)
-        weigh_pairs<R, N>(values, block, weights, d, next_head_follows, totals);
-    for (; d < value_dim; d += PANEL_WIDTH)
-        weigh_pairs<R, 1>(values, block, weights, d, next_head_follows, totals);
-}
+    void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
+               std::int64_t score_stride) const {
+        std::int64_t p = block.first;
+        for (; p + N <= block.end; p += N)
+            score_pairs<R, N>(kv, queries, p, panels, scores, score_stride);
+        for (; p < block.end; ++p) score_pairs<R, 1>(kv, queries, p, panels, scores, score_stride);
+    }
+
+    void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
+               bool next_head_follows, float *totals) const {
+        const std::int64_t value_dim = values.kv.m.value_dim;
+        std::int64_t d = 0;
+        for (; d + N * PANEL_WIDTH <= value_dim; d += N * PANEL_WIDTH)
+            weigh_pairs<R, N>(values, block, weights, d, next_head_follows, totals);
+        for (; d < value_dim; d += PANEL_WIDTH)
+            weigh_pairs<R, 1>(values, block, weights, d, next_head_follows, totals);
+    }
+};
 
 // One of `count` queries, rounded, to [key_dim / 2][count][2].
 INLINE void pack_query(const float *from, std::int64_t key_dim, std::int64_t count, float *to) {
-    float row[512];  // library.py refuses larger heads
+    float row[MAX_HEAD_DIM];
     __builtin_memcpy(row, from, key_dim * sizeof(float));
     round_to_pairs(row, key_dim);
     for (std::int64_t pair = 0; pair < key_dim / 2; ++pair) to[pair * count] = row[pair];
 }
-
-// How a tile of queries meets a block of panels: on AMX tiles ...
-template <bool LOWER>
-struct OnTiles {
-    const bfloat *queries;
-
-    void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
-                      std::int64_t score_stride) const {
-        score_tiles<LOWER>(kv, queries, block, panels, scores, score_stride);
-    }
-    void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
-                      bool next_head_follows, float *totals) const {
-        weigh_tiles<LOWER>(values, block, weights, next_head_follows, totals);
-    }
-};
-
-// ... or R of them in vectors.
-template <int R>
-struct InVectors {
-    const float *queries;
-
-    void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
-                      std::int64_t score_stride) const {
-        score_rows_in_pairs<R>(kv, queries, block, panels, scores, score_stride);
-    }
-    void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
-                      bool next_head_follows, float *totals) const {
-        weigh_values_in_pairs<R>(values, block, weights, next_head_follows, totals);
-    }
-};
 
 template <class Products>
 INLINE void attend_blocks(const Products &products, const KvPanels &kv, PairedQueries &queries,
@@ -152,7 +124,7 @@ INLINE void attend_blocks(const Products &products, const KvPanels &kv, PairedQu
     });
     const MaskedValues values(kv, queries.keys());
     BlockWeights weights;
-    alignas(64) float totals[TILED_QUERIES * 512];  // library.py refuses larger heads
+    alignas(64) float totals[TILED_QUERIES * MAX_HEAD_DIM];
     each_block([&](PanelRange block) {
         queries.weigh(block, scores, score_stride, weights);
         products.weigh(values, block, weights, next_head_follows, totals);
@@ -169,7 +141,7 @@ static void attend_tile_in_pairs(const Model &m, const Layer &layer, const Step 
                                  const Tile &tile, std::int64_t count, const float *query,
                                  std::int64_t query_stride, float *out, std::int64_t out_stride,
                                  float *scores, std::int64_t score_stride) {
-    alignas(64) float pairs[TILED_QUERIES * 256];  // library.py refuses larger heads
+    alignas(64) float pairs[TILED_QUERIES * MAX_HEAD_DIM / 2];
     bfloat *packed = reinterpret_cast<bfloat *>(pairs);
     PairedQueries queries;
     queries.count = count;

@@ -76,7 +76,7 @@ INLINE void mask_values(const bfloat *from, std::int64_t value_dim, std::int64_t
 struct MaskedValues {
     const KvPanels &kv;
     const std::int64_t whole, panels;
-    bfloat last[PANEL_WIDTH * 512];  // library.py refuses larger heads
+    bfloat last[PANEL_WIDTH * MAX_HEAD_DIM];
 
     MaskedValues(const KvPanels &kv, std::int64_t keys)
         : kv(kv), whole(keys / PANEL_WIDTH), panels((keys + PANEL_WIDTH - 1) / PANEL_WIDTH) {
@@ -104,31 +104,19 @@ struct alignas(64) BlockWeights {
     static constexpr std::int64_t STRIDE = sizeof of[0] / sizeof(float);
 };
 
-// 2^x to 3e-6 of it: 2^floor(x) times a polynomial whose largest relative error is least.
-INLINE vfloat power_of_two(vfloat x) {
-    constexpr int FLOOR = 0x09;
-    const vfloat rest = _mm512_reduce_ps(x, FLOOR);
-    vfloat power = broadcast(0.0135341679f);
-    power = power * rest + 0.0520114606f;
-    power = power * rest + 0.241442757f;
-    power = power * rest + 0.693003834f;
-    power = power * rest + 1.00000259f;
-    return _mm512_scalef_ps(power, x);
-}
-
 // Queries of a tile; the keys that they see are counted from a first block on. A softmax takes two
 // turns over the blocks of their scores [count][score_stride]: all `find_highest`, then all `weigh`.
 // Lanes keep their place among the keys, so that no sum depends on the tile.
 struct PairedQueries {
     std::int64_t count;
     QueryRow rows[TILED_QUERIES] = {};
-    vfloat highest[TILED_QUERIES], sums[TILED_QUERIES];
+    vfloat highest[TILED_QUERIES];  // times log2(e) from the first `weigh` on
+    vfloat sums[TILED_QUERIES];
 
     std::int64_t keys() const { return rows[count - 1].end; }
 
     // Caps the block's scores on the way.
-    void find_highest(PanelRange block, float *scores, std::int64_t score_stride,
-                             float softcap) {
+    void find_highest(PanelRange block, float *scores, std::int64_t score_stride, float softcap) {
         const vfloat low = broadcast(-INFINITY);
         for (std::int64_t r = 0; r < count; ++r, scores += score_stride) {
             vfloat most = block.first == 0 ? low : highest[r];
@@ -146,7 +134,7 @@ struct PairedQueries {
 
     // e to the power of the block's scores, relative to the query's highest.
     void weigh(PanelRange block, const float *scores, std::int64_t score_stride,
-                      BlockWeights &weights) {
+               BlockWeights &weights) {
         constexpr float LOG2_E = 1.44269504f;
         for (std::int64_t r = 0; r < count; ++r, scores += score_stride) {
             if (block.first == 0)

@@ -69,11 +69,15 @@ INLINE vfloat dot_pairs(vfloat sums, vfloat a, vfloat b) {
 
 INLINE vhalf narrow(vfloat values) { return reinterpret_cast<vhalf>(_mm512_cvtneps_pbh(values)); }
 
+INLINE void store_bfloat16(vfloat values, bfloat *to) {
+    *reinterpret_cast<vhalf_unaligned *>(to) = narrow(values);
+}
+
 INLINE void round_to_pairs(float *row, std::int64_t count) {
     bfloat_aliased *to = reinterpret_cast<bfloat_aliased *>(row);
     std::int64_t i = 0;
     for (; i + LANES <= count; i += LANES)
-        *reinterpret_cast<vhalf_unaligned *>(to + i) = narrow(load(row + i));
+        store_bfloat16(load(row + i), reinterpret_cast<bfloat *>(row) + i);
     for (; i < count; ++i) {
         bfloat half;
         narrow(row[i], &half);
@@ -133,6 +137,20 @@ INLINE vfloat exp(vfloat x) {
     const vbits power = (reinterpret_cast<vbits>(shifted) - 0x4B400000u + 127u) << 23;
     return e * reinterpret_cast<vfloat>(power);
 }
+
+#if PAIRS
+// 2^x to 3e-6 of it: 2^floor(x) times a polynomial whose largest relative error is least.
+INLINE vfloat power_of_two(vfloat x) {
+    constexpr int FLOOR = 0x09;
+    const vfloat rest = _mm512_reduce_ps(x, FLOOR);
+    vfloat power = broadcast(0.0135341679f);
+    power = power * rest + 0.0520114606f;
+    power = power * rest + 0.241442757f;
+    power = power * rest + 0.693003834f;
+    power = power * rest + 1.00000259f;
+    return _mm512_scalef_ps(power, x);
+}
+#endif
 
 INLINE vfloat tanh(vfloat x) {  // hyperbolic
     return 1.0f - 2.0f / (exp(2.0f * x) + 1.0f);
