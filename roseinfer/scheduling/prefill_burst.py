@@ -54,7 +54,7 @@ class PrefillBurst:
             self.end()
         held = {session for session in decoding if session in self._members}
         others = [session for session in prefilling if session not in self._members]
-        whole_s = self._members_s + self._costs.of_prompts(others)
+        whole_s = self._members_s + self._costs.now().of_prompts(others)
         more_wait = len(prefilling) > len(decoding) - len(held)
         if not more_wait or not paced_s < whole_s <= MAX_BURST_S:
             self.end()
@@ -73,5 +73,5 @@ class PrefillBurst:
         half = -(-(begun + len(prefilling)) // 2)
         part = prefilling if self._second_half else prefilling[: half - begun]
         self._members.update(part)
-        self._members_s += self._costs.of_prompts(part)
+        self._members_s += self._costs.now().of_prompts(part)
         return part

@@ -8,6 +8,9 @@ see `PrefillBurst`.
 What this costs a prompt is bounded. Whatever the target, a step with prefill spends at least as
 much time on it as on decoding: the first token takes at most twice as long as the prompt's chunks
 by themselves. And it has at least `MIN_PREFILL_TOKENS`, whatever was measured.
+
+A target in decode steps means steps as they usually are. Where the machine is slower for a while,
+steps have fewer prompt tokens, but spend at least half as much time on them as on decoding.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ MIN_PREFILL_TOKENS = 16
 
 # Seconds of prefill, at least, for each second of decoding.
 _MIN_PREFILL_SHARE = 1.0
+# With the default target, which leaves more of it at the usual speed. Slow times pass.
+_MIN_PREFILL_SHARE_IN_SLOW_TIMES = 0.5
 
 # The default target, in decode steps of all requests. It leaves room for wrong estimates: four
 # times is too long.
@@ -67,17 +72,19 @@ class PrefillPace:
         budget: int,
     ) -> list[Chunk]:
         """The next tokens of `prefilling`, oldest first, at most `budget`, beside `decoding`."""
+        if not prefilling:
+            return []
         free = not decoding or self._target_s == 0
-        if free and prefilling and self._target_s != 0:
+        if free and self._target_s != 0:
             budget = min(budget, self._full_step(prefilling))
-        left_s = 0.0 if free or not prefilling else self._seconds(prefilling, decoding)
-        least, chunks = MIN_PREFILL_TOKENS, list[Chunk]()
+        left_s = 0.0 if free else self._seconds(prefilling, decoding)
+        costs, least, chunks = self._costs.next_step(), MIN_PREFILL_TOKENS, list[Chunk]()
         for session in prefilling:
             count = min(session.num_pending, budget)
             if not free:
-                affordable = self._costs.tokens_within(left_s, session.computed)
+                affordable = costs.tokens_within(left_s, session.computed)
                 count = min(count, max(affordable, least))
-                left_s -= self._costs.of_tokens(count, session.computed)
+                left_s -= costs.of_tokens(count, session.computed)
                 least -= count
             if count <= 0:
                 break
@@ -103,17 +110,20 @@ class PrefillPace:
 
     def _full_step(self, prefilling: Sequence[InferenceSession]) -> int:
         """Tokens of a step that delays no decoding request."""
-        return max(self._costs.tokens_within(_FULL_S, prefilling[0].computed), _FULL_TOKENS)
+        tokens = self._costs.now().tokens_within(_FULL_S, prefilling[0].computed)
+        return max(tokens, _FULL_TOKENS)
 
     def _seconds(
         self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
     ) -> float:
         """Seconds of prefill in the next step."""
-        decode_s = self._costs.of_step(_decode_step(decoding))
+        decode_s = self._costs.next_step().of(_decode_step(decoding))
         if self._target_s is None:
-            together_s = self._costs.of_step(_decode_step([*decoding, *prefilling]))
-            return together_s * _DEFAULT_TARGET_STEPS - decode_s
-        return max(self._target_s - decode_s, decode_s * _MIN_PREFILL_SHARE)
+            together_s = self._costs.usual().of(_decode_step([*decoding, *prefilling]))
+            target_s, share = together_s * _DEFAULT_TARGET_STEPS, _MIN_PREFILL_SHARE_IN_SLOW_TIMES
+        else:
+            target_s, share = self._target_s, _MIN_PREFILL_SHARE
+        return max(target_s - decode_s, decode_s * share)
 
 
 def _decode_step(sessions: Sequence[InferenceSession]) -> StepSize:

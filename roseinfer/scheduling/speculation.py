@@ -53,7 +53,7 @@ class Speculation:
         budget: int,
     ) -> Counter[InferenceSession]:
         """How many drafts each session gets: the likeliest ones first, while they pay."""
-        costs = self._costs.without_slowdown()
+        costs = self._costs.usual()
         pairs = sum(session.num_known for session in decoding)
         tokens, seconds = float(len(decoding)), costs.of(StepSize(len(decoding), pairs))
         counts = Counter[InferenceSession]()

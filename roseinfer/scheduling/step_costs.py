@@ -10,6 +10,9 @@ A measured step may have waited for another program. The fit has the least sum o
 errors, so a minority of steps hardly moves it, however long they took. `slowdown` is the median of
 measured to fitted seconds of the last five steps: two hiccups in a row change nothing, and a
 machine that is busy from now on is believed after three steps.
+
+Three views of the same fit: `usual` is without the slowdown, `now` with it, and `next_step`
+believes the last step at once if that was slower still.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,6 +74,19 @@ class Costs(NamedTuple):
         """What `count` tokens behind the first `computed` of a sequence add to a step."""
         return self.per_row * count + self.per_pair * _pairs(computed, count)
 
+    def of_prompts(self, sessions: Iterable[InferenceSession]) -> float:
+        """What all their tokens that are not computed add to steps."""
+        size = StepSize.of(Chunk(session, session.num_pending) for session in sessions)
+        return self.of(size) - self.fixed
+
+    def tokens_within(self, seconds: float, computed: int) -> int:
+        """How many tokens behind the first `computed` of a sequence add at most `seconds`."""
+        # n tokens add n * first + n^2 * growth: each attends to one key more than the last.
+        growth = self.per_pair / 2
+        first = self.per_row + self.per_pair * (computed + 0.5)
+        divisor = first + (first * first + 4 * growth * max(seconds, 0.0)) ** 0.5
+        return int(2 * max(seconds, 0.0) / divisor) if divisor > 0 else sys.maxsize
+
     def scaled(self, factor: float) -> Costs:
         return Costs(self.fixed * factor, self.per_row * factor, self.per_pair * factor)
 
@@ -94,48 +110,32 @@ class StepCosts:
         self._recorded += 1
         self._unfitted += 1
 
-    def of_step(self, size: StepSize) -> float:
-        """Seconds that a step of `size` takes now."""
-        return self._costs().of(size)
-
-    def of_tokens(self, count: int, computed: int) -> float:
-        """Seconds that `count` tokens behind the first `computed` of a sequence add to a step."""
-        return self._costs().of_tokens(count, computed)
-
-    def of_prompts(self, sessions: Iterable[InferenceSession]) -> float:
-        """Seconds that all their tokens which are not computed add to steps."""
-        size = StepSize.of(Chunk(session, session.num_pending) for session in sessions)
-        costs = self._costs()
-        return costs.of(size) - costs.fixed
-
-    def tokens_within(self, seconds: float, computed: int) -> int:
-        """How many tokens behind the first `computed` of a sequence add at most `seconds`."""
-        costs = self._costs()
-        # n tokens add n * first + n^2 * growth: each attends to one key more than the last.
-        growth = costs.per_pair / 2
-        first = costs.per_row + costs.per_pair * (computed + 0.5)
-        divisor = first + (first * first + 4 * growth * max(seconds, 0.0)) ** 0.5
-        return int(2 * max(seconds, 0.0) / divisor) if divisor > 0 else sys.maxsize
-
-    def without_slowdown(self) -> Costs:
-        """What a row costs relative to the rest of a step, however busy the machine is now. After
-        many steps the fit is renewed seldom."""
+    def usual(self) -> Costs:
+        """However busy the machine is now. After many steps the fit is renewed seldom, unless the
+        other views are asked for too."""
         self._fit(patience=min(self._recorded // 2, _MAX_PATIENCE))
         return self._fitted
+
+    def now(self) -> Costs:
+        return self._slowed(statistics.median)
+
+    def next_step(self) -> Costs:
+        """Slow times last for some steps. A chunk that is too large for them is waited for, and one
+        that is too small costs little."""
+        return self._slowed(lambda slowdowns: max(statistics.median(slowdowns), slowdowns[-1]))
+
+    def _slowed(self, slowdown: Callable[[Sequence[float]], float]) -> Costs:
+        """The first steps are fitted one by one, later ones after every sixteenth."""
+        self._fit(patience=_WINDOW // 2 - 1 if len(self._prefills) > _WINDOW // 2 else 0)
+        if not self._recent:
+            return self._fitted
+        slowdowns = [step.seconds / self._fitted.of(step.size) for step in self._recent]
+        return self._fitted.scaled(slowdown(slowdowns))
 
     def _fit(self, patience: int) -> None:
         """A fit takes a millisecond."""
         if self._unfitted > patience:
             self._fitted, self._unfitted = _fit([*self._decodes, *self._prefills]), 0
-
-    def _costs(self) -> Costs:
-        """As fitted, times the slowdown. The first steps are fitted one by one, later ones after
-        every sixteenth."""
-        self._fit(patience=_WINDOW // 2 - 1 if len(self._prefills) > _WINDOW // 2 else 0)
-        if not self._recent:
-            return self._fitted
-        slowdowns = [step.seconds / self._fitted.of(step.size) for step in self._recent]
-        return self._fitted.scaled(statistics.median(slowdowns))
 
 
 def _pairs(computed: int, count: int) -> int:

@@ -10,7 +10,8 @@ import pytest
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OfflineScheduler, OnlineScheduler
-from roseinfer.scheduling.prefill_pace import MIN_PREFILL_TOKENS
+from roseinfer.scheduling.prefill_pace import MIN_PREFILL_TOKENS, PrefillPace
+from roseinfer.scheduling.step_costs import StepCosts, StepSize
 from tests.roseinfer.clocks import ErraticClock, Machine
 from tests.roseinfer.models import (
     drain,
@@ -131,7 +132,7 @@ def test_a_full_step_is_large_only_where_it_is_short(
     engine: InferenceEngine, machine: Machine, slowdown: float, expected: list[int]
 ) -> None:
     """Who comes next, or cancels, does not wait for seconds."""
-    machine.slowdown = slowdown
+    machine.slowdown = lambda now: slowdown
     scheduler = OnlineScheduler(engine, max_step_tokens=1024, clock=machine.clock)
     for prompt in prompts(300, 20):
         scheduler.add_request(prompt, params=greedy(8))
@@ -151,9 +152,38 @@ def test_a_machine_that_slows_down_changes_chunks_only_for_a_target_in_milliseco
         return statistics.median(max(step) for step in machine.steps if max(step) > 1)
 
     usual, in_time = typical_chunk(None), typical_chunk(80)
-    machine.slowdown = 2.5
+    machine.slowdown = lambda now: 2.5
     assert typical_chunk(None) == pytest.approx(usual, rel=0.2)
     assert typical_chunk(80) < in_time / 2
+
+
+@pytest.mark.parametrize("slowdown", [1.7, 3.0])
+def test_after_a_slow_step_the_next_has_so_few_prompt_tokens_that_it_is_little_longer(
+    engine: InferenceEngine, slowdown: float
+) -> None:
+    def seconds(size: StepSize) -> float:
+        return 0.008 + 0.0002 * size.rows + 1e-9 * size.pairs
+
+    costs = StepCosts()
+    for rows in range(8, 64):
+        size = StepSize(rows, 1_000 * (rows % 7))
+        costs.record(size, seconds(size), prefill=rows > 8)
+    pace = PrefillPace(costs, None)
+    decoding = [engine.new_session(prompt) for prompt in prompts(*[16] * DECODING)]
+    arriving = [engine.new_session(prompts(LONG)[0])]
+
+    def step() -> StepSize:
+        chunks = pace.chunks(arriving, decoding, budget=512)
+        return StepSize(DECODING + sum(chunk.count for chunk in chunks), 0)
+
+    usual = step()
+    costs.record(usual, slowdown * seconds(usual), prefill=True)
+    slow = step()
+    decode_s = slowdown * seconds(StepSize(DECODING, 0))
+    assert slowdown * seconds(slow) <= max(1.05 * seconds(usual), 1.5 * decode_s)
+    assert slow.rows - DECODING >= MIN_PREFILL_TOKENS
+    costs.record(slow, seconds(slow), prefill=True)
+    assert step() == usual
 
 
 def test_many_prompts_at_once_do_not_wait_for_a_few_that_decode(

@@ -33,36 +33,38 @@ def near(value: float) -> Any:
 
 
 def test_nothing_is_known_before_the_first_step() -> None:
-    assert StepCosts().of_step(DECODE) == 0
+    assert StepCosts().now().of(DECODE) == 0
 
 
 def test_costs_that_are_linear_are_found() -> None:
     costs = measured()
     for size in (DECODE, MIXED, StepSize(500, 400_000)):
-        assert costs.of_step(size) == near(seconds(size))
+        assert costs.now().of(size) == near(seconds(size))
 
 
 def test_one_step_says_what_that_step_costs() -> None:
     costs = StepCosts()
     costs.record(MIXED, 0.05, prefill=True)
-    assert costs.of_step(MIXED) == near(0.05)
+    assert costs.now().of(MIXED) == near(0.05)
 
 
 @pytest.mark.parametrize("computed", [0, 300, 1_000])
 def test_tokens_within_are_as_many_as_cost_that(computed: int) -> None:
     costs = measured()
-    count = costs.tokens_within(0.05, computed)
-    assert costs.of_tokens(count, computed) <= 0.05 < costs.of_tokens(count + 1, computed)
+    count = costs.now().tokens_within(0.05, computed)
+    assert (
+        costs.now().of_tokens(count, computed) <= 0.05 < costs.now().of_tokens(count + 1, computed)
+    )
 
 
 def test_keys_that_are_there_make_tokens_dearer() -> None:
     costs = measured()
-    assert costs.tokens_within(0.05, 2_000) < 0.6 * costs.tokens_within(0.05, 0)
+    assert costs.now().tokens_within(0.05, 2_000) < 0.6 * costs.now().tokens_within(0.05, 0)
 
 
 @pytest.mark.parametrize("allowed", [0.0, -1.0])
 def test_no_seconds_are_no_tokens(allowed: float) -> None:
-    assert measured().tokens_within(allowed, 0) == 0
+    assert measured().now().tokens_within(allowed, 0) == 0
 
 
 def test_a_minority_of_slow_steps_moves_nothing() -> None:
@@ -73,17 +75,34 @@ def test_a_minority_of_slow_steps_moves_nothing() -> None:
             late = 20.0 if number % 5 == 0 else 1.0
             costs.record(size, late * seconds(size), prefill=prefill)
     for size in (DECODE, MIXED):
-        assert costs.of_step(size) == near(seconds(size))
+        assert costs.now().of(size) == near(seconds(size))
 
 
 def test_two_hiccups_change_nothing_and_a_busy_machine_is_believed_after_three_steps() -> None:
     costs = measured()
-    before = costs.of_step(MIXED)
+    before = costs.now().of(MIXED)
     for _ in range(2):
         costs.record(DECODE, 10 * seconds(DECODE), prefill=False)
-    assert costs.of_step(MIXED) == near(before)
+    assert costs.now().of(MIXED) == near(before)
     costs.record(DECODE, 10 * seconds(DECODE), prefill=False)
-    assert costs.of_step(MIXED) == near(10 * before)
+    assert costs.now().of(MIXED) == near(10 * before)
+
+
+def test_the_next_step_is_as_slow_as_the_last_one_and_none_is_faster_than_lately() -> None:
+    costs = measured()
+    usual = seconds(MIXED)
+    costs.record(DECODE, 3 * seconds(DECODE), prefill=False)
+    assert costs.next_step().of(MIXED) == near(3 * usual)
+    costs.record(DECODE, seconds(DECODE) / 3, prefill=False)
+    assert costs.next_step().of(MIXED) == near(usual)
+
+
+def test_usual_costs_are_without_the_slowdown() -> None:
+    costs = measured()
+    for _ in range(5):
+        costs.record(DECODE, 10 * seconds(DECODE), prefill=False)
+    assert costs.now().of(MIXED) == near(10 * seconds(MIXED))
+    assert costs.usual().of(MIXED) == near(seconds(MIXED))
 
 
 def test_a_machine_that_is_calm_again_is_believed_too() -> None:
@@ -92,7 +111,7 @@ def test_a_machine_that_is_calm_again_is_believed_too() -> None:
         for _ in range(40):
             for size, prefill in ((DECODE, False), (MIXED, True)):
                 costs.record(size, slowdown * seconds(size), prefill=prefill)
-        assert costs.of_step(MIXED) == near(slowdown * seconds(MIXED))
+        assert costs.now().of(MIXED) == near(slowdown * seconds(MIXED))
 
 
 def test_an_hour_of_decoding_does_not_displace_what_prefill_costs() -> None:
@@ -100,7 +119,7 @@ def test_an_hour_of_decoding_does_not_displace_what_prefill_costs() -> None:
     for number in range(1_000):
         size = StepSize(8, 2_000 + 8 * (number % 50))
         costs.record(size, seconds(size), prefill=False)
-    assert costs.of_step(MIXED) == near(seconds(MIXED))
+    assert costs.now().of(MIXED) == near(seconds(MIXED))
 
 
 def test_no_cost_is_negative() -> None:
@@ -108,6 +127,6 @@ def test_no_cost_is_negative() -> None:
     costs = StepCosts()
     for rows in range(1, 60):
         costs.record(StepSize(rows, 100 * rows), 0.1 / rows, prefill=rows > 16)
-    assert costs.of_tokens(1_000, 1_000) >= 0
-    assert costs.of_step(StepSize(0, 0)) >= 0
-    assert costs.tokens_within(1.0, 0) > 0
+    assert costs.now().of_tokens(1_000, 1_000) >= 0
+    assert costs.now().of(StepSize(0, 0)) >= 0
+    assert costs.now().tokens_within(1.0, 0) > 0
