@@ -31,7 +31,7 @@ _MIN_PREFILL_SHARE_IN_SLOW_TIMES = 0.5
 
 # The default target, in decode steps of all requests. It leaves room for wrong estimates: four
 # times is too long.
-_DEFAULT_TARGET_STEPS = 2.5
+_DEFAULT_TARGET_STEPS = 2.25
 
 # A full step has more tokens than these only where it takes no longer than that: a request that
 # arrives or is cancelled meanwhile waits for its end.
@@ -42,7 +42,7 @@ _LEFT_TOKENS = 2
 
 
 class PrefillPace:
-    """`target_s` is the inter-token latency to aim at. 0 is no target. None is the default: 2.5
+    """`target_s` is the inter-token latency to aim at. 0 is no target. None is the default: 2.25
     times what a step takes in which all requests decode, those in prefill as well.
 
     So while few requests decode and many are in prefill, the few wait as long for a token as they

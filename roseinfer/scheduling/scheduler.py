@@ -88,7 +88,7 @@ class Scheduler:
         `step` returns the outputs of the step before it. None overlaps on a GPU only.
 
         `itl_target_ms` is for the inter-token latency of requests that decode while others' prompts
-        are computed, see `PrefillPace`. 0 is no target. None is 2.5 decode steps of all on CPU,
+        are computed, see `PrefillPace`. 0 is no target. None is 2.25 decode steps of all on CPU,
         and no target on a GPU or for an `OfflineScheduler`. `clock` tells seconds.
 
         With `speculation` a step may bring a request several tokens: see `Speculation`. They are

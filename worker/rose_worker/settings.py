@@ -60,7 +60,7 @@ class WorkerSettings(QueueSettings):
         ge=0,
         allow_inf_nan=False,
         description="time between two tokens of a request while prompts of others are computed; "
-        "2.5 decode steps of all requests if not given (on a GPU no target); 0 for no target",
+        "2.25 decode steps of all requests if not given (on a GPU no target); 0 for no target",
     )
     speculation: bool = Field(
         default=False,
