@@ -190,7 +190,7 @@ class Suite:
             ids = ours.engine.encode(text)
             windows = windows_of(ids, scale.text_tokens)
             title = f"The same file, {scale.text_tokens:,} tokens of docs/design: {name}"
-            self.runner.measure("gguf/perplexity", Perplexity(title, ours, peer, windows), 1)
+            self.runner.measure("gguf/perplexity", Perplexity(title, ours, plain, peer, windows), 1)
 
     def _prefill(self, model: str, dtype: str) -> None:
         config = transformers.AutoConfig.from_pretrained(self._models[model])

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roseinfer.scheduling.prefill_burst import PrefillBurst, Turn
-from roseinfer.scheduling.step_costs import StepCosts, StepSize
+from roseinfer.scheduling.step_costs import Costs, StepCosts, StepSize
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
 
@@ -58,7 +58,7 @@ class PrefillPace:
     ) -> Turn:
         """Which prompts are next, and which requests are held back for them."""
         if self._target_s is None and prefilling:
-            paced_s = self._seconds(prefilling, decoding)
+            paced_s = self._seconds(self._costs.now(), prefilling, decoding)
             turn = self._burst.turn(prefilling, decoding, paced_s)
             if turn is not None:
                 return turn
@@ -74,22 +74,21 @@ class PrefillPace:
         """The next tokens of `prefilling`, oldest first, at most `budget`, beside `decoding`."""
         if not prefilling:
             return []
-        free = not decoding or self._target_s == 0
-        if free and self._target_s != 0:
-            budget = min(budget, self._full_step(prefilling))
-        left_s = 0.0 if free else self._seconds(prefilling, decoding)
+        if self._target_s == 0:
+            return _in_order(prefilling, budget)
+        if not decoding:
+            return _in_order(prefilling, min(budget, self._full_step(prefilling)))
         costs, least, chunks = self._costs.next_step(), MIN_PREFILL_TOKENS, list[Chunk]()
+        left_s = self._seconds(costs, prefilling, decoding)
         for session in prefilling:
-            count = min(session.num_pending, budget)
-            if not free:
-                affordable = costs.tokens_within(left_s, session.computed)
-                count = min(count, max(affordable, least))
-                left_s -= costs.of_tokens(count, session.computed)
-                least -= count
+            affordable = max(costs.tokens_within(left_s, session.computed), least)
+            count = min(session.num_pending, budget, affordable)
             if count <= 0:
                 break
             chunks.append(Chunk(session, count))
             budget -= count
+            left_s -= costs.of_tokens(count, session.computed)
+            least -= count
         return chunks
 
     def together(self, prefilling: Sequence[InferenceSession], budget: int) -> list[Chunk]:
@@ -106,7 +105,7 @@ class PrefillPace:
                 count = max(min(session.num_pending - _LEFT_TOKENS, left), 0)
                 chunks += [Chunk(session, count)] * (count > 0)
                 left -= count
-        return chunks or self.chunks(prefilling, (), budget)
+        return chunks or _in_order(prefilling, budget)
 
     def _full_step(self, prefilling: Sequence[InferenceSession]) -> int:
         """Tokens of a step that delays no decoding request."""
@@ -114,16 +113,30 @@ class PrefillPace:
         return max(tokens, _FULL_TOKENS)
 
     def _seconds(
-        self, prefilling: Sequence[InferenceSession], decoding: Sequence[InferenceSession]
+        self,
+        costs: Costs,
+        prefilling: Sequence[InferenceSession],
+        decoding: Sequence[InferenceSession],
     ) -> float:
-        """Seconds of prefill in the next step."""
-        decode_s = self._costs.next_step().of(_decode_step(decoding))
+        """Seconds of prefill in a step, where steps cost that."""
+        decode_s = costs.of(_decode_step(decoding))
         if self._target_s is None:
             together_s = self._costs.usual().of(_decode_step([*decoding, *prefilling]))
             target_s, share = together_s * _DEFAULT_TARGET_STEPS, _MIN_PREFILL_SHARE_IN_SLOW_TIMES
         else:
             target_s, share = self._target_s, _MIN_PREFILL_SHARE
         return max(target_s - decode_s, decode_s * share)
+
+
+def _in_order(prefilling: Sequence[InferenceSession], budget: int) -> list[Chunk]:
+    """As much of the first ones as there is room for."""
+    chunks = list[Chunk]()
+    for session in prefilling:
+        if budget <= 0:
+            break
+        chunks.append(Chunk(session, min(session.num_pending, budget)))
+        budget -= chunks[-1].count
+    return chunks
 
 
 def _decode_step(sessions: Sequence[InferenceSession]) -> StepSize:

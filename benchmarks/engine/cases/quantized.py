@@ -64,23 +64,23 @@ class Quantized(Case):
 class Perplexity(Case):
     """The same file in both: the same numbers, so nearly the same probabilities of a text.
 
-    Both round activations to 8 bits, each in its own way.
+    Both round activations to 8 bits, each in its own way. `dequantised` does not, and shows how
+    far off that puts either.
     """
 
     title: str
     ours: Ours
+    dequantised: Ours
     peer: LlamaCpp
     windows: Sequence[list[int]]
 
     def round(self, board: Board, turn: int) -> None:
         windows = self.windows if turn >= 0 else self.windows[:1]
-        score = Score()
-        for ids in windows:
-            logits = logits_of(self.ours.engine, ids)
-            score.add(logits, logits, torch.tensor(ids[1:]))
-        losses = {self.ours.name: score.loss, self.peer.name: self.peer.loss(windows)}
+        losses = {who.name: _loss(who, windows) for who in (self.ours, self.dequantised)}
+        losses[self.peer.name] = self.peer.loss(windows)
+        tokens = sum(len(ids) - 1 for ids in windows)
         for name, loss in losses.items():
-            board.add(name, {PERPLEXITY: math.exp(loss / score.tokens)})
+            board.add(name, {PERPLEXITY: math.exp(loss / tokens)})
 
     def judge(self, board: Board) -> None:
         own, others = (
@@ -89,3 +89,12 @@ class Perplexity(Case):
         what = f"{PERPLEXITY}: {self.ours.name} and {self.peer.name}"
         reached = f"{own} and {others}"
         board.checks.append(Check(what, reached, "equal to three digits", own == others))
+
+
+def _loss(who: Ours, windows: Sequence[list[int]]) -> float:
+    """As `LlamaCpp.loss`."""
+    score = Score()
+    for ids in windows:
+        logits = logits_of(who.engine, ids)
+        score.add(logits, logits, torch.tensor(ids[1:]))
+    return score.loss
