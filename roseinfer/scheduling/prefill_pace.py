@@ -100,11 +100,7 @@ class PrefillPace:
         tokens = sum(session.num_pending for session in prefilling)
         chunks = list[Chunk]()
         if budget < tokens <= budget * len(prefilling) / 2:
-            left = budget
-            for session in prefilling:
-                count = max(min(session.num_pending - _LEFT_TOKENS, left), 0)
-                chunks += [Chunk(session, count)] * (count > 0)
-                left -= count
+            chunks = _in_order(prefilling, budget, leave=_LEFT_TOKENS)
         return chunks or _in_order(prefilling, budget)
 
     def _full_step(self, prefilling: Sequence[InferenceSession]) -> int:
@@ -128,14 +124,14 @@ class PrefillPace:
         return max(target_s - decode_s, decode_s * share)
 
 
-def _in_order(prefilling: Sequence[InferenceSession], budget: int) -> list[Chunk]:
-    """As much of the first ones as there is room for."""
+def _in_order(prefilling: Sequence[InferenceSession], budget: int, leave: int = 0) -> list[Chunk]:
+    """As many tokens of the first ones as there is room for, all but the last `leave` of each."""
     chunks = list[Chunk]()
     for session in prefilling:
-        if budget <= 0:
-            break
-        chunks.append(Chunk(session, min(session.num_pending, budget)))
-        budget -= chunks[-1].count
+        count = min(session.num_pending - leave, budget)
+        if count > 0:
+            chunks.append(Chunk(session, count))
+            budget -= count
     return chunks
 
 

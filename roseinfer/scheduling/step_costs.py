@@ -20,7 +20,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -117,20 +117,20 @@ class StepCosts:
         return self._fitted
 
     def now(self) -> Costs:
-        return self._slowed(statistics.median)
+        slowdowns = self._slowdowns()
+        return self._fitted.scaled(statistics.median(slowdowns))
 
     def next_step(self) -> Costs:
         """Slow times last for some steps. A chunk that is too large for them is waited for, and one
         that is too small costs little."""
-        return self._slowed(lambda slowdowns: max(statistics.median(slowdowns), slowdowns[-1]))
+        slowdowns = self._slowdowns()
+        return self._fitted.scaled(max(statistics.median(slowdowns), slowdowns[-1]))
 
-    def _slowed(self, slowdown: Callable[[Sequence[float]], float]) -> Costs:
-        """The first steps are fitted one by one, later ones after every sixteenth."""
+    def _slowdowns(self) -> list[float]:
+        """Of the last steps, after the fit was renewed. The first steps are fitted one by one,
+        later ones after every sixteenth."""
         self._fit(patience=_WINDOW // 2 - 1 if len(self._prefills) > _WINDOW // 2 else 0)
-        if not self._recent:
-            return self._fitted
-        slowdowns = [step.seconds / self._fitted.of(step.size) for step in self._recent]
-        return self._fitted.scaled(slowdown(slowdowns))
+        return [step.seconds / self._fitted.of(step.size) for step in self._recent] or [1.0]
 
     def _fit(self, patience: int) -> None:
         """A fit takes a millisecond."""

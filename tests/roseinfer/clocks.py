@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -29,12 +29,11 @@ class ErraticClock:
 class Machine:
     """Goes on by what a step costs on a processor that was measured: a Llama of 135M, two cores.
 
-    `slowdown` says how much slower it is at a time. `steps` are the chunks' lengths, step by step.
+    `slowdown` makes all of it slower from now on. `steps` are the chunks' lengths, step by step.
     """
 
     def __init__(self, engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        self.slowdown: Callable[[float], float] = lambda now: 1.0
+        self.now, self.slowdown = 0.0, 1.0
         self.steps: list[list[int]] = []
         self._forward = engine.forward
         monkeypatch.setattr(engine, "forward", self._compute)
@@ -53,6 +52,6 @@ class Machine:
         return cls.seconds(StepSize(tokens, 0))
 
     def _compute(self, chunks: Sequence[Chunk], after: SampledTokens | None = None) -> StepLogits:
-        self.now += self.slowdown(self.now) * self.seconds(StepSize.of(chunks))
+        self.now += self.slowdown * self.seconds(StepSize.of(chunks))
         self.steps.append([chunk.count for chunk in chunks])
         return self._forward(chunks, after)

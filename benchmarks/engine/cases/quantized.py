@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from benchmarks.board import Board, Check, at_least
 from benchmarks.engine.cases.beside_peers import DECODE, METRIC
@@ -15,7 +16,7 @@ from benchmarks.engine.contenders import Streaming
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.scale import Scale
-from benchmarks.quality import Score, logits_of
+from benchmarks.quality import logits_of
 from benchmarks.runner import Case, in_turn
 from benchmarks.workload import Workload, random_prompt
 
@@ -93,8 +94,8 @@ class Perplexity(Case):
 
 def _loss(who: Ours, windows: Sequence[list[int]]) -> float:
     """As `LlamaCpp.loss`."""
-    score = Score()
-    for ids in windows:
-        logits = logits_of(who.engine, ids)
-        score.add(logits, logits, torch.tensor(ids[1:]))
-    return score.loss
+    losses = (
+        cross_entropy(logits_of(who.engine, ids).double(), torch.tensor(ids[1:]), reduction="sum")
+        for ids in windows
+    )
+    return float(sum(losses))

@@ -101,7 +101,7 @@ def test_the_prompts_of_a_half_have_their_first_tokens_in_the_same_step(
     engine: InferenceEngine, machine: Machine, count: int, prompt_tokens: int, slowdown: float
 ) -> None:
     """Though a half takes two steps: no more requests wait for the rest than where it takes one."""
-    machine.slowdown = lambda now: slowdown
+    machine.slowdown = slowdown
     run = served(engine, machine)
     names = run.come(*[prompt_tokens] * count)
     run.to_the_end()

@@ -132,7 +132,7 @@ def test_a_full_step_is_large_only_where_it_is_short(
     engine: InferenceEngine, machine: Machine, slowdown: float, expected: list[int]
 ) -> None:
     """Who comes next, or cancels, does not wait for seconds."""
-    machine.slowdown = lambda now: slowdown
+    machine.slowdown = slowdown
     scheduler = OnlineScheduler(engine, max_step_tokens=1024, clock=machine.clock)
     for prompt in prompts(300, 20):
         scheduler.add_request(prompt, params=greedy(8))
@@ -152,7 +152,7 @@ def test_a_machine_that_slows_down_changes_chunks_only_for_a_target_in_milliseco
         return statistics.median(max(step) for step in machine.steps if max(step) > 1)
 
     usual, in_time = typical_chunk(None), typical_chunk(80)
-    machine.slowdown = lambda now: 2.5
+    machine.slowdown = 2.5
     assert typical_chunk(None) == pytest.approx(usual, rel=0.2)
     assert typical_chunk(80) < in_time / 2
 

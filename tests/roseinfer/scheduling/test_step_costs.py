@@ -50,16 +50,14 @@ def test_one_step_says_what_that_step_costs() -> None:
 
 @pytest.mark.parametrize("computed", [0, 300, 1_000])
 def test_tokens_within_are_as_many_as_cost_that(computed: int) -> None:
-    costs = measured()
-    count = costs.now().tokens_within(0.05, computed)
-    assert (
-        costs.now().of_tokens(count, computed) <= 0.05 < costs.now().of_tokens(count + 1, computed)
-    )
+    costs = measured().now()
+    count = costs.tokens_within(0.05, computed)
+    assert costs.of_tokens(count, computed) <= 0.05 < costs.of_tokens(count + 1, computed)
 
 
 def test_keys_that_are_there_make_tokens_dearer() -> None:
-    costs = measured()
-    assert costs.now().tokens_within(0.05, 2_000) < 0.6 * costs.now().tokens_within(0.05, 0)
+    costs = measured().now()
+    assert costs.tokens_within(0.05, 2_000) < 0.6 * costs.tokens_within(0.05, 0)
 
 
 @pytest.mark.parametrize("allowed", [0.0, -1.0])
@@ -127,6 +125,7 @@ def test_no_cost_is_negative() -> None:
     costs = StepCosts()
     for rows in range(1, 60):
         costs.record(StepSize(rows, 100 * rows), 0.1 / rows, prefill=rows > 16)
-    assert costs.now().of_tokens(1_000, 1_000) >= 0
-    assert costs.now().of(StepSize(0, 0)) >= 0
-    assert costs.now().tokens_within(1.0, 0) > 0
+    now = costs.now()
+    assert now.of_tokens(1_000, 1_000) >= 0
+    assert now.of(StepSize(0, 0)) >= 0
+    assert now.tokens_within(1.0, 0) > 0
