@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -117,15 +116,18 @@ def flatten(
     `padding` sequences of no length and one row each are put behind decoding ones; their key goes
     to the reserved block.
     """
-    counts = [chunk.count for chunk in order]
-    ends = list(accumulate(counts, initial=0))
-    logit_rows = [
-        row
-        for chunk, end in zip(order, ends[1:], strict=True)
-        for row in range(end - chunk.logit_rows, end)
-    ]
-    tables = [_table(chunk, block_size) for chunk in order]
-    table_ends = list(accumulate(map(len, tables), initial=0))
+    ids, positions, slot_ids, logit_rows = list[int](), list[int](), list[int](), list[int]()
+    ends, table_ends, tables = [0], [0], list[list[int]]()
+    for chunk in order:
+        blocks, span = chunk.session.blocks, range(chunk.session.computed, chunk.end)
+        ids += chunk.input_ids(device_tokens)
+        positions += span
+        slot_ids += slots(blocks, span, block_size)
+        end = ends[-1] + chunk.count
+        logit_rows += range(end - chunk.logit_rows, end)
+        ends.append(end)
+        tables.append(blocks[: -(-chunk.end // block_size)])
+        table_ends.append(table_ends[-1] + len(tables[-1]))
     padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)
     ints = IntegerBuffer()
 
@@ -134,12 +136,8 @@ def flatten(
         ints.pad(padding)
         ints.pad(len(ints) % 2)
 
-    add([token_id for chunk in order for token_id in chunk.input_ids(device_tokens)])
-    spans = [range(chunk.session.computed, chunk.end) for chunk in order]
-    add([position for span in spans for position in span])
-    blocks = zip(order, spans, strict=True)
-    add([slot for chunk, span in blocks for slot in slots(chunk.session.blocks, span, block_size)])
-    add(logit_rows)
+    for column in (ids, positions, slot_ids, logit_rows):
+        add(column)
     add([*ends, *padded_ends], padding=0)
     add([chunk.end for chunk in order])
     add(table_ends[:-1])
@@ -147,7 +145,3 @@ def flatten(
         ints.add(table)
     rows, sequences = ends[-1] + padding, len(order) + padding
     return ints, Layout(rows, len(logit_rows) + padding, sequences)
-
-
-def _table(chunk: Chunk, block_size: int) -> list[int]:
-    return chunk.session.blocks[: -(-chunk.end // block_size)]

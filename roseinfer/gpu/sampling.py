@@ -16,6 +16,7 @@ from roseinfer.sessions.session import SamplingRequest
 
 OPTIONS = {"num_warps": 16}
 _MAX_BLOCK = 8192
+_FIELDS = struct.Struct("<5q3d")
 # The low bits of a float32 that are zero because it came from a narrower type.
 SHIFTS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
@@ -32,7 +33,7 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
     """Sample lines of `values` [B, V] into `ids`, all on the device."""
     if not requests:
         return
-    table = torch.tensor([_numbers(request) for request in requests])
+    table = torch.frombuffer(bytearray().join(map(_fields, requests)), dtype=torch.int64)
     values = values if values.stride(1) == 1 else values.contiguous()
     count = values.shape[1]
     with device_guard(values):
@@ -41,7 +42,7 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
             to_device(table, values.device),
             ids,
             values.stride(0),
-            FIELDS=table.shape[1],
+            FIELDS=len(table) // len(requests),
             COUNT=count,
             SHIFT=SHIFTS[values.dtype],
             BLOCK=min(next_power_of_2(count), _MAX_BLOCK),
@@ -49,21 +50,16 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
         )
 
 
-def _numbers(request: KernelRequest) -> list[int]:
-    """The fields of a request in the order in which `sample_kernel` reads them."""
-    params = request.request.params
-    return [
-        request.line,
-        request.target,
+def _fields(request: KernelRequest) -> bytes:
+    """A request as `sample_kernel` reads it."""
+    line, target, (params, position, _) = request
+    return _FIELDS.pack(
+        line,
+        target,
         params.top_k or 0,
         params.seed or 0,
-        request.request.position,
-        _bits(params.temperature),
-        _bits(params.top_p),
-        _bits(params.min_p),
-    ]
-
-
-def _bits(value: float) -> int:
-    """The bits of a float64 as an integer."""
-    return int.from_bytes(struct.pack("<d", value), "little", signed=True)
+        position,
+        params.temperature,
+        params.top_p,
+        params.min_p,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -71,11 +70,18 @@ class SampledTokens:
         before it are in the session. Scores of prompts go into their sessions."""
         for prompt in self._scored:
             prompt.wait()
-        tokens = iter(self._sampled.wait())
-        return {
-            chunk.session: self._in_turn(chunk, row, list(islice(tokens, count)))
-            for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True)
-        }
+        tokens, end, by_session = (
+            self._sampled.wait(),
+            0,
+            dict[InferenceSession, Iterator[SampledToken]](),
+        )
+        for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True):
+            own = tokens[end : end + count]
+            by_session[chunk.session] = (
+                self._in_turn(chunk, row, own) if chunk.drafts else iter(own)
+            )
+            end += count
+        return by_session
 
     def _in_turn(
         self, chunk: Chunk, row: int, sampled: Sequence[SampledToken]
@@ -93,7 +99,7 @@ class SampledTokens:
 def _requests(chunk: Chunk) -> list[SamplingRequest]:
     """What can be sampled before any of it is in the session."""
     request = chunk.session.sampling_request()
-    if request.logits_processor is not None:
+    if request.logits_processor is not None or not chunk.drafts:
         return [request]
     further = range(1, 1 + len(chunk.drafts))
     return [request, *(chunk.session.sampling_request(distance) for distance in further)]

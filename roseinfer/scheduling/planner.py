@@ -56,10 +56,13 @@ class Planner:
         oldest first. In a burst of prompts some sessions that could decode are held back."""
         self._allocate_blocks()
         self._admit()
-        ready = [s for s in self.running if not s.waits]
-        decoding = [s for s in self.running if s.waits or s.num_pending == 1]
-        turn = self._pace.turn([s for s in ready if s.num_pending > 1], decoding)
-        chunks = self._decode([s for s in ready if s.num_pending == 1 and s not in turn.held])
+        waiting = [s for s in self.running if s.waits]
+        ready = [s for s in self.running if not s.waits] if waiting else self.running
+        next_token = [s for s in ready if s.num_pending == 1]
+        prefilling = [s for s in ready if s.num_pending > 1] if len(next_token) < len(ready) else []
+        decoding = [*next_token, *waiting]
+        turn = self._pace.turn(prefilling, decoding)
+        chunks = self._decode([s for s in next_token if s not in turn.held])
         budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
         if turn.paced:
             return chunks + self._pace.chunks(turn.prefilling, decoding, budget)
@@ -140,13 +143,20 @@ class Planner:
             session = self.running[index]
             tokens = session.num_known if not session.waits else session.computed
             wanted = session.blocks_wanted(tokens, self._pool.block_size)
-            while wanted > self._pool.available and self.running[-1] is not session:
-                self._preempt_youngest()
-            if wanted > self._pool.available:
-                self._preempt_youngest()
+            if wanted and not self._take_blocks(session, wanted):
                 return
-            session.blocks += self._pool.allocate(wanted)
             index += 1
+
+    def _take_blocks(self, session: InferenceSession, count: int) -> bool:
+        """Give `session` so many more blocks, if need be those of younger ones. Where that is not
+        enough it is preempted itself: False."""
+        while count > self._pool.available and self.running[-1] is not session:
+            self._preempt_youngest()
+        if count > self._pool.available:
+            self._preempt_youngest()
+            return False
+        session.blocks += self._pool.allocate(count)
+        return True
 
     def _preempt_youngest(self) -> None:
         """Take the youngest session's blocks; it waits, first in line, to be computed again."""

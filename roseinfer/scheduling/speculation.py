@@ -104,6 +104,10 @@ def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledTo
     Each token is asked for when the ones before it are in the session.
     """
     session, before = chunk.session, chunk.session.num_generated
+    if not chunk.drafts:
+        token = next(tokens)
+        text = session.append(token.token_id)
+        return ([token], [text]) if session.num_generated > before else ([], [])
     taken, texts = list[SampledToken](), list[str]()
     for draft, token in zip((*chunk.drafts, None), tokens, strict=False):
         texts.append(session.append(token.token_id))

@@ -69,6 +69,7 @@ class InferenceSession:
         self.context_length = context_length
         self.tokens = list(prompt_ids)
         self.prompt_length = len(self.tokens)
+        self._most_tokens = min(self.prompt_length + params.max_new_tokens, context_length)
         self.computed = 0
         self.ahead = 0
         self.lookup = PromptLookup()
@@ -116,8 +117,7 @@ class InferenceSession:
         logits processor depends on them."""
         if not self.ahead:
             return False
-        spent = self.num_generated + self.ahead >= self.params.max_new_tokens
-        return spent or self.num_known >= self.context_length or self._logits_processor is not None
+        return self._logits_processor is not None or self.num_known >= self._most_tokens
 
     @property
     def finished(self) -> bool:
@@ -206,8 +206,7 @@ class InferenceSession:
     @property
     def tokens_left(self) -> int:
         """The most tokens that can come behind those that the host has."""
-        left = self.params.max_new_tokens - self.num_generated
-        return min(left, self.context_length - len(self.tokens))
+        return self._most_tokens - len(self.tokens)
 
     # The block table
 
