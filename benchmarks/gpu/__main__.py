@@ -102,8 +102,8 @@ class Suite:
             title = f"{scale.requests} requests, {lengths}: {name}"
             contenders: list[Contender] = [
                 ours,
+                Static(peer, scale.static_batch, scale.limit_s),
                 Continuous(peer, scale.max_step_tokens, scale.limit_s),
-                Static(peer, scale.static_batch),
             ]
             vocabulary, numbers = ours.engine.vocab_size, weights // self._dtype.itemsize
             nano = Nano(title, contenders, vocabulary, scale, numbers, self._limits)

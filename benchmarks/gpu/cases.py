@@ -45,11 +45,12 @@ class Scale(engine_scale.Scale):
     single_tokens: int = 257
     busy_sequences: int = 256
     busy_steps: int = 50
-    static_batch: int = 64
+    static_batch: int = 128
     """requests that `generate` takes at once: what its padded cache has room for"""
-    limit_s: float = 180
+    limit_s: float = 15
+    """of a round of a peer"""
     kv_cache_tokens: int | None = None
-    memory_utilization: float = 0.45
+    memory_utilization: float = 0.42
     """for the engine; peers and the service need the rest"""
     sum_elements: int = 2**30
     matrix_width: int = 8192

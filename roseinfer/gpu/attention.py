@@ -9,13 +9,21 @@ import torch
 from torch import Tensor
 
 from roseinfer.gpu import kernels
-from roseinfer.gpu.device import cdiv, device_guard, multiprocessors, next_power_of_2
+from roseinfer.gpu.device import (
+    cdiv,
+    device_guard,
+    multiprocessors,
+    next_power_of_2,
+    shared_memory,
+)
 from roseinfer.gpu.kernels.attention import attend_kernel, reduce_kernel, write_kernel
 
 _MIN_TILE = 16  # the smallest matrix that a tensor core multiplies
 _MAX_SPLITS = 64
+_LONG_PREFILL = 2048  # queries
 _WAVES = 2  # programs for each multiprocessor
-OPTIONS = {"num_warps": 4, "num_stages": 2}
+_LARGE_MEMORY = 160 * 1024  # bytes that a program may share: Ampere's and Hopper's servers
+_TILE_BYTES = 32 * 1024  # of keys, and as much of values: two tiles of each are on their way
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,13 @@ class PartialResults(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Rows and keys that a program handles at a time."""
+    """Rows and keys that a program handles at a time, its warps, and how many tiles of keys and
+    values are on their way or in use."""
 
     rows: int
     keys: int
+    warps: int
+    stages: int
 
 
 def write(pages: Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
@@ -126,15 +137,15 @@ def choose_splits(programs: int, device: torch.device) -> int:
 
     A power of two. It does not depend on the lengths, so a captured graph stays valid.
     """
-    splits = cdiv(_WAVES * multiprocessors(device), programs)
-    return min(next_power_of_2(splits), _MAX_SPLITS)
+    splits = max(1, _WAVES * multiprocessors(device) // programs)
+    return min(1 << (splits.bit_length() - 1), _MAX_SPLITS)
 
 
 def _prefill(
     pages: Pages, query: Tensor, out: Tensor, sequences: Sequences, params: AttentionParams
 ) -> None:
     group = query.shape[1] // pages.keys.shape[1]
-    tile = _prefill_tile(pages, group)
+    tile = _prefill_tile(pages, group, sequences.longest)
     tiles = cdiv(sequences.longest, tile.rows // group)
     first, count = sequences.decodes, sequences.prefills
     _attend(pages, query, out, sequences, params, tile, (count, tiles), first=first)
@@ -149,7 +160,7 @@ def _decode(
     splits: int,
 ) -> None:
     heads, value_dim = query.shape[1], pages.values.shape[2]
-    tile = _decode_tile(pages, heads // pages.keys.shape[1])
+    tile = _decode_tile(pages, heads, sequences.decodes * splits)
     if splits == 1:
         _attend(pages, query, out, sequences, params, tile, (sequences.decodes, 1))
         return
@@ -222,23 +233,42 @@ def _attend(
         BLOCK_N=tile.keys,
         BLOCK_KD=_block(key_dim),
         BLOCK_VD=_block(pages.values.shape[2]),
-        **OPTIONS,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
 
 
-def _prefill_tile(pages: Pages, group: int) -> Tile:
-    rows = 32 if pages.keys.dtype == torch.float32 else 64
-    return Tile(max(rows, next_power_of_2(group)), _keys_of_tile(pages))
+def _prefill_tile(pages: Pages, group: int, longest: int) -> Tile:
+    row_bytes, group = _row_bytes(pages), next_power_of_2(group)
+    if pages.keys.dtype == torch.float32 or not _has_large_memory(pages):
+        rows = 32 if pages.keys.dtype == torch.float32 else 64
+        return Tile(max(rows, group), 64 if row_bytes <= 256 else 32, 4, 2)
+    rows = max(128, group)
+    if row_bytes > 256:
+        return Tile(rows, 32, 8, 2)
+    return Tile(rows, 128, 8, 2) if longest > _LONG_PREFILL else Tile(rows, 32, 4, 3)
 
 
-def _decode_tile(pages: Pages, group: int) -> Tile:
-    return Tile(max(_MIN_TILE, next_power_of_2(group)), _keys_of_tile(pages))
+def _decode_tile(pages: Pages, heads: int, parts: int) -> Tile:
+    """For `parts` of sequences. Where they are few, each has much of a multiprocessor's shared
+    memory for keys that are on their way; where they are many, they wait beside each other."""
+    kv_heads = pages.keys.shape[1]
+    rows, row_bytes = max(_MIN_TILE, next_power_of_2(heads // kv_heads)), _row_bytes(pages)
+    if kv_heads * parts <= _WAVES * multiprocessors(pages.keys.device) and _has_large_memory(pages):
+        return Tile(rows, min(128, _TILE_BYTES // row_bytes), 4, 3)
+    if row_bytes > 256:
+        return Tile(rows, 32, 4, 2)
+    return Tile(rows, 64, 2 if rows == _MIN_TILE else 4, 2)
 
 
-def _keys_of_tile(pages: Pages) -> int:
-    """As many as leave room in shared memory for two tiles of keys and of values."""
+def _has_large_memory(pages: Pages) -> bool:
+    return shared_memory(pages.keys.device) >= _LARGE_MEMORY
+
+
+def _row_bytes(pages: Pages) -> int:
+    """Of a key or a value, in shared memory."""
     widest = max(_block(pages.keys.shape[2]), _block(pages.values.shape[2]))
-    return 64 if widest * pages.keys.dtype.itemsize <= 256 else 32
+    return widest * pages.keys.dtype.itemsize
 
 
 def _with_dense_heads(tensor: Tensor) -> Tensor:

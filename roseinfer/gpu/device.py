@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _CPU_PROCESSORS = 4  # the interpreter's: enough to have several programs at all
+_SMALLEST_SHARED_MEMORY = 99 * 1024  # of the GPUs that the kernels are tuned for
 
 
 def device_guard(tensor: Tensor) -> AbstractContextManager[None]:
@@ -21,6 +22,15 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return _CPU_PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have."""
+    if device.type != "cuda":
+        return _SMALLEST_SHARED_MEMORY
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", _SMALLEST_SHARED_MEMORY))
 
 
 def next_power_of_2(count: int) -> int:

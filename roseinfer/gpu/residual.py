@@ -24,17 +24,14 @@ def residual_stream(hidden: Tensor, dtype: torch.dtype) -> SkinnyGemmStream | Li
 
 
 class SkinnyGemmStream:
-    """Norms, activations and sums are fused into the skinny GEMM."""
+    """Activations and sums are fused into the skinny GEMM."""
 
     def __init__(self, hidden: Tensor, dtype: torch.dtype) -> None:
         self._hidden, self._dtype = hidden, dtype
 
     def project(self, norm: NormPart, matrix: Matrix) -> Tensor:
         """The normed stream times `matrix`, after its activation."""
-        # Values before the division by the norm may overflow float16.
-        if norm.bias is not None or self._dtype == torch.float16:
-            return skinny_gemm(residual_norm(self._hidden, norm, self._dtype), matrix)
-        return skinny_gemm(self._hidden, matrix, norm=norm)
+        return skinny_gemm(residual_norm(self._hidden, norm, self._dtype), matrix)
 
     def add(self, x: Tensor, matrix: Matrix, after: NormPart | None) -> None:
         """Add `x` times `matrix`, through the norm `after` if there is one."""

@@ -31,8 +31,8 @@ def test_the_benchmark_runs_every_part(tmp_path: Path, monkeypatch: pytest.Monke
     nano = [row["contender"] for row in cases["nano/qwen3-0.6b"]["rows"]]
     assert nano[:3] == [
         "roseinfer",
-        "transformers continuous batching",
         "transformers generate, static batch",
+        "transformers continuous batching",
     ]
     assert not any("the same tokens" in note for note in cases["nano/qwen3-0.6b"]["notes"])
     served = {row["contender"] for row in cases["service"]["rows"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfi
 from benchmarks.engine.contenders import Contender, Run
 from benchmarks.workload import Workload
 
-_PAGE = 256
+_PAGE = 256  # tokens, transformers' own default
 _STOP_S = 60
 
 
@@ -28,19 +29,26 @@ class Static(Contender):
     model: Any
     at_once: int | None = None
     """the most requests that there is memory for; else all of them"""
+    limit_s: float = math.inf
+    """of a round"""
     name = "transformers generate, static batch"
 
     def run(self, work: Workload) -> Run:
-        count = len(work.prompts)
+        count, seconds, outputs = len(work.prompts), 0.0, list[list[int]]()
         size = self.at_once or count
-        runs = [
-            self._run(Workload(work.prompts[i : i + size], work.new_tokens[i : i + size]))
-            for i in range(0, count, size)
-        ]
-        return Run(sum(run.seconds for run in runs), [ids for run in runs for ids in run.outputs])
+        for start in range(0, count, size):
+            part = slice(start, start + size)
+            if seconds < self.limit_s:
+                run = self._run(
+                    Workload(work.prompts[part], work.new_tokens[part]), self.limit_s - seconds
+                )
+                seconds += run.seconds
+                outputs += map(list, run.outputs)
+        outputs += [[]] * (count - len(outputs))
+        return Run(seconds, outputs, complete=[*map(len, outputs)] == work.new_tokens)
 
     @torch.inference_mode()
-    def _run(self, work: Workload) -> Run:
+    def _run(self, work: Workload, limit_s: float) -> Run:
         longest = max(len(prompt) for prompt in work.prompts)
         ids = torch.tensor([[0] * (longest - len(p)) + p for p in work.prompts])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in work.prompts])
@@ -54,6 +62,7 @@ class Static(Contender):
             max_new_tokens=most,
             do_sample=False,
             pad_token_id=0,
+            max_time=limit_s,
         )
         seconds = time.perf_counter() - began
         rows = made[:, longest:].tolist()
@@ -75,7 +84,6 @@ class Continuous(Contender):
         manager = self.model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
             continuous_batching_config=ContinuousBatchingConfig(
-                page_size=_PAGE,
                 num_blocks=self._blocks(work),
                 max_batch_tokens=self.max_step_tokens,
                 max_requests_per_batch=len(work.prompts),

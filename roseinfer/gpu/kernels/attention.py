@@ -93,6 +93,68 @@ def _visible(position, key_position, WINDOW: tl.constexpr):
     return visible
 
 
+@triton.jit
+def _attend_block(
+    q,
+    max_score,
+    total,
+    values_sum,
+    block,
+    end,
+    position,
+    table,
+    kv_head,
+    key_cache,
+    value_cache,
+    scaling,
+    softcap,
+    KV_HEADS: tl.constexpr,
+    PAGE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    WIDEN: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_KD: tl.constexpr,
+    BLOCK_VD: tl.constexpr,
+):
+    """The maxima, sums and weighted values after the keys from `block` on."""
+    key_dims, value_dims = tl.arange(0, BLOCK_KD), tl.arange(0, BLOCK_VD)
+    key_position = block + tl.arange(0, BLOCK_N)
+    inside = key_position < end if MASKED else key_position >= 0
+    page = tl.load(table + key_position // PAGE, mask=inside, other=0)
+    slot = (page * PAGE + key_position % PAGE) * KV_HEADS + kv_head
+    k = tl.load(
+        key_cache + slot[None, :] * KEY_DIM + key_dims[:, None],
+        mask=inside[None, :] & (key_dims < KEY_DIM)[:, None],
+        other=0.0,
+    )
+    scores = multiply(q, k, WIDEN)
+    factor = scaling * _LOG2E
+    if HAS_SOFTCAP:
+        scores = softcap * (2 * tl.sigmoid(2 * scaling / softcap * scores) - 1)  # tanh
+        factor = _LOG2E
+    if MASKED:
+        visible = inside[None, :] & _visible(position, key_position, WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
+    new_max = tl.maximum(max_score, tl.max(scores, 1) * factor)
+    # A row that has seen nothing yet: -inf - -inf would be nan.
+    level = tl.where(new_max == float("-inf"), 0.0, new_max) if MASKED else new_max
+    decay = tl.exp2(max_score - level)
+    weights = tl.exp2(scores * factor - level[:, None])
+    total = total * decay + tl.sum(weights, 1)
+    v = tl.load(
+        value_cache + slot[:, None] * VALUE_DIM + value_dims[None, :],
+        mask=inside[:, None] & (value_dims < VALUE_DIM)[None, :],
+        other=0.0,
+    )
+    values_sum = values_sum * decay[:, None]
+    values_sum += multiply(weights.to(v.dtype), v, WIDEN)
+    return new_max, total, values_sum
+
+
 @triton.jit(do_not_specialize=["first"])
 def attend_kernel(
     query,
@@ -168,35 +230,27 @@ def attend_kernel(
             total = tl.full([BLOCK_M], 1.0, tl.float32)
     value_dims = tl.arange(0, BLOCK_VD)
     values_sum = tl.zeros([BLOCK_M, BLOCK_VD], tl.float32)
-    for block in range(begin, end, BLOCK_N):
-        key_position = block + tl.arange(0, BLOCK_N)
-        inside = key_position < end
-        page = tl.load(table + key_position // PAGE, mask=inside, other=0)
-        slot = (page * PAGE + key_position % PAGE) * KV_HEADS + kv_head
-        k = tl.load(
-            key_cache + slot[None, :] * KEY_DIM + key_dims[:, None],
-            mask=inside[None, :] & (key_dims < KEY_DIM)[:, None],
-            other=0.0,
+    masked_from = begin
+    if SPLITS == 1 and BLOCK_M > GROUP and WINDOW == 0:
+        # Prefill: what is before the tile's first query, all of its queries see.
+        seen = tl.minimum(past + tile * QUERIES, end)
+        masked_from += tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
+        for block in range(begin, masked_from, BLOCK_N):
+            max_score, total, values_sum = _attend_block(
+                *(q, max_score, total, values_sum),
+                *(block, end, position, table, kv_head),
+                *(key_cache, value_cache, scaling, softcap),
+                *(KV_HEADS, PAGE, KEY_DIM, VALUE_DIM, WINDOW, HAS_SOFTCAP, WIDEN),
+                *(False, BLOCK_N, BLOCK_KD, BLOCK_VD),
+            )
+    for block in range(masked_from, end, BLOCK_N):
+        max_score, total, values_sum = _attend_block(
+            *(q, max_score, total, values_sum),
+            *(block, end, position, table, kv_head),
+            *(key_cache, value_cache, scaling, softcap),
+            *(KV_HEADS, PAGE, KEY_DIM, VALUE_DIM, WINDOW, HAS_SOFTCAP, WIDEN),
+            *(True, BLOCK_N, BLOCK_KD, BLOCK_VD),
         )
-        scores = multiply(q, k, WIDEN) * scaling
-        if HAS_SOFTCAP:
-            scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-        visible = inside[None, :] & _visible(position, key_position, WINDOW)
-        scores = tl.where(visible, scores * _LOG2E, float("-inf"))
-        new_max = tl.maximum(max_score, tl.max(scores, 1))
-        # A row that has seen nothing yet: -inf - -inf would be nan.
-        level = tl.where(new_max == float("-inf"), 0.0, new_max)
-        decay = tl.exp2(max_score - level)
-        weights = tl.exp2(scores - level[:, None])
-        total = total * decay + tl.sum(weights, 1)
-        v = tl.load(
-            value_cache + slot[:, None] * VALUE_DIM + value_dims[None, :],
-            mask=inside[:, None] & (value_dims < VALUE_DIM)[None, :],
-            other=0.0,
-        )
-        values_sum = values_sum * decay[:, None]
-        values_sum += multiply(weights.to(v.dtype), v, WIDEN)
-        max_score = new_max
 
     mask = real[:, None] & (value_dims < VALUE_DIM)[None, :]
     heads = KV_HEADS * GROUP

@@ -1,17 +1,16 @@
-"""A GEMM for few rows, fused with the operations before and after it.
+"""A GEMM for few rows, fused with the operations behind it.
 
 A decode step of few sequences reads every weight once and computes little with it, so memory
 bandwidth is its limit. Small kernels between the matrices cost more: each takes longer to launch
-than to run. This kernel includes them:
-
-    before   the RMS norm. Its factor is the same for a whole row. So the kernel multiplies the row
-             before it is divided, sums the squares meanwhile, and divides the result.
-    after    bias, activation, gate, and the addition to the residual stream.
+than to run. This kernel includes bias, activation, gate, and the addition to the residual stream.
 
     sums [BLOCK_R, BLOCK_N]  =  x [BLOCK_R, INPUTS]  times  weight [BLOCK_N of OUTPUTS, INPUTS]^T
 
 A gated pair of matrices is stored as one, [2 * OUTPUTS, INPUTS], gates first. A program computes
 both sums of its outputs.
+
+The norm in front is a kernel of its own. Here every program would do it again, and values that
+registers change on their way to the product cannot be loaded ahead: that halved the bandwidth.
 """
 
 import triton
@@ -27,16 +26,13 @@ def skinny_gemm_kernel(
     x,
     weight,
     bias,
-    norm,
     out,
     rows,
     x_stride,
     out_stride,
-    epsilon,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HAS_NORM: tl.constexpr,
     ADDS: tl.constexpr,
     GATED: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -53,7 +49,6 @@ def skinny_gemm_kernel(
     weight_rows = weight + output.to(tl.int64)[None, :] * INPUTS
     sums = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     gates = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
-    squares = tl.zeros([BLOCK_R], tl.float32)
     for start in range(0, INPUTS, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         deep = k < INPUTS
@@ -61,9 +56,6 @@ def skinny_gemm_kernel(
         a = tl.load(
             x + row[:, None] * x_stride + k[None, :], mask=real[:, None] & deep[None, :], other=0.0
         )
-        if HAS_NORM:
-            squares += tl.sum(a * a, 1)
-            a = (a * tl.load(norm + k, mask=deep, other=0.0)[None, :]).to(weight.dtype.element_ty)
         if GATED:
             gates += multiply(a, tl.load(weight_rows + k[:, None], mask=taken, other=0.0), WIDEN)
             up_rows = weight_rows + OUTPUTS * INPUTS
@@ -71,10 +63,6 @@ def skinny_gemm_kernel(
         else:
             sums += multiply(a, tl.load(weight_rows + k[:, None], mask=taken, other=0.0), WIDEN)
 
-    if HAS_NORM:
-        scale = tl.rsqrt(squares / INPUTS + epsilon)[:, None]
-        sums *= scale
-        gates *= scale
     if HAS_BIAS:
         if GATED:
             gates += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)[None, :]

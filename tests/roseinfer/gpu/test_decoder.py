@@ -96,7 +96,7 @@ class Launches(TorchDispatchMode):
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="the interpreter counts")
-def test_a_layer_of_a_decode_step_is_seven_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_of_a_decode_step_is_nine_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def launches(layers: int) -> list[str]:
         # given
         model = tiny_llama(num_hidden_layers=layers)
@@ -110,15 +110,16 @@ def test_a_layer_of_a_decode_step_is_seven_kernels(monkeypatch: pytest.MonkeyPat
 
     # then
     one, two = launches(1), launches(2)
-    layer = ["skinny_gemm", "rope", "attend", "reduce", *["skinny_gemm"] * 3]
+    layer = ["norm", "skinny_gemm", "rope", "attend", "reduce", "skinny_gemm"]
+    layer += ["norm", "skinny_gemm", "skinny_gemm"]
     assert sorted(two) == sorted(one + [f"{name}_kernel" for name in layer])
-    # The step's numbers, embeddings, to float32, the rows wanted, the head.
-    assert len(one) == len(layer) + 5, one
+    # The step's numbers, embeddings, to float32, the rows wanted, the last norm, the head.
+    assert len(one) == len(layer) + 6, one
 
 
 def test_the_model_and_the_decoder_share_their_weights() -> None:
     for architecture in ("llama", "gpt2"):
-        model = build(architecture, num_hidden_layers=1)
+        model = build(architecture, num_hidden_layers=1).to(DEVICE)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         engine = engine_run_by("triton", model, kv_cache_tokens=64)
         assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())

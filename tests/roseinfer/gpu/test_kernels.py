@@ -39,6 +39,9 @@ BF16, FP16 = torch.bfloat16, torch.float16
         Case(decodes=(0, 40), splits=1),
         Case(prefills=((0, 1), (0, 150), (149, 2)), group=20, kv_heads=1),
         Case(prefills=((0, 70),), group=5),
+        # Blocks of keys that all of a tile's queries see, and blocks that only some do.
+        Case(prefills=((100, 70), (0, 150)), key_dim=128, dtype=BF16, kv_heads=1),
+        Case(prefills=((70, 40),), softcap=5.0, sinks=True),
     ],
     ids=str,
 )

@@ -11,8 +11,9 @@ pytest.importorskip("triton")
 import torch
 from torch import Tensor
 
-from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, skinny_gemm
-from roseinfer.model.families import Activation, NormPart
+from roseinfer.gpu import skinny_gemm as skinny_gemm_module
+from roseinfer.gpu.skinny_gemm import MAX_ROWS, Matrix, choose_tile, skinny_gemm
+from roseinfer.model.families import Activation
 from tests.roseinfer.gpu.attention_cases import DEVICE, TOLERANCE
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -46,18 +47,16 @@ def test_a_product_is_what_torch_computes(
     [(None, False), *itertools.product(Activation, (False, True))],
 )
 @pytest.mark.parametrize("biased", [False, True])
-def test_norm_bias_activation_and_gate_are_part_of_a_product(
+def test_bias_activation_and_gate_are_part_of_a_product(
     gated: bool, activation: Activation | None, biased: bool
 ) -> None:
-    # given: rows that need a norm, one of them far from 1
-    x, weight, norm = random(3, 136), random(2 * 40 if gated else 40, 136, scale=0.1), random(136)
-    x[1] *= 300
+    # given
+    x, weight = random(3, 136), random(2 * 40 if gated else 40, 136, scale=0.1)
     bias = random(len(weight)) if biased else None
     # when
-    found = skinny_gemm(x, Matrix(weight, bias, activation, gated), norm=NormPart(norm, 1e-5))
+    found = skinny_gemm(x, Matrix(weight, bias, activation, gated))
     # then
-    normal = x.double() * norm.double() / (x.double().square().mean(1, True) + 1e-5).sqrt()
-    expected = normal @ weight.double().T + (0 if bias is None else bias.double())
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     gates, others = expected.chunk(2, dim=1) if gated else (expected, torch.ones(1).double())
     if activation == Activation.SILU:
         expected = torch.nn.functional.silu(gates) * others.to(DEVICE)
@@ -72,6 +71,20 @@ def test_a_sum_is_made_in_place_and_in_float32() -> None:
     expected = hidden.double() + x.double() @ weight.double().T
     assert skinny_gemm(x, Matrix(weight), add_to=hidden) is hidden
     close(hidden, expected, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_a_product_keeps_most_multiprocessors_busy(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skinny_gemm_module, "multiprocessors", lambda _: 132)
+    weight = torch.empty(0, dtype=dtype)
+    for outputs in (1024, 3072, 4096, 128256):
+        tile = choose_tile(outputs, weight, gated=False)
+        assert 2 * outputs / tile.outputs > 132
+    few = choose_tile(64, weight, gated=False)
+    assert few.outputs * few.inputs == tile.outputs * tile.inputs, "all read as much at a time"
+    assert few.outputs < tile.outputs
 
 
 def test_rows_may_lie_apart() -> None:

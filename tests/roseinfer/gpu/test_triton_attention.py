@@ -70,7 +70,9 @@ def test_attention_outside_of_a_step_is_a_mistake(engine: InferenceEngine) -> No
 def test_triton_on_a_cpu_needs_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     with pytest.raises(ConfigurationError, match="cannot run on cpu: choose 'sdpa'"):
-        engine_run_by("triton", tiny_llama(), kv_cache_tokens=64)
+        InferenceEngine.from_model(
+            tiny_llama(), gpu=GpuOptions(attention="triton"), kv_cache_tokens=64
+        )
 
 
 def test_an_unknown_attention_is_refused() -> None:

@@ -80,6 +80,7 @@ def test_a_step_reads_nothing_back(
         assert len(device.downloads) == step
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_nothing_synchronises() -> None:
     model = tiny_llama().cuda()
