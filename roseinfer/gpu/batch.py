@@ -22,6 +22,7 @@ from torch import Tensor
 
 from roseinfer.devices.transfer import IntegerBuffer
 from roseinfer.gpu.attention import Pages, Sequences
+from roseinfer.kv_cache.block_pool import BlockTable
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.packed_batch import StepInputs, slots
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
@@ -117,7 +118,7 @@ def flatten(
     to the reserved block.
     """
     ids, positions, slot_ids, logit_rows = list[int](), list[int](), list[int](), list[int]()
-    ends, table_ends, tables = [0], [0], list[list[int]]()
+    ends, table_ends, tables = [0], [0], list[BlockTable]()
     for chunk in order:
         blocks, span = chunk.session.blocks, range(chunk.session.computed, chunk.end)
         ids += chunk.input_ids(device_tokens)

@@ -81,5 +81,6 @@ def choose_tile(outputs: int, weight: Tensor, *, gated: bool) -> Tile:
     multiprocessors idle. Measured on an H200."""
     count = multiprocessors(weight.device)
     most = next((size for size in (32, 16) if 2 * cdiv(outputs, size) > count), 8)
-    inputs = _TILE_BYTES // most // weight.dtype.itemsize
-    return Tile(most, inputs, 4, 3 if gated or most < 32 else 4)
+    # As many inputs of all rows are in shared memory too, beside one tile or, of gated ones, two.
+    input_bytes = min(_TILE_BYTES // most, 1024 if gated else 2048)
+    return Tile(most, input_bytes // weight.dtype.itemsize, 4, 3 if gated or most < 32 else 4)

@@ -13,16 +13,26 @@ Block 0 is reserved: padding is written there and read from there under a mask.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 PADDING_BLOCK = 0
+
+# A session's blocks, in the order of its tokens. Each step that computes the session copies them.
+BlockTable: TypeAlias = "array[int]"
 
 # Content is named by (serial number of the block before it, its own token ids). A dict compares
 # the whole key on a hit, so equal hashes never pass for equal tokens.
 ContentKey = tuple[int, tuple[int, ...]]
 _ROOT = 0
+
+
+def block_table(blocks: Iterable[int] = ()) -> BlockTable:
+    """The table with these blocks."""
+    return array("q", blocks)
 
 
 class CacheExhausted(RuntimeError):
@@ -66,20 +76,20 @@ class BlockPool:
         """Blocks that `allocate` could hand out now: the free and the cached ones."""
         return len(self._free) + len(self._cached)
 
-    def allocate(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> BlockTable:
         """Take `count` blocks, evicting the least recently used content if need be."""
         if count > self.available:
             raise CacheExhausted(f"{count} blocks wanted, {self.available} available")
         while len(self._free) < count:
             self._evict_oldest()
-        blocks = [self._free.popleft() for _ in range(count)]
+        blocks = block_table(self._free.popleft() for _ in range(count))
         for block in blocks:
             self._references[block] = 1
         return blocks
 
-    def match(self, tokens: Sequence[int], limit: int) -> list[int]:
+    def match(self, tokens: Sequence[int], limit: int) -> BlockTable:
         """Take the cached blocks that hold the longest prefix of `tokens[:limit]`."""
-        blocks: list[int] = []
+        blocks = block_table()
         parent, size = _ROOT, self.block_size
         for start in range(0, limit - size + 1, size):
             block = self._by_key.get((parent, tuple(tokens[start : start + size])))

@@ -213,7 +213,7 @@ class _Layout:
         return group_width(chunk.session, chunk.end, self.block_size)
 
     def _add_group(self, members: list[Chunk], width: int) -> None:
-        start, tables = self.rows, []
+        start, tables = self.rows, list[int]()
         for chunk in members:
             self._add_rows(chunk)
             table = chunk.session.blocks[: -(-chunk.end // self.block_size)]

@@ -348,7 +348,7 @@ class Scheduler:
         return StepOutput(
             session.request_id,
             index,
-            tuple(token.token_id for token in taken),
+            tuple([token.token_id for token in taken]),
             "".join(texts),
             session.finish_reason,
             _logprobs(taken),

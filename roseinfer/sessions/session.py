@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rose.engine_records import FinishReason, PromptLogprobs, TokenLogprob
 from rose.errors import InvalidParameter, LogitsNotFinite, RoseError
 from rose.sampling import SamplingParams
-from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.kv_cache.block_pool import BlockPool, block_table
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.prompt_lookup import PromptLookup
 from roseinfer.text.detokenizer import TextStream
@@ -73,7 +73,7 @@ class InferenceSession:
         self.computed = 0
         self.ahead = 0
         self.lookup = PromptLookup()
-        self.blocks: list[int] = []
+        self.blocks = block_table()
         self.cached_tokens: int | None = None  # of the prompt, found at the first admission
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
         self._scores: list[TokenLogprob] = []  # of the prompt's tokens from the second on
@@ -239,7 +239,7 @@ class InferenceSession:
     def release_blocks(self, pool: BlockPool) -> None:
         """Give all blocks back, and with them everything computed. May be repeated."""
         pool.release(self.blocks)
-        self.blocks, self._serials, self.computed = [], [], 0
+        self.blocks, self._serials, self.computed = block_table(), [], 0
 
 
 def ends_of(params: SamplingParams, eos_token_ids: AbstractSet[int]) -> dict[int, FinishReason]:

@@ -70,7 +70,7 @@ def test_equal_hashes_do_not_pass_for_equal_tokens() -> None:
     ids = [Colliding(i) for i in (1, 2, 3, 4)]
     blocks = fill(pool, ids)
     assert hash((0, tuple(ids[:2]))) == hash((0, (Colliding(8), Colliding(9))))
-    assert pool.match([Colliding(8), Colliding(9)], limit=2) == []
+    assert not pool.match([Colliding(8), Colliding(9)], limit=2)
     assert pool.match([*ids[:2], Colliding(3), Colliding(5)], limit=4) == blocks[:1]
 
 
