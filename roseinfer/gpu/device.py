@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _CPU_PROCESSORS = 4  # the interpreter's: enough to have several programs at all
-_SMALLEST_SHARED_MEMORY = 99 * 1024  # of the GPUs that the kernels are tuned for
+_SMALLEST_SHARED_MEMORY = 99 * 1024  # of the GPUs that the kernels are for
 
 
 def device_guard(tensor: Tensor) -> AbstractContextManager[None]:

@@ -77,10 +77,9 @@ def skinny_gemm(x: Tensor, matrix: Matrix, *, add_to: Tensor | None = None) -> T
 
 
 def choose_tile(outputs: int, weight: Tensor, *, gated: bool) -> Tile:
-    """Of 16 KiB: tall ones, which read long pieces of memory, unless that would leave most
-    multiprocessors idle. Measured on an H200."""
+    """Of 16 KiB: as high as leaves most multiprocessors something to do. Measured on an H200."""
     count = multiprocessors(weight.device)
-    most = next((size for size in (32, 16) if 2 * cdiv(outputs, size) > count), 8)
+    height = next((size for size in (32, 16) if 2 * cdiv(outputs, size) > count), 8)
     # As many inputs of all rows are in shared memory too, beside one tile or, of gated ones, two.
-    input_bytes = min(_TILE_BYTES // most, 1024 if gated else 2048)
-    return Tile(most, input_bytes // weight.dtype.itemsize, 4, 3 if gated or most < 32 else 4)
+    row_bytes = min(_TILE_BYTES // height, 1024 if gated else 2048)
+    return Tile(height, row_bytes // weight.dtype.itemsize, 4, 3 if gated or height < 32 else 4)

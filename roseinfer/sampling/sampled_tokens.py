@@ -70,17 +70,13 @@ class SampledTokens:
         before it are in the session. Scores of prompts go into their sessions."""
         for prompt in self._scored:
             prompt.wait()
-        tokens, end, by_session = (
-            self._sampled.wait(),
-            0,
-            dict[InferenceSession, Iterator[SampledToken]](),
-        )
+        tokens, begin = self._sampled.wait(), 0
+        by_session = dict[InferenceSession, Iterator[SampledToken]]()
         for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True):
-            own = tokens[end : end + count]
-            by_session[chunk.session] = (
-                self._in_turn(chunk, row, own) if chunk.drafts else iter(own)
-            )
-            end += count
+            own = tokens[begin : begin + count]
+            in_turn = self._in_turn(chunk, row, own) if chunk.drafts else iter(own)
+            by_session[chunk.session] = in_turn
+            begin += count
         return by_session
 
     def _in_turn(

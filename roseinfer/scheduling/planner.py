@@ -56,13 +56,17 @@ class Planner:
         oldest first. In a burst of prompts some sessions that could decode are held back."""
         self._allocate_blocks()
         self._admit()
-        waiting = [s for s in self.running if s.waits]
-        ready = [s for s in self.running if not s.waits] if waiting else self.running
-        next_token = [s for s in ready if s.num_pending == 1]
-        prefilling = [s for s in ready if s.num_pending > 1] if len(next_token) < len(ready) else []
-        decoding = [*next_token, *waiting]
+        prefilling, ready, decoding = (list[InferenceSession]() for _ in range(3))
+        for session in self.running:
+            waits = session.waits
+            if not waits and session.num_pending > 1:
+                prefilling.append(session)
+                continue
+            decoding.append(session)
+            if not waits:
+                ready.append(session)
         turn = self._pace.turn(prefilling, decoding)
-        chunks = self._decode([s for s in next_token if s not in turn.held])
+        chunks = self._decode([s for s in ready if s not in turn.held])
         budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
         if turn.paced:
             return chunks + self._pace.chunks(turn.prefilling, decoding, budget)

@@ -37,13 +37,13 @@ class Static(Contender):
         count, seconds, outputs = len(work.prompts), 0.0, list[list[int]]()
         size = self.at_once or count
         for start in range(0, count, size):
+            if seconds >= self.limit_s:
+                break
             part = slice(start, start + size)
-            if seconds < self.limit_s:
-                run = self._run(
-                    Workload(work.prompts[part], work.new_tokens[part]), self.limit_s - seconds
-                )
-                seconds += run.seconds
-                outputs += map(list, run.outputs)
+            batch = Workload(work.prompts[part], work.new_tokens[part])
+            run = self._run(batch, self.limit_s - seconds)
+            seconds += run.seconds
+            outputs += map(list, run.outputs)
         outputs += [[]] * (count - len(outputs))
         return Run(seconds, outputs, complete=[*map(len, outputs)] == work.new_tokens)
 
