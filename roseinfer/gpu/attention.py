@@ -240,9 +240,10 @@ def _attend(
 
 def _prefill_tile(pages: Pages, group: int, longest: int) -> Tile:
     row_bytes, group = _row_bytes(pages), next_power_of_2(group)
-    if pages.keys.dtype == torch.float32 or not _has_large_memory(pages):
-        rows = 32 if pages.keys.dtype == torch.float32 else 64
-        return Tile(max(rows, group), max(16, min(64, _TILE_BYTES // 2 // row_bytes)), 4, 2)
+    wide = pages.keys.dtype == torch.float32
+    if wide or not _has_large_memory(pages):
+        keys = max(16, min(64, _TILE_BYTES // 2 // row_bytes))
+        return Tile(max(32 if wide else 64, group), keys, 4, 2)
     rows = max(128, group)
     if row_bytes > 256:
         return Tile(rows, 32, 8, 2)

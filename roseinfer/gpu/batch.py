@@ -22,7 +22,7 @@ from torch import Tensor
 
 from roseinfer.devices.transfer import IntegerBuffer
 from roseinfer.gpu.attention import Pages, Sequences
-from roseinfer.kv_cache.block_pool import BlockTable
+from roseinfer.kv_cache.block_pool import block_table
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.packed_batch import StepInputs, slots
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
@@ -118,7 +118,7 @@ def flatten(
     to the reserved block.
     """
     ids, positions, slot_ids, logit_rows = list[int](), list[int](), list[int](), list[int]()
-    ends, table_ends, tables = [0], [0], list[BlockTable]()
+    ends, tables, table_starts = [0], block_table(), list[int]()
     for chunk in order:
         blocks, span = chunk.session.blocks, range(chunk.session.computed, chunk.end)
         ids += chunk.input_ids(device_tokens)
@@ -127,8 +127,8 @@ def flatten(
         end = ends[-1] + chunk.count
         logit_rows += range(end - chunk.logit_rows, end)
         ends.append(end)
-        tables.append(blocks[: -(-chunk.end // block_size)])
-        table_ends.append(table_ends[-1] + len(tables[-1]))
+        table_starts.append(len(tables))
+        tables += blocks[: -(-chunk.end // block_size)]
     padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)
     ints = IntegerBuffer()
 
@@ -141,8 +141,7 @@ def flatten(
         add(column)
     add([*ends, *padded_ends], padding=0)
     add([chunk.end for chunk in order])
-    add(table_ends[:-1])
-    for table in tables:
-        ints.add(table)
+    add(table_starts)
+    ints.add(tables)
     rows, sequences = ends[-1] + padding, len(order) + padding
     return ints, Layout(rows, len(logit_rows) + padding, sequences)

@@ -1,7 +1,7 @@
 """A decoder of a common family with its small operations fused.
 
-    few rows     norm + qkv | norms + rotation + write | attend | reduce | output + sum |
-                 norm + gate and up + activation | down + sum
+    few rows     norm | qkv | norms + rotation + write | attend | reduce | output + sum |
+                 norm | gate and up + activation | down + sum
     many rows    sum + norm | qkv | norms + rotation + write | attend | output | sum + norm |
                  gate and up | activation | down
 

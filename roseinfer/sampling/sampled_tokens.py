@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -70,14 +71,11 @@ class SampledTokens:
         before it are in the session. Scores of prompts go into their sessions."""
         for prompt in self._scored:
             prompt.wait()
-        tokens, begin = self._sampled.wait(), 0
-        by_session = dict[InferenceSession, Iterator[SampledToken]]()
-        for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True):
-            own = tokens[begin : begin + count]
-            in_turn = self._in_turn(chunk, row, own) if chunk.drafts else iter(own)
-            by_session[chunk.session] = in_turn
-            begin += count
-        return by_session
+        tokens = iter(self._sampled.wait())
+        return {
+            chunk.session: self._in_turn(chunk, row, list(islice(tokens, count)))
+            for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True)
+        }
 
     def _in_turn(
         self, chunk: Chunk, row: int, sampled: Sequence[SampledToken]
@@ -95,7 +93,7 @@ class SampledTokens:
 def _requests(chunk: Chunk) -> list[SamplingRequest]:
     """What can be sampled before any of it is in the session."""
     request = chunk.session.sampling_request()
-    if request.logits_processor is not None or not chunk.drafts:
+    if request.logits_processor is not None:
         return [request]
     further = range(1, 1 + len(chunk.drafts))
     return [request, *(chunk.session.sampling_request(distance) for distance in further)]

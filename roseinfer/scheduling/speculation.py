@@ -104,15 +104,13 @@ def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledTo
     Each token is asked for when the ones before it are in the session.
     """
     session, before = chunk.session, chunk.session.num_generated
-    if not chunk.drafts:
-        token = next(tokens)
+    taken, texts, drafts = list[SampledToken](), list[str](), iter(chunk.drafts)
+    for token in tokens:
         text = session.append(token.token_id)
-        return ([token], [text]) if session.num_generated > before else ([], [])
-    taken, texts = list[SampledToken](), list[str]()
-    for draft, token in zip((*chunk.drafts, None), tokens, strict=False):
-        texts.append(session.append(token.token_id))
+        if session.num_generated == before + len(taken):
+            break  # it was not taken: the request ends with an error
         taken.append(token)
-        if session.finished or token.token_id != draft:
+        texts.append(text)
+        if session.finished or token.token_id != next(drafts, None):
             break
-    count = session.num_generated - before
-    return taken[:count], texts[:count]
+    return taken, texts

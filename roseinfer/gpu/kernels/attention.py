@@ -231,8 +231,8 @@ def attend_kernel(
     value_dims = tl.arange(0, BLOCK_VD)
     values_sum = tl.zeros([BLOCK_M, BLOCK_VD], tl.float32)
     masked_from = begin
-    if SPLITS == 1 and BLOCK_M > GROUP and WINDOW == 0:
-        # Prefill: what is before the tile's first query, all of its queries see.
+    if SPLITS == 1 and WINDOW == 0:
+        # What is before the tile's first query, all of its queries see.
         seen = tl.minimum(past + tile * QUERIES, end)
         masked_from += tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
         for block in range(begin, masked_from, BLOCK_N):
