@@ -36,7 +36,7 @@ struct Format {
     using Activations = struct QuantizedGroup;
     using Widened = Format<8, ORIGIN_, IS_K_, true>;
     static constexpr int BITS = BITS_;
-    static constexpr bool WIDENS = BITS == 4, ONE_PANEL = BITS == 4;  // at a time, for one row
+    static constexpr bool WIDENS = BITS == 4;
     static constexpr int VALUE_BITS = WIDENED ? 4 : BITS;
     static constexpr Origin ORIGIN = ORIGIN_;
     static constexpr bool IS_K = IS_K_;

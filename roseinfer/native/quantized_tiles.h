@@ -4,21 +4,17 @@
 // Panels at a time: as many sums as leave registers for what they are made of.
 template <int R, class F>
 constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4 ? 2 : 1)
-                               : R == 1 && LANES == 16  ? 1
-                               : R == 1 && F::ONE_PANEL ? 1
-                               : R * PANEL_VECTORS <= 2 ? 4
-                               : LANES == 16            ? 2
-                                                        : 1;
+                               : R > 1 && LANES == 16 ? 2
+                                                      : 1;
 
 // One row reads one panel after the other, so that what is asked for ahead reaches from each into the
-// next. Four panels of 8 bits at once are as fast without it on AVX2. The first cache has so few
-// requests at a time that those ahead delay those that are due: on a Zen 4 a third of a plain read's
-// speed. Into the second cache nothing is lost.
+// next; with AVX2 see RUNS. The first cache has so few requests at a time that those ahead delay those
+// that are due: on a Zen 4 a third of a plain read's speed. Into the second cache nothing is lost.
 template <int R, int P>
-constexpr bool PREFETCHES = R == 1 && P == 1;
+constexpr bool PREFETCHES = R == 1 && P == 1 && LANES == 16;
 
 // Intel's memory answers late: on an Emerald Rapids 4-bit products take 0.8 to 0.9 of the time with
-// 4 KiB. For AMD's processors, and with AVX2, less was enough where it was measured.
+// 4 KiB. For AMD's processors less was enough where it was measured.
 #if X86_LANES == 16
 const bool IS_INTEL = (__builtin_cpu_init(), __builtin_cpu_is("intel"));
 #else
@@ -27,11 +23,12 @@ constexpr bool IS_INTEL = false;
 
 template <class F>
 INLINE void prefetch_for_one_row(const char *weights) {
-    constexpr int AHEAD = (LANES == 16 ? 256 : 512) * F::BITS, CACHE = LANES == 16 ? 2 : 3;
-    __builtin_prefetch(weights + (IS_INTEL ? 4096 : AHEAD), 0, CACHE);
+    __builtin_prefetch(weights + (IS_INTEL ? 4096 : 256 * F::BITS), 0, 2);
 }
 
 #include "wide.h"
+
+#include "wide_parts.h"
 
 // Adds to `totals` one group of P panels, which lie `panel` bytes apart, times that of R rows at `a`.
 template <int R, int P, int BITS, Origin ORIGIN, bool IS_K, bool WIDENED>
@@ -185,6 +182,25 @@ static void quantized_tile(const Matrix &m, const typename F::Activations *a, co
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
 }
 
+// With AVX2 one row reads RUNS runs of panels side by side: see gemm_one_row. Wide groups of 4 bits have
+// no registers for four.
+template <class F>
+constexpr int RUNS = std::is_same_v<F, WideFormat<4>> ? 2 : 4;
+
+template <int P, class F>
+static void quantized_row(const Matrix &m, const typename F::Activations *a, std::int64_t first,
+                          std::int64_t end, Rows c, Store mode) {
+    const std::int64_t panel = F::panel_bytes(m.inputs), run = (end - first) / P;
+    const char *from = static_cast<const char *>(m.panels);
+    for (std::int64_t p = first; p < first + run; ++p) {
+        Accumulators<1, P> totals = {};
+        for (std::int64_t g = 0; g < F::groups(m.inputs); ++g)
+            accumulate_group(F{}, totals, from + p * panel, g, run * panel, a + g);
+        store_runs(m, totals, p, run, c, mode);
+    }
+    if constexpr (P > 1) quantized_row<P / 2, F>(m, a, first + P * run, end, c, mode);
+}
+
 // All panels, P at a time, then P / 2 and so on.
 template <int R, int P, class F>
 static void quantized_panels(const Matrix &m, const typename F::Activations *a, Panels panels,
@@ -209,7 +225,7 @@ static void quantized_block(const Matrix &m, const typename F::Activations *a, s
 // With many rows, panels of 4 bits are taken apart once for all of them, where there is room for
 // them: in a near cache. Intel's cores take them apart where they multiply, AMD's beside it: measured
 // on a Zen 5, 24 to 64 rows are 2 to 8% slower so, and 192 as fast.
-constexpr std::int64_t WIDENED_PANELS = 2, WIDENED_BYTES = 96 << 10;
+constexpr std::int64_t WIDENED_PANELS = LANES == 16 ? 2 : 1, WIDENED_BYTES = 96 << 10;
 #if X86_LANES == 16
 const std::int64_t WIDENED_ROWS = (IS_INTEL ? 3 : 12) * QUANTIZED_ROWS;
 #else
@@ -247,16 +263,19 @@ INLINE void widen_panel(Format<4, ORIGIN, IS_K>, const char *from, std::int64_t 
     }
 }
 
-// The same as `quantized_block`, of at most WIDENED_PANELS panels of 4 bits.
+// The same as `quantized_block`.
 template <class F>
 static void widened_block(const Matrix &m, const typename F::Activations *a, std::int64_t rows,
                           const Panels &panels, Rows c, Store mode, Ahead &ahead) {
     using W = typename F::Widened;
     alignas(64) char wide[WIDENED_BYTES];
-    for (std::int64_t p = 0; p < panels.end - panels.first; ++p)
-        widen_panel(F{}, panels.at + p * F::panel_bytes(m.inputs), m.inputs,
-                    wide + p * W::panel_bytes(m.inputs));
-    quantized_block<W>(m, a, rows, {wide, panels.first, panels.end}, c, mode, ahead);
+    const char *from = panels.at;
+    for (std::int64_t first = panels.first, end; first < panels.end; first = end) {
+        end = std::min(first + WIDENED_PANELS, panels.end);
+        for (std::int64_t p = first; p < end; ++p, from += F::panel_bytes(m.inputs))
+            widen_panel(F{}, from, m.inputs, wide + (p - first) * W::panel_bytes(m.inputs));
+        quantized_block<W>(m, a, rows, {wide, first, end}, c, mode, ahead);
+    }
 }
 
 // Panels [first, end) in blocks. The processor's own prefetcher comes too late for the next block, so
@@ -267,6 +286,7 @@ static void gemm_quantized(const Matrix &m, const typename F::Activations *a, st
     const std::int64_t groups = F::groups(m.inputs), panel = F::panel_bytes(m.inputs);
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     Ahead ahead = {};
+    if (rows == 1 && LANES == 8) return quantized_row<RUNS<F>, F>(m, a, first, end, c, mode);
     if (rows == 1)
         return quantized_block<F>(m, a, rows, {from + first * panel, first, end}, c, mode, ahead);
     const std::int64_t width = rows < QUANTIZED_ROWS ? 4 : 2, block = width * panel;

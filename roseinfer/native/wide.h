@@ -14,22 +14,30 @@
 
 constexpr int WIDE_GROUP = 64, PART = 16, WIDE_GROUP_PARTS = WIDE_GROUP / PART;
 
-// A group of a row of activations.
+// A group of a row of activations. Without VNNI those for weights of 8 and of 4 bits differ.
+template <int BITS>
 struct __attribute__((may_alias)) WideActivations {
+    static constexpr bool AS_PAIRS = BITS == 8 && WITHOUT_VNNI, TWICE = BITS == 4 && WITHOUT_VNNI;
+
     float scale;
     std::int32_t minus_128_sum;
     std::int16_t minus_8_sums[WIDE_GROUP_PARTS];
-    QuantizedValue values[WIDE_GROUP];
-    std::int16_t pairs[WITHOUT_VNNI * WIDE_GROUP];  // as in QuantizedGroup
+    QuantizedValue values[!AS_PAIRS * WIDE_GROUP];
+    std::int16_t pairs[AS_PAIRS * WIDE_GROUP];        // as in QuantizedGroup
+    std::uint8_t from_minus_128[TWICE * WIDE_GROUP];  // the values, for wide_parts.h
 };
 
-// What factors make of weights of 4 bits, 128 + m * (q - 8), is one of 8 bits: many rows share that.
+static_assert(sizeof(WideActivations<8>) == sizeof(WideActivations<4>));
+static_assert(sizeof(WideActivations<8>) <= sizeof(float) * WIDE_GROUP);  // see rose_multiply
+
+// What factors make of weights of 4 bits, 128 + m * (q - 8), is one of 8 bits: many rows share that. Without
+// VNNI their products would not fit into sums of 16 bits.
 template <int BITS_>
 struct WideFormat {
-    using Activations = WideActivations;
-    using Widened = WideFormat<8>;
+    using Activations = WideActivations<WITHOUT_VNNI ? BITS_ : 8>;
+    using Widened = std::conditional_t<WITHOUT_VNNI, struct WideParts, WideFormat<8>>;
     static constexpr int BITS = BITS_, VALUE_BITS = BITS_, PARTS = 1;
-    static constexpr bool FACTORS = BITS == 4, WIDENS = BITS == 4 && VNNI, ONE_PANEL = true;
+    static constexpr bool FACTORS = BITS == 4, WIDENS = FACTORS && X86_LANES;
     static constexpr int SCALES_BYTES = 2 * PANEL_WIDTH;
     static constexpr int HEADER_BYTES = SCALES_BYTES + (FACTORS ? 2 * PANEL_WIDTH : 0);
     static constexpr int PART_UNITS = BITS / 2;
@@ -86,22 +94,28 @@ INLINE float round_group(const float *from, QuantizedValue *to, std::int32_t *su
 }
 
 // One of `rows` rows, to where it lies among them from `to` on.
-static void round_wide_row(const float *from, std::int64_t inputs, std::int64_t row,
+template <int BITS>
+static void round_wide_row(WideFormat<BITS>, const float *from, std::int64_t inputs, std::int64_t row,
                            std::int64_t rows, void *to) {
+    using Group = typename WideFormat<BITS>::Activations;
     const RowTile tile = tile_of(row, rows);
-    const std::int64_t groups = WideFormat<8>::groups(inputs);
-    WideActivations *at =
-        static_cast<WideActivations *>(to) + tile.first * groups + row - tile.first;
+    const std::int64_t groups = WideFormat<BITS>::groups(inputs);
+    Group *at = static_cast<Group *>(to) + tile.first * groups + row - tile.first;
     for (std::int64_t group = 0; group < groups; ++group, at += tile.rows) {
         std::int32_t sums[WIDE_GROUP_PARTS];
-        at->scale = round_group(from + group * WIDE_GROUP, at->values, sums);
+        QuantizedValue values[WIDE_GROUP];
+        at->scale = round_group(from + group * WIDE_GROUP, values, sums);
         at->minus_128_sum = 0;
         for (int part = 0; part < WIDE_GROUP_PARTS; ++part) {
             at->minus_8_sums[part] = static_cast<std::int16_t>(-8 * sums[part]);
             at->minus_128_sum -= 128 * sums[part];
         }
-        if constexpr (WITHOUT_VNNI)
-            for (int i = 0; i < WIDE_GROUP; i += GROUP) store_pairs(at->values + i, at->pairs + i);
+        __builtin_memcpy(at->values, values, sizeof at->values);
+        if constexpr (Group::AS_PAIRS)
+            for (int i = 0; i < WIDE_GROUP; i += GROUP) store_pairs(values + i, at->pairs + i);
+        if constexpr (Group::TWICE)
+            for (int i = 0; i < WIDE_GROUP; ++i)
+                at->from_minus_128[i] = static_cast<std::uint8_t>(values[i] + 128);
     }
 }
 
@@ -163,7 +177,7 @@ constexpr int CHAINS = R * P * PANEL_VECTORS == 1 ? 4 : R * P * PANEL_VECTORS <=
 template <int R, int P, int BITS>
 INLINE void accumulate_group(WideFormat<BITS>, Accumulators<R, P> &totals,
                              const char *weights, std::int64_t group, std::int64_t panel,
-                             const WideActivations *a) {
+                             const typename WideFormat<BITS>::Activations *a) {
     using F = WideFormat<BITS>;
     constexpr int VECTORS = P * PANEL_VECTORS, UNITS = F::PART_UNITS;
     // Sums of 16 bits hold a part's products with 4 bits, but not with what factors make of them.
@@ -260,10 +274,10 @@ INLINE vint subtract_bytes(vint a, vint b) {
 }
 
 // Factors make it pay to widen for fewer rows: 24 take 0.88 of the time on a Zen 4. Measured on an Emerald
-// Rapids too.
+// Rapids too. With AVX2 more rows are needed: 8 take 1.09 of it, 16 take 0.89.
 template <int BITS>
 INLINE std::int64_t widened_rows(WideFormat<BITS>) {
-    return 2 * QUANTIZED_ROWS;
+    return (WITHOUT_VNNI ? 4 : 2) * QUANTIZED_ROWS;
 }
 
 // The weights of a group as bytes [16 units]: SIGNED, or counted from 128.
@@ -297,6 +311,7 @@ INLINE void widen_group(WideFormat<BITS>, const char *group, char *to) {
     }
 }
 
+#if !X86_LANES || VNNI
 // A panel in the form that `WideFormat::Widened` describes.
 INLINE void widen_panel(WideFormat<4> format, const char *from, std::int64_t inputs, char *to) {
     using F = WideFormat<4>;
@@ -307,6 +322,7 @@ INLINE void widen_panel(WideFormat<4> format, const char *from, std::int64_t inp
         widen_group<false>(format, from, to + W::HEADER_BYTES);
     }
 }
+#endif
 
 // The weights of one output: an embedding that shares the head's panels.
 template <int BITS>
