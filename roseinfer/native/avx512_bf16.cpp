@@ -1,7 +1,7 @@
 #include "placement.h"
 #include "types.h"
 
-#ifdef ROSE_X86_PAIRS
+#ifdef ROSE_X86_GCC_11
 // What this header calls undefined is uninitialized on purpose; GCC warns wherever it is inlined.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -5,7 +5,7 @@
 #include "placement.h"
 #include "types.h"
 
-#ifdef ROSE_X86_PAIRS
+#ifdef ROSE_X86_GCC_11
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -23,6 +23,7 @@
 
 DECLARE(portable)
 DECLARE(avx2)
+DECLARE(avx_vnni)
 DECLARE(avx512)
 DECLARE(avx512_vnni)
 DECLARE(avx512_bf16)
@@ -52,7 +53,14 @@ bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
 bool has_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
-#ifdef ROSE_X86_PAIRS
+#ifdef ROSE_X86_GCC_11
+// As Intel's processors for desktops have it, without AVX-512.
+bool has_avx_vnni() {
+    unsigned a, b, c, d;
+    constexpr unsigned avx_vnni = 1u << 4;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & avx_vnni;
+}
+
 bool has_pairs() { return has_vnni() && __builtin_cpu_supports("avx512bf16"); }
 
 // Whether there are tiles, and the kernel lets this process keep their 8 KiB for each thread.
@@ -67,7 +75,7 @@ bool has_tiles() {
 
 bool always() { return true; }
 
-#ifdef ROSE_X86_PAIRS
+#ifdef ROSE_X86_GCC_11
 // Intel's cores multiply pairs of bfloat16 so slowly that widened weights are faster. Measured on
 // Emerald Rapids: 32 prompts take 0.61, 32 rows that decode 0.68 and one row 1.05 of the time.
 bool pairs_pay() { return !__builtin_cpu_is("intel"); }
@@ -76,13 +84,18 @@ bool pairs_pay() { return !__builtin_cpu_is("intel"); }
 #define FUNCTIONS(isa) isa::scratch, isa::decode, isa::multiply, isa::sample
 
 const Build builds[] = {
-#ifdef ROSE_X86_PAIRS
+#ifdef ROSE_X86_GCC_11
     {"amx", FUNCTIONS(avx512_bf16), true, has_tiles, always},
     {"avx512_bf16", FUNCTIONS(avx512_bf16), false, has_pairs, pairs_pay},
 #endif
 #ifdef ROSE_X86
     {"avx512_vnni", FUNCTIONS(avx512_vnni), false, has_vnni, always},
     {"avx512", FUNCTIONS(avx512), false, has_avx512, always},
+#endif
+#ifdef ROSE_X86_GCC_11
+    {"avx_vnni", FUNCTIONS(avx_vnni), false, has_avx_vnni, always},
+#endif
+#ifdef ROSE_X86
     {"avx2", FUNCTIONS(avx2), false, has_avx2, always},
 #endif
     {"portable", FUNCTIONS(portable), false, always, always},
@@ -93,7 +106,7 @@ int chosen;
 
 void choose(int build) {
     chosen = build;
-#ifdef ROSE_X86_PAIRS
+#ifdef ROSE_X86_GCC_11
     avx512_bf16::use_tiles(builds[build].tiles);
 #endif
 }

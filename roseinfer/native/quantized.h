@@ -286,10 +286,23 @@ INLINE StepActivations activations_of_step(const Group &group, int unit, int ste
 template <class>
 using Sums = vint;
 
+#if X86_LANES == 16
 INLINE vint dot(vint sums, vint weights, vint activations) {
     return reinterpret_cast<vint>(
         _mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)activations));
 }
+INLINE vint dot_pairs(vint sums, vint a, vint b) {
+    return reinterpret_cast<vint>(_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b));
+}
+#else
+INLINE vint dot(vint sums, vint weights, vint activations) {
+    return reinterpret_cast<vint>(
+        _mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)weights, (__m256i)activations));
+}
+INLINE vint dot_pairs(vint sums, vint a, vint b) {
+    return reinterpret_cast<vint>(_mm256_dpwssd_avx_epi32((__m256i)sums, (__m256i)a, (__m256i)b));
+}
+#endif
 
 INLINE vint whole(vint sums) { return sums; }
 #elif X86_LANES

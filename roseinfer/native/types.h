@@ -10,8 +10,8 @@
 #if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ROSE_X86
 #include <cpuid.h>
-#if __GNUC__ >= 11  // the first that knows AMX
-#define ROSE_X86_PAIRS
+#if __GNUC__ >= 11  // the first that knows AMX and AVX-VNNI
+#define ROSE_X86_GCC_11
 #endif
 #endif
 

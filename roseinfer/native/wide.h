@@ -148,8 +148,7 @@ INLINE vint add_products_of_pairs(vint sums, vint pairs, const std::int16_t *two
     std::int32_t lane;
     __builtin_memcpy(&lane, two, sizeof lane);
 #if VNNI
-    return reinterpret_cast<vint>(
-        _mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi32(lane)));
+    return dot_pairs(sums, pairs, lane - vint{});
 #else
     return sums + multiply_pairs(pairs, lane - vint{});
 #endif

@@ -9,7 +9,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,11 @@ from roseinfer.native import library
 PAIRS = ("amx", "avx512_bf16")  # these multiply pairs of bfloat16
 
 ROOT = Path(__file__).parents[3]
+
+#: Compiles a library for tests alone: with what only they may call, and with what stands in for
+#: instructions that this processor may lack.
+_STAND_INS = Path(__file__).with_name("avx_vnni.h")
+FOR_TESTS = ("-w", "-DROSE_TEST_HOOKS", "-include", str(_STAND_INS))
 
 # Set by sanitize.py: the library to test instead of the installed one.
 INSTEAD = os.environ.get("ROSE_TEST_LIBRARY")
@@ -43,7 +48,7 @@ def compile_library(*options: str, compiler: Sequence[str] = ("c++",)) -> Path:
     command = [*compiler, "-fPIC", *extension["extra-compile-args"], *options]
     sources = [ROOT / name for name in extension["sources"]]
     digest = hashlib.sha256(" ".join(command).encode())
-    for source in (*sources, *(ROOT / name for name in extension["depends"])):
+    for source in (*sources, *(ROOT / name for name in extension["depends"]), _STAND_INS):
         digest.update(source.read_bytes())
     folder = ROOT / "build" / "native" / digest.hexdigest()[:16]
     compiled = folder / "library.so"
@@ -69,42 +74,58 @@ def compile_library(*options: str, compiler: Sequence[str] = ("c++",)) -> Path:
 @cache
 def with_hooks() -> library.Loaded:
     """The library with what only tests may call: `rose_force` takes any build."""
-    path = Path(INSTEAD) if INSTEAD else compile_library("-O0", "-w", "-DROSE_TEST_HOOKS")
+    path = Path(INSTEAD) if INSTEAD else compile_library("-O0", *FOR_TESTS)
     loaded = library.open_library(path)
     assert loaded.library is not None, loaded.reason
     return loaded
 
 
+#: What a processor has that runs these builds but for some instructions: those of AMX, which an
+#: emulator executes, and those that `_STAND_INS` has.
+NEARLY = {"amx": "avx512_bf16", "avx_vnni": "avx2"}
+
+
 @contextmanager
-def emulated_amx(folder: Path) -> Iterator[None]:
-    """The build with tiles on a processor with all else; the emulator is compiled in `folder`."""
+def emulated(name: str, folder: Path) -> Iterator[None]:
+    """A build of `NEARLY`; the emulator is compiled in `folder`."""
+    loaded = with_hooks()
+    emulator = _emulator_of_amx(folder) if name == "amx" else nullcontext()
+    with pytest.MonkeyPatch.context() as patch, emulator:
+        patch.setattr(library, "load", lambda: loaded)
+        opened = library.library()
+        for number in range(opened.rose_builds()):
+            opened.rose_force(number)
+            if native.build_name() == name:
+                break
+        else:
+            pytest.skip(f"the compiler knows no {name}")
+        yield
+
+
+@contextmanager
+def _emulator_of_amx(folder: Path) -> Iterator[None]:
     compiled = folder / "amx_emulator.so"
     if not compiled.exists():
         source = Path(__file__).with_name("amx_emulator.cpp")
         options = ["-O2", "-shared", "-fPIC", "-std=c++17"]
         subprocess.run(["c++", *options, source, "-o", compiled], check=True)
     emulator = ctypes.CDLL(str(compiled))
-    loaded = with_hooks()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "load", lambda: loaded)
-        emulator.install()
-        library.library().rose_force(0)
-        assert native.build_name() == "amx"
-        try:
-            yield
-        finally:
-            emulator.uninstall()
+    emulator.install()
+    try:
+        yield
+    finally:
+        emulator.uninstall()
 
 
 @contextmanager
 def using(name: str, folder: Path) -> Iterator[None]:
-    """A build, or no test; that with tiles by emulation, if need be: see `emulated_amx`."""
+    """A build, or no test; those of `NEARLY` by emulation, if need be."""
     usual = native.build_name()
     assert usual is not None
     with ExitStack() as stack:
         stack.callback(choose, usual)
         if not choose(name):
-            if name != "amx" or not choose("avx512_bf16"):
+            if name not in NEARLY or not choose(NEARLY[name]):
                 pytest.skip(f"this processor has no {name}")
-            stack.enter_context(emulated_amx(folder))
+            stack.enter_context(emulated(name, folder))
         yield

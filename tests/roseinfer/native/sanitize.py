@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.roseinfer.native.builds import ROOT, compile_library
+from tests.roseinfer.native.builds import FOR_TESTS, ROOT, compile_library
 
 _TESTS = [
     "tests/roseinfer/native",
@@ -29,7 +29,7 @@ _TESTS = [
 _PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *_TESTS]
 _RACES = [sys.executable, "-m", "tests.roseinfer.native.races"]
 
-_COMMON = ("-O1", "-g", "-fno-omit-frame-pointer", "-w", "-DROSE_TEST_HOOKS")
+_COMMON = ("-O1", "-g", "-fno-omit-frame-pointer", *FOR_TESTS)
 _ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _THREAD = ("-fsanitize=thread",)
 

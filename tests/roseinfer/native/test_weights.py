@@ -26,7 +26,7 @@ pytestmark = needs_decoder
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=[*PAIRS, "avx512_vnni", "avx512", "avx2", "portable"])
+@pytest.fixture(params=[*PAIRS, "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable"])
 def build(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
