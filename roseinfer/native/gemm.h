@@ -451,7 +451,9 @@ INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row)
 template <class W>
 static void gemm(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                   std::int64_t first, std::int64_t panels, Rows c, Store mode) {
-    if (rows == 1 && LANES == 8) return gemm_one_row<4, W>(m, a, first, first + panels, c, mode);
+    if constexpr (LANES == 8) {
+        if (rows == 1) return gemm_one_row<4, W>(m, a, first, first + panels, c, mode);
+    }
     if (rows <= MICRO_ROWS) return gemm_skinny<W>(m, a, stride, rows, first, panels, c, mode);
     constexpr int P = LANES == 16 ? 2 : 1;
     std::int64_t p = first;

@@ -4,8 +4,10 @@
 // Panels at a time: as many sums as leave registers for what they are made of.
 template <int R, class F>
 constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4 ? 2 : 1)
-                               : R > 1 && LANES == 16 ? 2
-                                                      : 1;
+                               : R == 1                 ? 1
+                               : R * PANEL_VECTORS <= 2 ? 4
+                               : LANES == 16            ? 2
+                                                        : 1;
 
 // One row reads one panel after the other, so that what is asked for ahead reaches from each into the
 // next; with AVX2 see RUNS. The first cache has so few requests at a time that those ahead delay those
@@ -286,7 +288,9 @@ static void gemm_quantized(const Matrix &m, const typename F::Activations *a, st
     const std::int64_t groups = F::groups(m.inputs), panel = F::panel_bytes(m.inputs);
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     Ahead ahead = {};
-    if (rows == 1 && LANES == 8) return quantized_row<RUNS<F>, F>(m, a, first, end, c, mode);
+    if constexpr (LANES == 8) {
+        if (rows == 1) return quantized_row<RUNS<F>, F>(m, a, first, end, c, mode);
+    }
     if (rows == 1)
         return quantized_block<F>(m, a, rows, {from + first * panel, first, end}, c, mode, ahead);
     const std::int64_t width = rows < QUANTIZED_ROWS ? 4 : 2, block = width * panel;

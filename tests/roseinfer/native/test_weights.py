@@ -118,7 +118,7 @@ def test_the_largest_products_of_a_group_are_summed_exactly(build: str, form: Fo
 def test_a_row_of_panels_too_long_for_a_near_cache_has_the_same_bits(
     build: str, form: Form
 ) -> None:
-    inputs = 3136 if form.wide else 3072
+    inputs = 5824 if form.wide else 3072
     packed = QuantizedMatrix(random_weight(form, (50, inputs)))
     x = random(60, inputs, seed=3)
     whole = packed.multiply(x)
