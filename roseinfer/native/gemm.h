@@ -183,33 +183,27 @@ INLINE void store_tile(const Matrix &m, const Accumulators<R, P> &sums, std::int
                              load(tile + (r * VECTORS + v) * LANES), mode);
 }
 
-// Stores the outputs of one row: P panels from `first` on that lie `run` panels apart.
-template <int P>
-INLINE void store_runs(const Matrix &m, const Accumulators<1, P> &sums, std::int64_t first,
-                       std::int64_t run, Rows c, Store mode) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-        Accumulators<1, 1> panel;
-#pragma GCC unroll 4
-        for (int v = 0; v < PANEL_VECTORS; ++v) panel.of[0][v] = sums.of[0][p * PANEL_VECTORS + v];
-        store_tile<1, 1>(m, panel, (first + p * run) * PANEL_WIDTH, c, mode);
-    }
-}
-
 // One row times panels [first, end), with AVX2: P runs of them side by side. The processor fetches ahead
 // in each run, as far as it is long, and several keep more requests under way than one does: on a Zen 3
-// two threads read 18 GB/s from a run each, 24 from four.
-template <int P, class W>
-static void gemm_one_row(const Matrix &m, const float *a, std::int64_t first, std::int64_t end, Rows c,
-                         Store mode) {
-    const std::int64_t panel = m.inputs * PANEL_WIDTH, run = (end - first) / P;
-    const W *weights = static_cast<const W *>(m.panels);
+// two threads read 18 GB/s from a run each, 24 from four. `add` adds to the sums of P panels that lie
+// `run` apart what the row and panel `p` make, and those behind it.
+template <int P, class Add>
+static void multiply_runs(const Matrix &m, std::int64_t first, std::int64_t end, Rows c, Store mode,
+                          Add add) {
+    const std::int64_t run = (end - first) / P;
     for (std::int64_t p = first; p < first + run; ++p) {
         Accumulators<1, P> sums = {};
-        accumulate<1, P>(sums, a, 0, weights + p * panel, run * panel, m.inputs);
-        store_runs(m, sums, p, run, c, mode);
+        add(sums, p, run);
+#pragma GCC unroll 4
+        for (int i = 0; i < P; ++i) {
+            Accumulators<1, 1> panel;
+#pragma GCC unroll 4
+            for (int v = 0; v < PANEL_VECTORS; ++v)
+                panel.of[0][v] = sums.of[0][i * PANEL_VECTORS + v];
+            store_tile<1, 1>(m, panel, (p + i * run) * PANEL_WIDTH, c, mode);
+        }
     }
-    if constexpr (P > 1) gemm_one_row<P / 2, W>(m, a, first + P * run, end, c, mode);
+    if constexpr (P > 1) multiply_runs<P / 2>(m, first + P * run, end, c, mode, add);
 }
 
 // How far ahead few rows ask memory for weights. Panels are so short that the processor's own
@@ -237,6 +231,13 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
                      std::int64_t first, std::int64_t panels, Rows c, Store mode) {
     if constexpr (R > 1) {
         if (rows < R) return gemm_skinny<W, R - 1>(m, a, stride, rows, first, panels, c, mode);
+    } else if constexpr (LANES == 8) {
+        const std::int64_t panel = m.inputs * PANEL_WIDTH;
+        const W *weights = static_cast<const W *>(m.panels);
+        return multiply_runs<4>(
+            m, first, first + panels, c, mode, [&](auto &sums, std::int64_t p, std::int64_t run) {
+                accumulate(sums, a, stride, weights + p * panel, run * panel, m.inputs);
+            });
     }
     // Few rows leave registers for more panels; several streams of loads use memory better than
     // one, where the processor's own prefetcher finds them.
@@ -451,9 +452,6 @@ INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row)
 template <class W>
 static void gemm(const Matrix &m, const float *a, std::int64_t stride, std::int64_t rows,
                   std::int64_t first, std::int64_t panels, Rows c, Store mode) {
-    if constexpr (LANES == 8) {
-        if (rows == 1) return gemm_one_row<4, W>(m, a, first, first + panels, c, mode);
-    }
     if (rows <= MICRO_ROWS) return gemm_skinny<W>(m, a, stride, rows, first, panels, c, mode);
     constexpr int P = LANES == 16 ? 2 : 1;
     std::int64_t p = first;

@@ -91,11 +91,9 @@ const Build builds[] = {
 #ifdef ROSE_X86
     {"avx512_vnni", FUNCTIONS(avx512_vnni), false, has_vnni, always},
     {"avx512", FUNCTIONS(avx512), false, has_avx512, always},
-#endif
 #ifdef ROSE_X86_GCC_11
     {"avx_vnni", FUNCTIONS(avx_vnni), false, has_avx_vnni, always},
 #endif
-#ifdef ROSE_X86
     {"avx2", FUNCTIONS(avx2), false, has_avx2, always},
 #endif
     {"portable", FUNCTIONS(portable), false, always, always},

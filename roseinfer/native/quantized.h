@@ -264,6 +264,13 @@ INLINE vint bytes_of_step(vint bytes, int step) {
 // `dot` adds to the sums of a group the products of a step's weights with their activations: of each
 // output four of both, in pairs two.
 #if X86_LANES
+// Four bytes of memory in each lane.
+INLINE vint broadcast_four(const void *from) {
+    std::int32_t four;
+    __builtin_memcpy(&four, from, sizeof four);
+    return four - vint{};
+}
+
 using StepWeights = vint;
 using StepActivations = vint;
 
@@ -271,14 +278,10 @@ INLINE StepWeights widen_weights(vint bytes) { return bytes; }
 
 template <class F, class Group>
 INLINE StepActivations activations_of_step(const Group &group, int unit, int step) {
-    const void *from;
     if constexpr (IN_PAIRS<F>)
-        from = group.pairs + 4 * unit + 2 * step;
+        return broadcast_four(group.pairs + 4 * unit + 2 * step);
     else
-        from = group.values + 4 * (unit * STEPS<F> + step);
-    std::int32_t lane;
-    __builtin_memcpy(&lane, from, sizeof lane);
-    return lane - vint{};
+        return broadcast_four(group.values + 4 * (unit * STEPS<F> + step));
 }
 #endif
 

@@ -184,24 +184,10 @@ static void quantized_tile(const Matrix &m, const typename F::Activations *a, co
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
 }
 
-// With AVX2 one row reads RUNS runs of panels side by side: see gemm_one_row. Wide groups of 4 bits have
+// With AVX2 one row reads RUNS runs of panels side by side: see multiply_runs. Wide groups of 4 bits have
 // no registers for four.
 template <class F>
 constexpr int RUNS = std::is_same_v<F, WideFormat<4>> ? 2 : 4;
-
-template <int P, class F>
-static void quantized_row(const Matrix &m, const typename F::Activations *a, std::int64_t first,
-                          std::int64_t end, Rows c, Store mode) {
-    const std::int64_t panel = F::panel_bytes(m.inputs), run = (end - first) / P;
-    const char *from = static_cast<const char *>(m.panels);
-    for (std::int64_t p = first; p < first + run; ++p) {
-        Accumulators<1, P> totals = {};
-        for (std::int64_t g = 0; g < F::groups(m.inputs); ++g)
-            accumulate_group(F{}, totals, from + p * panel, g, run * panel, a + g);
-        store_runs(m, totals, p, run, c, mode);
-    }
-    if constexpr (P > 1) quantized_row<P / 2, F>(m, a, first + P * run, end, c, mode);
-}
 
 // All panels, P at a time, then P / 2 and so on.
 template <int R, int P, class F>
@@ -289,7 +275,12 @@ static void gemm_quantized(const Matrix &m, const typename F::Activations *a, st
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     Ahead ahead = {};
     if constexpr (LANES == 8) {
-        if (rows == 1) return quantized_row<RUNS<F>, F>(m, a, first, end, c, mode);
+        if (rows == 1)
+            return multiply_runs<RUNS<F>>(
+                m, first, end, c, mode, [&](auto &totals, std::int64_t p, std::int64_t run) {
+                    for (std::int64_t g = 0; g < groups; ++g)
+                        accumulate_group(F{}, totals, from + p * panel, g, run * panel, a + g);
+                });
     }
     if (rows == 1)
         return quantized_block<F>(m, a, rows, {from + first * panel, first, end}, c, mode, ahead);

@@ -103,14 +103,13 @@ static void round_wide_row(WideFormat<BITS>, const float *from, std::int64_t inp
     Group *at = static_cast<Group *>(to) + tile.first * groups + row - tile.first;
     for (std::int64_t group = 0; group < groups; ++group, at += tile.rows) {
         std::int32_t sums[WIDE_GROUP_PARTS];
-        QuantizedValue values[WIDE_GROUP];
+        QuantizedValue apart[WIDE_GROUP], *values = Group::AS_PAIRS ? apart : at->values;
         at->scale = round_group(from + group * WIDE_GROUP, values, sums);
         at->minus_128_sum = 0;
         for (int part = 0; part < WIDE_GROUP_PARTS; ++part) {
             at->minus_8_sums[part] = static_cast<std::int16_t>(-8 * sums[part]);
             at->minus_128_sum -= 128 * sums[part];
         }
-        __builtin_memcpy(at->values, values, sizeof at->values);
         if constexpr (Group::AS_PAIRS)
             for (int i = 0; i < WIDE_GROUP; i += GROUP) store_pairs(values + i, at->pairs + i);
         if constexpr (Group::TWICE)
@@ -145,12 +144,10 @@ INLINE vint multiply_factor(vint bytes, vint factor) {
 
 #if X86_LANES
 INLINE vint add_products_of_pairs(vint sums, vint pairs, const std::int16_t *two) {
-    std::int32_t lane;
-    __builtin_memcpy(&lane, two, sizeof lane);
 #if VNNI
-    return dot_pairs(sums, pairs, lane - vint{});
+    return dot_pairs(sums, pairs, broadcast_four(two));
 #else
-    return sums + multiply_pairs(pairs, lane - vint{});
+    return sums + multiply_pairs(pairs, broadcast_four(two));
 #endif
 }
 #else
@@ -310,7 +307,7 @@ INLINE void widen_group(WideFormat<BITS>, const char *group, char *to) {
     }
 }
 
-#if !X86_LANES || VNNI
+#if VNNI
 // A panel in the form that `WideFormat::Widened` describes.
 INLINE void widen_panel(WideFormat<4> format, const char *from, std::int64_t inputs, char *to) {
     using F = WideFormat<4>;

@@ -55,11 +55,10 @@ INLINE void accumulate_group(WideParts, Accumulators<R, P> &totals, const char *
             for (int v = 0; v < VECTORS; ++v) weights[v] = array_of(F::WEIGHTS + array, v);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                std::int32_t four;
-                __builtin_memcpy(&four, a[r].from_minus_128 + 4 * array, sizeof four);
+                const vint x = broadcast_four(a[r].from_minus_128 + 4 * array);
 #pragma GCC unroll 8
                 for (int v = 0; v < VECTORS; ++v) {
-                    const vshorts products = multiply_bytes(four - vint{}, weights[v]);
+                    const vshorts products = multiply_bytes(x, weights[v]);
                     part_sums[r][v] = i == 0 ? products : add(part_sums[r][v], products);
                 }
             }
