@@ -10,7 +10,7 @@ constexpr int PANELS_AT_ONCE = F::PARTS == 2            ? (LANES == 16 && R <= 4
                                                         : 1;
 
 // One row reads one panel after the other, so that what is asked for ahead reaches from each into the
-// next; with AVX2 see RUNS. The first cache has so few requests at a time that those ahead delay those
+// next; or it reads RUNS. The first cache has so few requests at a time that those ahead delay those
 // that are due: on a Zen 4 a third of a plain read's speed. Into the second cache nothing is lost.
 template <int R, int P>
 constexpr bool PREFETCHES = R == 1 && P == 1 && LANES == 16;
@@ -129,23 +129,12 @@ INLINE void accumulate_group(Format<BITS, ORIGIN, IS_K, WIDENED>, Accumulators<R
     }
 }
 
-// Whether weights that many rows share come into the first cache alone. A step reads them once, and
-// they would displace all else, the scheduler's own code and data too, from the other caches.
-// Measured on a Zen 5: 32 requests with 4 bits make 2 to 4% more tokens/s, most of it outside of the
-// products. On a Zen 4 they make up to 13% less: lines that leave its first cache too soon come twice.
-#if X86_LANES == 16
-static bool is_zen_5() {
-    unsigned a, b, c, d;
-    __builtin_cpu_init();
-    return __builtin_cpu_is("amd") && __get_cpuid(1, &a, &b, &c, &d) &&
-           (a >> 8 & 15) + (a >> 20 & 255) == 26;
-}
-const bool FIRST_CACHE_ALONE = is_zen_5();
-#else
-constexpr bool FIRST_CACHE_ALONE = false;
-#endif
-
 // Weights to ask memory for while others are multiplied: `step` bytes with each group.
+//
+// On a Zen 5 they come into the first cache alone. A step reads them once, and they would displace all
+// else, the scheduler's own code and data too, from the other caches: 32 requests with 4 bits make 2 to
+// 4% more tokens/s so, most of it outside of the products. On a Zen 4 they make up to 13% less: lines
+// that leave its first cache too soon come twice.
 struct Ahead {
     const char *at, *end;
     std::int64_t step;
@@ -153,7 +142,7 @@ struct Ahead {
     void prefetch() {
         const char *stop = at + step < end ? at + step : end;
         for (; at < stop; at += 64)
-            if (FIRST_CACHE_ALONE)
+            if (IS_ZEN_5)
                 __builtin_prefetch(at, 0, 0);
             else
                 __builtin_prefetch(at, 0, 2);
@@ -184,10 +173,10 @@ static void quantized_tile(const Matrix &m, const typename F::Activations *a, co
     store_tile<R, P>(m, totals, first * PANEL_WIDTH, c, mode);
 }
 
-// With AVX2 one row reads RUNS runs of panels side by side: see multiply_runs. Wide groups of 4 bits have
-// no registers for four.
+// One row reads RUNS runs of panels side by side: see multiply_runs. With AVX2 wide groups of 4 bits have
+// no registers for four; a Zen 5 is faster with two, and without prefetching in them.
 template <class F>
-constexpr int RUNS = std::is_same_v<F, WideFormat<4>> ? 2 : 4;
+constexpr int RUNS = LANES == 16 || std::is_same_v<F, WideFormat<4>> ? 2 : 4;
 
 // All panels, P at a time, then P / 2 and so on.
 template <int R, int P, class F>
@@ -274,8 +263,8 @@ static void gemm_quantized(const Matrix &m, const typename F::Activations *a, st
     const std::int64_t groups = F::groups(m.inputs), panel = F::panel_bytes(m.inputs);
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     Ahead ahead = {};
-    if constexpr (LANES == 8) {
-        if (rows == 1)
+    if constexpr (LANES >= 8) {
+        if (rows == 1 && reads_runs())
             return multiply_runs<RUNS<F>>(
                 m, first, end, c, mode, [&](auto &totals, std::int64_t p, std::int64_t run) {
                     for (std::int64_t g = 0; g < groups; ++g)
