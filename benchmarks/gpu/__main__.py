@@ -145,6 +145,7 @@ class Suite:
         return OursOnDevice(model, gpu, scale.kv_cache_tokens)
 
     def _tidy(self) -> None:
+        gc.unfreeze()  # engines that are measured no more
         gc.collect()
         if not self._smoke:
             torch.cuda.empty_cache()

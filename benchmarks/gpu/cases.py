@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ class OursOnDevice(Ours):
             model, load_tokenizer(str(MODEL_PATH)), gpu=gpu, kv_cache_tokens=kv_cache_tokens
         )
         self._limits = gpu.max_batch_size, gpu.max_step_tokens
+        gc.freeze()  # as a worker does
 
     def scheduler(
         self, itl_target_ms: float | None = None, *, speculation: bool = False
