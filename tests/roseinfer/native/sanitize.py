@@ -68,10 +68,11 @@ def _run(title: str, command: list[str], library: str, preload: list[str], **mor
 
 
 def main() -> None:
+    # What may be missing comes first: compiling takes minutes.
+    libomp, archer = _of_llvm("libomp.so.5"), _of_llvm("libarcher.so")
+    asan, libstdcxx = _of_gcc("libasan.so"), _of_gcc("libstdc++.so.6")
     address = str(compile_library(*_COMMON, *_ADDRESS))
     thread = str(compile_library(*_COMMON, *_THREAD))
-    asan, libstdcxx = _of_gcc("libasan.so"), _of_gcc("libstdc++.so.6")
-    libomp, archer = _of_llvm("libomp.so.5"), _of_llvm("libarcher.so")
     clean = [
         # libstdc++ too: AddressSanitizer looks for its functions before torch loads it.
         _run("address, libgomp", _PYTEST, address, [asan, libstdcxx]),
