@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from rose_worker.rose_engine import RoseEngine
@@ -26,10 +28,10 @@ def test_a_model_in_two_stages_says_the_same() -> None:
 
     specs = jobs(FEATURES)
     expected = answers(RoseEngine(WorkerSettings(**SETTINGS["rose"], max_context=1024)), specs)
-    two_stages = loader(WorkerSettings(**SETTINGS["vllm"], vllm_args=TWO_STAGES))()
-    assert two_stages.model.decoder == "vLLM, tensor parallel 1, pipeline parallel 2"
     # when
-    got = answers(two_stages, specs)
+    with closing(loader(WorkerSettings(**SETTINGS["vllm"], vllm_args=TWO_STAGES))()) as two_stages:
+        got = answers(two_stages, specs)
     # then
+    assert two_stages.model.decoder == "vLLM, tensor parallel 1, pipeline parallel 2"
     for name, answer in expected.items():
         assert (got[name].token_ids, got[name].text) == (answer.token_ids, answer.text), name

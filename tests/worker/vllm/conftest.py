@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def vllm(adapters: Mapping[str, Path]) -> Any:
+def vllm(adapters: Mapping[str, Path]) -> Iterator[Any]:
     """With the built-in model, adapters, and a KV cache too small for eight jobs at once."""
     set_variables()
     from rose_worker.vllm import loader
@@ -32,7 +33,8 @@ def vllm(adapters: Mapping[str, Path]) -> Any:
         adapters=",".join(f"{name}={folder}" for name, folder in adapters.items()),
         vllm_args="--block-size 32 --num-gpu-blocks-override 24",
     )
-    return loader(settings)()
+    with closing(loader(settings)()) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ class VllmEngine:
             multiprocess_mode=False,
         )
         self._llm.model_executor.register_failure_callback(_end_process)
-        atexit.register(self._close)
+        atexit.register(self.close)
         # vLLM has seeded the random numbers of this process: its pauses must differ from other
         # workers'.
         random.seed()
@@ -140,8 +140,10 @@ class VllmEngine:
     def stats(self) -> SchedulerStats:
         return self._stats.snapshot(len(self._running))
 
-    def _close(self) -> None:
-        """End the processes of its executor, which is no failure any more."""
+    def close(self) -> None:
+        """End the processes of its executor, which is no failure any more. Otherwise they end with
+        this process."""
+        atexit.unregister(self.close)
         self._llm.model_executor.register_failure_callback(lambda: None)
         self._llm.engine_core.shutdown()
 
