@@ -205,8 +205,8 @@ def test_a_body_of_a_gigabyte_is_refused_early(
                 sent += len(piece)
         except OSError:  # it was hung up on
             pass
-        # then
-        assert sent < 20_000_000
+        # then: the gateway takes 8 MB, and the system's buffers hold tens on some machines
+        assert sent < 100_000_000
         status, body = answer_of(client)
         assert (status, body["error"]["code"]) == (413, "body_too_large")
     metrics = gateway_metrics(gateway)
