@@ -8,7 +8,12 @@ namespace ISA {
 
 #include "simd.h"
 #include "layers.h"
+#include "tiles.h"
+#include "runs.h"
 #include "gemm.h"
+#include "quantized.h"
+#include "quantized_tiles.h"
+#include "matmul.h"
 #include "attention.h"
 #include "decoder.h"
 #include "sampling.h"

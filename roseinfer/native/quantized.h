@@ -27,6 +27,8 @@ constexpr int GROUP = 32;
 constexpr int QUANTIZED_ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 2;
 constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
 
+INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
+
 // What a weight is counted from: the middle of the range, a minimum that is added, or a value of q.
 enum class Origin { Middle, Minimum, Zero };
 

@@ -17,12 +17,6 @@ constexpr bool PREFETCHES = R == 1 && P == 1 && LANES == 16;
 
 // Intel's memory answers late: on an Emerald Rapids 4-bit products take 0.8 to 0.9 of the time with
 // 4 KiB. For AMD's processors less was enough where it was measured.
-#if X86_LANES == 16
-const bool IS_INTEL = (__builtin_cpu_init(), __builtin_cpu_is("intel"));
-#else
-constexpr bool IS_INTEL = false;
-#endif
-
 template <class F>
 INLINE void prefetch_for_one_row(const char *weights) {
     __builtin_prefetch(weights + (IS_INTEL ? 4096 : 256 * F::BITS), 0, 2);

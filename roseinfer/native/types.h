@@ -37,7 +37,7 @@ enum WeightType : std::int64_t {
     WIDE_INT4 = 12,
 };
 
-// Weights [outputs, inputs], packed: see gemm.h and quantized.h. `bias` [outputs] is padded to whole
+// Weights [outputs, inputs], packed: see tiles.h and quantized.h. `bias` [outputs] is padded to whole
 // panels. The outputs of `next`, if any, follow: of quantized weights they may be of another type.
 struct Matrix {
     const void *panels;

@@ -1,4 +1,4 @@
-"""Weights as the compiled products read them: panels of 16 outputs (see gemm.h, quantized.h)."""
+"""Weights as the compiled products read them: panels of 16 outputs (see tiles.h, quantized.h)."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class SideBySide:
 
 
 def spread(x: Tensor) -> Tensor:
-    """A copy of x [rows, inputs] whose rows lie an odd number of cache lines apart: see gemm.h."""
+    """A copy of x [rows, inputs], its rows an odd number of cache lines apart: see matmul.h."""
     rows, inputs = x.shape
     stride = (-(-inputs // PANEL_WIDTH) | 1) * PANEL_WIDTH
     return torch.empty(rows, stride)[:, :inputs].copy_(x)
