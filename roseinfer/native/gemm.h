@@ -31,7 +31,7 @@ static void gemm_skinny(const Matrix &m, const float *a, std::int64_t stride, st
         const auto add = [&](auto &sums, std::int64_t p, std::int64_t run) {
             accumulate(sums, a, stride, weights + p * panel, run * panel, m.inputs);
         };
-        if (reads_runs())
+        if (reads_runs_of_floats())
             return multiply_runs<LANES == 16 ? 2 : 4>(m, first, first + panels, c, mode, add);
     }
     // Few rows leave registers for more panels; several streams of loads use memory better than

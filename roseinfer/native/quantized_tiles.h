@@ -258,7 +258,7 @@ static void gemm_quantized(const Matrix &m, const typename F::Activations *a, st
     const char *from = static_cast<const char *>(m.panels), *stop = from + end * panel;
     Ahead ahead = {};
     if constexpr (LANES >= 8) {
-        if (rows == 1 && reads_runs())
+        if (rows == 1 && reads_quantized_runs())
             return multiply_runs<RUNS<F>>(
                 m, first, end, c, mode, [&](auto &totals, std::int64_t p, std::int64_t run) {
                     for (std::int64_t g = 0; g < groups; ++g)
