@@ -30,7 +30,6 @@ from roseinfer.gpu.skinny_gemm import Matrix
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, LayerCall
 from roseinfer.model.families import (
-    Activation,
     LayerParts,
     NormPart,
     Parts,
@@ -72,7 +71,7 @@ class FusedModel(PackedRunner):
         self._dtype = self._embedding.dtype
         angles = _Angles(parts, context, self._embedding.device)
         self._layers = [
-            _layer(part, call, parts.activation, angles)
+            _layer(part, call, parts, angles)
             for part, call in zip(parts.layers, layers.calls, strict=True)
         ]
         self._last, self._head = parts.last, _fuse([parts.head])
@@ -129,12 +128,12 @@ class _Angles:
         return self._tables.get(layer_type, (None, None))
 
 
-def _layer(part: LayerParts, call: LayerCall, activation: Activation, angles: _Angles) -> _Layer:
+def _layer(part: LayerParts, call: LayerCall, parts: Parts, angles: _Angles) -> _Layer:
     output, norms, epsilon = _fuse([part.output]), None, 0.0
     if part.query is not None and part.key is not None:
         norms, epsilon = torch.stack([part.query.weight, part.key.weight]), part.query.epsilon
     queries = output.weight.shape[1] // call.shape.value_dim
-    gate_up = replace(_fuse(part.gate_up), activation=activation, gated=len(part.gate_up) == 2)
+    gate_up = replace(_fuse(part.gate_up), activation=parts.activation, gated=parts.gated)
     return _Layer(
         _fuse(part.qkv),
         output,

@@ -6,7 +6,7 @@ Nothing is taken on trust: a decoder built from them is compared with the model'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -30,7 +30,13 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "gelu_new": Activation.GELU_TANH,
 }
-_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+_LLAMA_LIKE = (
+    *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
+    *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
+)
+
+# A type of layer whose queries and keys are not rotated.
+_UNROTATED = "unrotated"
 
 # Cosines and sines [positions, rotary / 2] of the first so many positions, for a type of layer.
 Angles = Callable[[str, int], tuple[Tensor, Tensor]]
@@ -47,7 +53,7 @@ class NormPart:
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """The parts of a layer; linear layers with the same input are listed together."""
+    """The parts of a layer; linear layers with the same input are listed together, or are one."""
 
     qkv: list[Any]
     output: Any
@@ -71,6 +77,7 @@ class Parts:
     head: Any
     last: NormPart  # all norms have the same epsilon
     activation: Activation
+    gated: bool  # of what goes into the activation the first half is, and multiplies the other
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
     embedding_scale: float = 1.0
@@ -138,20 +145,49 @@ def join_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> T
 def _llama_like(model: Any) -> Parts | None:
     inner, config = model.model, text_config(model)
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
-    norms = [norm for norm in inner.modules() if type(norm).__name__.endswith("RMSNorm")]
-    if activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
+    norms = [norm for norm in inner.modules() if _is_norm(norm)]
+    usual = all(map(_is_usual_layer, inner.layers))
+    if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
         return None
     scale = getattr(inner.embed_tokens, "embed_scale", None)
-    return Parts(
+    parts = Parts(
         layers=[_llama_layer(layer) for layer in inner.layers],
         embedding=inner.embed_tokens,
         head=model.lm_head,
-        last=_rms_norm(inner.norm),
+        last=_norm(inner.norm),
         activation=_ACTIVATIONS[activation],
+        gated=not hasattr(inner.layers[0].mlp, "c_fc"),
         angles=_angles(inner.rotary_emb),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
+    return _without_multipliers(parts, config) if config.model_type == "granite" else parts
+
+
+def _is_usual_layer(layer: Any) -> bool:
+    """StableLM may have an MLP beside attention, and a norm for each head."""
+    beside = getattr(layer, "use_parallel_residual", False)
+    return not beside and not getattr(layer.self_attn, "qk_layernorm", False)
+
+
+def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
+    """Granite multiplies what each branch adds by r, and divides logits by s. Its hidden states,
+    divided by r, are those of a plain decoder with another epsilon; s goes into the last norm."""
+    branch, logits = config.residual_multiplier, config.logits_scaling
+    if not (branch > 0 and logits > 0):
+        return None
+    epsilon = parts.last.epsilon / branch**2
+    layers = [
+        replace(
+            layer,
+            before_attention=replace(layer.before_attention, epsilon=epsilon),
+            before_mlp=replace(layer.before_mlp, epsilon=epsilon),
+        )
+        for layer in parts.layers
+    ]
+    last = replace(parts.last, weight=parts.last.weight / logits, epsilon=epsilon)
+    scale = config.embedding_multiplier / branch
+    return replace(parts, layers=layers, last=last, embedding_scale=scale)
 
 
 def _logit_softcap(config: Any) -> float:
@@ -165,22 +201,35 @@ def _llama_layer(layer: Any) -> LayerParts:
     # The families with two norms in each branch call the one before the MLP by another name.
     has_four_norms = hasattr(layer, "pre_feedforward_layernorm")
     second = layer.pre_feedforward_layernorm if has_four_norms else layer.post_attention_layernorm
+    is_rotated = getattr(attention, "use_rope", True)
     return LayerParts(
-        qkv=[attention.q_proj, attention.k_proj, attention.v_proj],
+        qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
         output=attention.o_proj,
-        gate_up=[mlp.gate_proj, mlp.up_proj],
-        down=mlp.down_proj,
-        before_attention=_rms_norm(layer.input_layernorm),
-        before_mlp=_rms_norm(second),
-        after_attention=_rms_norm(layer.post_attention_layernorm) if has_four_norms else None,
-        after_mlp=_rms_norm(layer.post_feedforward_layernorm) if has_four_norms else None,
-        query=_rms_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
-        key=_rms_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        layer_type=getattr(attention, "layer_type", None) or "",
+        gate_up=_children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",)),
+        down=_children(mlp, ("down_proj",), ("c_proj",))[0],
+        before_attention=_norm(layer.input_layernorm),
+        before_mlp=_norm(second),
+        after_attention=_norm(layer.post_attention_layernorm) if has_four_norms else None,
+        after_mlp=_norm(layer.post_feedforward_layernorm) if has_four_norms else None,
+        query=_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key=_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        layer_type=getattr(attention, "layer_type", None) or "" if is_rotated else _UNROTATED,
     )
 
 
-def _rms_norm(norm: Any) -> NormPart:
+def _children(module: Any, *spellings: Sequence[str]) -> list[Any]:
+    """Those of the first spelling that the module has."""
+    names = next(names for names in spellings if hasattr(module, names[0]))
+    return [getattr(module, name) for name in names]
+
+
+def _is_norm(module: Any) -> bool:
+    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
+
+
+def _norm(norm: Any) -> NormPart:
+    if isinstance(norm, nn.LayerNorm):
+        return _layer_norm(norm)
     weight = norm.weight.detach().float()
     # Gemma stores the difference from one.
     weight = weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone()
@@ -199,6 +248,8 @@ def _angles(rotary: Any) -> Angles:
         like, position_ids = torch.empty(0), torch.arange(positions)[None]
         arguments = (like, position_ids, layer_type) if several else (like, position_ids)
         cosines, sines = rotary(*arguments)
+        if layer_type == _UNROTATED:
+            cosines, sines = torch.ones_like(cosines), torch.zeros_like(sines)
         half = cosines.shape[-1] // 2  # the other half repeats it
         return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
 
@@ -225,10 +276,12 @@ def _gpt2(model: Any) -> Parts | None:
         head=model.lm_head,
         last=_layer_norm(inner.ln_f),
         activation=_ACTIVATIONS[config.activation_function],
+        gated=False,
         positions=inner.wpe,
     )
 
 
 def _layer_norm(norm: nn.LayerNorm) -> NormPart:
-    weight, bias = (part.detach().float().clone() for part in (norm.weight, norm.bias))
+    weight = norm.weight.detach().float().clone()
+    bias = torch.zeros_like(weight) if norm.bias is None else norm.bias.detach().float().clone()
     return NormPart(weight, norm.eps, bias)

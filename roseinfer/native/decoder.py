@@ -107,7 +107,7 @@ class NativeDecoder:
             value_dim=shape.value_dim,
             rotary=self._rotary,
             inner=self._layers[0].down.inputs,
-            gated=len(parts.layers[0].gate_up) == 2,
+            gated=parts.gated,
             activation=parts.activation,
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,

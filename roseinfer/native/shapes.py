@@ -38,7 +38,7 @@ def _misfits(parts: Parts, shape: LayerShape) -> Iterator[str]:
     yield from _norm("last", parts.last, hidden)
     yield from _angles(parts, shape.key_dim)
     for number, layer in enumerate(parts.layers):
-        for misfit in _layer(layer, parts.layers[0], shape, hidden):
+        for misfit in _layer(layer, parts, shape, hidden):
             yield f"layer {number}: {misfit}"
 
 
@@ -55,19 +55,17 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
         yield f"rotation of {sorted(widths)} pairs in heads of {key_dim}"
 
 
-def _layer(layer: LayerParts, first: LayerParts, shape: LayerShape, hidden: int) -> Iterator[str]:
+def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
+    first = parts.layers[0]
     attended, inner = weight_of(first.output).shape[1], weight_of(first.down).shape[1]
     heads = attended // shape.value_dim
     if attended % shape.value_dim or heads % shape.kv_heads:
         yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
     kv_width = shape.kv_heads * (shape.key_dim + shape.value_dim)
-    gates = len(first.gate_up)
     yield from _matrix("qkv", layer.qkv, heads * shape.key_dim + kv_width, hidden)
     yield from _matrix("output", [layer.output], hidden, attended)
-    yield from _matrix("gate_up", layer.gate_up, gates * inner, hidden)
+    yield from _matrix("gate_up", layer.gate_up, (2 if parts.gated else 1) * inner, hidden)
     yield from _matrix("down", [layer.down], hidden, inner)
-    if gates not in (1, 2) or len(layer.gate_up) != gates:
-        yield f"{len(layer.gate_up)} matrices before the activation"
     for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
         yield from _norm(name, getattr(layer, name), hidden)
     yield from _norm("query", layer.query, shape.key_dim)

@@ -77,7 +77,25 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", _GQA),
     "cohere": ("CohereConfig", "CohereForCausalLM", _GQA),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_GQA, "sliding_window": 8}),
-    "granite": ("GraniteConfig", "GraniteForCausalLM", _GQA),
+    "granite": (
+        "GraniteConfig",
+        "GraniteForCausalLM",
+        {
+            **_GQA,
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+        },
+    ),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {**_GQA, "no_rope_layer_interval": 2}),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", {**_GQA, "head_dim": 16}),
+    "ministral": (
+        "MinistralConfig",
+        "MinistralForCausalLM",
+        {**_GQA, "head_dim": 16, "sliding_window": 8},
+    ),
+    "cwm": ("CwmConfig", "CwmForCausalLM", {**_GQA, "head_dim": 16, "sliding_window": 8}),
     "gpt_oss": (
         "GptOssConfig",
         "GptOssForCausalLM",
@@ -107,7 +125,10 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 # Those that roseinfer/native runs.
-COMPILED = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"}
+COMPILED = {
+    *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
+    *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
+}
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
 CASES = [
